@@ -1,0 +1,70 @@
+"""The embedded corpus: 2 MB of English that every CPython carries, so that a first run needs no download.
+
+It is the language reference behind `help()` (`pydoc_data.topics`, a document per topic) and the docstrings of
+the standard library (a document per module). The text differs a little from one Python version to the next.
+"""
+
+import ast
+import itertools
+import os
+import re
+import sysconfig
+import warnings
+from pathlib import Path
+
+from data.tokenizer import DataError
+
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+SHORTEST = 200  # characters
+UNDERLINE = re.compile(r"^([*=~^-])\1{2,}\n", re.MULTILINE)  # the row of ***** below a heading
+
+
+def documents():
+    """Yield the documents, each a string, in the same order on every run of the same Python.
+
+    Raises DataError on a Python that carries neither part.
+    """
+    seen = set()
+    for text in itertools.chain(topics(), module_docstrings()):
+        text = UNDERLINE.sub("", text).strip()
+        if len(text) >= SHORTEST and text not in seen:
+            seen.add(text)
+            yield text
+    if not seen:
+        raise DataError(
+            "this Python carries neither pydoc_data.topics nor the source of its standard library, so it has no "
+            "embedded corpus: prepare your own text with --source=FILE or FOLDER, or use a full CPython"
+        )
+
+
+def topics():
+    """Yield the topics of `help()` by name; none where the distribution leaves pydoc_data out."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        return
+    for name in sorted(topics):
+        yield topics[name]
+
+
+def module_docstrings():
+    """Yield for each module of the standard library all its docstrings, a blank line between two."""
+    for folder, folders, files in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)  # os.walk goes on with what is left here
+        for path in sorted(Path(folder, name) for name in files if name.endswith(".py")):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # old modules have escapes that newer Pythons warn about
+                    module = ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError):  # a template with placeholders, not a module
+                continue
+            yield "\n\n".join(docstrings(module))
+
+
+def docstrings(node):
+    """Yield the docstrings of a module, class or function and of all that its body defines, in source order."""
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if text := ast.get_docstring(node):
+            yield text
+    for child in getattr(node, "body", ()):
+        yield from docstrings(child)

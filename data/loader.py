@@ -1,0 +1,198 @@
+"""The batch loader: a batch is a pure function of (data, seed, step).
+
+Nothing here has state. Step s uses draws s * W .. s * W + W - 1, W being the windows of a
+step. Draw g is window `permute(g mod n)` of epoch g // n, and every random choice about
+it (where to cut, what to mask) is a hash of (seed, g). So the number of processes, the
+micro-batch and a restart cannot change what the model sees, and nothing grows with the
+corpus: there is no list of 50 million shuffled windows.
+"""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+# ----------------------------------------------------------------------------
+# Randomness without state
+
+
+def mix(x):
+    """A bijection of 64-bit integers that scatters them (splitmix64's finaliser). uint64 array in and out."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hashed(*parts):
+    """A 64-bit hash of broadcastable non-negative integers: uint64 array, at least 1-d."""
+    h = np.zeros(1, np.uint64)
+    for part in parts:
+        h = mix(h + np.uint64(0x9E3779B97F4A7C15) + np.asarray(part).astype(np.uint64))
+    return h
+
+
+def permute(i, n, key):
+    """Where a keyed pseudo-random permutation of range(n) sends i. i: int64 (m,); key: uint64 (m,).
+
+    A Feistel network permutes the smallest power of four that holds n; a result outside
+    range(n) goes through again until it falls inside (cycle walking), which takes fewer
+    than four rounds on average and keeps the map one-to-one.
+    """
+    half = np.uint64(max(1, (int(n - 1).bit_length() + 1) // 2))
+    low = (np.uint64(1) << half) - np.uint64(1)
+    x, outside = i.astype(np.uint64), np.ones(len(i), bool)
+    while outside.any():
+        left, right = x[outside] >> half, x[outside] & low
+        for round_ in range(6):
+            left, right = right, left ^ (hashed(key[outside], round_, right) & low)
+        x[outside] = left << half | right
+        outside = x >= n
+    return x.astype(np.int64)
+
+
+# ----------------------------------------------------------------------------
+# Tokens on disk
+
+
+class TokenStream:
+    """The shards of one split as one long sequence of token ids, memory-mapped.
+
+    `meta` is the data folder's meta.json, as `data.prepare.load_meta` returns it.
+    """
+
+    def __init__(self, folder, meta, split):
+        shards = meta["splits"][split]["shards"]
+        self.shards = [np.memmap(Path(folder) / s["file"], meta["dtype"], "r") for s in shards]
+        self.starts = np.cumsum([0] + [len(s) for s in self.shards])
+
+    def __len__(self):
+        return int(self.starts[-1])
+
+    def windows(self, index, T):
+        """Windows number `index` (m,) of T tokens each -> int64 (m, T). A window may cross shards."""
+        out = np.empty((len(index), T), np.int64)
+        for row, start in zip(out, index * T):
+            s, filled = int(np.searchsorted(self.starts, start, "right")) - 1, 0
+            while filled < T:
+                piece = self.shards[s][start + filled - self.starts[s] :][: T - filled]
+                row[filled : filled + len(piece)] = piece
+                s, filled = s + 1, filled + len(piece)
+        return out
+
+
+# ----------------------------------------------------------------------------
+# Batches
+
+
+class Batches:
+    """Batches of `windows_per_step` windows of `seq_len` tokens from a TokenStream.
+
+    tokenizer: a data.tokenizer.Tokenizer (its special tokens are never masked).
+    window_split: "none", "random" (each window is cut in two at r ~ U[12, seq_len - 11), as
+    in the recipe) or "document" (at every eos). mask_ratio: the share of a window's tokens
+    that MLM predicts, round(mask_ratio * seq_len) of them. mask_proportions: the shares of
+    those shown as the mask token, as a random ordinary token, and unchanged.
+    """
+
+    def __init__(self, stream, tokenizer, seed, seq_len, windows_per_step, window_split="none",
+                 mask_ratio=0.4, mask_proportions=(1.0, 0.0, 0.0)):  # fmt: skip
+        self.stream, self.seed, self.T, self.windows_per_step = stream, seed, seq_len, windows_per_step
+        self.window_split, self.n_masked = window_split, round(mask_ratio * seq_len)
+        self.show_mask, self.show_random = mask_proportions[0], mask_proportions[0] + mask_proportions[1]
+        self.n_windows = len(stream) // seq_len  # in an epoch; the last, incomplete window is left out
+        self.mask_id, self.eos_id = tokenizer.mask_id, tokenizer.eos_id
+        self.ordinary_ids = np.array(sorted(tokenizer.ranks.values()))
+        self.ordinary = np.zeros(tokenizer.vocab_size, bool)
+        self.ordinary[self.ordinary_ids] = True
+
+    def batch(self, step, causal, first=0, last=None):
+        """Windows first .. last - 1 of a step's, for CLM (causal) or MLM. A dict of tensors:
+
+        tokens (B, T) int64; positions (N,) int64, where in the flattened batch something is
+        predicted; targets (N,) int64, what, or -1 for nothing; and, where windows are
+        split, doc_start and doc_end (B, T) int32. N depends on B, T and the objective only.
+        """
+        draw = step * self.windows_per_step + np.arange(first, self.windows_per_step if last is None else last)
+        epoch, i = draw // self.n_windows, draw % self.n_windows
+        index = permute(i, self.n_windows, hashed(self.seed, epoch, 0))
+        tokens = self.stream.windows(index, self.T)  # (B, T)
+        start, end = self.bounds(tokens, draw)
+        batch = self.clm(tokens, end) if causal else self.mlm(tokens, draw)
+        if start is not None:
+            batch |= {"doc_start": start.astype(np.int32), "doc_end": end.astype(np.int32)}
+        return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def bounds(self, tokens, draw):
+        """Each token's document [start, end) in its window: two (B, T), or None, None."""
+        B, T = tokens.shape
+        t = np.arange(T)
+        if self.window_split == "none":
+            return None, None
+        if self.window_split == "random":
+            cut = (12 + hashed(self.seed, draw, 1) % np.uint64(T - 23)).astype(np.int64)[:, None]  # (B, 1)
+            return np.where(t < cut, 0, cut), np.where(t < cut, cut, T)
+        last = tokens == self.eos_id  # (B, T): the last token of a document
+        first = np.roll(last, 1, axis=1)
+        last[:, -1], first[:, 0] = True, True
+        start = np.maximum.accumulate(np.where(first, t, 0), axis=1)
+        end = np.minimum.accumulate(np.where(last, t + 1, T)[:, ::-1], axis=1)[:, ::-1]
+        return start, end
+
+    def clm(self, tokens, end):
+        """Every position predicts the next token, but for the last of each document."""
+        B, T = tokens.shape
+        targets = np.full((B, T), -1, np.int64)
+        targets[:, :-1] = tokens[:, 1:]
+        if end is not None:
+            targets[np.arange(T) + 1 == end] = -1
+        return {"tokens": tokens, "positions": np.arange(B * T), "targets": targets.reshape(-1)}
+
+    def mlm(self, tokens, draw):
+        """n_masked random positions of each window predict the token that the input hides there.
+
+        Each position gets a random score and the lowest win. Special tokens score highest:
+        one is taken only where a window has too few others, and then it is not a target.
+        """
+        B, T = tokens.shape
+        score = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
+        ordinary = self.ordinary[tokens]
+        score[~ordinary] = np.iinfo(np.uint64).max
+        chosen = np.argpartition(score, self.n_masked - 1, axis=1)[:, : self.n_masked]
+        chosen.sort(axis=1)  # (B, n_masked)
+        positions = (np.arange(B)[:, None] * T + chosen).reshape(-1)  # (N,) in the flattened batch
+
+        shown, flat = tokens.copy().reshape(-1), tokens.reshape(-1)
+        targets = np.where(ordinary.reshape(-1)[positions], flat[positions], -1)
+        u = mix(score.reshape(-1)[positions]) / 2.0**64
+        hide, swap = u < self.show_mask, (u >= self.show_mask) & (u < self.show_random)
+        shown[positions[hide & (targets >= 0)]] = self.mask_id
+        if swap.any():
+            other = mix(score.reshape(-1)[positions] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
+            swap &= targets >= 0
+            shown[positions[swap]] = self.ordinary_ids[other[swap].astype(np.int64)]
+        return {"tokens": shown.reshape(B, T), "positions": positions, "targets": targets}
+
+
+def prefetch(function, jobs, depth=2):
+    """Yields function(*job) for each job, made `depth` jobs ahead in a background thread."""
+    with ThreadPoolExecutor(1) as thread:
+        ahead = deque()
+        try:
+            for job in jobs:
+                ahead.append(thread.submit(function, *job))
+                if len(ahead) > depth:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def to_device(batch, device):
+    """The batch's tensors on a device. The copy to a GPU does not hold up the host."""
+    if device.type == "cpu":
+        return batch
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}

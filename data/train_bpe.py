@@ -1,0 +1,86 @@
+"""Train a byte-level BPE and write its rank file.
+
+    python data/train_bpe.py --source=texts/ --ranks=8188 --out=texts.tiktoken
+    python data/prepare.py --source=texts/ --tokenizer=texts.tiktoken --out=data/prepared/texts
+
+Needs the `tokenizers` package (requirements-extra.txt). With its defaults it made data/embedded.tiktoken: 4,092 ranks
+and the four special tokens are a vocabulary of 4,096.
+"""
+
+import base64
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import configurator
+from data import prepare
+from data.tokenizer import PATTERN, DataError
+
+source = "embedded"  # text to learn from: embedded, a file or a folder, as in data/prepare.py
+text_field = "text"  # the field of a .jsonl line that holds the text
+ranks = 4_092  # tokens to make: the 256 bytes, then one per merge; a multiple of 128 less 4 wastes no id
+out = "data/embedded.tiktoken"  # rank file to write
+overwrite = False  # replace the rank file if there is one
+
+
+def train(texts, size):
+    """Learn a BPE of `size` tokens from an iterable of strings.
+
+    Returns the ranks {token bytes: rank}, the 256 bytes first and then the merges in the order they were learned, and
+    the tokenizers.Tokenizer they come from. Raises DataError if the text has too few merges.
+    """
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    model.train_from_iterator(texts, trainer)
+    # `tokenizers` writes each byte as one visible character: itself if it is visible, else the next one from U+0100.
+    visible = [byte for byte in range(256) if chr(byte) in alphabet]
+    hidden = [byte for byte in range(256) if chr(byte) not in alphabet]
+    byte_of = {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    ranks = {bytes(byte_of[c] for c in token): rank for token, rank in model.get_vocab().items()}
+    if len(ranks) < size:
+        raise DataError(f"the text has merges for {len(ranks)} ranks only, not for {size}: give more text")
+    return ranks, model
+
+
+def check(settings):
+    """Yield what is wrong with the settings."""
+    if settings["ranks"] < 256:
+        yield f"ranks must be at least 256, one per byte; got {settings['ranks']}"
+    if Path(settings["out"]).exists() and not settings["overwrite"]:
+        yield f"{settings['out']} exists: choose another --out, or replace it with --overwrite=True"
+    try:
+        prepare.find_files(settings["source"])
+    except DataError as error:
+        yield str(error)
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError:
+        yield "training needs the tokenizers package: pip install tokenizers"
+
+
+def main():
+    settings = configurator.load(__file__, sys.argv[1:], check)
+    texts = prepare.read_documents(settings["source"], settings["text_field"])
+    ranks, _ = train(texts, settings["ranks"])
+    tokens = sorted(ranks, key=ranks.get)
+    out = Path(settings["out"])
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    try:
+        partial.write_text("".join(f"{base64.b64encode(token).decode()} {ranks[token]}\n" for token in tokens))
+        prepare.sync(partial)
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    print(f"{out}: {len(tokens):,} ranks, the last {b' '.join(tokens[-8:]).decode(errors='replace')}")
+
+
+if __name__ == "__main__":
+    main()

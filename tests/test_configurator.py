@@ -1,0 +1,428 @@
+"""Settings: what wins, which types are taken, and that every mistake is told before any work."""
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import configurator
+
+SCRIPT = '''\
+#!/usr/bin/env python
+"""A sample script.
+
+lr = 7  # not a setting: it stands in the docstring
+"""
+# a comment above an import is no heading
+import sys
+from os import path
+
+sys.path.insert(0, "nowhere")  # not a setting either
+# --- run ---
+out_dir = "out/#1"     # where all goes, a '#' in the name included
+max_steps = 600        # optimizer steps in all, a comment so long that it has to be wrapped when
+                       # the help is printed, with more on a second line and ending in 1 - 1 = 0
+keep_steps = ()        # steps that are kept
+resume = False
+# --- optimizer ---
+lr = 5e-4              # -1 = find it
+betas = (0.9, 0.95)    # of Adam
+tasks = (
+    "cola",
+    "rte",
+)                      # tasks to run
+offset = -3            # may be negative
+compile = True         # on
+
+settings = dict(x=1)
+late = 3               # not a setting: it comes after the first value that is no literal
+raise SystemExit("the script was executed")
+'''
+DEFAULTS = {
+    "out_dir": "out/#1", "max_steps": 600, "keep_steps": (), "resume": False, "lr": 5e-4,
+    "betas": (0.9, 0.95), "tasks": ("cola", "rte"), "offset": -3, "compile": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def sample(tmp_path, monkeypatch):
+    """A folder that holds train.py and an empty config/, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    Path("config").mkdir()
+
+
+def load(*argv, check=None):
+    return configurator.load("train.py", list(argv), check)
+
+
+def config(text, name="config/x.py"):
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+@pytest.fixture
+def problems(capsys):
+    """Call load, which must exit with code 2, and return its problems without their numbers."""
+    def run(*argv, check=None):
+        with pytest.raises(SystemExit) as error:
+            load(*argv, check=check)
+        assert error.value.code == 2
+        captured = capsys.readouterr()
+        first, *middle, last = captured.err.splitlines()
+        plural = "problem" if len(middle) == 1 else "problems"
+        assert captured.out == ""
+        assert first == f"train.py: {len(middle)} {plural} in the settings; nothing was started."
+        assert last == "python train.py --help lists every setting."
+        for number, line in enumerate(middle, 1):
+            assert line.startswith(f"  {number}. ")
+        return [line.split(". ", 1)[1] for line in middle]
+    return run
+
+
+# --- which lines are settings ---
+
+def test_defaults_in_script_order():
+    assert list(load().items()) == list(DEFAULTS.items())
+
+
+@pytest.mark.parametrize("end", [
+    "x = 1 + 1", "x = y = 2", "x, y = 1, 2", "x: int = 1", "x = int(1)", "x = [1 for _ in 'a']",
+    "def f():\n    pass", "class A:\n    pass", "if True:\n    x = 1", "a += 1",
+])
+def test_settings_end_at_the_first_line_of_another_kind(end):
+    Path("train.py").write_text(f"a = 1\n{end}\nb = 2\n")
+    assert load() == {"a": 1}
+
+
+@pytest.mark.parametrize("value", [
+    "None", "[1]", "{}", "1j", "b'x'", "1e999", "(1, 'a')", "(None,)"])
+def test_a_default_without_a_type_is_a_bug_in_the_script(value):
+    Path("train.py").write_text(f"a = 1\nb = {value}\n")
+    with pytest.raises(ValueError, match=r"train\.py:2: .* cannot be a setting's default"):
+        load()
+
+
+# --- precedence ---
+
+def test_the_last_word_wins():
+    one, two = config("lr = 1.0\noffset = 1\n", "config/1.py"), config("lr = 2.0\n", "config/2.py")
+    assert load(one, two)["lr"] == 2
+    assert load(two, one)["lr"] == 1
+    assert load(two, one)["offset"] == load(one, two)["offset"] == 1
+    assert load(one, "--lr=3")["lr"] == 3
+    assert load("--lr=3", one)["lr"] == 1
+    assert load("--lr=3", one, "--lr=4", "--lr=5")["lr"] == 5
+    assert list(load("--compile=False", one)) == list(DEFAULTS)
+    assert load(one, "--resume=True") == DEFAULTS | {"lr": 1.0, "offset": 1, "resume": True}
+
+
+# --- values ---
+
+GOOD = [
+    ("resume", "True", True),
+    ("compile", "False", False),
+    ("max_steps", "7", 7),
+    ("max_steps", "-7", -7),
+    ("max_steps", "1_000", 1000),
+    ("max_steps", "1e6", 1_000_000),
+    ("max_steps", "2.36e6", 2_360_000),
+    ("max_steps", str(2**60 + 1), 2**60 + 1),
+    ("lr", "5e-4", 5e-4),
+    ("lr", "1", 1.0),
+    ("lr", "-1", -1.0),
+    ("keep_steps", "()", ()),
+    ("keep_steps", "3000", (3000,)),
+    ("keep_steps", "3000,6000", (3000, 6000)),
+    ("keep_steps", "3000,6e3,", (3000, 6000)),
+    ("keep_steps", "[3000, 6000]", (3000, 6000)),
+    ("betas", "(0, 1)", (0.0, 1.0)),
+    ("tasks", "'sst2'", ("sst2",)),
+    ("tasks", "('a', 'b')", ("a", "b")),
+    ("out_dir", "'a/b'", "a/b"),
+    ("out_dir", "''", ""),
+]
+FLAG_ONLY = [  # the text of a str needs no quotes on the command line
+    ("out_dir", "610m", "610m"),
+    ("out_dir", "foo/bar", "foo/bar"),
+    ("out_dir", "610", "610"),
+    ("out_dir", "1e3", "1e3"),
+    ("out_dir", "True", "True"),
+    ("out_dir", "(1,2)", "(1,2)"),
+    ("out_dir", "a=b#c d", "a=b#c d"),
+    ("out_dir", "it's", "it's"),
+    ("out_dir", "", ""),
+    ("keep_steps", "", ()),
+    ("tasks", "", ()),
+    ("tasks", "sst2", ("sst2",)),
+    ("tasks", "sst2,mnli", ("sst2", "mnli")),
+]
+
+
+def same(value, expected):
+    """Equal and of equal types: True is not 1, 1.0 is not 1."""
+    return repr(value) == repr(expected)
+
+
+@pytest.mark.parametrize("key, text, expected", GOOD + FLAG_ONLY)
+def test_flag_values(key, text, expected):
+    assert same(load(f"--{key}={text}")[key], expected)
+
+
+@pytest.mark.parametrize("key, text, expected", GOOD)
+def test_config_values(key, text, expected):
+    assert same(load(config(f"{key} = {text}\n"))[key], expected)
+
+
+BAD = [
+    ("resume", "0", "True or False"),
+    ("resume", "1", "True or False"),
+    ("resume", "'True'", "True or False"),
+    ("max_steps", "True", "an int"),
+    ("max_steps", "1.5", "an int"),
+    ("max_steps", "1e999", "an int"),
+    ("max_steps", "'7'", "an int"),
+    ("max_steps", "(7,)", "an int"),
+    ("max_steps", "None", "an int"),
+    ("lr", "'abc'", "a finite float"),
+    ("lr", "True", "a finite float"),
+    ("lr", "1e999", "a finite float"),
+    ("lr", "-1e999", "a finite float"),
+    ("lr", "1" + "0" * 400, "a finite float"),
+    ("lr", "1j", "a finite float"),
+    ("keep_steps", "'abc'", "a tuple of int"),
+    ("keep_steps", "(3000, 1.5)", "a tuple of int"),
+    ("keep_steps", "(3000, True)", "a tuple of int"),
+    ("keep_steps", "((3000, 6000),)", "a tuple of int"),
+    ("keep_steps", "{3000: 1}", "a tuple of int"),
+    ("betas", "(0.9, 'x')", "a tuple of float"),
+    ("betas", "None", "a tuple of float"),
+    ("tasks", "3", "a tuple of str"),
+]
+BAD_FOR_STR = [("out_dir", "3", "a str"), ("out_dir", "('a',)", "a str")]  # fine as a flag's text
+
+
+@pytest.mark.parametrize("key, text, takes", BAD + BAD_FOR_STR)
+def test_bad_config_values(problems, key, text, takes):
+    value, default = ast.literal_eval(text), DEFAULTS[key]
+    assert problems(config(f"\n{key} = {text}\n")) == [
+        f"config/x.py:2: {key} takes {takes} (default {default!r}), got {value!r}"]
+
+
+@pytest.mark.parametrize("key, text, takes", BAD)
+def test_bad_flag_values(problems, key, text, takes):
+    value, default = ast.literal_eval(text), DEFAULTS[key]
+    assert problems(f"--{key}={text}") == [
+        f"--{key}={text}: {key} takes {takes} (default {default!r}), got {value!r}"]
+
+
+@pytest.mark.parametrize("flag, got", [
+    ("--lr=abc", "'abc'"), ("--lr=nan", "'nan'"), ("--lr=inf", "'inf'"), ("--lr=", "''"),
+    ("--resume=", "''"), ("--resume=true", "'true'"), ("--max_steps=12*2048", "'12*2048'"),
+    ("--max_steps=", "''"), ("--max_steps=007", "'007'"), ("--keep_steps=3000,x", "['3000', 'x']"),
+])
+def test_flag_text_that_is_no_literal(problems, flag, got):
+    problem, = problems(flag)
+    assert problem.startswith(f"{flag}: ") and problem.endswith(f", got {got}")
+
+
+# --- words that set nothing ---
+
+def test_unknown_keys(problems):
+    assert problems("--maxsteps=3", "--keep-steps=3", "--xyzzy=3", "--late=3", "--maxstep") == [
+        "--maxsteps=3: unknown setting 'maxsteps'. Did you mean 'max_steps'?",
+        "--keep-steps=3: unknown setting 'keep-steps'. Did you mean 'keep_steps'?",
+        "--xyzzy=3: unknown setting 'xyzzy'.",
+        "--late=3: unknown setting 'late'.",
+        "--maxstep: unknown setting 'maxstep'. Did you mean 'max_steps'?",
+    ]
+    assert problems(config("# comment\n\nmaxsteps = 3\n")) == [
+        "config/x.py:3: unknown setting 'maxsteps'. Did you mean 'max_steps'?"]
+
+
+def test_flags_without_a_value(problems):
+    assert problems("--resume", "--compile", "--lr") == [
+        "--resume: write --resume=True", "--compile: write --compile=True", "--lr: write --lr=VALUE"]
+
+
+@pytest.mark.parametrize("word", ["-x", "-lr=3", "lr=3", "-", "5e-4"])
+def test_words_that_are_neither_flag_nor_file(problems, word):
+    problem, = problems(word)
+    assert problem.startswith(f"{word}: neither --key=value nor a readable config file: ")
+
+
+def test_bare_dashes(problems):
+    assert problems("--", "--=3") == ["--: unknown setting ''.", "--=3: unknown setting ''."]
+
+
+# --- config files ---
+
+def test_config_may_hold_comments_and_a_docstring():
+    path = config('"""Why."""\n# 12 * 2048 = 24576\nout_dir = "a # b"  # c\n\nmax_steps = (\n  5\n)\n')
+    assert load(path) == DEFAULTS | {"out_dir": "a # b", "max_steps": 5}
+    assert load(config("")) == load(config("# nothing\n")) == DEFAULTS
+    assert load(config('out_dir = "é"\n'))["out_dir"] == "é"
+
+
+@pytest.mark.parametrize("statement", [
+    "__import__('os').system('touch executed')",
+    "lr = __import__('os').system('touch executed')",
+    "lr = open('executed', 'w')",
+    "f = open('executed', 'w')",
+    "import os",
+    "from os import *",
+    "max_steps = 12 * 2048",
+    "max_steps = lr",
+    "out_dir = f'{1}'",
+    "lr = offset = 1",
+    "lr, offset = 1, 2",
+    "lr: float = 1.0",
+    "lr += 1",
+    "'a string that is no docstring'",
+    "del lr",
+    "lr = {[]: 1}",
+    "lr = " + "-" * 200 + "x",
+])
+def test_config_is_data_and_never_executed(problems, statement):
+    path = config(f"offset = 1\n{statement}\ncompile = False\n")
+    assert problems(path, check=lambda s: [f"{s['offset']} {s['compile']} {s['lr']}"]) == [
+        f"config/x.py:2: a config holds only `name = literal`, not `{statement}`", "1 False 0.0005"]
+    assert not Path("executed").exists()
+
+
+def test_config_problem_shows_one_line_of_a_block(problems):
+    assert problems(config("if True:\n    lr = 1\n")) == [
+        "config/x.py:1: a config holds only `name = literal`, not `if True:`"]
+
+
+def test_key_twice_in_one_file(problems):
+    assert problems(config("lr = 1.0\noffset = 2\nlr = 1.0\n")) == [
+        "config/x.py:3: lr is already set on line 1"]
+    assert problems(config("lr = 1.0; lr = 2.0\n")) == ["config/x.py:1: lr is already set on line 1"]
+
+
+def test_missing_config_suggests_its_neighbour(problems):
+    config("", "config/clm_then_mlm_610m.py")
+    config("", "config/demo.py")
+    problem, = problems("config/clm_mlm_610m.py")
+    assert problem.startswith("config/clm_mlm_610m.py: ") and "No such file" in problem
+    assert problem.endswith(". Did you mean 'config/clm_then_mlm_610m.py'?")
+    problem, = problems("config/demo")
+    assert problem.endswith(". Did you mean 'config/demo.py'?")
+    problem, = problems("nowhere/zzz.txt")
+    assert "No such file" in problem and "Did you mean" not in problem
+
+
+def test_unreadable_configs(problems):
+    Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
+    Path("config/null.py").write_bytes(b"lr = 1\0\n")
+    config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
+    config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
+    latin, null, syntax, deep, folder = problems(
+        "config/latin.py", "config/null.py", "config/syntax.py", "config/deep.py", "config")
+    assert latin.startswith("config/latin.py: ") and "utf-8" in latin
+    assert null.startswith("config/null.py: ") and "null bytes" in null
+    assert syntax.startswith("config/syntax.py: ") and "line 2" in syntax
+    assert deep.startswith("config/deep.py: ")
+    assert folder.startswith("config: ") and "directory" in folder
+    assert not any("Did you mean" in problem for problem in (latin, null, syntax, deep, folder))
+
+
+# --- all problems in one message, and the check ---
+
+def test_all_problems_together_in_order(problems):
+    seen = []
+
+    def check(settings):
+        seen.append(dict(settings))
+        yield f"max_steps is {settings['max_steps']}; it must be below 5"
+        yield "and this"
+
+    path = config("max_steps = 9\nlr = 'x'\nimport os\n")
+    assert problems("--nope=1", path, "--lr=1", "--lr=y", "missing.py", "--resume", check=check) == [
+        "--nope=1: unknown setting 'nope'.",
+        "config/x.py:2: lr takes a finite float (default 0.0005), got 'x'",
+        "config/x.py:3: a config holds only `name = literal`, not `import os`",
+        "--lr=y: lr takes a finite float (default 0.0005), got 'y'",
+        "missing.py: neither --key=value nor a readable config file: "
+        "[Errno 2] No such file or directory: 'missing.py'.",
+        "--resume: write --resume=True",
+        "max_steps is 9; it must be below 5",
+        "and this",
+    ]
+    assert seen == [DEFAULTS | {"max_steps": 9, "lr": 1.0}]  # rejected values never reach the check
+
+
+def test_a_later_good_value_does_not_hide_an_earlier_bad_one(problems):
+    assert len(problems("--lr=x", "--lr=1")) == 1
+
+
+@pytest.mark.parametrize("answer", [None, [], (), iter(())])
+def test_check_that_finds_nothing(answer):
+    assert load("--lr=1", check=lambda settings: answer)["lr"] == 1
+
+
+# --- help ---
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["config/missing.py", "--help", "--lr=x"]])
+def test_help(capsys, argv):
+    with pytest.raises(SystemExit) as stop:
+        load(*argv, check=lambda settings: pytest.fail("help checks nothing"))
+    out, err = capsys.readouterr()
+    assert stop.value.code == 0 and err == ""
+    groups = out.split("\n\n")
+    assert groups[0].startswith("usage: python train.py ")
+    assert [group.splitlines()[0] for group in groups[1:]] == ["run", "optimizer"]
+    run, optimizer = map(words, groups[1:])
+    assert run == words("""run
+        out_dir = 'out/#1' where all goes, a '#' in the name included
+        max_steps = 600 optimizer steps in all, a comment so long that it has to be wrapped when
+        the help is printed, with more on a second line and ending in 1 - 1 = 0
+        keep_steps = () steps that are kept
+        resume = False""")
+    assert optimizer == words("""optimizer
+        lr = 0.0005 -1 = find it
+        betas = (0.9, 0.95) of Adam
+        tasks = ('cola', 'rte') tasks to run
+        offset = -3 may be negative
+        compile = True on""")
+    assert max(map(len, out.splitlines())) <= 100
+    columns = {re.match(r"  \w+ = .*?  +|  +", line).end() for line in out.splitlines()
+               if line.startswith("  ") and "resume" not in line}
+    assert len(columns) == 1, "the comments start in one column"
+
+
+def test_help_with_a_long_default(capsys):
+    Path("train.py").write_text(f"path = '{'x' * 120}'  # the comment\n# a\n# b\nn = 1  # end")
+    with pytest.raises(SystemExit):
+        load("--help")
+    out = capsys.readouterr().out
+    assert "x" * 120 in out and "the comment" in words(out)
+    assert "\na b\n" in out and out.endswith(" end\n")
+
+
+# --- as a script uses it ---
+
+def test_in_a_real_script(tmp_path):
+    Path("run.py").write_text(
+        "import sys\nimport configurator\nlr = 0.1  # rate\nname = 'a'\n"
+        "globals().update(configurator.load(__file__, sys.argv[1:]))\nprint(lr, name)\n")
+    environment = os.environ | {"PYTHONPATH": str(Path(configurator.__file__).parent)}
+
+    def run(*argv):
+        command = [sys.executable, "run.py", *argv]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    good, bad, usage = run("--lr=2", "--name=b"), run("--lr=x", "--nam=b"), run("--help")
+    assert (good.returncode, good.stdout) == (0, "2.0 b\n")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("run.py: 2 problems") and "Traceback" not in bad.stderr
+    assert usage.returncode == 0 and "lr = 0.1" in usage.stdout

@@ -1,0 +1,252 @@
+"""The promises about a run: it goes on bit for bit, and the world size does not change it."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import checkpoint
+import train
+from conftest import ROOT, Run
+from eval.plot import read_metrics
+
+TIMES = ("tokens_per_s",)
+
+
+def metrics(out_dir):
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in read_metrics(out_dir)]
+
+
+def assert_same_end(a, b, step):
+    """Bit-identical weights, optimizer state and metrics."""
+    x, y = (checkpoint.load(checkpoint.path_of(out, step)) for out in (a, b))
+    torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
+    torch.testing.assert_close(x["optimizer"], y["optimizer"], rtol=0, atol=0)
+    assert metrics(a) == metrics(b)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data_dir, tmp_path_factory):
+    """A tiny run from begin to end: (arguments, out_dir)."""
+    from conftest import TINY
+
+    out = tmp_path_factory.mktemp("undisturbed")
+    args = [*TINY, f"--data={data_dir}"]
+    code, text = Run([*args, f"--out_dir={out / 'run'}"], out / "output").wait()
+    assert code == 0, text
+    return args, out / "run"
+
+
+def test_a_run_learns_and_tells(undisturbed):
+    args, out = undisturbed
+    lines = read_metrics(out)
+    assert [line["step"] for line in lines] == list(range(21))
+    assert [line["phase"] for line in lines] == ["clm"] * 9 + ["mlm"] * 12
+    assert [line["step"] for line in lines if "val_clm_loss" in line] == [0, 8, 10, 20]
+    assert lines[0].keys() == {"step", "phase", "tokens", "val_clm_loss", "val_mlm_loss"}
+    assert lines[1].keys() == {"step", "phase", "tokens", "loss", "grad_norm", "lr", "tokens_per_s"}
+    assert [line["tokens"] for line in lines] == [512 * s for s in range(21)]
+    assert lines[-1]["val_mlm_loss"] < lines[0]["val_mlm_loss"] - 1
+    facts = json.loads((out / "config.json").read_text())
+    assert facts["settings"]["max_steps"] == 20 and facts["model"]["d_model"] == 32
+    assert "def main" in facts["source"]["train.py"]
+    text = (out.parent / "output").read_text()
+    assert re.search(r"start, step 0 .*\nswitch, step 8 .*\nend, step 20 ", text), text
+    assert "Filled in" in text and "Continued" in text
+
+
+@pytest.mark.parametrize("switch_step", [0, 20])
+def test_pure_objectives(run, tiny, tmp_path, switch_step):
+    code, text = run([*tiny, f"--switch_step={switch_step}", f"--out_dir={tmp_path / 'run'}"])
+    assert code == 0, text
+    assert {line["phase"] for line in read_metrics(tmp_path / "run")} == {"clm" if switch_step else "mlm"}
+
+
+# ----------------------------------------------------------------------------
+# Starting, stopping, going on
+
+
+def test_killed_at_random_moments(tiny, run, tmp_path):
+    """SIGKILL ten times, at random moments and in the middle of saves; the end is the same, bit for bit."""
+    reference, out, rng = tmp_path / "reference", tmp_path / "run", random.Random(0)
+    args = [*tiny, "--max_steps=80", "--switch_step=40", "--checkpoint_interval=2", "--keep_last=3"]
+    code, text = run([*args, f"--out_dir={reference}"])
+    assert code == 0, text
+    args, inside = [*args, f"--out_dir={out}", "--resume=True"], 0
+    for kill in range(10):
+        attempt = Run(args, tmp_path / "output")
+        if kill % 2:  # wait for a save of this attempt to begin, then kill in the middle of it
+            while attempt.process.is_alive() and not (out.exists() and any(n.startswith("ckpt") and n.endswith("partial")
+                                                                           for n in os.listdir(out))):  # fmt: skip
+                pass
+        else:
+            time.sleep(rng.uniform(0.2, 1.5))
+        attempt.process.kill()
+        attempt.process.join()
+        inside += bool(list(out.glob("ckpt-*.partial")))
+        assert 80 not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
+    code, text = Run(args, tmp_path / "output").wait()
+    assert code == 0, text
+    assert inside >= 2, "no kill hit a save"
+    assert_same_end(reference, out, 80)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, number):
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    attempt = Run([*args, f"--out_dir={out}"], tmp_path / "output")
+    while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_text().count("\n") < 4:
+        assert attempt.process.is_alive(), (tmp_path / "output").read_text()
+        time.sleep(0.001)
+    os.kill(attempt.process.pid, number)
+    code, text = attempt.wait()
+    step = int(re.search(r"Stopped at step (\d+) of 20, which is saved.*--resume=True", text)[1])
+    assert code == 128 + number and 0 < step < 20 and step in checkpoint.steps(out)
+    code, text = Run([*args, f"--out_dir={out}", "--resume=True"], tmp_path / "output").wait()
+    assert code == 0, text
+    assert_same_end(reference, out, 20)
+
+
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    subprocess.run(["cp", "-r", reference, out], check=True)
+    newest = checkpoint.path_of(out, 20)
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    code, text = run([*args, f"--out_dir={out}", "--resume=True"])
+    assert code == 0 and "ckpt-20.pt is damaged" in text and "trying the one before" in text, text
+    assert_same_end(reference, out, 20)
+
+
+def test_an_existing_run_is_never_overwritten(undisturbed, run):
+    args, out = undisturbed
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    code, text = run([*args, f"--out_dir={out}"])
+    assert code == 2 and "already holds a run" in text and "--resume=True" in text
+    assert before == {p.name: p.read_bytes() for p in out.iterdir()}
+
+
+def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    subprocess.run(["cp", "-r", reference, out], check=True)
+    code, text = run([*args, f"--out_dir={out}", "--resume=True", "--lr=0.1", "--mask_ratio=0.3"])
+    assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=0.3" in text and "branch_from" in text
+    for step in (10, 15, 20):
+        checkpoint.path_of(out, step).unlink()
+    code, text = run([*args, f"--out_dir={out}", "--resume=True", "--micro_batch=2", "--eval_interval=20"])
+    assert code == 0, text
+    end, same = (read_metrics(o)[-1]["loss"] for o in (out, reference))
+    assert end == pytest.approx(same, rel=1e-5)
+
+
+def test_branch_shares_the_trunk(undisturbed, run, tmp_path):
+    """A run branched off another's checkpoint is the run that had these settings from the start."""
+    args, reference = undisturbed
+    trunk, branch = tmp_path / "trunk", tmp_path / "branch"
+    clm_only = ["--switch_step=30", "--max_steps=30", "--keep_steps=8", "--keep_last=1"]
+    code, text = run([*args, *clm_only, f"--out_dir={trunk}"])
+    assert code == 0, text
+    assert checkpoint.steps(trunk) == [8, 30]  # keep_steps makes and keeps a checkpoint off the interval
+    code, text = run([*args, f"--out_dir={branch}", f"--branch_from={trunk / 'ckpt-8.pt'}"])
+    assert code == 0, text
+    x, y = (checkpoint.load(checkpoint.path_of(out, 20)) for out in (reference, branch))
+    torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
+    assert metrics(branch)[1:] == metrics(reference)[9:]  # the first line is the branch's own evaluation at step 8
+
+
+def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    code, text = run([*args, f"--out_dir={tmp_path / 'run'}", f"--init_from={reference / 'ckpt-20.pt'}"])
+    assert code == 0, text
+    old, new = read_metrics(reference), read_metrics(tmp_path / "run")
+    assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]
+    code, text = run([*args, f"--out_dir={tmp_path / 'other'}", f"--init_from={reference / 'ckpt-20.pt'}", "--d_ff=64"])
+    assert code == 1 and "d_ff 48, here 64" in text and not (tmp_path / "other").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path):
+    code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--lr=1e30", "--warmup_steps=0", "--checkpoint_interval=1"])
+    assert code == 1 and re.search(r"step \d+ \(clm\): loss (nan|inf|[\d.e+]+), gradient norm", text), text
+    for step in checkpoint.steps(tmp_path / "run"):
+        state = checkpoint.load(checkpoint.path_of(tmp_path / "run", step))
+        assert step < int(re.search(r"step (\d+) \(clm\)", text)[1]) + 1 and state["step"] == step
+
+
+def test_full_disk(undisturbed, tmp_path):
+    """The run ends with a message, the checkpoint before is whole, nothing half-written is left."""
+    args, _ = undisturbed
+    out = tmp_path / "run"
+    limited = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
+              f"resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2); import train; train.main()"
+    first = subprocess.run([sys.executable, "-c", limited, "1000000000", *args, f"--out_dir={out}", "--max_steps=5",
+                            "--switch_step=5", "--decay_steps=0"], cwd=ROOT, capture_output=True, text=True)  # fmt: skip
+    assert first.returncode == 0, first.stderr
+    size = checkpoint.path_of(out, 5).stat().st_size
+    out2 = tmp_path / "run2"
+    second = subprocess.run([sys.executable, "-c", limited, str(size // 2), *args, f"--out_dir={out2}"],
+                            cwd=ROOT, capture_output=True, text=True)  # fmt: skip
+    assert second.returncode == 1 and "the disk is full" in second.stderr, second.stderr
+    assert not list(out2.glob("*.partial")) and checkpoint.steps(out2) == []
+
+
+# ----------------------------------------------------------------------------
+# Many processes
+
+
+@pytest.mark.parametrize("world, micro_batch", [(1, 1), (1, 16), (2, 3), (4, 4)])
+def test_world_size_and_micro_batch_do_not_change_the_run(undisturbed, run_world, tmp_path, world, micro_batch):
+    args, reference = undisturbed
+    results = run_world(world, [*args, f"--out_dir={tmp_path / 'run'}", f"--micro_batch={micro_batch}"])
+    assert all(code == 0 for code, _ in results), results
+    for line, same in zip(metrics(tmp_path / "run"), metrics(reference), strict=True):
+        assert line.keys() == same.keys() and line["step"] == same["step"]
+        for key in line.keys() & {"loss", "grad_norm", "val_clm_loss", "val_mlm_loss"}:
+            assert line[key] == pytest.approx(same[key], rel=1e-5), (line["step"], key)
+
+
+def test_four_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path):
+    args, _ = undisturbed
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert all(code == 0 for code, _ in run_world(4, [*args, f"--out_dir={a}"]))
+    subprocess.run(["cp", "-r", a, b], check=True)
+    for step in (10, 15, 20):
+        checkpoint.path_of(b, step).unlink()
+    results = run_world(4, [*args, f"--out_dir={b}", "--resume=True"])
+    assert all(code == 0 for code, _ in results), results
+    assert_same_end(a, b, 20)
+
+
+def test_torchrun(undisturbed, tmp_path):
+    """The launcher itself, and a signal to it: the ranks agree on a step, save it and leave."""
+    args, reference = undisturbed
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py", *args]
+    done = subprocess.run([*command, f"--out_dir={tmp_path / 'run'}"], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert metrics(tmp_path / "run")[-1]["loss"] == pytest.approx(metrics(reference)[-1]["loss"], rel=1e-5)
+
+
+# ----------------------------------------------------------------------------
+# Arithmetic
+
+
+def test_learning_rate_is_wsd(monkeypatch):
+    for name, value in dict(lr=2.0, warmup_steps=4, decay_steps=5, max_steps=20).items():
+        monkeypatch.setattr(train, name, value)
+    rates = [train.learning_rate(step) for step in range(20)]
+    assert rates[:4] == [0.5, 1.0, 1.5, 2.0]
+    assert rates[4:16] == [2.0] * 12
+    assert rates[16:] == pytest.approx([1.6, 1.2, 0.8, 0.4])
+    monkeypatch.setattr(train, "warmup_steps", 0), monkeypatch.setattr(train, "decay_steps", 0)
+    assert {train.learning_rate(step) for step in range(20)} == {2.0}

@@ -1,0 +1,405 @@
+"""Pretrain a text encoder: causal LM, masked LM, or causal first and masked from `switch_step` on.
+
+    python train.py                                                        # the demo: minutes on a laptop's CPU
+    torchrun --standalone --nproc_per_node=8 train.py config/610m.py config/splits/42k-25.py
+
+The settings are the assignments below; config files and --key=value change them.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import platform
+import signal
+import sys
+import time
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+import checkpoint
+import configurator
+from data.loader import Batches, TokenStream, prefetch, to_device
+from data.prepare import load_meta, prepare
+from data.tokenizer import DataError, Tokenizer
+from eval.plot import plot_run, summary
+from eval.sample import show
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, linear_cross_entropy
+
+# --- run ---
+out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
+resume = False  # go on from the newest checkpoint in out_dir; begin where there is none
+branch_from = ""  # a checkpoint of another run: take its weights, optimizer and step, then follow these settings
+init_from = ""  # a checkpoint: take its weights only and begin at step 0 (continued pretraining)
+# --- data and objective ---
+data = "data/prepared/embedded"  # a folder made by data/prepare.py; this one is made when it is missing
+max_steps = 600  # the budget, in optimizer steps
+switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
+mask_ratio = 0.4  # share of a window's tokens that MLM hides and predicts
+mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
+window_split = "none"  # attention across a window: none (all of it), random (cut in two), document (cut at each eos)
+# --- model ---
+model = "demo"  # the shape: demo, 210m, 610m or 1b; the fields below change it, 0 keeps the preset's
+n_layer = 0  # Transformer blocks
+n_head = 0  # query heads
+n_kv_head = 0  # key and value heads
+d_model = 0  # width
+d_ff = 0  # hidden width of the MLP
+seq_len = 0  # tokens in a window
+vocab_size = 0  # rows of the embedding; 0 = the tokenizer's
+rope_theta = 0.0  # base of the rotary positions
+norm_eps = 0.0  # epsilon of the norms
+tie_embeddings = False  # use the input embedding as the output head
+# --- optimization ---
+global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
+micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of the process's share is used
+lr = 2e-3  # peak learning rate
+warmup_steps = 50  # linear warmup from 0
+decay_steps = 200  # linear decay to 0 over the last steps; constant in between (WSD)
+beta1 = 0.9  # AdamW
+beta2 = 0.95  # AdamW
+eps = 1e-5  # AdamW
+weight_decay = 0.1  # AdamW, on all parameters
+grad_clip = 1.0  # largest norm of the gradient
+seed = 1  # of the initial weights, the order of the data and the masks
+# --- logging and checkpoints, in steps ---
+log_interval = 10  # a line of metrics.jsonl
+eval_interval = 100  # both validation losses
+eval_windows = 128  # windows of the validation set, always the same ones with the same masks
+checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C and on SIGTERM
+keep_last = 2  # how many of the newest checkpoints to keep
+keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from
+wandb_project = ""  # also log to this Weights & Biases project
+# --- machine ---
+device = "auto"  # cuda where there is one, else cpu
+dtype = "auto"  # of activations: float32, bfloat16, float16; auto = bfloat16 where the device has it
+compile = False  # torch.compile the blocks and the loss: pays on a GPU, costs more than it gains in a short run
+recompute = False  # activation checkpointing: less memory, about a third more compute
+deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
+
+DEFAULT_DATA = data
+ROOT = Path(__file__).resolve().parent
+MODEL_FIELDS = [f.name for f in fields(ModelConfig)]
+# What may change when a run is resumed, because it does not alter what is learned.
+FREE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval", "keep_last",
+        "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
+# Dense 16-bit peak in FLOP/s, by a part of the device's name. A device that is not here gets no MFU.
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12, "B200": 2250e12}
+
+
+# ----------------------------------------------------------------------------
+# Settings: what follows from them, and what is wrong with them
+
+
+def resolved(s):
+    """The settings with "auto" replaced by what this machine has."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if s["device"] == "auto" else s["device"]
+    if device == "cuda":
+        has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = any(torch.cpu.get_capabilities().get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
+    dtype = ("bfloat16" if has_bf16 else "float32") if s["dtype"] == "auto" else s["dtype"]
+    return s | {"device": device, "dtype": dtype}
+
+
+def model_config(s, vocab_size):
+    changed = {name: s[name] for name in MODEL_FIELDS if s[name]}
+    return ModelConfig(**{"vocab_size": vocab_size, **PRESETS[s["model"]], **changed})
+
+
+def check(s):
+    """What does not fit in the settings s, a sentence each."""
+    found, world = [], int(os.environ.get("WORLD_SIZE", 1))
+
+    def need(fits, sentence):
+        if not fits:
+            found.append(sentence)
+
+    lowest = dict(max_steps=1, switch_step=0, warmup_steps=0, decay_steps=0, global_batch_tokens=1, micro_batch=1,
+                  seed=0, log_interval=1, eval_interval=1, eval_windows=1, checkpoint_interval=1, keep_last=1,
+                  eps=0, weight_decay=0, vocab_size=0)  # fmt: skip
+    for name, low in lowest.items():
+        need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
+    for name in ("lr", "grad_clip"):
+        need(s[name] > 0, f"{name}={s[name]}: must be above 0")
+    for name in ("beta1", "beta2"):
+        need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
+    choices = dict(model=[*PRESETS], window_split=["none", "random", "document"], device=["auto", "cpu", "cuda"],
+                   dtype=["auto", "float32", "bfloat16", "float16"])  # fmt: skip
+    for name, values in choices.items():
+        need(s[name] in values, f"{name}={s[name]}: must be one of {', '.join(values)}")
+    need(s["switch_step"] <= s["max_steps"], f"switch_step={s['switch_step']} is beyond max_steps={s['max_steps']}")
+    need(s["warmup_steps"] + s["decay_steps"] <= s["max_steps"],
+         f"warmup_steps={s['warmup_steps']} and decay_steps={s['decay_steps']} are more than max_steps={s['max_steps']}")
+    p = s["mask_proportions"]
+    need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 shares, sum 1")
+    need(s["device"] != "cuda" or torch.cuda.is_available(), "device=cuda: PyTorch sees no GPU here")
+    need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
+    for name in ("branch_from", "init_from"):
+        need(not s[name] or Path(s[name]).is_file(), f"{name}={s[name]}: no such file")
+
+    if s["model"] not in PRESETS:
+        return found
+    config = model_config(s, vocab_size=128)
+    found += config.problems()
+    T = max(1, config.seq_len)
+    n_windows, rest = divmod(s["global_batch_tokens"], T)
+    need(not rest and n_windows and not n_windows % world,
+         f"global_batch_tokens={s['global_batch_tokens']}: must be a multiple of seq_len * processes = {T} * {world}")
+    need(1 <= round(s["mask_ratio"] * T) < T, f"mask_ratio={s['mask_ratio']}: must leave 1 to {T - 1} of {T} tokens masked")
+    need(s["window_split"] != "random" or T >= 24, f"window_split=random: needs seq_len of at least 24, got {T}")
+
+    meta = None
+    if s["data"] != DEFAULT_DATA or Path(s["data"]).exists():  # the default's absence is mended later
+        try:
+            meta = load_meta(s["data"])
+        except DataError as error:
+            found.append(str(error))
+    if meta:
+        vocab = meta["tokenizer"]["vocab_size"]
+        need(not 0 < s["vocab_size"] < vocab, f"vocab_size={s['vocab_size']}: the tokenizer of {s['data']} needs {vocab}")
+        for split, tokens in (("train", n_windows * T), ("val", T)):
+            have = meta["splits"][split]["tokens"]
+            need(have >= tokens, f"{s['data']}: {have} {split} tokens are fewer than the {tokens} of one batch")
+
+    before = Path(s["out_dir"]) / "config.json"
+    if before.exists() and not s["resume"]:
+        found.append(f"{s['out_dir']} already holds a run: --resume=True goes on with it, another --out_dir begins anew")
+    elif before.exists():
+        old = json.loads(before.read_text())
+        now = json.loads(json.dumps(resolved(s)))  # tuples as lists, as they are in the file
+        for name, value in old["settings"].items():
+            if name not in FREE and name in now and now[name] != value:
+                found.append(f"{name}={now[name]}, but the run in {s['out_dir']} has {name}={value}; to change what is "
+                             "learned, begin another run with branch_from")  # fmt: skip
+        need(not meta or old["data_fingerprint"] == meta["fingerprint"],
+             f"{s['data']} does not hold the data that the run in {s['out_dir']} was trained on")
+    return found
+
+
+def learning_rate(step):
+    """Of step number `step`, from 0: linear warmup, constant, linear decay to 0 (WSD)."""
+    rising = (step + 1) / max(1, warmup_steps)
+    falling = (max_steps - step) / max(1, decay_steps)
+    return lr * min(1.0, rising, falling)
+
+
+# ----------------------------------------------------------------------------
+# The run
+
+
+def versions(where):
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or platform.machine()
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__, "device": name}
+
+
+def main():
+    settings = resolved(configurator.load(__file__, sys.argv[1:], check))
+    try:
+        train(settings)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        sys.exit(f"the disk is full ({error}). The checkpoints in {settings['out_dir']} are whole; make room and go on "
+                 "from the newest with --resume=True")  # fmt: skip
+
+
+def train(settings):
+    # Processes and devices. Under torchrun every process runs this file.
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    on_gpu = settings["device"] == "cuda"
+    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(where)
+    if settings["deterministic"] or not on_gpu:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if world > 1:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    say = tqdm.write if rank == 0 else lambda *_: None
+
+    # Data.
+    if not Path(settings["data"]).exists():  # the default's: check let no other pass
+        if rank == 0:
+            prepare("embedded", DEFAULT_DATA)
+        if world > 1:
+            dist.barrier()
+        settings = resolved(configurator.load(__file__, sys.argv[1:], check))  # again, now with the data
+    globals().update(settings)
+    meta = load_meta(data)
+    rank_bytes = (Path(data) / "tokenizer.tiktoken").read_bytes()
+    tokenizer = Tokenizer.from_state(meta["tokenizer"], rank_bytes)
+    config = model_config(settings, tokenizer.vocab_size)
+    T, train_stream, val_stream = config.seq_len, TokenStream(data, meta, "train"), TokenStream(data, meta, "val")
+    options = dict(window_split=window_split, mask_ratio=mask_ratio, mask_proportions=mask_proportions)
+    train_batches = Batches(train_stream, tokenizer, seed, T, global_batch_tokens // T, **options)
+    val_batches = Batches(val_stream, tokenizer, 0, T, min(eval_windows, len(val_stream) // T), **options)
+    share = train_batches.windows_per_step // world  # windows of a step that are this process's
+    micro = next(m for m in range(min(micro_batch, share), 0, -1) if share % m == 0)
+
+    # Model and optimizer. The initial weights are drawn on the CPU: the same on every machine.
+    torch.manual_seed(seed)
+    transformer = Transformer(config).to(where)
+    transformer.compute_dtype, transformer.recompute = getattr(torch, dtype), recompute
+    params = list(transformer.parameters())
+    optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
+    loss_module = ddp = PretrainingLoss(transformer)
+    if compile:
+        for block in transformer.blocks:
+            block.compile(dynamic=False)  # in place, so that the names of the weights stay
+        loss_module.cross_entropy = torch.compile(linear_cross_entropy, dynamic=False)
+    if world > 1:
+        ddp = DistributedDataParallel(loss_module, [where] if on_gpu else None, gradient_as_bucket_view=True)
+
+    # Begin anew, go on with this run, branch off another one, or start from a model's weights.
+    out, step, origin = Path(out_dir), 0, branch_from or init_from
+    newest = [checkpoint.newest(out, say) if resume and rank == 0 else None]  # one process verifies it
+    if world > 1:
+        dist.broadcast_object_list(newest)
+    resumed = newest[0] is not None
+    if resumed or origin:
+        state = checkpoint.load(newest[0] or origin, verified=resumed)
+        if different := [f"{k} {v}, here {getattr(config, k)}" for k, v in state["config"].items() if v != getattr(config, k)]:
+            sys.exit(f"{origin}: the checkpoint's model has another shape: {'; '.join(different)}")
+        transformer.load_state_dict(state["model"])
+        if resumed or branch_from:
+            optimizer.load_state_dict(state["optimizer"])
+            step = state["step"]
+        del state
+    if step > max_steps:
+        sys.exit(f"branch_from={branch_from} is at step {step}, beyond max_steps={max_steps}")
+    if rank == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        run_facts = dict(settings=settings, model=asdict(config), parameters=sum(p.numel() for p in params),
+                         processes=world, data_fingerprint=meta["fingerprint"], versions=versions(where),
+                         source={f: (ROOT / f).read_text() for f in ("train.py", "model.py", "data/loader.py")})  # fmt: skip
+        checkpoint.write_whole(out / "config.json", lambda f: f.write(json.dumps(run_facts, indent=1).encode()))
+        log = checkpoint.MetricsLog(out / "metrics.jsonl", after=step if resumed else -1)
+
+    @torch.no_grad()
+    def evaluate():
+        """The validation loss of both objectives, in nats per predicted token."""
+        n, losses = val_batches.windows_per_step, {}
+        for name, causal in (("val_clm_loss", True), ("val_mlm_loss", False)):
+            total = torch.zeros(2, dtype=torch.float64, device=where)
+            for first in range(rank * micro, n, world * micro):
+                batch = to_device(val_batches.batch(0, causal, first, min(first + micro, n)), where)
+                with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
+                    total += torch.stack(loss_module(batch, causal))
+            if world > 1:
+                dist.all_reduce(total)
+            losses[name] = (total[0] / total[1]).item()
+        return losses
+
+    def save():
+        if rank == 0:
+            state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
+                     "config": asdict(config), "settings": settings, "versions": versions(where),
+                     "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
+            log.sync()
+            checkpoint.save(checkpoint.path_of(out, step), state)
+            checkpoint.prune(out, keep_last, keep_steps)
+
+    stop = [0]  # last: the signal that asked this process to stop
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: stop.append(number))
+
+    peak = next((v for k, v in PEAK_FLOPS.items() if on_gpu and k in torch.cuda.get_device_name(where)), None)
+    if world > 1 and step < max_steps:
+        # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
+        # thrown away lets that happen before any step counts: a resumed run must sum as the undisturbed one.
+        ddp(to_device(train_batches.batch(step, step < switch_step, 0, micro), where), step < switch_step)[0].backward()
+        optimizer.zero_grad()
+
+    jobs = ((s, s < switch_step, first, first + micro)
+            for s in range(step, max_steps) for first in range(rank * share, (rank + 1) * share, micro))  # fmt: skip
+    batches = prefetch(train_batches.batch, jobs)
+    bar = tqdm(total=max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True,
+               mininterval=0.5 if sys.stderr.isatty() else 20)  # fmt: skip
+    stopping, seconds, since = 0, 0.0, step  # seconds: spent in the steps since the last line of the log
+    if not resumed:
+        log_evaluation = evaluate()
+        if rank == 0:
+            log.write(step=step, phase="clm" if step < switch_step else "mlm", tokens=0, **log_evaluation)
+
+    while step < max_steps:
+        started, causal = time.perf_counter(), step < switch_step
+
+        # Forward and backward. The sum of the losses goes backward; the mean comes in below.
+        total = torch.zeros(3, dtype=torch.float64, device=where)  # sum of losses, predicted tokens, signals
+        for first in range(0, share, micro):
+            batch = to_device(next(batches), where)
+            last = first + micro == share
+            with contextlib.nullcontext() if last or world == 1 else ddp.no_sync():
+                loss_sum, count = ddp(batch, causal)
+                loss_sum.backward()
+            total[:2] += torch.stack((loss_sum.detach(), count))
+        total[2] = stop[-1]
+        if world > 1:
+            dist.all_reduce(total)
+        loss_sum, count, stopping = total.tolist()
+
+        # The gradient so far is that of the summed loss, averaged over processes by DDP. One
+        # factor makes it that of the mean over all predicted tokens of the step, and clips it.
+        loss, to_mean = loss_sum / count, world / count
+        grads = [p.grad for p in params]
+        grad_norm = torch.nn.utils.get_total_norm(grads).item() * to_mean
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            sys.exit(f"step {step} ({'clm' if causal else 'mlm'}): loss {loss}, gradient norm {grad_norm}. Stopped before "
+                     f"the update; the checkpoints in {out} are as they were. A lower lr often helps.")  # fmt: skip
+        torch._foreach_mul_(grads, to_mean * min(1.0, grad_clip / (grad_norm + 1e-6)))
+
+        # Update.
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        seconds += time.perf_counter() - started
+
+        # Log, evaluate, save. Everything about a step is in the log before its checkpoint is made.
+        line = {}
+        if step % log_interval == 0 or step == max_steps:
+            speed = (step - since) * global_batch_tokens / seconds  # tokens per second of training, nothing else
+            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1), tokens_per_s=round(speed))
+            mfu = {}
+            if peak:
+                flops = flops_per_token(config, T, causal, count / global_batch_tokens)
+                mfu = dict(mfu=f"{speed * flops / (world * peak):.1%}")
+            bar.set_postfix(phase="clm" if causal else "mlm", loss=f"{loss:.3f}", tok_s=f"{speed:,.0f}", **mfu, refresh=False)
+            seconds, since = 0.0, step
+        if step % eval_interval == 0 or step in (switch_step, max_steps):
+            line |= evaluate()
+        if line and rank == 0:
+            log.write(step=step, phase="clm" if causal else "mlm", tokens=step * global_batch_tokens, **line)
+            if "val_clm_loss" in line:
+                plot_run(out)
+        bar.update()
+        if step % checkpoint_interval == 0 or step in keep_steps or step == max_steps or stopping:
+            save()
+        if stopping:
+            break
+
+    bar.close()
+    if rank == 0 and stopping:
+        print(f"\nStopped at step {step} of {max_steps}, which is saved. The same command with --resume=True goes on.")
+    elif rank == 0:  # what was learned
+        print(summary(out, switch_step))
+        show(transformer, tokenizer)
+    if world > 1:
+        dist.barrier()
+        del ddp  # before its process group: the other order can deadlock in gloo's destructor
+        dist.destroy_process_group()
+    if stopping:
+        sys.exit(128 + int(stopping))
+
+
+if __name__ == "__main__":
+    main()
