@@ -68,8 +68,10 @@ def check(settings):
 
 def main():
     settings = configurator.load(__file__, sys.argv[1:], check)
-    texts = prepare.read_documents(settings["source"], settings["text_field"])
-    ranks, _ = train(texts, settings["ranks"])
+    try:
+        ranks, _ = train(prepare.read_documents(settings["source"], settings["text_field"]), settings["ranks"])
+    except DataError as error:
+        sys.exit(f"error: {error}")
     tokens = sorted(ranks, key=ranks.get)
     out = Path(settings["out"])
     partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
