@@ -7,10 +7,12 @@ CRC-32; torch.load does not look at those, so `load` does.
 
 import json
 import os
+import platform
 import re
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import torch
 
 
@@ -100,22 +102,66 @@ def prune(out_dir, keep_last, keep_steps):
             path_of(out_dir, step).unlink()
 
 
+def versions(device):
+    """What a run was made with, for its records."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__, "device": name}
+
+
+def conflicts(out_dir, settings, fingerprint):
+    """Yields why a run with these settings cannot use out_dir, a sentence each.
+
+    settings: those that must be the same for the run in out_dir to be resumed; None if it is
+    not to be. fingerprint: of the data at hand, or None where there are none yet.
+    """
+    facts = Path(out_dir) / "config.json"
+    if not facts.exists():
+        return
+    if settings is None:
+        yield f"{out_dir} already holds a run: --resume=True goes on with it, another --out_dir begins anew"
+        return
+    old = json.loads(facts.read_text())
+    for name, value in json.loads(json.dumps(settings)).items():  # tuples as lists, as they are in the file
+        if value != old["settings"].get(name):
+            yield (f"{name}={value}, but the run in {out_dir} has {name}={old['settings'].get(name)}; "
+                   "to change what is learned, begin another run with branch_from")  # fmt: skip
+    if fingerprint not in (None, old["data_fingerprint"]):
+        yield f"the data are not those that the run in {out_dir} was trained on"
+
+
+def match(state, config, tokenizer, ranks, path):
+    """SystemExit unless a checkpoint's model has the shape and the tokenizer that are asked for."""
+    different = [f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if k != "seq_len" and v != config[k]]
+    if (state["tokenizer"], state["tokenizer_ranks"]) != (tokenizer, ranks):
+        different.append(f"its tokenizer is {state['tokenizer']['name']}, here {tokenizer['name']}")
+    if different:
+        raise SystemExit(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
+
+
 class MetricsLog:
     """A run's metrics.jsonl: a JSON object a line, appended as the run goes.
 
     after: the step of the checkpoint that the run goes on from; what the log says about
-    later steps is cut, because they will be done again. -1 begins the log anew.
+    later steps is cut, because they will be done again. -1 begins the log anew. With
+    wandb_project the lines also go to Weights & Biases (the wandb package), with settings.
     """
 
-    def __init__(self, path, after=-1):
+    def __init__(self, path, after=-1, wandb_project="", settings=None):
         lines = Path(path).read_bytes().splitlines(keepends=True) if after >= 0 else []
         kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= after]
         write_whole(path, lambda f: f.writelines(kept))
-        self.file = open(path, "a", encoding="utf-8")
+        self.file, self.wandb = open(path, "a", encoding="utf-8"), None
+        if wandb_project:
+            import wandb
+
+            name = Path(path).parent.name
+            self.wandb = wandb.init(project=wandb_project, name=name, id=name, resume="allow", config=settings)
 
     def write(self, **values):
         self.file.write(json.dumps(values) + "\n")
         self.file.flush()
+        if self.wandb:
+            self.wandb.log(values, step=values["step"])
 
     def sync(self):
         """Returns when all lines are on the disk. Called before a checkpoint is written."""

@@ -272,6 +272,16 @@ def flops_per_token(config, T, causal, predicted):
     return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * d)
 
 
+# Dense bf16 peak in FLOP/s by a part of the device's name (makers' data sheets, without sparsity).
+PEAK_FLOPS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
+
+
+def peak_flops(device):
+    """The peak of a torch.device in bf16 FLOP/s, or None where it is not known."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+
+
 # ----------------------------------------------------------------------------
 # Loss
 

@@ -11,14 +11,13 @@ import errno
 import json
 import math
 import os
-import platform
 import signal
 import sys
 import time
 from dataclasses import asdict, fields
+from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +30,7 @@ from data.prepare import load_meta, prepare
 from data.tokenizer import DataError, Tokenizer
 from eval.plot import plot_run, summary
 from eval.sample import show
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, linear_cross_entropy
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, linear_cross_entropy, peak_flops
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -90,8 +89,6 @@ MODEL_FIELDS = [f.name for f in fields(ModelConfig)]
 # What may change when a run is resumed, because it does not alter what is learned.
 FREE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval", "keep_last",
         "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
-# Dense 16-bit peak in FLOP/s, by a part of the device's name. A device that is not here gets no MFU.
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12, "B200": 2250e12}
 
 
 # ----------------------------------------------------------------------------
@@ -141,6 +138,7 @@ def check(s):
     p = s["mask_proportions"]
     need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 shares, sum 1")
     need(s["device"] != "cuda" or torch.cuda.is_available(), "device=cuda: PyTorch sees no GPU here")
+    need(not s["wandb_project"] or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
     for name in ("branch_from", "init_from"):
         need(not s[name] or Path(s[name]).is_file(), f"{name}={s[name]}: no such file")
@@ -169,18 +167,8 @@ def check(s):
             have = meta["splits"][split]["tokens"]
             need(have >= tokens, f"{s['data']}: {have} {split} tokens are fewer than the {tokens} of one batch")
 
-    before = Path(s["out_dir"]) / "config.json"
-    if before.exists() and not s["resume"]:
-        found.append(f"{s['out_dir']} already holds a run: --resume=True goes on with it, another --out_dir begins anew")
-    elif before.exists():
-        old = json.loads(before.read_text())
-        now = json.loads(json.dumps(resolved(s)))  # tuples as lists, as they are in the file
-        for name, value in old["settings"].items():
-            if name not in FREE and name in now and now[name] != value:
-                found.append(f"{name}={now[name]}, but the run in {s['out_dir']} has {name}={value}; to change what is "
-                             "learned, begin another run with branch_from")  # fmt: skip
-        need(not meta or old["data_fingerprint"] == meta["fingerprint"],
-             f"{s['data']} does not hold the data that the run in {s['out_dir']} was trained on")
+    same = {name: value for name, value in resolved(s).items() if name not in FREE} if s["resume"] else None
+    found += checkpoint.conflicts(s["out_dir"], same, meta and meta["fingerprint"])
     return found
 
 
@@ -193,11 +181,6 @@ def learning_rate(step):
 
 # ----------------------------------------------------------------------------
 # The run
-
-
-def versions(where):
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or platform.machine()
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__, "device": name}
 
 
 def main():
@@ -228,7 +211,7 @@ def train(settings):
     # Data.
     if not Path(settings["data"]).exists():  # the default's: check let no other pass
         if rank == 0:
-            prepare("embedded", DEFAULT_DATA)
+            prepare("embedded", DEFAULT_DATA, val_fraction=0.05)
         if world > 1:
             dist.barrier()
         settings = resolved(configurator.load(__file__, sys.argv[1:], check))  # again, now with the data
@@ -266,8 +249,7 @@ def train(settings):
     resumed = newest[0] is not None
     if resumed or origin:
         state = checkpoint.load(newest[0] or origin, verified=resumed)
-        if different := [f"{k} {v}, here {getattr(config, k)}" for k, v in state["config"].items() if v != getattr(config, k)]:
-            sys.exit(f"{origin}: the checkpoint's model has another shape: {'; '.join(different)}")
+        checkpoint.match(state, asdict(config), tokenizer.state(), rank_bytes, origin)
         transformer.load_state_dict(state["model"])
         if resumed or branch_from:
             optimizer.load_state_dict(state["optimizer"])
@@ -278,10 +260,10 @@ def train(settings):
     if rank == 0:
         out.mkdir(parents=True, exist_ok=True)
         run_facts = dict(settings=settings, model=asdict(config), parameters=sum(p.numel() for p in params),
-                         processes=world, data_fingerprint=meta["fingerprint"], versions=versions(where),
+                         processes=world, data_fingerprint=meta["fingerprint"], versions=checkpoint.versions(where),
                          source={f: (ROOT / f).read_text() for f in ("train.py", "model.py", "data/loader.py")})  # fmt: skip
         checkpoint.write_whole(out / "config.json", lambda f: f.write(json.dumps(run_facts, indent=1).encode()))
-        log = checkpoint.MetricsLog(out / "metrics.jsonl", after=step if resumed else -1)
+        log = checkpoint.MetricsLog(out / "metrics.jsonl", step if resumed else -1, wandb_project, settings)
 
     @torch.no_grad()
     def evaluate():
@@ -301,17 +283,22 @@ def train(settings):
     def save():
         if rank == 0:
             state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
-                     "config": asdict(config), "settings": settings, "versions": versions(where),
+                     "config": asdict(config), "settings": settings, "versions": checkpoint.versions(where),
                      "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
             log.sync()
             checkpoint.save(checkpoint.path_of(out, step), state)
             checkpoint.prune(out, keep_last, keep_steps)
 
-    stop = [0]  # last: the signal that asked this process to stop
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: stop.append(number))
+    stop = []  # the signals that asked this process to stop; the same one again stops it at once
 
-    peak = next((v for k, v in PEAK_FLOPS.items() if on_gpu and k in torch.cuda.get_device_name(where)), None)
+    def on_signal(number, frame):
+        stop.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+
+    peak = peak_flops(where)
     if world > 1 and step < max_steps:
         # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
         # thrown away lets that happen before any step counts: a resumed run must sum as the undisturbed one.
@@ -341,7 +328,7 @@ def train(settings):
                 loss_sum, count = ddp(batch, causal)
                 loss_sum.backward()
             total[:2] += torch.stack((loss_sum.detach(), count))
-        total[2] = stop[-1]
+        total[2] = len(stop)
         if world > 1:
             dist.all_reduce(total)
         loss_sum, count, stopping = total.tolist()
@@ -398,7 +385,7 @@ def train(settings):
         del ddp  # before its process group: the other order can deadlock in gloo's destructor
         dist.destroy_process_group()
     if stopping:
-        sys.exit(128 + int(stopping))
+        sys.exit(128 + (stop[-1] if stop else signal.SIGTERM))
 
 
 if __name__ == "__main__":

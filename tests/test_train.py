@@ -172,7 +172,7 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     old, new = read_metrics(reference), read_metrics(tmp_path / "run")
     assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]
     code, text = run([*args, f"--out_dir={tmp_path / 'other'}", f"--init_from={reference / 'ckpt-20.pt'}", "--d_ff=64"])
-    assert code == 1 and "d_ff 48, here 64" in text and not (tmp_path / "other").exists()
+    assert code == 1 and "d_ff is 48, here 64" in text and not (tmp_path / "other").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path):

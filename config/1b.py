@@ -1,0 +1,34 @@
+# The study's 1B model on its 42k-step budget, MLM only. The splits are in config/splits/.
+#
+#   torchrun --standalone --nproc_per_node=8 train.py config/1b.py
+#
+# 28 layers, width 1,728, 18 query and 6 key-value heads of 96, MLP 5,120: 966.2M parameters in the
+# blocks, 1,187.9M with the embedding of 128,256 x 1,728, 1,409.5M with the untied head.
+model = "1b"
+data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
+out_dir = "out/1b-mlm40-42k"
+
+# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 18 micro-steps of 8
+global_batch_tokens = 2_359_296
+micro_batch = 8
+window_split = "random"  # each window cut in two, attention and next-token prediction within the pieces
+max_steps = 42_000  # * 2,359,296 = 99.1B tokens
+switch_step = 0
+mask_ratio = 0.4
+
+lr = 5e-4  # of every size and objective
+warmup_steps = 2_000
+decay_steps = 2_000
+beta1 = 0.9
+beta2 = 0.95
+eps = 1e-5
+weight_decay = 0.1
+grad_clip = 1.0
+
+log_interval = 10
+eval_interval = 1_000
+eval_windows = 1_152  # 2.4M tokens
+checkpoint_interval = 500
+keep_last = 2
+keep_steps = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)  # 10k and 20k are also where the 12k and 22k budgets branch off
+compile = True

@@ -1,0 +1,200 @@
+"""Benchmarks. Each prints medians of alternating repeats, measured in one run, and their ratios.
+
+    python eval/bench.py loader     tokens/s that one core prepares, beside a nanoGPT-style sampler
+    python eval/bench.py step       training tokens/s, beside a nanoGPT-style loop of the same shape
+    python eval/bench.py memory     GPU memory of the presets, computed, and the largest micro_batch that fits
+"""
+
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from data.loader import Batches, TokenStream
+from data.tokenizer import Tokenizer
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
+
+
+def alternating(functions, repeats):
+    """{name: median seconds} of functions called in turn, after one call each that does not count."""
+    seconds = {name: [] for name in functions}
+    for repeat in range(repeats + 1):
+        for name, function in functions.items():
+            started = time.perf_counter()
+            function()
+            if repeat:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(s) for name, s in seconds.items()}
+
+
+def hardware():
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    return f"{device}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+# ----------------------------------------------------------------------------
+# Loader
+
+
+def bench_loader(T=2048, windows=64, tokens=30_000_000, repeats=9):
+    """One core, T=2048, from a memory-mapped file of random tokens."""
+    torch.set_num_threads(1)
+    tokenizer = Tokenizer.load("embedded")
+    with tempfile.TemporaryDirectory() as folder:
+        ids = np.random.default_rng(0).integers(0, len(tokenizer.ranks), tokens).astype(np.uint16)
+        ids[::700] = tokenizer.eos_id
+        ids.tofile(Path(folder) / "train-00000.bin")
+        meta = {"dtype": "uint16", "splits": {"train": {"shards": [{"file": "train-00000.bin"}]}}}
+        stream, step = TokenStream(folder, meta, "train"), iter(range(10**9))
+
+        def nanogpt():
+            data = np.memmap(Path(folder) / "train-00000.bin", np.uint16, "r")
+            ix = torch.randint(len(data) - T, (windows,))
+            x = torch.stack([torch.from_numpy(data[i : i + T].astype(np.int64)) for i in ix])
+            y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + T].astype(np.int64)) for i in ix])
+            return x, y
+
+        functions = {"nanoGPT-style sampler": nanogpt}
+        for split in ("none", "random", "document"):
+            batches = Batches(stream, tokenizer, 1, T, windows, split)
+            functions[f"CLM, window_split={split}"] = lambda b=batches: b.batch(next(step), True)
+            functions[f"MLM, window_split={split}"] = lambda b=batches: b.batch(next(step), False)
+        seconds = alternating(functions, repeats)
+    for name, s in seconds.items():
+        print(f"{name:<28}{windows * T / s / 1e6:>8.1f}M tokens/s")
+
+
+# ----------------------------------------------------------------------------
+# Training step
+
+
+class GPT(nn.Module):
+    """The model of a nanoGPT-style loop: GPT-2 blocks, learned positions, tied head, logits at every position."""
+
+    class Block(nn.Module):
+        def __init__(self, d, n_head):
+            super().__init__()
+            self.n_head, self.norm1, self.norm2 = n_head, nn.LayerNorm(d), nn.LayerNorm(d)
+            self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x):
+            B, T, d = x.shape
+            q, k, v = (t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(B, T, d))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    def __init__(self, config):
+        super().__init__()
+        d = config.d_model
+        self.tokens, self.positions = nn.Embedding(config.vocab_size, d), nn.Embedding(config.seq_len, d)
+        self.blocks = nn.Sequential(*(self.Block(d, config.n_head) for _ in range(config.n_layer)))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, config.vocab_size, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def bench_step(windows=32, repeats=15, mask_ratio=0.4):
+    """The demo's shape on this machine's CPU: forward, backward and update of one micro-batch."""
+    config = ModelConfig()
+    T, V = config.seq_len, config.vocab_size
+    torch.manual_seed(0)
+    tokens = torch.randint(0, V, (windows, T))
+    targets = tokens.roll(-1, 1)
+    clm = {"tokens": tokens, "positions": torch.arange(windows * T), "targets": targets.flatten()}
+    n = round(mask_ratio * T)
+    positions = torch.cat([torch.randperm(T)[:n] + row * T for row in range(windows)])
+    mlm = {"tokens": tokens, "positions": positions, "targets": tokens.flatten()[positions]}
+
+    def updates(model, loss):
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+
+        def update():
+            loss().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return update
+
+    gpt = GPT(config)
+    functions = {"nanoGPT-style, fp32": updates(gpt, lambda: gpt(tokens, targets))}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = Transformer(config)
+        model.compute_dtype = dtype
+        loss = PretrainingLoss(model)
+        for name, batch in (("CLM", clm), ("MLM", mlm)):
+            functions[f"{name}, {str(dtype)[6:]}"] = updates(
+                model, lambda loss=loss, batch=batch, name=name: loss(batch, name == "CLM")[0] / len(batch["positions"])
+            )
+    seconds = alternating(functions, repeats)
+    base = next(iter(seconds.values()))
+    print(f"{config}\n{windows} windows a step")
+    for name, s in seconds.items():
+        print(f"{name:<24}{windows * T / s:>10,.0f} tokens/s  {base / s:>5.2f}x")
+
+
+# ----------------------------------------------------------------------------
+# Memory
+
+
+def activation_bytes(config, n_layer, window_split):
+    """Bytes that the backward pass of one window keeps, counted in eager mode on a CPU in bf16."""
+    config = ModelConfig(**{**config.__dict__, "n_layer": n_layer, "vocab_size": 256})
+    model, T = Transformer(config), config.seq_len
+    model.compute_dtype = torch.bfloat16
+    kept, own = {}, {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    bounds = [None, None]
+    if window_split != "none":
+        bounds = [torch.zeros(1, T, dtype=torch.int32), torch.full((1, T), T, dtype=torch.int32)]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model(torch.zeros(1, T, dtype=torch.long), False, *bounds)
+    del hidden
+    return sum(kept.values())
+
+
+def bench_memory(vocab_size=128_256, sizes=(24, 40, 80, 141)):
+    """Weights, gradients and AdamW's moments are 16 bytes a parameter; DDP's buckets are the gradients."""
+    print("computed, not measured; window_split=random, T=2048, vocabulary 128,256; GiB, and the largest micro_batch")
+    print(f"{'':<20}{'fixed':>7}{'a window':>10}" + "".join(f"{f'{size} GB':>9}" for size in sizes))
+    for name in ("210m", "610m", "1b"):
+        config = ModelConfig(vocab_size=vocab_size, **PRESETS[name])
+        with torch.device("meta"):
+            parameters = sum(p.numel() for p in Transformer(config).parameters())
+        one, two = (activation_bytes(config, n, "random") for n in (1, 2))
+        casts = 2 * parameters  # the weights in bf16, for a backward pass
+        head = 2**28 * (4 + 2) + 4 * vocab_size * config.d_model  # a chunk of logits, and the gradient of the head
+        fixed = 16 * parameters + casts + head + 2**30  # and a GiB for the context and fragmentation
+        block_input = 2 * config.seq_len * config.d_model
+        for recompute, window in ((False, one + (config.n_layer - 1) * (two - one)), (True, one + config.n_layer * block_input)):
+            fits = [max(0, int((size * 1e9 - fixed) // window)) for size in sizes]
+            print(f"{name + (', recompute' if recompute else ''):<20}{fixed / 2**30:>7.1f}{window / 2**30:>10.2f}"
+                  + "".join(f"{n or '-':>9}" for n in fits))  # fmt: skip
+
+
+BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory}
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in BENCHMARKS:
+        sys.exit(__doc__.strip())
+    print(hardware())
+    BENCHMARKS[sys.argv[1]]()

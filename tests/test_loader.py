@@ -1,0 +1,185 @@
+"""Promise 1: the batch is a function of (data, seed, step), masks included."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.loader import Batches, TokenStream, hashed, permute, prefetch
+from data.prepare import load_meta
+from data.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def stream(data_dir):
+    return TokenStream(data_dir, load_meta(data_dir), "train")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.load("embedded")
+
+
+def joined(batches):
+    """Micro-batches as the batch they are parts of: positions are counted in the whole."""
+    T = batches[0]["tokens"].shape[1]
+    rows = np.cumsum([0] + [len(b["tokens"]) for b in batches])
+    out = {k: torch.cat([b[k] for b in batches]) for k in batches[0] if k != "positions"}
+    return out | {"positions": torch.cat([b["positions"] + int(r) * T for b, r in zip(batches, rows)])}
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 4097])
+def test_permute_is_a_permutation(n):
+    key = hashed(5, np.zeros(n, np.int64), 0)
+    assert sorted(permute(np.arange(n), n, key)) == list(range(n))
+    if n > 60:
+        other = permute(np.arange(n), n, hashed(6, np.zeros(n, np.int64), 0))
+        assert (permute(np.arange(n), n, key) == other).sum() < n / 4
+        assert abs(np.corrcoef(np.arange(n), permute(np.arange(n), n, key))[0, 1]) < 0.4
+
+
+def test_permute_costs_the_same_for_fifty_million_windows():
+    n = 50_000_000
+    out = permute(np.arange(1000), n, hashed(1, np.zeros(1000, np.int64), 0))
+    assert len(set(out)) == 1000 and out.min() >= 0 and out.max() < n and abs(out.mean() / n - 0.5) < 0.05
+
+
+def test_stream_reads_across_shards(stream, data_dir):
+    meta = load_meta(data_dir)
+    assert len(meta["splits"]["train"]["shards"]) > 2
+    whole = np.concatenate([np.fromfile(data_dir / s["file"], meta["dtype"]) for s in meta["splits"]["train"]["shards"]])
+    assert len(stream) == len(whole)
+    for T in (1, 32, 999, 9000):  # the last spans three shards
+        windows = stream.windows(np.arange(len(whole) // T), T)
+        assert (windows.reshape(-1) == whole[: windows.size]).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("split", ["none", "random", "document"])
+def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, causal, split):
+    one = Batches(stream, tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
+    other = Batches(stream, tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
+    for step in (0, 7, 1234):
+        whole = one.batch(step, causal)
+        for size in (1, 3, 4, 6):
+            parts = [other.batch(step, causal, i, i + size) for i in range(0, 12, size)]
+            torch.testing.assert_close(joined(parts), whole, rtol=0, atol=0)
+    different = Batches(stream, tokenizer, 4, 64, 12, split, 0.3).batch(7, causal)
+    assert not torch.equal(different["tokens"], one.batch(7, causal)["tokens"])
+
+
+def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer):
+    T, W = 64, 5
+    batches = Batches(stream, tokenizer, 3, T, W)
+    n = batches.n_windows
+    seen = np.concatenate([batches.batch(s, True)["tokens"].numpy() for s in range(-(-3 * n // W))])[: 3 * n]
+    everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
+    epochs = [list(map(bytes, seen[e * n : (e + 1) * n])) for e in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == everything
+    assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != everything
+
+
+def test_clm_targets(stream, tokenizer):
+    for split in ("none", "random", "document"):
+        batch = Batches(stream, tokenizer, 1, 64, 6, split).batch(2, True)
+        tokens, targets = batch["tokens"], batch["targets"].view(6, 64)
+        assert torch.equal(batch["positions"], torch.arange(6 * 64))
+        end = batch["doc_end"] if split != "none" else torch.full_like(tokens, 64)
+        last = torch.arange(64) + 1 == end
+        assert (targets[last] == -1).all() and last[:, -1].all()
+        assert torch.equal(targets[:, :-1][~last[:, :-1]], tokens[:, 1:][~last[:, :-1]])
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.2, 0.4, 0.5, 0.9])
+def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
+    T, W = 64, 8
+    batches = Batches(stream, tokenizer, 1, T, W, "none", ratio)
+    original = Batches(stream, tokenizer, 1, T, W)
+    for step in range(20):
+        batch, plain = batches.batch(step, False), original.batch(step, True)["tokens"]
+        positions, targets = batch["positions"], batch["targets"]
+        assert len(positions) == len(set(positions.tolist())) == W * round(ratio * T)
+        assert torch.equal(torch.bincount(positions // T, minlength=W), torch.full((W,), round(ratio * T)))
+        predicted = positions[targets >= 0]
+        assert torch.equal(plain.flatten()[predicted], targets[targets >= 0])
+        assert not torch.isin(targets, torch.tensor(tokenizer.special_ids)).any()
+        shown = plain.clone().flatten()
+        shown[predicted] = tokenizer.mask_id
+        assert torch.equal(shown.view(W, T), batch["tokens"])  # nothing else is touched
+        if ratio < 0.8:  # these windows have few special tokens
+            assert (targets >= 0).all()
+
+
+def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
+    class Stream:  # two windows: one of eos alone but for three tokens, one of padding alone
+        def __len__(self):
+            return 32
+
+        def windows(self, index, T):
+            rows = np.full((2, T), tokenizer.eos_id)
+            rows[0, [3, 5, 11]] = 7, 8, 9
+            rows[1] = tokenizer.pad_id
+            return rows[index]
+
+    batch = Batches(Stream(), tokenizer, 0, 16, 2, "none", 0.5).batch(0, False)
+    assert len(batch["positions"]) == len(set(batch["positions"].tolist())) == 16
+    assert sorted(batch["targets"].tolist()) == [-1] * 13 + [7, 8, 9]
+    assert (batch["tokens"] == tokenizer.mask_id).sum() == 3
+
+
+def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
+    T = 64
+    batches = Batches(stream, tokenizer, 1, T, 1, "none", 0.25)
+    n, hits, masks = batches.n_windows, np.zeros(T), {}
+    for step in range(3 * n):
+        batch, plain = batches.batch(step, False), batches.batch(step, True)["tokens"]
+        hits += np.bincount(batch["positions"], minlength=T)
+        masks.setdefault(bytes(plain.numpy()), []).append(tuple(batch["positions"].tolist()))
+    assert all(len(set(m)) == len(m) for m in masks.values())
+    share = hits / hits.sum() * T
+    assert share.min() > 0.7 and share.max() < 1.3
+
+
+def test_mask_proportions(stream, tokenizer):
+    batches = Batches(stream, tokenizer, 1, 64, 64, "none", 0.5, (0.8, 0.1, 0.1))
+    masked = swapped = same = 0
+    for step in range(5):
+        batch = batches.batch(step, False)
+        keep = batch["targets"] >= 0
+        shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
+        masked += (shown == tokenizer.mask_id).sum().item()
+        same += (shown == target).sum().item()
+        others = shown[(shown != tokenizer.mask_id) & (shown != target)]
+        swapped += len(others)
+        assert others.max() < len(tokenizer.ranks)  # ordinary tokens only
+    total = masked + swapped + same
+    assert [masked / total, swapped / total, same / total] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
+
+
+def test_window_splits(stream, tokenizer):
+    batches = Batches(stream, tokenizer, 1, 64, 200, "random")
+    batch = batches.batch(0, True)
+    start, end = batch["doc_start"], batch["doc_end"]
+    assert start.dtype == end.dtype == torch.int32
+    cuts = end[:, 0]
+    assert cuts.min() == 12 and cuts.max() == 64 - 12  # r ~ U[12, T - 11)
+    t = torch.arange(64)
+    assert torch.equal(start, torch.where(t < cuts[:, None], 0, cuts[:, None]).int())
+    assert torch.equal(end, torch.where(t < cuts[:, None], cuts[:, None], 64).int())
+
+    batch = Batches(stream, tokenizer, 1, 64, 50, "document").batch(0, True)
+    for tokens, start, end in zip(batch["tokens"], batch["doc_start"], batch["doc_end"]):
+        pieces, first = [], 0
+        for i, token in enumerate(tokens.tolist()):
+            if token == tokenizer.eos_id or i == 63:
+                pieces.append((first, i + 1))
+                first = i + 1
+        assert [(s, e) for s, e in pieces for _ in range(e - s)] == list(zip(start.tolist(), end.tolist()))
+
+
+def test_prefetch_keeps_order_and_passes_errors_on():
+    assert list(prefetch(lambda a, b: a * b, [(i, 2) for i in range(7)])) == [2 * i for i in range(7)]
+    ahead = prefetch(lambda a: 1 // a, [(1,), (0,)])
+    assert next(ahead) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(ahead)
