@@ -14,7 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
-from data import prepare
+from data.prepare import sync
+from data.sources import find_files, read_documents
 from data.tokenizer import PATTERN, DataError
 
 source = "embedded"  # text to learn from: embedded, a file or a folder, as in data/prepare.py
@@ -57,7 +58,7 @@ def check(settings):
     if Path(settings["out"]).exists() and not settings["overwrite"]:
         yield f"{settings['out']} exists: choose another --out, or replace it with --overwrite=True"
     try:
-        prepare.find_files(settings["source"])
+        find_files(settings["source"])
     except DataError as error:
         yield str(error)
     try:
@@ -69,7 +70,7 @@ def check(settings):
 def main():
     settings = configurator.load(__file__, sys.argv[1:], check)
     try:
-        ranks, _ = train(prepare.read_documents(settings["source"], settings["text_field"]), settings["ranks"])
+        ranks, _ = train(read_documents(settings["source"], settings["text_field"]), settings["ranks"])
     except DataError as error:
         sys.exit(f"error: {error}")
     tokens = sorted(ranks, key=ranks.get)
@@ -77,7 +78,7 @@ def main():
     partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
     try:
         partial.write_text("".join(f"{base64.b64encode(token).decode()} {ranks[token]}\n" for token in tokens))
-        prepare.sync(partial)
+        sync(partial)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)

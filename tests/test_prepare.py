@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from data import embedded, prepare as module
-from data.prepare import load_meta, prepare, read_documents, verify_folder
+from data.prepare import load_meta, prepare, verify_folder
+from data.sources import read_documents
 from data.tokenizer import DataError, Tokenizer
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
@@ -345,7 +346,7 @@ def test_damage_is_found(sources, tmp_path):
     ("in/a.csv", b"x", "in: none of the 1 files in this folder is read; read are .txt"),
 ])
 def test_bad_sources(tmp_path, monkeypatch, name, content, message):
-    monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+    monkeypatch.setattr("data.sources.LONGEST_DOCUMENT", 1000)
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)

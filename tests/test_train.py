@@ -187,8 +187,8 @@ def test_full_disk(undisturbed, tmp_path):
     """The run ends with a message, the checkpoint before is whole, nothing half-written is left."""
     args, _ = undisturbed
     out = tmp_path / "run"
-    limited = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
-              f"resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2); import train; train.main()"
+    limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
+              "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2); import train; train.main()"
     first = subprocess.run([sys.executable, "-c", limited, "1000000000", *args, f"--out_dir={out}", "--max_steps=5",
                             "--switch_step=5", "--decay_steps=0"], cwd=ROOT, capture_output=True, text=True)  # fmt: skip
     assert first.returncode == 0, first.stderr
