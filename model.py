@@ -31,10 +31,10 @@ class ModelConfig:
 
     vocab_size: int = 4096
     n_layer: int = 4
-    n_head: int = 4  # query heads
-    n_kv_head: int = 2  # key and value heads; each serves n_head / n_kv_head query heads
-    d_model: int = 192
-    d_ff: int = 512  # hidden width of the MLP, which has three matrices (SwiGLU)
+    n_head: int = 2  # query heads
+    n_kv_head: int = 1  # key and value heads; each serves n_head / n_kv_head query heads
+    d_model: int = 128
+    d_ff: int = 384  # hidden width of the MLP, which has three matrices (SwiGLU)
     seq_len: int = 128  # the longest input
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
@@ -60,7 +60,7 @@ class ModelConfig:
 
 # The three models of the study (with its vocabulary of 128,256) and a small one for a CPU.
 PRESETS = {
-    "demo": dict(n_layer=4, n_head=4, n_kv_head=2, d_model=192, d_ff=512, seq_len=128),
+    "demo": dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=384, seq_len=128),
     "210m": dict(n_layer=12, n_head=12, n_kv_head=12, d_model=768, d_ff=3072, seq_len=2048),
     "610m": dict(n_layer=26, n_head=18, n_kv_head=6, d_model=1152, d_ff=4096, seq_len=2048),
     "1b": dict(n_layer=28, n_head=18, n_kv_head=6, d_model=1728, d_ff=5120, seq_len=2048),

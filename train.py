@@ -39,8 +39,8 @@ branch_from = ""  # a checkpoint of another run: take its weights, optimizer and
 init_from = ""  # a checkpoint: take its weights only and begin at step 0 (continued pretraining)
 # --- data and objective ---
 data = "data/prepared/embedded"  # a folder made by data/prepare.py; this one is made when it is missing
-max_steps = 600  # the budget, in optimizer steps
-switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
+max_steps = 800  # the budget, in optimizer steps
+switch_step = 250  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
 mask_ratio = 0.4  # share of a window's tokens that MLM hides and predicts
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
 window_split = "none"  # attention across a window: none (all of it), random (cut in two), document (cut at each eos)
@@ -59,19 +59,19 @@ tie_embeddings = False  # use the input embedding as the output head
 # --- optimization ---
 global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
 micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of the process's share is used
-lr = 2e-3  # peak learning rate
+lr = 3e-3  # peak learning rate
 warmup_steps = 50  # linear warmup from 0
-decay_steps = 200  # linear decay to 0 over the last steps; constant in between (WSD)
+decay_steps = 250  # linear decay to 0 over the last steps; constant in between (WSD)
 beta1 = 0.9  # AdamW
 beta2 = 0.95  # AdamW
-eps = 1e-5  # AdamW
+eps = 1e-8  # AdamW
 weight_decay = 0.1  # AdamW, on all parameters
 grad_clip = 1.0  # largest norm of the gradient
 seed = 1  # of the initial weights, the order of the data and the masks
 # --- logging and checkpoints, in steps ---
 log_interval = 10  # a line of metrics.jsonl
-eval_interval = 100  # both validation losses
-eval_windows = 128  # windows of the validation set, always the same ones with the same masks
+eval_interval = 50  # both validation losses
+eval_windows = 64  # windows of the validation set, always the same ones with the same masks
 checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C and on SIGTERM
 keep_last = 2  # how many of the newest checkpoints to keep
 keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from
@@ -204,6 +204,7 @@ def train(settings):
     if settings["deterministic"] or not on_gpu:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a check on PyTorch itself, 5 % of a step
     if world > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     say = tqdm.write if rank == 0 else lambda *_: None

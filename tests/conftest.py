@@ -27,9 +27,10 @@ TINY = ["--n_layer=2", "--n_head=4", "--n_kv_head=2", "--d_model=32", "--d_ff=48
         "--keep_last=10"]  # fmt: skip
 
 
-def run_script(name, args, environment, output):
-    """In the child: run a script's main() with these arguments, its output in a file."""
+def run_script(name, args, environment, output, folder):
+    """In the child: run a script's main() with these arguments in a folder, its output in a file."""
     os.environ.update(environment)
+    os.chdir(folder)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -41,9 +42,9 @@ def run_script(name, args, environment, output):
 class Run:
     """One process that runs a script; under torchrun's variables if there is a `rank`."""
 
-    def __init__(self, args, output, name="train.py", **environment):
+    def __init__(self, args, output, name="train.py", folder=ROOT, **environment):
         self.output = Path(output)
-        self.process = server.Process(target=run_script, args=(name, list(args), environment, str(output)))
+        self.process = server.Process(target=run_script, args=(name, list(args), environment, str(output), str(folder)))
         self.process.start()
 
     def wait(self, timeout=60):

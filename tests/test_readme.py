@@ -1,0 +1,65 @@
+"""Promise 9: every command in the README runs, at a small size; cluster lines are parsed and their settings checked."""
+
+import random
+import re
+import shlex
+import shutil
+
+import pytest
+
+from conftest import ROOT, TINY, WORDS, Run
+from test_config import settings_of
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = [line.split("#")[0].strip() for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+LOCAL = [c for c in COMMANDS if c.startswith("python ")]
+CLUSTER = [c for c in COMMANDS if "torchrun" in c]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where a reader stands: the files that the commands name, made up and small."""
+    folder, rng = tmp_path_factory.mktemp("reader"), random.Random(0)
+    for name in ("texts", "fineweb-edu"):
+        (folder / name).mkdir()
+        documents = [" ".join(rng.choices(WORDS, k=40)) for _ in range(400)]
+        (folder / name / "a.txt").write_text("\n\n\n".join(documents))
+    shutil.copy(ROOT / "README.md", folder)
+    shutil.copy(ROOT / "data" / "embedded.tiktoken", folder / "tokenizer.model")
+    return folder
+
+
+def test_the_commands_are_all_accounted_for():
+    rest = [c for c in COMMANDS if c not in LOCAL + CLUSTER]
+    assert rest == ["pip install -r requirements.txt && python train.py", "pip install -r requirements.txt && pytest"]
+    assert len(LOCAL) >= 9 and len(CLUSTER) >= 4
+
+
+def test_the_local_commands_run_in_their_order(folder):
+    for command in ["python train.py", *LOCAL]:
+        _, script, *args = shlex.split(command)
+        if script == "train.py" and "--help" not in args:
+            args += TINY
+        if script == "data/prepare.py":  # gpt2's ranks would be downloaded
+            args = [a.replace("=gpt2", "=embedded") for a in args] + ["--val_fraction=0.1"]
+        if script == "eval/bench.py":
+            continue  # minutes; its parts are run by test_bench.py
+        code, text = Run(args, folder / "output", script, folder).wait()
+        assert code == 0, f"{command}\n{text}"
+    assert (folder / "out" / "demo" / "ckpt-20.pt").exists()
+
+
+@pytest.mark.parametrize("command", CLUSTER)
+def test_the_settings_of_the_cluster_lines(command, capsys, monkeypatch):
+    words = shlex.split(re.search(r"torchrun[^']*", command)[0])
+    script = words.index("train.py")
+    options = dict(word.removeprefix("--").split("=", 1) for word in words[1:script] if "=" in word)
+    world = int(options.get("nnodes", 1)) * int(options["nproc_per_node"])
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    settings = settings_of(capsys, *words[script + 1 :])
+    assert settings["model"] != "demo"
+
+
+def test_the_files_it_names_are_there():
+    for name in set(re.findall(r"\b(?:config|data|eval|tests)/[\w./-]+\.(?:py|png|json|jsonl)", README)):
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,74 @@
+"""eval/sample.py: fill in, continue, embed."""
+
+import numpy as np
+import pytest
+import torch
+
+import checkpoint
+from data.tokenizer import Tokenizer
+from eval.sample import continue_text, embed_lines, fill_in
+from model import ModelConfig, Transformer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.load("embedded")
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Transformer(ModelConfig(n_layer=2, n_head=2, n_kv_head=1, d_model=32, d_ff=48, seq_len=24))
+
+
+def test_fill_in_ranks_each_mask(model, tokenizer):
+    masks = fill_in(model, tokenizer, "Return the [MASK] of [MASK] list.", k=3)
+    assert len(masks) == 2 and all(len(best) == 3 for best in masks)
+    for best in masks:
+        p = [q for _, q in best]
+        assert p == sorted(p, reverse=True) and 0 < sum(p) < 1
+
+
+def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model, tokenizer):
+    text = continue_text(model, tokenizer, "The list", 40, temperature=0)
+    assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 40, temperature=0)
+    a, b, c = (continue_text(model, tokenizer, "The list", 20, 1.0, seed) for seed in (1, 1, 2))
+    assert a == b != c
+
+
+def test_embeddings_do_not_depend_on_their_neighbours(model, tokenizer):
+    lines = ["A list.", "", "The file object returned by open.", "word " * 100, "A list."]
+    together, cut = embed_lines(model, tokenizer, lines, batch=2)
+    alone = np.concatenate([embed_lines(model, tokenizer, [line])[0] for line in lines])
+    assert cut == 1 and together.shape == (5, 32) and together.dtype == np.float32
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    np.testing.assert_array_equal(together[0], together[4])
+    ids = torch.tensor([tokenizer.encode("A list.") + [tokenizer.eos_id]])
+    with torch.no_grad():
+        np.testing.assert_allclose(together[0], model(ids, causal=False)[0].mean(0), atol=1e-6)
+
+
+def test_the_command(run, model, tokenizer, tmp_path):
+    state = {"step": 3, "model": model.state_dict(), "config": model.config.__dict__, "tokenizer": tokenizer.state(),
+             "tokenizer_ranks": tokenizer.rank_bytes()}  # fmt: skip
+    checkpoint.save(tmp_path / "ckpt-3.pt", state)
+    (tmp_path / "lines.txt").write_text("one\ntwo words\n")
+    args = [f"--ckpt={tmp_path}", "--fill=A [MASK] b", "--prompt=The", "--tokens=5", f"--embed={tmp_path / 'lines.txt'}",
+            f"--embed_out={tmp_path / 'lines.npy'}"]  # fmt: skip
+    code, text = run(args, name="eval/sample.py")
+    assert code == 0 and "mask 1: " in text and "\nThe" in text and "2 vectors of 32; 0 lines were cut" in text, text
+    assert np.load(tmp_path / "lines.npy").shape == (2, 32)
+    loaded = Transformer.from_pretrained(tmp_path / "ckpt-3.pt")
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("args, message", [
+    ([], "nothing to do"),
+    (["--fill=no mask"], r"has no [MASK]"),
+    (["--embed=nowhere.txt"], "no such file"),
+    (["--prompt=x", "--tokens=0"], "must be at least 1"),
+    (["--prompt=x", "--ckpt=nowhere"], "no checkpoint there"),
+])  # fmt: skip
+def test_bad_input(run, args, message):
+    code, text = run(args, name="eval/sample.py")
+    assert code in (1, 2) and message in text
