@@ -8,9 +8,9 @@ model = "1b"
 data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
 out_dir = "out/1b-mlm40-42k"
 
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 18 micro-steps of 8
+# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 24 micro-steps of 6
 global_batch_tokens = 2_359_296
-micro_batch = 8
+micro_batch = 6
 window_split = "random"  # each window cut in two, attention and next-token prediction within the pieces
 max_steps = 42_000  # * 2,359,296 = 99.1B tokens
 switch_step = 0

@@ -8,9 +8,9 @@ model = "610m"
 data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
 out_dir = "out/610m-mlm40-42k"
 
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 9 micro-steps of 16
+# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 12 micro-steps of 12
 global_batch_tokens = 2_359_296
-micro_batch = 16
+micro_batch = 12
 window_split = "random"  # each window cut in two, attention and next-token prediction within the pieces
 max_steps = 42_000  # * 2,359,296 = 99.1B tokens
 switch_step = 0
