@@ -126,6 +126,7 @@ def check(s):
         need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
     for name in ("lr", "grad_clip"):
         need(s[name] > 0, f"{name}={s[name]}: must be above 0")
+    need(0 < s["mask_ratio"] < 1, f"mask_ratio={s['mask_ratio']}: must be above 0 and below 1")
     for name in ("beta1", "beta2"):
         need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
     choices = dict(model=[*PRESETS], window_split=["none", "random", "document"], device=["auto", "cpu", "cuda"],
@@ -151,7 +152,7 @@ def check(s):
     n_windows, rest = divmod(s["global_batch_tokens"], T)
     need(not rest and n_windows and not n_windows % world,
          f"global_batch_tokens={s['global_batch_tokens']}: must be a multiple of seq_len * processes = {T} * {world}")
-    need(1 <= round(s["mask_ratio"] * T) < T, f"mask_ratio={s['mask_ratio']}: must leave 1 to {T - 1} of {T} tokens masked")
+    need(round(s["mask_ratio"] * T), f"mask_ratio={s['mask_ratio']}: masks not one token of {T}")
     need(s["window_split"] != "random" or T >= 24, f"window_split=random: needs seq_len of at least 24, got {T}")
 
     meta = None
@@ -187,6 +188,8 @@ def main():
     settings = resolved(configurator.load(__file__, sys.argv[1:], check))
     try:
         train(settings)
+    except checkpoint.Damaged as error:
+        sys.exit(str(error))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

@@ -113,7 +113,10 @@ def main():
     path = checkpoint.newest(ckpt) if Path(ckpt).is_dir() else Path(ckpt)
     if path is None or not path.is_file():
         sys.exit(f"ckpt={ckpt}: no checkpoint there. python train.py makes one in out/demo.")
-    state = checkpoint.load(path)
+    try:
+        state = checkpoint.load(path)
+    except checkpoint.Damaged as error:
+        sys.exit(str(error))
     model = Transformer.from_state(state)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     if fill:

@@ -175,6 +175,49 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     assert code == 1 and "d_ff is 48, here 64" in text and not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("args, messages", [
+    (["--model=300m", "--mask_ratio=1.5", "--lr=0", "--max_step=3", "--resume"],
+     ["model=300m: must be one of demo, 210m", "mask_ratio=1.5: must be above 0", "lr=0.0: must be above 0",
+      "unknown setting 'max_step'. Did you mean 'max_steps'?", "write --resume=True", "5 problems"]),
+    (["--global_batch_tokens=100"], ["global_batch_tokens=100: must be a multiple of seq_len * processes = 32 * 1"]),
+    (["--switch_step=21"], ["switch_step=21 is beyond max_steps=20"]),
+    (["--warmup_steps=16"], ["warmup_steps=16 and decay_steps=5 are more than max_steps=20"]),
+    (["--vocab_size=100"], ["vocab_size=100: the tokenizer of", "needs 4096"]),
+    (["--global_batch_tokens=3200000"], ["train tokens are fewer than the 3200000 of one batch"]),
+    (["--n_kv_head=3"], ["n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head"]),
+    (["--mask_proportions=0.8,0.1"], ["mask_proportions=(0.8, 0.1): must be 3 shares, sum 1"]),
+    (["--mask_ratio=0.01"], ["mask_ratio=0.01: masks not one token of 32"]),
+    (["--window_split=random", "--seq_len=16"], ["window_split=random: needs seq_len of at least 24, got 16"]),
+    (["--data=nowhere"], ["nowhere: no such folder; prepare it"]),
+    (["--init_from=nowhere.pt", "--branch_from=nowhere.pt"],
+     ["give one of them", "init_from=nowhere.pt: no such file", "branch_from=nowhere.pt: no such file"]),
+    (["--init_from=README.md"], ["README.md is damaged or not a checkpoint"]),
+    (["nowhere.py"], ["nowhere.py"]),
+])  # fmt: skip
+def test_bad_input_is_told_before_any_work(run, tiny, tmp_path, args, messages):
+    code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", *args])
+    assert code in (1, 2) and "Traceback" not in text, text
+    for message in messages:
+        assert message in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(run, tiny, tmp_path):
+    code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--device=cuda"])
+    assert code == 2 and "PyTorch sees no GPU here" in text
+
+
+def test_a_branch_beyond_the_end_and_from_another_model(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    branch = [*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-20.pt'}"]
+    code, text = run([*branch, "--max_steps=19"])
+    assert code == 1 and "is at step 20, beyond max_steps=19" in text
+    code, text = run([*branch, "--n_layer=3"])
+    assert code == 1 and "n_layer is 2, here 3" in text
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path):
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--lr=1e30", "--warmup_steps=0", "--checkpoint_interval=1"])
     assert code == 1 and re.search(r"step \d+ \(clm\): loss (nan|inf|[\d.e+]+), gradient norm", text), text
