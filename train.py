@@ -29,7 +29,7 @@ from data.loader import Batches, TokenStream, prefetch, to_device
 from data.prepare import load_meta, prepare
 from data.tokenizer import DataError, Tokenizer
 from eval.plot import plot_run, summary
-from eval.sample import show
+from eval.sample import examples
 from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, linear_cross_entropy, peak_flops
 
 # --- run ---
@@ -372,6 +372,8 @@ def train(settings):
             log.write(step=step, phase="clm" if causal else "mlm", tokens=step * global_batch_tokens, **line)
             if "val_clm_loss" in line:
                 plot_run(out)
+            if step == switch_step or step == max_steps:
+                say(f"\nat step {step}, the end of {'CLM' if causal else 'MLM'}\n{examples(transformer, tokenizer)}")
         bar.update()
         if step % checkpoint_interval == 0 or step in keep_steps or step == max_steps or stopping:
             save()
@@ -382,8 +384,7 @@ def train(settings):
     if rank == 0 and stopping:
         print(f"\nStopped at step {step} of {max_steps}, which is saved. The same command with --resume=True goes on.")
     elif rank == 0:  # what was learned
-        print(summary(out, switch_step))
-        show(transformer, tokenizer)
+        print("\n" + summary(out, switch_step))
     if world > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -29,7 +29,7 @@ seed = 1  # of the continuation
 embed = ""  # a text file: each line becomes a vector, the mean of its hidden states
 embed_out = "embeddings.npy"  # where the vectors go: float32 (lines, d_model)
 
-# What `show` fills in and continues: sentences in the style of the embedded corpus.
+# What `examples` fills in and continues: sentences in the style of the embedded corpus.
 FILL = (
     "Return the [MASK] of the list.",
     "If the file does not [MASK], an error is raised.",
@@ -86,15 +86,16 @@ def embed_lines(model, tokenizer, lines, batch=32):
     return vectors.numpy(), sum(len(i) > T for i in ids)
 
 
-def show(model, tokenizer):
-    """Prints a few masks filled in and a few prompts continued, by the same weights."""
-    print("\nFilled in (causal=False):")
+def examples(model, tokenizer):
+    """A few masks filled in and a few prompts continued, by the same weights, as text."""
+    lines = ["  filled in (causal=False)"]
     for text in FILL:
         best = ", ".join(f"{token.strip()!r} {p:.0%}" for token, p in fill_in(model, tokenizer, text)[0])
-        print(f"  {text}\n    {best}")
-    print("Continued (causal=True, temperature 0.7):")
+        lines.append(f"    {text}  {best}")
+    lines.append("  continued (causal=True, temperature 0.7)")
     for text in CONTINUE:
-        print("  " + continue_text(model, tokenizer, text, 24).replace("\n", "\n  "))
+        lines.append("    " + continue_text(model, tokenizer, text, 24).replace("\n", " "))
+    return "\n".join(lines)
 
 
 def check(s):

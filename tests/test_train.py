@@ -59,7 +59,8 @@ def test_a_run_learns_and_tells(undisturbed):
     assert "def main" in facts["source"]["train.py"]
     text = (out.parent / "output").read_text()
     assert re.search(r"start, step 0 .*\nswitch, step 8 .*\nend, step 20 ", text), text
-    assert "Filled in" in text and "Continued" in text
+    for moment in ("at step 8, the end of CLM", "at step 20, the end of MLM"):
+        assert re.search(moment + r"\n  filled in.*\n(    .*\n){4}  continued.*\n(    .*\n){3}", text), text
 
 
 @pytest.mark.parametrize("switch_step", [0, 20])
