@@ -286,6 +286,19 @@ def peak_flops(device):
 # Loss
 
 
+def loss_and_gradient(logits, targets):
+    """logits (n, V), targets int64 (n,), negative = not predicted -> (summed loss in fp32, its gradient by the logits).
+
+    Written in place, because this is the largest tensor of a step; train.py may compile it into one pass.
+    """
+    keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
+    x = logits.float()
+    lse = x.logsumexp(-1, keepdim=True)
+    loss = ((lse - x.gather(1, target)) * keep).sum()
+    softmax = x.sub_(lse).exp_()
+    return loss, softmax.scatter_add_(1, target, torch.full_like(lse, -1.0)).mul_(keep).to(logits.dtype)
+
+
 class LinearCrossEntropy(torch.autograd.Function):
     """Cross entropy of softmax(hidden weightᵀ), summed; the logits exist one chunk at a time.
 
@@ -296,33 +309,29 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets, chunk, with_grad):
+    def forward(ctx, hidden, weight, targets, chunk, with_grad, loss_and_gradient):
         w = weight.to(hidden.dtype)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         d_hidden = torch.empty_like(hidden) if with_grad else None
         d_weight = torch.zeros_like(weight) if with_grad else None
         for i in range(0, len(hidden), chunk):
-            h, target = hidden[i : i + chunk], targets[i : i + chunk, None]  # (n, d), (n, 1)
-            keep, target = target >= 0, target.clamp(min=0)
-            logits = (h @ w.T).float()  # (n, V)
-            lse = logits.logsumexp(-1, keepdim=True)
-            total += ((lse - logits.gather(1, target)) * keep).sum()
+            h = hidden[i : i + chunk]  # (n, d)
+            loss, d_logits = loss_and_gradient(h @ w.T, targets[i : i + chunk])  # (n, V)
+            total += loss
             if with_grad:
-                g = logits.sub_(lse).exp_()  # softmax, in place
-                g.scatter_add_(1, target, torch.full_like(lse, -1.0))
-                g = g.mul_(keep).to(h.dtype)
-                d_hidden[i : i + chunk] = g @ w
-                d_weight += g.T @ h
+                d_hidden[i : i + chunk] = d_logits @ w
+                d_weight += d_logits.T @ h
         ctx.save_for_backward(d_hidden, d_weight)
         return total
 
     @staticmethod
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total, None, None, None
+        return d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total, None, None, None, None
 
 
-def linear_cross_entropy(hidden, weight, targets):
+@torch.compiler.disable(recursive=False)  # torch 2.11 compiles this function to one with gradients of 0
+def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gradient):
     """hidden (N, d), weight (V, d), targets int64 (N,), negative = not predicted -> (sum, count).
 
     sum: fp32, the cross entropy summed over the predicted tokens, in nats. count: how many
@@ -331,7 +340,8 @@ def linear_cross_entropy(hidden, weight, targets):
     # A chunk of logits should fit a CPU's cache, or give a GPU enough rows to be busy.
     chunk = max(64, (2**28 if hidden.is_cuda else 2**20) // len(weight))
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    return LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad), (targets >= 0).sum()
+    total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
+    return total, (targets >= 0).sum()
 
 
 class PretrainingLoss(nn.Module):
@@ -345,9 +355,9 @@ class PretrainingLoss(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.cross_entropy = linear_cross_entropy  # train.py puts the compiled one here
+        self.loss_and_gradient = loss_and_gradient  # train.py puts the compiled one here
 
     def forward(self, batch, causal):
         hidden = self.model(batch["tokens"], causal, batch.get("doc_start"), batch.get("doc_end"))
         predicted = hidden.flatten(0, 1)[batch["positions"]]  # (N, d): the head runs on these only
-        return self.cross_entropy(predicted, self.model.head.weight, batch["targets"])
+        return linear_cross_entropy(predicted, self.model.head.weight, batch["targets"], self.loss_and_gradient)

@@ -30,7 +30,7 @@ from data.prepare import load_meta, prepare
 from data.tokenizer import DataError, Tokenizer
 from eval.plot import plot_run, summary
 from eval.sample import examples
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, linear_cross_entropy, peak_flops
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, loss_and_gradient, peak_flops
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -241,7 +241,7 @@ def train(settings):
     if compile:
         for block in transformer.blocks:
             block.compile(dynamic=False)  # in place, so that the names of the weights stay
-        loss_module.cross_entropy = torch.compile(linear_cross_entropy, dynamic=False)
+        loss_module.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False)
     if world > 1:
         ddp = DistributedDataParallel(loss_module, [where] if on_gpu else None, gradient_as_bucket_view=True)
 

@@ -14,6 +14,7 @@ from model import (
     attention,
     flops_per_token,
     linear_cross_entropy,
+    loss_and_gradient,
     rope_tables,
     rotate,
 )
@@ -319,13 +320,25 @@ def test_compiled_equals_eager(documents):
         if compiled:
             for block in model.blocks:
                 block.compile(dynamic=False, fullgraph=True)
-            loss.cross_entropy = torch.compile(linear_cross_entropy, dynamic=False, fullgraph=True)
+            loss.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False, fullgraph=True)
         for causal in (True, False):
             model.zero_grad()
             total, count = loss(batch, causal)
             total.backward()
             results.append([total, count, *(p.grad.clone() for p in model.parameters())])
     torch.testing.assert_close(results[:2], results[2:], rtol=1e-4, atol=1e-4)
+
+
+def test_a_whole_model_that_somebody_compiles_has_gradients():
+    """The loss steps out of the graph by itself: torch 2.11 would lose its gradients."""
+    model = small_model()
+    tokens = torch.randint(0, 97, (2, 40))
+    batch, grads = {"tokens": tokens, "positions": torch.arange(80), "targets": tokens.flatten()}, []
+    for loss in (PretrainingLoss(model), torch.compile(PretrainingLoss(model), backend="aot_eager")):
+        model.zero_grad()
+        loss(batch, True)[0].backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -32,6 +32,14 @@ def assert_same_end(a, b, step):
     assert metrics(a) == metrics(b)
 
 
+def assert_same_losses(a, b):
+    """The same metrics to rounding: 1e-5 relative in fp32."""
+    for line, same in zip(metrics(a), metrics(b), strict=True):
+        assert line.keys() == same.keys() and line["step"] == same["step"]
+        for key in line.keys() & {"loss", "grad_norm", "val_clm_loss", "val_mlm_loss"}:
+            assert line[key] == pytest.approx(same[key], rel=1e-5), (line["step"], key)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(data_dir, tmp_path_factory):
     """A tiny run from begin to end: (arguments, out_dir)."""
@@ -253,10 +261,7 @@ def test_world_size_and_micro_batch_do_not_change_the_run(undisturbed, run_world
     args, reference = undisturbed
     results = run_world(world, [*args, f"--out_dir={tmp_path / 'run'}", f"--micro_batch={micro_batch}"])
     assert all(code == 0 for code, _ in results), results
-    for line, same in zip(metrics(tmp_path / "run"), metrics(reference), strict=True):
-        assert line.keys() == same.keys() and line["step"] == same["step"]
-        for key in line.keys() & {"loss", "grad_norm", "val_clm_loss", "val_mlm_loss"}:
-            assert line[key] == pytest.approx(same[key], rel=1e-5), (line["step"], key)
+    assert_same_losses(tmp_path / "run", reference)
 
 
 def test_four_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path):
@@ -272,13 +277,31 @@ def test_four_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path):
 
 
 def test_torchrun(undisturbed, tmp_path):
-    """The launcher itself, and a signal to it: the ranks agree on a step, save it and leave."""
+    """The launcher itself. A signal to it: the processes agree on a step, save it and leave; then they go on."""
     args, reference = undisturbed
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py", *args]
-    done = subprocess.run([*command, f"--out_dir={tmp_path / 'run'}"], cwd=ROOT, capture_output=True, text=True,
-                          timeout=120)  # fmt: skip
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py", *args,
+               f"--out_dir={out}", "--resume=True"]  # fmt: skip
+    with open(tmp_path / "output", "w") as output:
+        launcher = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_text().count("\n") < 3:
+            assert launcher.poll() is None, (tmp_path / "output").read_text()
+            time.sleep(0.001)
+        launcher.terminate()
+        assert launcher.wait(60) != 0
+    step = int(re.search(r"Stopped at step (\d+) of 20", (tmp_path / "output").read_text())[1])
+    assert checkpoint.steps(out)[-1] == step < 20
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert metrics(tmp_path / "run")[-1]["loss"] == pytest.approx(metrics(reference)[-1]["loss"], rel=1e-5)
+    assert_same_losses(out, reference)
+
+
+def test_compiled_and_recomputed_is_the_same_run(undisturbed, tmp_path):
+    args, reference = undisturbed
+    args = [*args, f"--out_dir={tmp_path / 'run'}", "--compile=True", "--recompute=True"]
+    code, text = Run(args, tmp_path / "output").wait(timeout=300)
+    assert code == 0, text
+    assert_same_losses(tmp_path / "run", reference)
 
 
 # ----------------------------------------------------------------------------
