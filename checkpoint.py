@@ -66,13 +66,15 @@ def verify(path):
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
-        torch.load(path, map_location="meta", mmap=True, weights_only=True)  # the structure; reads no tensor
+        state = torch.load(path, map_location="meta", mmap=True, weights_only=True)  # reads no tensor
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a broken archive shows itself in many ways
         raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
     if bad:
         raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong")
+    if not (isinstance(state, dict) and {"step", "model", "config", "tokenizer"} <= state.keys()):
+        raise Damaged(f"{path} is not a checkpoint of this project")
 
 
 def load(path, verified=False):
@@ -82,31 +84,49 @@ def load(path, verified=False):
     """
     if not verified:
         verify(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def newest(out_dir, report=print):
-    """The path of the newest checkpoint that is whole, or None. Damaged ones are reported."""
+    """The path of the newest checkpoint that is whole; None where there are none.
+
+    Damaged ones are reported; Damaged is raised where there are only such.
+    """
+    error = None
     for step in reversed(steps(out_dir)):
         try:
             verify(path_of(out_dir, step))
             return path_of(out_dir, step)
-        except Damaged as error:
+        except Damaged as damaged:
+            error = damaged
             report(f"{error}; trying the one before it.")
+    if error:
+        raise Damaged(f"no checkpoint in {out_dir} is whole; to begin anew, remove the folder")
     return None
 
 
-def prune(out_dir, keep_last, keep_steps):
-    """Deletes all but the newest `keep_last` checkpoints and those at `keep_steps`."""
-    for step in steps(out_dir)[:-keep_last]:
-        if step not in keep_steps:
-            path_of(out_dir, step).unlink()
+def prune(out_dir, step, keep_last, keep_steps):
+    """Deletes the checkpoints before `step` but for `keep_steps` and the newest `keep_last`, with that of `step`.
+
+    Those after it stay: a run that resumed from `step` or earlier found them damaged.
+    """
+    for old in [s for s in steps(out_dir) if s <= step][:-keep_last]:
+        if old not in keep_steps:
+            path_of(out_dir, old).unlink()
 
 
 def versions(device):
     """What a run was made with, for its records."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__, "device": name}
+
+
+def record(path, facts, resumed_at=None):
+    """Writes a run's config.json; where the run is resumed at a step, adds to what is there."""
+    if resumed_at is not None:
+        first = json.loads(path.read_text())
+        facts = first | {"resumed": [*first.get("resumed", []), {"step": resumed_at, **facts}]}
+    write_whole(path, lambda f: f.write(json.dumps(facts, indent=1).encode()))
 
 
 def conflicts(out_dir, settings, fingerprint):
@@ -121,10 +141,14 @@ def conflicts(out_dir, settings, fingerprint):
     if settings is None:
         yield f"{out_dir} already holds a run: --resume=True goes on with it, another --out_dir begins anew"
         return
-    old = json.loads(facts.read_text())
+    try:
+        old = json.loads(facts.read_text())
+    except ValueError as error:
+        yield f"{facts} is damaged ({error})"
+        return
     for name, value in json.loads(json.dumps(settings)).items():  # tuples as lists, as they are in the file
-        if value != old["settings"].get(name):
-            yield (f"{name}={value}, but the run in {out_dir} has {name}={old['settings'].get(name)}; "
+        if name in old["settings"] and value != old["settings"][name]:
+            yield (f"{name}={value}, but the run in {out_dir} has {name}={old['settings'][name]}; "
                    "to change what is learned, begin another run with branch_from")  # fmt: skip
     if fingerprint not in (None, old["data_fingerprint"]):
         yield f"the data are not those that the run in {out_dir} was trained on"
@@ -148,15 +172,15 @@ class MetricsLog:
     """
 
     def __init__(self, path, after=-1, wandb_project="", settings=None):
-        lines = Path(path).read_bytes().splitlines(keepends=True) if after >= 0 else []
+        lines = Path(path).read_bytes().splitlines(keepends=True) if after >= 0 and Path(path).exists() else []
         kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= after]
         write_whole(path, lambda f: f.writelines(kept))
         self.file, self.wandb = open(path, "a", encoding="utf-8"), None
         if wandb_project:
             import wandb
 
-            name = Path(path).parent.name
-            self.wandb = wandb.init(project=wandb_project, name=name, id=name, resume="allow", config=settings)
+            name = Path(path).parent.name  # a run that is resumed is several there, in one group
+            self.wandb = wandb.init(project=wandb_project, name=name, group=name, config=settings)
 
     def write(self, **values):
         self.file.write(json.dumps(values) + "\n")

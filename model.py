@@ -12,6 +12,7 @@ attention, SwiGLU, no biases, no dropout), which is also EuroBERT's.
 Contents, in reading order: ModelConfig, attention, layers, Transformer, loss.
 """
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -234,7 +235,8 @@ class Transformer(nn.Module):
         x = self.embedding(tokens).to(self.compute_dtype)  # (B, T, d_model)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                x = recomputed(block, x, cos, sin, causal, doc_start, doc_end, use_reentrant=False)
+                x = recomputed(block, x, cos, sin, causal, doc_start, doc_end, use_reentrant=False,
+                              preserve_rng_state=False)  # fmt: skip
             else:
                 x = block(x, cos, sin, causal, doc_start, doc_end)
         return self.norm(x)
@@ -273,13 +275,15 @@ def flops_per_token(config, T, causal, predicted):
 
 
 # Dense bf16 peak in FLOP/s by a part of the device's name (makers' data sheets, without sparsity).
-PEAK_FLOPS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
+PEAK_FLOPS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12,
+              "RTX 4090": 165e12}  # fmt: skip
 
 
 def peak_flops(device):
     """The peak of a torch.device in bf16 FLOP/s, or None where it is not known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    name = re.sub(r"[-_]", " ", name)
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
 
 
 # ----------------------------------------------------------------------------
@@ -289,7 +293,7 @@ def peak_flops(device):
 def loss_and_gradient(logits, targets):
     """logits (n, V), targets int64 (n,), negative = not predicted -> (summed loss in fp32, its gradient by the logits).
 
-    Written in place, because this is the largest tensor of a step; train.py may compile it into one pass.
+    In place, because this is the largest tensor of a step; compiled it is one pass.
     """
     keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
     x = logits.float()
@@ -355,9 +359,19 @@ class PretrainingLoss(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.loss_and_gradient = loss_and_gradient  # train.py puts the compiled one here
+        self.loss_and_gradient = loss_and_gradient
 
     def forward(self, batch, causal):
         hidden = self.model(batch["tokens"], causal, batch.get("doc_start"), batch.get("doc_end"))
         predicted = hidden.flatten(0, 1)[batch["positions"]]  # (N, d): the head runs on these only
         return linear_cross_entropy(predicted, self.model.head.weight, batch["targets"], self.loss_and_gradient)
+
+    def compile_parts(self):
+        """Compiles each block and the loss of a chunk, in place: the names of the weights stay.
+
+        The blocks share one compilation for each mask and shape, and DDP's communication
+        still overlaps the backward pass, which it could not with a single compiled graph.
+        """
+        for block in self.model.blocks:
+            block.compile(dynamic=False, fullgraph=True)
+        self.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False, fullgraph=True)

@@ -8,13 +8,12 @@ The settings are the assignments below; config files and --key=value change them
 
 import contextlib
 import errno
-import json
 import math
 import os
 import signal
 import sys
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from data.prepare import load_meta, prepare
 from data.tokenizer import DataError, Tokenizer
 from eval.plot import plot_run, summary
 from eval.sample import examples
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, loss_and_gradient, peak_flops
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, peak_flops
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -78,14 +77,13 @@ keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to 
 wandb_project = ""  # also log to this Weights & Biases project
 # --- machine ---
 device = "auto"  # cuda where there is one, else cpu
-dtype = "auto"  # of activations: float32, bfloat16, float16; auto = bfloat16 where the device has it
+dtype = "auto"  # of activations: float32, bfloat16, float16 (no loss scale); auto = bfloat16 where the device has it
 compile = False  # torch.compile the blocks and the loss: pays on a GPU, costs more than it gains in a short run
 recompute = False  # activation checkpointing: less memory, about a third more compute
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
 
 DEFAULT_DATA = data
 ROOT = Path(__file__).resolve().parent
-MODEL_FIELDS = [f.name for f in fields(ModelConfig)]
 # What may change when a run is resumed, because it does not alter what is learned.
 FREE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval", "keep_last",
         "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
@@ -107,7 +105,7 @@ def resolved(s):
 
 
 def model_config(s, vocab_size):
-    changed = {name: s[name] for name in MODEL_FIELDS if s[name]}
+    changed = {name: s[name] for name in vars(ModelConfig()) if s[name]}
     return ModelConfig(**{"vocab_size": vocab_size, **PRESETS[s["model"]], **changed})
 
 
@@ -126,6 +124,8 @@ def check(s):
         need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
     for name in ("lr", "grad_clip"):
         need(s[name] > 0, f"{name}={s[name]}: must be above 0")
+    need(s["seed"] < 2**63, f"seed={s['seed']}: must be below 2**63")
+    need(not Path(s["out_dir"]).is_file(), f"out_dir={s['out_dir']}: is a file")
     need(0 < s["mask_ratio"] < 1, f"mask_ratio={s['mask_ratio']}: must be above 0 and below 1")
     for name in ("beta1", "beta2"):
         need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
@@ -142,7 +142,8 @@ def check(s):
     need(not s["wandb_project"] or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
     for name in ("branch_from", "init_from"):
-        need(not s[name] or Path(s[name]).is_file(), f"{name}={s[name]}: no such file")
+        begun = s["resume"] and checkpoint.steps(s["out_dir"])  # then it is not needed any more
+        need(not s[name] or begun or Path(s[name]).is_file(), f"{name}={s[name]}: no such file")
 
     if s["model"] not in PRESETS:
         return found
@@ -188,7 +189,7 @@ def main():
     settings = resolved(configurator.load(__file__, sys.argv[1:], check))
     try:
         train(settings)
-    except checkpoint.Damaged as error:
+    except (checkpoint.Damaged, DataError) as error:
         sys.exit(str(error))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -213,12 +214,11 @@ def train(settings):
     say = tqdm.write if rank == 0 else lambda *_: None
 
     # Data.
-    if not Path(settings["data"]).exists():  # the default's: check let no other pass
-        if rank == 0:
-            prepare("embedded", DEFAULT_DATA, val_fraction=0.05)
-        if world > 1:
-            dist.barrier()
-        settings = resolved(configurator.load(__file__, sys.argv[1:], check))  # again, now with the data
+    if rank == 0 and not Path(settings["data"]).exists():  # the default's: check let no other pass
+        prepare("embedded", DEFAULT_DATA, val_fraction=0.05)
+        configurator.load(__file__, sys.argv[1:], check)  # again, now with the data
+    if world > 1:
+        dist.barrier()
     globals().update(settings)
     meta = load_meta(data)
     rank_bytes = (Path(data) / "tokenizer.tiktoken").read_bytes()
@@ -239,11 +239,10 @@ def train(settings):
     optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
     loss_module = ddp = PretrainingLoss(transformer)
     if compile:
-        for block in transformer.blocks:
-            block.compile(dynamic=False)  # in place, so that the names of the weights stay
-        loss_module.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False)
+        loss_module.compile_parts()
     if world > 1:
-        ddp = DistributedDataParallel(loss_module, [where] if on_gpu else None, gradient_as_bucket_view=True)
+        ddp = DistributedDataParallel(loss_module, [where] if on_gpu else None, broadcast_buffers=False,
+                                      gradient_as_bucket_view=True)  # fmt: skip
 
     # Begin anew, go on with this run, branch off another one, or start from a model's weights.
     out, step, origin = Path(out_dir), 0, branch_from or init_from
@@ -252,11 +251,12 @@ def train(settings):
         dist.broadcast_object_list(newest)
     resumed = newest[0] is not None
     if resumed or origin:
-        state = checkpoint.load(newest[0] or origin, verified=resumed)
-        checkpoint.match(state, asdict(config), tokenizer.state(), rank_bytes, origin)
+        state = checkpoint.load(newest[0] or origin, verified=resumed or rank > 0)
+        checkpoint.match(state, asdict(config), tokenizer.state(), rank_bytes, newest[0] or origin)
         transformer.load_state_dict(state["model"])
         if resumed or branch_from:
-            optimizer.load_state_dict(state["optimizer"])
+            optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch does not take
+            optimizer.param_groups[0].update(betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
             step = state["step"]
         del state
     if step > max_steps:
@@ -266,7 +266,7 @@ def train(settings):
         run_facts = dict(settings=settings, model=asdict(config), parameters=sum(p.numel() for p in params),
                          processes=world, data_fingerprint=meta["fingerprint"], versions=checkpoint.versions(where),
                          source={f: (ROOT / f).read_text() for f in ("train.py", "model.py", "data/loader.py")})  # fmt: skip
-        checkpoint.write_whole(out / "config.json", lambda f: f.write(json.dumps(run_facts, indent=1).encode()))
+        checkpoint.record(out / "config.json", run_facts, step if resumed else None)
         log = checkpoint.MetricsLog(out / "metrics.jsonl", step if resumed else -1, wandb_project, settings)
 
     @torch.no_grad()
@@ -284,6 +284,12 @@ def train(settings):
             losses[name] = (total[0] / total[1]).item()
         return losses
 
+    def write(causal, line):
+        if rank == 0:
+            log.write(step=step, phase="clm" if causal else "mlm", tokens=step * global_batch_tokens, **line)
+            if "val_clm_loss" in line:
+                plot_run(out)
+
     def save():
         if rank == 0:
             state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
@@ -291,7 +297,7 @@ def train(settings):
                      "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
             log.sync()
             checkpoint.save(checkpoint.path_of(out, step), state)
-            checkpoint.prune(out, keep_last, keep_steps)
+            checkpoint.prune(out, step, keep_last, keep_steps)
 
     stop = []  # the signals that asked this process to stop; the same one again stops it at once
 
@@ -302,12 +308,12 @@ def train(settings):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
 
-    peak = peak_flops(where)
+    peak = peak_flops(where) if dtype != "float32" else None
     if world > 1 and step < max_steps:
         # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
         # thrown away lets that happen before any step counts: a resumed run must sum as the undisturbed one.
         ddp(to_device(train_batches.batch(step, step < switch_step, 0, micro), where), step < switch_step)[0].backward()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
 
     jobs = ((s, s < switch_step, first, first + micro)
             for s in range(step, max_steps) for first in range(rank * share, (rank + 1) * share, micro))  # fmt: skip
@@ -316,9 +322,7 @@ def train(settings):
                mininterval=0.5 if sys.stderr.isatty() else 20)  # fmt: skip
     stopping, seconds, since = 0, 0.0, step  # seconds: spent in the steps since the last line of the log
     if not resumed:
-        log_evaluation = evaluate()
-        if rank == 0:
-            log.write(step=step, phase="clm" if step < switch_step else "mlm", tokens=0, **log_evaluation)
+        write(step < switch_step, evaluate())
 
     while step < max_steps:
         started, causal = time.perf_counter(), step < switch_step
@@ -351,7 +355,7 @@ def train(settings):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=world == 1)  # DDP's gradients are views of its buckets and stay
         step += 1
         seconds += time.perf_counter() - started
 
@@ -360,19 +364,16 @@ def train(settings):
         if step % log_interval == 0 or step == max_steps:
             speed = (step - since) * global_batch_tokens / seconds  # tokens per second of training, nothing else
             line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1), tokens_per_s=round(speed))
-            mfu = {}
-            if peak:
-                flops = flops_per_token(config, T, causal, count / global_batch_tokens)
-                mfu = dict(mfu=f"{speed * flops / (world * peak):.1%}")
+            flops = speed * flops_per_token(config, T, causal, count / global_batch_tokens)
+            mfu = dict(mfu=f"{flops / (world * peak):.1%}") if peak else {}
             bar.set_postfix(phase="clm" if causal else "mlm", loss=f"{loss:.3f}", tok_s=f"{speed:,.0f}", **mfu, refresh=False)
             seconds, since = 0.0, step
         if step % eval_interval == 0 or step in (switch_step, max_steps):
             line |= evaluate()
-        if line and rank == 0:
-            log.write(step=step, phase="clm" if causal else "mlm", tokens=step * global_batch_tokens, **line)
-            if "val_clm_loss" in line:
-                plot_run(out)
-            if step == switch_step or step == max_steps:
+        if line:
+            write(causal, line)
+        if rank == 0 and step in (switch_step, max_steps):
+            with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
                 say(f"\nat step {step}, the end of {'CLM' if causal else 'MLM'}\n{examples(transformer, tokenizer)}")
         bar.update()
         if step % checkpoint_interval == 0 or step in keep_steps or step == max_steps or stopping:

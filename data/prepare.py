@@ -48,7 +48,7 @@ text_field = "text"  # the field of a .jsonl line that holds the text
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, cl100k_base, ...), or a path to a rank file
 out = "data/prepared/embedded"  # folder to write
 overwrite = False  # replace that folder, if it is a prepared one
-shard_tokens = 100_000_000  # tokens per shard; the last one has the rest
+shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
 verify = ""  # a prepared folder whose checksums to check; nothing is prepared then
 
@@ -230,7 +230,7 @@ def problems(settings):
         yield f"workers must be 0 (one per core) or more, got {settings['workers']}"
 
 
-def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01, shard_tokens=100_000_000, workers=0,
+def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01, shard_tokens=1_000_000_000, workers=0,
             text_field="text", overwrite=False, progress=True):
     """Encode `source` into the folder `out` and return its meta; the arguments are the settings at the top.
 

@@ -105,28 +105,33 @@ def check(s):
         yield f"fill={s['fill']!r}: has no [MASK]"
     if s["embed"] and not Path(s["embed"]).is_file():
         yield f"embed={s['embed']}: no such file"
+    if s["embed"] and not Path(s["embed_out"]).absolute().parent.is_dir():
+        yield f"embed_out={s['embed_out']}: no such folder"
     if s["tokens"] < 1 or s["temperature"] < 0:
         yield f"tokens={s['tokens']}, temperature={s['temperature']}: must be at least 1 and at least 0"
 
 
 def main():
     globals().update(configurator.load(__file__, sys.argv[1:], check))
-    path = checkpoint.newest(ckpt) if Path(ckpt).is_dir() else Path(ckpt)
-    if path is None or not path.is_file():
-        sys.exit(f"ckpt={ckpt}: no checkpoint there. python train.py makes one in out/demo.")
     try:
+        path = checkpoint.newest(ckpt) if Path(ckpt).is_dir() else Path(ckpt)
+        if path is None or not path.is_file():
+            sys.exit(f"ckpt={ckpt}: no checkpoint there. python train.py makes one in out/demo.")
         state = checkpoint.load(path)
-    except checkpoint.Damaged as error:
-        sys.exit(str(error))
+        lines = Path(embed).read_text(encoding="utf-8").splitlines() if embed else []
+    except (checkpoint.Damaged, UnicodeDecodeError) as error:
+        sys.exit(f"{error}")
     model = Transformer.from_state(state)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     if fill:
+        if (length := len(tokenizer.encode_masked(fill))) > model.config.seq_len:
+            sys.exit(f"fill: {length} tokens, but this model's seq_len is {model.config.seq_len}")
         for mask, best in enumerate(fill_in(model, tokenizer, fill), 1):
             print(f"mask {mask}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best))
     if prompt:
         print(continue_text(model, tokenizer, prompt, tokens, temperature, seed))
     if embed:
-        vectors, cut = embed_lines(model, tokenizer, Path(embed).read_text(encoding="utf-8").splitlines())
+        vectors, cut = embed_lines(model, tokenizer, lines)
         checkpoint.write_whole(embed_out, lambda f: np.save(f, vectors))
         print(f"{embed_out}: {len(vectors)} vectors of {vectors.shape[1]}; {cut} lines were cut at {model.config.seq_len} tokens")
 

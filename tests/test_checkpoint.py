@@ -13,7 +13,7 @@ import checkpoint
 def state():
     torch.manual_seed(0)
     return {"step": 7, "model": {"a": torch.randn(50, 30), "b": torch.arange(9)}, "settings": {"lr": 0.1, "keep": (1, 2)},
-            "tokenizer_ranks": b"IQ== 0\n" * 50}  # fmt: skip
+            "config": {"d_model": 8}, "tokenizer": {"name": "x"}, "tokenizer_ranks": b"IQ== 0\n" * 50}  # fmt: skip
 
 
 def test_round_trip(state, tmp_path):
@@ -50,6 +50,9 @@ def test_truncated_and_foreign_files_are_refused(state, tmp_path):
         path.write_bytes(content[:size])
         with pytest.raises(checkpoint.Damaged, match="ckpt-7.pt"):
             checkpoint.load(path)
+    torch.save({"weights": torch.zeros(3)}, path)
+    with pytest.raises(checkpoint.Damaged, match="not a checkpoint of this project"):
+        checkpoint.load(path)
     with pytest.raises(FileNotFoundError):
         checkpoint.load(tmp_path / "none.pt")
 
@@ -75,6 +78,10 @@ def test_newest_passes_over_damaged_ones(state, tmp_path):
     said = []
     assert checkpoint.newest(tmp_path, said.append) == checkpoint.path_of(tmp_path, 20)
     assert len(said) == 1 and "ckpt-100.pt is damaged" in said[0]
+    for step in (5, 20):
+        checkpoint.path_of(tmp_path, step).write_bytes(b"no")
+    with pytest.raises(checkpoint.Damaged, match="no checkpoint in .* is whole"):
+        checkpoint.newest(tmp_path, said.append)
 
 
 def test_a_failed_write_leaves_what_was_there(state, tmp_path):
@@ -94,8 +101,10 @@ def test_a_failed_write_leaves_what_was_there(state, tmp_path):
 def test_prune_keeps_the_newest_and_the_named(tmp_path):
     for step in (1, 2, 3, 10, 20, 30):
         checkpoint.path_of(tmp_path, step).touch()
-    checkpoint.prune(tmp_path, keep_last=2, keep_steps=(2, 10, 99))
+    checkpoint.prune(tmp_path, 30, keep_last=2, keep_steps=(2, 10, 99))
     assert checkpoint.steps(tmp_path) == [2, 10, 20, 30]
+    checkpoint.prune(tmp_path, 10, keep_last=1, keep_steps=())  # resumed from 2: 20 and 30 were found damaged
+    assert checkpoint.steps(tmp_path) == [10, 20, 30]
 
 
 def test_metrics_past_the_checkpoint_are_cut(tmp_path):
@@ -122,5 +131,5 @@ def test_weights_and_biases_gets_the_same_lines(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", fake)
     log = checkpoint.MetricsLog(tmp_path / "metrics.jsonl", wandb_project="encoders", settings={"lr": 0.1})
     log.write(step=3, loss=1.5)
-    assert calls[0]["project"] == "encoders" and calls[0]["config"] == {"lr": 0.1} and calls[0]["resume"] == "allow"
+    assert calls[0]["project"] == "encoders" and calls[0]["config"] == {"lr": 0.1} and calls[0]["group"] == tmp_path.name
     assert calls[1] == (3, {"step": 3, "loss": 1.5})

@@ -14,7 +14,7 @@ from model import (
     attention,
     flops_per_token,
     linear_cross_entropy,
-    loss_and_gradient,
+    peak_flops,
     rope_tables,
     rotate,
 )
@@ -318,9 +318,7 @@ def test_compiled_equals_eager(documents):
     results = []
     for compiled in (False, True):
         if compiled:
-            for block in model.blocks:
-                block.compile(dynamic=False, fullgraph=True)
-            loss.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False, fullgraph=True)
+            loss.compile_parts()
         for causal in (True, False):
             model.zero_grad()
             total, count = loss(batch, causal)
@@ -387,3 +385,11 @@ def test_flops_count_matches_pytorchs():
         assert counter.get_total_flops() / 256 == pytest.approx(flops_per_token(config, 64, False, predicted / 256), rel=0.02)
     attention_part = 6 * 3 * 2 * 64 * 64
     assert flops_per_token(config, 64, False, 1) - flops_per_token(config, 64, True, 1) == attention_part / 2
+
+
+@pytest.mark.parametrize("name, peak", [("NVIDIA H200", 989e12), ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H100 PCIe", 756e12),
+                                        ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA RTX A1000 Laptop GPU", None)])  # fmt: skip
+def test_peak_flops_by_name(monkeypatch, name, peak):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert peak_flops(torch.device("cuda")) == peak
+    assert peak_flops(torch.device("cpu")) is None

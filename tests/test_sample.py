@@ -49,7 +49,7 @@ def test_embeddings_do_not_depend_on_their_neighbours(model, tokenizer):
 
 
 def test_the_command(run, model, tokenizer, tmp_path):
-    state = {"step": 3, "model": model.state_dict(), "config": model.config.__dict__, "tokenizer": tokenizer.state(),
+    state = {"step": 3, "settings": {}, "model": model.state_dict(), "config": model.config.__dict__, "tokenizer": tokenizer.state(),
              "tokenizer_ranks": tokenizer.rank_bytes()}  # fmt: skip
     checkpoint.save(tmp_path / "ckpt-3.pt", state)
     (tmp_path / "lines.txt").write_text("one\ntwo words\n")
@@ -68,6 +68,8 @@ def test_the_command(run, model, tokenizer, tmp_path):
     (["--embed=nowhere.txt"], "no such file"),
     (["--prompt=x", "--tokens=0"], "must be at least 1"),
     (["--prompt=x", "--ckpt=nowhere"], "no checkpoint there"),
+    (["--prompt=x", "--ckpt=README.md"], "README.md is damaged or not a checkpoint"),
+    (["--embed=README.md", "--embed_out=nowhere/x.npy"], "embed_out=nowhere/x.npy: no such folder"),
 ])  # fmt: skip
 def test_bad_input(run, args, message):
     code, text = run(args, name="eval/sample.py")

@@ -171,7 +171,49 @@ def test_branch_shares_the_trunk(undisturbed, run, tmp_path):
     assert code == 0, text
     x, y = (checkpoint.load(checkpoint.path_of(out, 20)) for out in (reference, branch))
     torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
-    assert metrics(branch)[1:] == metrics(reference)[9:]  # the first line is the branch's own evaluation at step 8
+    assert metrics(branch)[1:] == metrics(reference)[9:]
+    assert metrics(branch)[0]["step"] == 8 and metrics(branch)[0]["tokens"] == 8 * 512  # its own first evaluation
+
+    checkpoint.path_of(trunk, 8).unlink()  # a branch that has begun does without it
+    for step in (15, 20):
+        checkpoint.path_of(branch, step).unlink()
+    again = [*args, f"--out_dir={branch}", f"--branch_from={trunk / 'ckpt-8.pt'}", "--resume=True"]
+    code, text = run(again)
+    assert code == 0, text
+    assert metrics(branch)[1:] == metrics(reference)[9:]
+    facts = json.loads((branch / "config.json").read_text())
+    assert facts["settings"]["resume"] is False and [r["step"] for r in facts["resumed"]] == [10]
+
+
+def test_a_branch_follows_its_own_settings(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    branch = [*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-15.pt'}"]
+    code, text = run([*branch, "--beta1=0.8", "--beta2=0.9", "--eps=0.001", "--weight_decay=0.2"])
+    assert code == 0, text
+    group = checkpoint.load(tmp_path / "run" / "ckpt-20.pt")["optimizer"]["param_groups"][0]
+    assert (tuple(group["betas"]), group["eps"], group["weight_decay"]) == ((0.8, 0.9), 0.001, 0.2)
+
+
+def test_a_run_of_which_no_checkpoint_is_whole_is_not_begun_anew(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    subprocess.run(["cp", "-r", reference, out], check=True)
+    for step in checkpoint.steps(out):
+        checkpoint.path_of(out, step).write_bytes(b"no")
+    before = (out / "metrics.jsonl").read_bytes()
+    code, text = run([*args, f"--out_dir={out}", "--resume=True"])
+    assert code == 1 and "no checkpoint in" in text and (out / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("split", ["random", "document"])
+def test_window_splits(run, run_world, tiny, tmp_path, split):
+    """Documents inside windows: the same run on one and on two processes."""
+    args = [*tiny, f"--window_split={split}", "--max_steps=10", "--decay_steps=2"]
+    code, text = run([*args, f"--out_dir={tmp_path / 'one'}"])
+    assert code == 0, text
+    results = run_world(2, [*args, f"--out_dir={tmp_path / 'two'}"])
+    assert all(code == 0 for code, _ in results), results
+    assert_same_losses(tmp_path / "two", tmp_path / "one")
 
 
 def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
@@ -189,6 +231,8 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
      ["model=300m: must be one of demo, 210m", "mask_ratio=1.5: must be above 0", "lr=0.0: must be above 0",
       "unknown setting 'max_step'. Did you mean 'max_steps'?", "write --resume=True", "5 problems"]),
     (["--global_batch_tokens=100"], ["global_batch_tokens=100: must be a multiple of seq_len * processes = 32 * 1"]),
+    (["--seed=1e30"], ["must be below 2**63"]),
+    (["--out_dir=README.md"], ["out_dir=README.md: is a file"]),
     (["--switch_step=21"], ["switch_step=21 is beyond max_steps=20"]),
     (["--warmup_steps=16"], ["warmup_steps=16 and decay_steps=5 are more than max_steps=20"]),
     (["--vocab_size=100"], ["vocab_size=100: the tokenizer of", "needs 4096"]),
@@ -301,6 +345,7 @@ def test_compiled_and_recomputed_is_the_same_run(undisturbed, tmp_path):
     args = [*args, f"--out_dir={tmp_path / 'run'}", "--compile=True", "--recompute=True"]
     code, text = Run(args, tmp_path / "output").wait(timeout=300)
     assert code == 0, text
+    assert "recompile_limit" not in text
     assert_same_losses(tmp_path / "run", reference)
 
 
