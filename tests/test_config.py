@@ -10,7 +10,7 @@ import train
 from conftest import ROOT
 
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
-MISSING = re.compile(r"no such folder; prepare it|no such file")  # data and checkpoints that are made first
+MISSING = re.compile(r"no such folder; prepare it|no such file|already holds a run")  # what is there or not yet
 
 
 def settings_of(capsys, *args):
