@@ -51,7 +51,7 @@ def test_the_local_commands_run_in_their_order(folder):
 
 @pytest.mark.parametrize("command", CLUSTER)
 def test_the_settings_of_the_cluster_lines(command, capsys, monkeypatch):
-    words = shlex.split(re.search(r"torchrun[^']*", command)[0])
+    words = shlex.split(re.search(r"torchrun.*train\.py[^']*", command)[0])
     script = words.index("train.py")
     options = dict(word.removeprefix("--").split("=", 1) for word in words[1:script] if "=" in word)
     world = int(options.get("nnodes", 1)) * int(options["nproc_per_node"])
