@@ -138,7 +138,8 @@ def check(s):
          f"warmup_steps={s['warmup_steps']} and decay_steps={s['decay_steps']} are more than max_steps={s['max_steps']}")
     p = s["mask_proportions"]
     need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 shares, sum 1")
-    need(s["device"] != "cuda" or torch.cuda.is_available(), "device=cuda: PyTorch sees no GPU here")
+    local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    need(resolved(s)["device"] != "cuda" or local_rank < gpus, f"device=cuda: process {local_rank} here, but {gpus} GPUs")
     need(not s["wandb_project"] or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
     for name in ("branch_from", "init_from"):
