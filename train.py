@@ -27,9 +27,10 @@ import configurator
 from data.loader import Batches, TokenStream, prefetch, to_device
 from data.prepare import load_meta, prepare
 from data.tokenizer import DataError, Tokenizer
+from eval.flops import flops_per_token, peak_flops
 from eval.plot import plot_run, summary
 from eval.sample import examples
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, flops_per_token, peak_flops
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go

@@ -6,15 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from eval.flops import flops_per_token, peak_flops
 from model import (
     PRESETS,
     ModelConfig,
     PretrainingLoss,
     Transformer,
     attention,
-    flops_per_token,
     linear_cross_entropy,
-    peak_flops,
     rope_tables,
     rotate,
 )
