@@ -90,8 +90,10 @@ def visible(T, causal, doc_start=None, doc_end=None, device=None):
     return see
 
 
-@torch.compiler.assume_constant_result  # lets the compiled model print, too: once, while it is traced
-@lru_cache
+SAID = set()  # what has been printed
+
+
+@torch.compiler.assume_constant_result  # a compiled model runs this while it is traced
 def why_not_triton(device_type, D, dtype):
     """Why the fused kernels cannot be used here, or an empty string. On a GPU, says so once."""
     why = ""
@@ -103,7 +105,8 @@ def why_not_triton(device_type, D, dtype):
         why = f"{dtype} is not bfloat16, float16 or float32"
     elif device_type != "cuda" and not triton.knobs.runtime.interpret:
         why = f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
-    if why and device_type == "cuda":
+    if why and device_type == "cuda" and why not in SAID:
+        SAID.add(why)
         print(f"attention: PyTorch's, not the fused kernels: {why}")
     return why
 
@@ -498,7 +501,7 @@ def forward_step(q, k, v, k_t, v_t, n, first, last, acc, total, top, T, KEYS: tl
     SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5  # log2(e) / sqrt(D)
     s = scores(q, tile(k, n, k_t, T, KEYS, D, WIDTH, MASKED), n, first, last, MASKED and DOCUMENTS, MASKED)
     higher = tl.maximum(top, tl.max(s, 1) * SCALE)
-    p = tl.exp2(s * SCALE - higher[:, None])
+    p = tl.exp2(tl.fma(s, SCALE, -higher[:, None]))
     shrink = tl.exp2(top - higher)
     values = tile(v, n, v_t, T, KEYS, D, WIDTH, MASKED)
     acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
@@ -573,7 +576,7 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
         keys = tile(k, n, k_t, T, KEYS, D, WIDTH, True)
         values = tile(v, n, v_t, T, KEYS, D, WIDTH, True)
         s = scores(queries, keys, n, first, last, DOCUMENTS, True)
-        p = tl.exp2(s * SCALE - row_lse[:, None])  # (QUERIES, KEYS)
+        p = tl.exp2(tl.fma(s, SCALE, -row_lse[:, None]))  # (QUERIES, KEYS)
         dp = tl.dot(d_o, tl.trans(values), input_precision="ieee")
         ds = p * (dp - row_delta[:, None])
         acc = tl.dot(ds.to(keys.dtype), keys, acc, input_precision="ieee")
@@ -605,7 +608,7 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
             row_lse = tl.load(lse + statistics + t, mask=t < T, other=0.0)
             row_delta = tl.load(delta + statistics + t, mask=t < T, other=0.0)
             s = scores(keys, queries, m, first, last, CAUSAL or DOCUMENTS, DOCUMENTS)  # rows past T are zeros
-            p = tl.exp2(s * SCALE - row_lse[None, :])  # (KEYS, QUERIES), as are dp and ds
+            p = tl.exp2(tl.fma(s, SCALE, -row_lse[None, :]))  # (KEYS, QUERIES), as are dp and ds
             acc_v = tl.dot(p.to(d_o.dtype), d_o, acc_v, input_precision="ieee")
             dp = tl.dot(values, tl.trans(d_o), input_precision="ieee")
             ds = p * (dp - row_delta[None, :])
@@ -616,16 +619,16 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
     put(dv + own, t0, acc_v, H // GROUP * D, T, KEYS, D, WIDTH)
 
 
-# Launch settings: (architecture, head dim, pass) -> (queries in a tile, keys in a tile, warps, stages).
-# Architectures that are not listed, and the interpreter, use the None rows.
+# Launch settings: (architecture, head dim) -> for the forward, dQ and dK/dV kernels in turn,
+# (queries in a tile, keys in a tile, warps, stages). Unlisted architectures, and the interpreter, use None's.
 LAUNCH = {
-    (None, 32, "forward"): (64, 64, 4, 2), (None, 32, "dq"): (64, 64, 4, 2), (None, 32, "dkv"): (64, 64, 4, 2),
-    (None, 64, "forward"): (64, 64, 4, 2), (None, 64, "dq"): (64, 64, 4, 2), (None, 64, "dkv"): (64, 64, 4, 2),
-    (None, 128, "forward"): (64, 64, 4, 2), (None, 128, "dq"): (64, 32, 4, 2), (None, 128, "dkv"): (32, 64, 4, 2),
-    ("fp32", 32, "forward"): (32, 32, 4, 2), ("fp32", 32, "dq"): (32, 32, 4, 2), ("fp32", 32, "dkv"): (32, 32, 4, 2),
-    ("fp32", 64, "forward"): (32, 32, 4, 2), ("fp32", 64, "dq"): (32, 32, 4, 2), ("fp32", 64, "dkv"): (32, 32, 4, 2),
-    ("fp32", 128, "forward"): (32, 32, 4, 2), ("fp32", 128, "dq"): (32, 32, 4, 2), ("fp32", 128, "dkv"): (32, 32, 4, 2),
-}  # fmt: skip
+    (None, 32): ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)),
+    (None, 64): ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)),
+    (None, 128): ((64, 64, 4, 2), (64, 32, 4, 2), (32, 64, 4, 2)),
+    ("fp32", 32): ((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
+    ("fp32", 64): ((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
+    ("fp32", 128): ((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
+}
 
 
 @lru_cache
@@ -640,8 +643,10 @@ def architecture(device):
 def settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     """What a kernel is compiled with: its constants and launch settings, as keyword arguments."""
     WIDTH = max(32, triton.next_power_of_2(D))
-    row = "fp32" if dtype == torch.float32 else architecture if (architecture, WIDTH, which) in LAUNCH else None
-    queries, keys, warps, stages = LAUNCH[row, WIDTH, which]
+    if dtype == torch.float32:
+        architecture = "fp32"
+    rows = LAUNCH[(architecture if (architecture, WIDTH) in LAUNCH else None), WIDTH]
+    queries, keys, warps, stages = rows[("forward", "dq", "dkv").index(which)]
     return dict(H=H, GROUP=H // H_kv, D=D, WIDTH=WIDTH, CAUSAL=causal, DOCUMENTS=documents, QUERIES=queries, KEYS=keys,
                 num_warps=warps, num_stages=stages)  # fmt: skip
 

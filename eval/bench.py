@@ -3,10 +3,15 @@
     python eval/bench.py loader     tokens/s that one core prepares, beside a nanoGPT-style sampler
     python eval/bench.py step       training tokens/s, beside a nanoGPT-style loop of the same shape
     python eval/bench.py memory     GPU memory of the presets, computed, and the largest micro_batch that fits
+    python eval/bench.py kernels --aot    the attention kernels compiled, without a GPU, for every architecture
 """
 
+import importlib.metadata
+import itertools
 import platform
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +23,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import model
 from data.loader import Batches, TokenStream
 from data.tokenizer import Tokenizer
 from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
@@ -191,10 +197,69 @@ def bench_memory(vocab_size=128_256, sizes=(24, 40, 80, 141)):
                   + "".join(f"{n or '-':>9}" for n in fits))  # fmt: skip
 
 
-BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory}
+# ----------------------------------------------------------------------------
+# Attention kernels, compiled without a GPU
+
+# Shared memory of one program in bytes, and the matrix instruction to look for.
+ARCHITECTURES = {80: (166_912, "mma.sync"), 86: (101_376, "mma.sync"), 89: (101_376, "mma.sync"), 90: (232_448, "wgmma.mma_async"),
+                 100: (232_448, "tcgen05.mma|mma.sync"), 120: (101_376, "mma.sync"), "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma")}  # fmt: skip
+
+KERNELS = ("forward", "dq", "dkv")
+
+
+def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
+    """Compile a row of the launch table: its registers, stack bytes (a spill is more than 16), shared bytes, matrix instructions."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = getattr(model, which + "_kernel")
+    constants = model.settings(which, architecture, H, H_kv, D, dtype, causal, documents)
+    row = [constants[name] for name in ("QUERIES", "KEYS", "num_warps", "num_stages")]
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+    constants |= {} if documents else {"doc_start": None, "doc_end": None}
+    types = {"lse": "*fp32", "delta": "*fp32", "doc_start": "*i32", "doc_end": "*i32", "T": "i32"}
+    tensor = "*" + {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+    signature = {name: "constexpr" if name in constants else "i32" if name[1:2] == "_" and name != "d_out" else types.get(name, tensor)
+                 for name in kernel.arg_names}  # fmt: skip
+    divisible = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name not in constants and name != "T"}
+    cuda = isinstance(architecture, int)
+    target = GPUTarget("cuda", architecture, 32) if cuda else GPUTarget("hip", architecture, 64)
+    compiled = triton.compile(ASTSource(kernel, signature, constants, divisible), target=target, options=options)
+    result = dict(zip(("queries", "keys", "warps", "stages"), row), shared=compiled.metadata.shared)
+    assembly = compiled.asm["ptx" if cuda else "amdgcn"]
+    result["matrix"] = len(re.findall(ARCHITECTURES[architecture][1], assembly))
+    if cuda:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            Path(file.name).write_bytes(compiled.asm["cubin"])
+            tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+            usage = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+        result["registers"], result["stack"] = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
+    else:
+        result["registers"], result["stack"] = (int(re.search(rf"{word}:\s+(\d+)", assembly)[1])
+                                                for word in (".vgpr_count", ".private_segment_fixed_size"))  # fmt: skip
+    return result
+
+
+def bench_kernels_aot():
+    """Every row of the launch table in bf16, and the fp32 rows for one architecture; the worst of both masks and documents or none."""
+    print(f"Triton {importlib.metadata.version('triton')}; the largest of four variants: full and causal, documents and none")
+    print(f"{'':<9}{'D':>4}{'kernel':>9}{'tile':>10}{'warps':>6}{'stages':>7}{'registers':>10}{'stack':>6}{'shared':>8}{'matrix':>7}")
+    bf16, fp32 = torch.bfloat16, torch.float32
+    for architecture, dtype in [*((a, bf16) for a in ARCHITECTURES), (90, fp32)]:
+        for D in (32, 64, 96, 128):
+            for which in KERNELS:
+                found = [compile_kernel(which, architecture, D, dtype, *flags) for flags in itertools.product((False, True), repeat=2)]
+                r = {key: max(f[key] for f in found) for key in found[0]} | {"matrix": min(f["matrix"] for f in found)}
+                print(f"{architecture!s:<9}{D:>4}{which:>9}{'{queries}x{keys}'.format(**r):>10}{r['warps']:>6}{r['stages']:>7}"
+                      f"{r['registers']:>10}{r['stack']:>6}{r['shared']:>8}{r['matrix']:>7}{'  fp32' * (dtype == fp32)}")  # fmt: skip
+
+
+BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in BENCHMARKS:
+    name = " ".join(sys.argv[1:])
+    if name not in BENCHMARKS:
         sys.exit(__doc__.strip())
     print(hardware())
-    BENCHMARKS[sys.argv[1]]()
+    BENCHMARKS[name]()
