@@ -599,7 +599,8 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
     values = tile(v + b * v_b + g * v_h, t0, v_t, T, KEYS, D, WIDTH, True)
     acc_k, acc_v = tl.zeros([KEYS, WIDTH], tl.float32), tl.zeros([KEYS, WIDTH], tl.float32)
 
-    for h in range(g * GROUP, g * GROUP + GROUP):
+    for i in range(GROUP):
+        h = g * GROUP + i
         head_q, head_do, statistics = q + b * q_b + h * q_h, d_out + b * o_b + h * o_h, (b * H + h) * T
         for m in range(lo, hi, QUERIES):
             t = m + tl.arange(0, QUERIES)
@@ -622,12 +623,18 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
 # Launch settings: (architecture, head dim) -> for the forward, dQ and dK/dV kernels in turn,
 # (queries in a tile, keys in a tile, warps, stages). Unlisted architectures, and the interpreter, use None's.
 LAUNCH = {
-    (None, 32): ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)),
-    (None, 64): ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)),
-    (None, 128): ((64, 64, 4, 2), (64, 32, 4, 2), (32, 64, 4, 2)),
-    ("fp32", 32): ((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
-    ("fp32", 64): ((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
-    ("fp32", 128): ((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
+    (90, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (90, 128): ((128, 128, 8, 2), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (100, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 64, 8, 2)),
+    (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (64, 64, 8, 2)),
+    ("fp32", 32): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
+    ("fp32", 64): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
+    ("fp32", 128): ((32, 32, 8, 1), (16, 16, 8, 1), (16, 32, 8, 1)),
 }
 
 

@@ -106,22 +106,22 @@ def test_kernels_equal_the_formula_grid(causal, T, D, H, H_kv, length, dtype):
 
 
 @both_masks
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("packed, d_strides, length", [(True, "plain", None), (True, "transposed", 31), (False, "expanded", 64)])
+@pytest.mark.parametrize("dtype, packed, d_strides, length", [
+    (torch.float16, True, "plain", None), (torch.float16, True, "transposed", 31), (torch.float32, False, "expanded", 64)])  # fmt: skip
 def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, length):
-    check(2, 70, 4, 2, 32, dtype, causal, length, 0, 3, packed, d_strides)
+    check(2, 66, 4, 2, 32, dtype, causal, length, 0, 3, packed, d_strides)
 
 
 # Tiles of the table's larger rows; without documents, and with bounds in the middle of a tile.
-@pytest.mark.parametrize("causal, length", [(True, None), (False, 100), (True, 40)])
-@pytest.mark.parametrize("row", [(128, 64, 8, 2), (64, 128, 8, 2), (32, 128, 4, 1), (128, 32, 4, 1)])
+@pytest.mark.parametrize("causal, length, row", [
+    (True, None, (128, 64, 8, 2)), (True, 40, (128, 64, 8, 2)), (False, 100, (64, 128, 8, 2)), (True, None, (64, 128, 8, 2)),
+    (True, 100, (32, 128, 4, 1)), (False, None, (128, 32, 4, 1))])  # fmt: skip
 def test_tiles_need_not_be_square(monkeypatch, causal, length, row):
     monkeypatch.setattr(model, "LAUNCH", {(None, 32): (row, row, row)})
     check(1, 197, 2, 1, 32, torch.float16, causal, length, 3 if length else 0)
 
 
-@both_masks
-@pytest.mark.parametrize("length", [None, 20])
+@pytest.mark.parametrize("causal, length", [(True, None), (False, 20)])
 def test_two_runs_are_bitwise_equal(causal, length):
     q, k, v = inputs(1, 70, 2, 1, 32, torch.float16)
     bounds = documents(1, 70, length, 4) if length else (None, None)
@@ -162,8 +162,7 @@ def test_reversing_the_sequence_reverses_full_attention():
 # The operator in PyTorch
 
 
-@both_masks
-@pytest.mark.parametrize("length", [None, 5])
+@pytest.mark.parametrize("causal, length", [(True, 5), (False, None)])
 def test_opcheck(causal, length):
     q, k, v = (x.requires_grad_() for x in inputs(1, 9, 2, 1, 32, torch.float32, packed=True))
     bounds = documents(1, 9, length, 2) if length else (None, None)
