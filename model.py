@@ -407,9 +407,9 @@ class PretrainingLoss(nn.Module):
 # walks over the keys of a tile of queries (dQ, delta), one over the queries of a tile of
 # keys (dK, dV). They compute S and dP twice: 7 matrix products for 5, and bitwise repeatable.
 #
-# Three rules of precision. The scale goes, times log2(e), into the multiply-add that comes
-# before exp2, where it is exact, never into a 16-bit q or k, where it would be rounded.
-# All sums are fp32. A computed tile is never transposed on its way into a product (for
+# Three rules. The scale goes, times log2(e), into the fp32 multiply-add that comes before
+# exp2, where it is free, and never into a 16-bit q or k: rounding those once more costs 4 to
+# 9 times the error of the gradients. All sums are fp32. And a computed tile is never transposed on its way into a product (for
 # Hopper some compilers get that wrong): dK and dV start from Sᵀ = K Qᵀ instead.
 
 try:
@@ -629,6 +629,9 @@ LAUNCH = {
     (100, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 64, 8, 2)),
+    ("gfx9", 32): ((128, 64, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2)),
+    ("gfx9", 64): ((128, 64, 8, 2), (128, 64, 8, 2), (32, 64, 4, 2)),
+    ("gfx9", 128): ((64, 32, 4, 2), (64, 32, 8, 2), (32, 64, 4, 2)),
     (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (64, 128, 8, 2)),
     (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (64, 64, 8, 2)),
@@ -640,11 +643,11 @@ LAUNCH = {
 
 @lru_cache
 def architecture(device):
-    """90 for an H100 or H200, 80 for an A100, "gfx942" for an MI300; None for a CPU."""
+    """90 for an H100 or H200, 80 for an A100, "gfx9" for AMD's CDNA; None for a CPU."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
-    return properties.gcnArchName.split(":")[0] if torch.version.hip else 10 * properties.major + properties.minor
+    return properties.gcnArchName[:4] if torch.version.hip else 10 * properties.major + properties.minor
 
 
 def settings(which, architecture, H, H_kv, D, dtype, causal, documents):

@@ -214,7 +214,8 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     from triton.compiler import ASTSource
 
     kernel = getattr(model, which + "_kernel")
-    constants = model.settings(which, architecture, H, H_kv, D, dtype, causal, documents)
+    cuda = isinstance(architecture, int)
+    constants = model.settings(which, architecture if cuda else architecture[:4], H, H_kv, D, dtype, causal, documents)
     row = [constants[name] for name in ("QUERIES", "KEYS", "num_warps", "num_stages")]
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
     constants |= {} if documents else {"doc_start": None, "doc_end": None}
@@ -223,7 +224,6 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     signature = {name: "constexpr" if name in constants else "i32" if name[1:2] == "_" and name != "d_out" else types.get(name, tensor)
                  for name in kernel.arg_names}  # fmt: skip
     divisible = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name not in constants and name != "T"}
-    cuda = isinstance(architecture, int)
     target = GPUTarget("cuda", architecture, 32) if cuda else GPUTarget("hip", architecture, 64)
     compiled = triton.compile(ASTSource(kernel, signature, constants, divisible), target=target, options=options)
     result = dict(zip(("queries", "keys", "warps", "stages"), row), shared=compiled.metadata.shared)
@@ -247,7 +247,7 @@ def bench_kernels_aot():
     print(f"{'':<9}{'D':>4}{'kernel':>9}{'tile':>10}{'warps':>6}{'stages':>7}{'registers':>10}{'stack':>6}{'shared':>8}{'matrix':>7}")
     bf16, fp32 = torch.bfloat16, torch.float32
     for architecture, dtype in [*((a, bf16) for a in ARCHITECTURES), (90, fp32)]:
-        for D in (32, 64, 96, 128):
+        for D in (32, 64, 128):
             for which in KERNELS:
                 found = [compile_kernel(which, architecture, D, dtype, *flags) for flags in itertools.product((False, True), repeat=2)]
                 r = {key: max(f[key] for f in found) for key in found[0]} | {"matrix": min(f["matrix"] for f in found)}

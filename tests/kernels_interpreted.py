@@ -100,8 +100,8 @@ def test_kernels_equal_the_formula(causal, T, H, H_kv, D, dtype, length, padding
 @pytest.mark.parametrize("T", [1, 2, 63, 64, 65, 127, 129, 200])
 @pytest.mark.parametrize("D, H, H_kv", [(32, 6, 1), (64, 3, 1), (64, 4, 2), (96, 2, 2), (128, 2, 1)])
 @pytest.mark.parametrize("length", [None, 1, 63, 64, 65, 200])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_kernels_equal_the_formula_grid(causal, T, D, H, H_kv, length, dtype):
+def test_kernels_equal_the_formula_grid(causal, T, D, H, H_kv, length):
+    dtype = torch.float32 if (T + (length or 0)) % 2 else torch.float16
     check(2 if T < 100 else 1, T, H, H_kv, D, dtype, causal, length, padding=T // 5 if length else 0)
 
 
