@@ -495,20 +495,6 @@ def scores(rows, columns, c, first, last, FIRST: tl.constexpr, LAST: tl.constexp
 
 
 @jit
-def forward_step(q, k, v, k_t, v_t, n, first, last, acc, total, top, T, KEYS: tl.constexpr,
-                 D: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr, DOCUMENTS: tl.constexpr):  # fmt: skip
-    """Take the keys n .. n + KEYS into the running sums of a tile of queries."""
-    SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5  # log2(e) / sqrt(D)
-    s = scores(q, tile(k, n, k_t, T, KEYS, D, WIDTH, MASKED), n, first, last, MASKED and DOCUMENTS, MASKED)
-    higher = tl.maximum(top, tl.max(s, 1) * SCALE)
-    p = tl.exp2(tl.fma(s, SCALE, -higher[:, None]))
-    shrink = tl.exp2(top - higher)
-    values = tile(v, n, v_t, T, KEYS, D, WIDTH, MASKED)
-    acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
-    return acc, total * shrink + tl.sum(p, 1), higher
-
-
-@jit
 def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
                    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
                    DOCUMENTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
@@ -517,6 +503,7 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     Grid (H, tiles, B): the heads of a group run side by side and share their keys in the
     cache, and all heads of a row come before the next row.
     """
+    SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5  # log2(e) / sqrt(D)
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
     t0 = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES  # from the end: if causal, the longest first
     k += b * k_b + h // GROUP * k_h
@@ -537,10 +524,21 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
     acc, total = tl.zeros([QUERIES, WIDTH], tl.float32), tl.zeros([QUERIES], tl.float32)
     top = tl.full([QUERIES], -1e30, tl.float32)  # finite, so that a row that sees nothing makes no inf - inf
-    for n in range(lo, full, KEYS):
-        acc, total, top = forward_step(queries, k, v, k_t, v_t, n, first, last, acc, total, top, T, KEYS, D, WIDTH, False, DOCUMENTS)
-    for n in range(full, hi, KEYS):
-        acc, total, top = forward_step(queries, k, v, k_t, v_t, n, first, last, acc, total, top, T, KEYS, D, WIDTH, True, DOCUMENTS)
+    for masked in tl.static_range(2):  # two loops, written once
+        if masked:
+            begin, end = full, hi
+        else:
+            begin, end = lo, full
+        for n in range(begin, end, KEYS):
+            keys = tile(k, n, k_t, T, KEYS, D, WIDTH, masked)
+            s = scores(queries, keys, n, first, last, masked and DOCUMENTS, masked)  # (QUERIES, KEYS)
+            higher = tl.maximum(top, tl.max(s, 1) * SCALE)
+            p = tl.exp2(tl.fma(s, SCALE, -higher[:, None]))
+            shrink = tl.exp2(top - higher)
+            values = tile(v, n, v_t, T, KEYS, D, WIDTH, masked)
+            acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
+            total = total * shrink + tl.sum(p, 1)
+            top = higher
 
     sees = first < last
     acc *= tl.where(sees, 1 / total, 0)[:, None]
@@ -629,9 +627,9 @@ LAUNCH = {
     (100, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 64, 8, 2)),
-    ("gfx9", 32): ((128, 64, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2)),
-    ("gfx9", 64): ((128, 64, 8, 2), (128, 64, 8, 2), (32, 64, 4, 2)),
-    ("gfx9", 128): ((64, 32, 4, 2), (64, 32, 8, 2), (32, 64, 4, 2)),
+    ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
+    ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
+    ("gfx9", 128): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 1)),
     (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (64, 128, 8, 2)),
     (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (64, 64, 8, 2)),
