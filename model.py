@@ -618,8 +618,11 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
     put(dv + own, t0, acc_v, H // GROUP * D, T, KEYS, D, WIDTH)
 
 
-# Launch settings: (architecture, head dim) -> for the forward, dQ and dK/dV kernels in turn,
-# (queries in a tile, keys in a tile, warps, stages). Unlisted architectures, and the interpreter, use None's.
+KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
+
+# Launch settings: (architecture, head dim) -> for the three kernels in turn, (queries in a tile, keys in a tile,
+# warps, stages). Architectures that are not listed, and the interpreter, take None's. Chosen as the largest tiles
+# that compile without spilling registers: `python eval/bench.py kernels --aot`.
 LAUNCH = {
     (90, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
@@ -648,27 +651,27 @@ def architecture(device):
     return properties.gcnArchName[:4] if torch.version.hip else 10 * properties.major + properties.minor
 
 
-def settings(which, architecture, H, H_kv, D, dtype, causal, documents):
+def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     """What a kernel is compiled with: its constants and launch settings, as keyword arguments."""
     WIDTH = max(32, triton.next_power_of_2(D))
     if dtype == torch.float32:
         architecture = "fp32"
     rows = LAUNCH[(architecture if (architecture, WIDTH) in LAUNCH else None), WIDTH]
-    queries, keys, warps, stages = rows[("forward", "dq", "dkv").index(which)]
+    queries, keys, warps, stages = rows[list(KERNELS).index(which)]
     return dict(H=H, GROUP=H // H_kv, D=D, WIDTH=WIDTH, CAUSAL=causal, DOCUMENTS=documents, QUERIES=queries, KEYS=keys,
                 num_warps=warps, num_stages=stages)  # fmt: skip
 
 
-def run(kernel, which, q, k, v, causal, doc_start, doc_end, tensors, strided):
-    """Launch a kernel: `tensors` first, then bounds, T, the first three strides of `strided`, and the settings."""
+def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
+    """Run a kernel on `tensors`, followed by the bounds, T, the first three strides of `strided`, and its settings."""
     (B, T, H, D), H_kv = q.shape, k.shape[2]
-    own = settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, doc_start is not None)
+    own = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, doc_start is not None)
     grid = (H_kv, triton.cdiv(T, own["KEYS"]), B) if which == "dkv" else (H, triton.cdiv(T, own["QUERIES"]), B)
     if doc_start is not None:
         doc_start, doc_end = doc_start.contiguous(), doc_end.contiguous()
     strides = [stride for x in strided for stride in x.stride()[:3]]
     with torch.cuda.device_of(q):
-        kernel[grid](*tensors, doc_start, doc_end, T, *strides, **own)
+        KERNELS[which][grid](*tensors, doc_start, doc_end, T, *strides, **own)
 
 
 def unit_stride(*tensors):
@@ -688,7 +691,7 @@ def fused_attention(
     q, k, v = unit_stride(q, k, v)
     B, T, H, D = q.shape
     out, lse = q.new_empty(B, T, H, D), q.new_empty(B, H, T, dtype=torch.float32)
-    run(forward_kernel, "forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
+    launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
     return out, lse
 
 
@@ -701,8 +704,8 @@ def fused_attention_backward(
     q, k, v, d_out = unit_stride(q, k, v, d_out)
     dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
     rest = q, k, v, causal, doc_start, doc_end
-    run(dq_kernel, "dq", *rest, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))
-    run(dkv_kernel, "dkv", *rest, (q, k, v, lse, d_out, delta, dk, dv), (q, k, v, d_out))
+    launch("dq", *rest, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))
+    launch("dkv", *rest, (q, k, v, lse, d_out, delta, dk, dv), (q, k, v, d_out))
     return dq, dk, dv
 
 

@@ -204,18 +204,16 @@ def bench_memory(vocab_size=128_256, sizes=(24, 40, 80, 141)):
 ARCHITECTURES = {80: (166_912, "mma.sync"), 86: (101_376, "mma.sync"), 89: (101_376, "mma.sync"), 90: (232_448, "wgmma.mma_async"),
                  100: (232_448, "tcgen05.mma|mma.sync"), 120: (101_376, "mma.sync"), "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma")}  # fmt: skip
 
-KERNELS = ("forward", "dq", "dkv")
-
 
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
-    """Compile a row of the launch table: its registers, stack bytes (a spill is more than 16), shared bytes, matrix instructions."""
+    """A row of the launch table compiled: registers, stack in bytes (above 16 is a spill), shared bytes, matrix instructions."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel = getattr(model, which + "_kernel")
+    kernel = model.KERNELS[which]
     cuda = isinstance(architecture, int)
-    constants = model.settings(which, architecture if cuda else architecture[:4], H, H_kv, D, dtype, causal, documents)
+    constants = model.launch_settings(which, architecture if cuda else architecture[:4], H, H_kv, D, dtype, causal, documents)
     row = [constants[name] for name in ("QUERIES", "KEYS", "num_warps", "num_stages")]
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
     constants |= {} if documents else {"doc_start": None, "doc_end": None}
@@ -242,13 +240,13 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
 
 
 def bench_kernels_aot():
-    """Every row of the launch table in bf16, and the fp32 rows for one architecture; the worst of both masks and documents or none."""
-    print(f"Triton {importlib.metadata.version('triton')}; the largest of four variants: full and causal, documents and none")
+    """Every row of the launch table in bf16, and the fp32 rows for one architecture; about ten minutes."""
+    print(f"Triton {importlib.metadata.version('triton')}; the worst of four: full and causal, without and with documents")
     print(f"{'':<9}{'D':>4}{'kernel':>9}{'tile':>10}{'warps':>6}{'stages':>7}{'registers':>10}{'stack':>6}{'shared':>8}{'matrix':>7}")
     bf16, fp32 = torch.bfloat16, torch.float32
     for architecture, dtype in [*((a, bf16) for a in ARCHITECTURES), (90, fp32)]:
         for D in (32, 64, 128):
-            for which in KERNELS:
+            for which in model.KERNELS:
                 found = [compile_kernel(which, architecture, D, dtype, *flags) for flags in itertools.product((False, True), repeat=2)]
                 r = {key: max(f[key] for f in found) for key in found[0]} | {"matrix": min(f["matrix"] for f in found)}
                 print(f"{architecture!s:<9}{D:>4}{which:>9}{'{queries}x{keys}'.format(**r):>10}{r['warps']:>6}{r['stages']:>7}"

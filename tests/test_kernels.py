@@ -1,5 +1,6 @@
 """The fused attention kernels: interpreted on the CPU, compiled for every architecture, and run on a GPU if there is one."""
 
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -28,9 +29,15 @@ def pytest_process(file, marked, **environment):
 both_parts = pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 
 
+def version(package):
+    return tuple(int(n) for n in importlib.metadata.version(package).split(".")[:2])
+
+
 @needs_triton
 @both_parts
 def test_interpreted(marked):
+    if version("triton") < (3, 7) and version("numpy") >= (2, 4):
+        pytest.skip("this Triton's interpreter does not work with this NumPy: triton >= 3.7 or numpy < 2.4 is needed")
     pytest_process("kernels_interpreted.py", marked, TRITON_INTERPRET="1")
 
 
