@@ -409,8 +409,9 @@ class PretrainingLoss(nn.Module):
 #
 # Three rules. The scale goes, times log2(e), into the fp32 multiply-add that comes before
 # exp2, where it is free, and never into a 16-bit q or k: rounding those once more costs 4 to
-# 9 times the error of the gradients. All sums are fp32. And a computed tile is never transposed on its way into a product (for
-# Hopper some compilers get that wrong): dK and dV start from Sᵀ = K Qᵀ instead.
+# 9 times the error of the gradients. All sums are fp32. A computed tile is never transposed
+# on its way into a product, which some compilers get wrong for Hopper: dK and dV start from
+# Sᵀ = K Qᵀ instead.
 
 try:
     import triton
@@ -447,7 +448,8 @@ def put(x, row, values, stride, T, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: t
 
 
 @jit
-def partners(doc_start, doc_end, b, t0, T, ROWS: tl.constexpr, CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr, OF_KEYS: tl.constexpr):
+def partners(doc_start, doc_end, b, t0, T, ROWS: tl.constexpr, CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,
+             OF_KEYS: tl.constexpr):  # fmt: skip
     """Where the masks differ. Whom tokens t0 .. t0 + ROWS meet: (first, last, lo, hi).
 
     The keys that a query sees are an interval [first, last), and so are the queries that
@@ -685,8 +687,9 @@ def unit_stride(*tensors):
 
 @torch.library.custom_op("nanoencoder::attention", mutates_args=())
 def fused_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
+    doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """As `attention`. Returns out (B, T, H, D) and the log-sum-exp of each row of scores, base 2, fp32 (B, H, T)."""
     q, k, v = unit_stride(q, k, v)
     B, T, H, D = q.shape

@@ -201,12 +201,14 @@ def bench_memory(vocab_size=128_256, sizes=(24, 40, 80, 141)):
 # Attention kernels, compiled without a GPU
 
 # Shared memory of one program in bytes, and the matrix instruction to look for.
-ARCHITECTURES = {80: (166_912, "mma.sync"), 86: (101_376, "mma.sync"), 89: (101_376, "mma.sync"), 90: (232_448, "wgmma.mma_async"),
-                 100: (232_448, "tcgen05.mma|mma.sync"), 120: (101_376, "mma.sync"), "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma")}  # fmt: skip
+ARCHITECTURES = {80: (166_912, "mma.sync"), 86: (101_376, "mma.sync"), 89: (101_376, "mma.sync"),
+                 90: (232_448, "wgmma.mma_async"), 100: (232_448, "tcgen05.mma"), 120: (101_376, "mma.sync"),
+                 "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma")}  # fmt: skip
 
 
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
-    """A row of the launch table compiled: registers, stack in bytes (above 16 is a spill), shared bytes, matrix instructions."""
+    """A row of the launch table compiled: registers, bytes of stack (a spill is more than 16) and of shared memory,
+    and how many matrix instructions."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -219,11 +221,13 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     constants |= {} if documents else {"doc_start": None, "doc_end": None}
     types = {"lse": "*fp32", "delta": "*fp32", "doc_start": "*i32", "doc_end": "*i32", "T": "i32"}
     tensor = "*" + {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
-    signature = {name: "constexpr" if name in constants else "i32" if name[1:2] == "_" and name != "d_out" else types.get(name, tensor)
-                 for name in kernel.arg_names}  # fmt: skip
-    divisible = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name not in constants and name != "T"}
+    strides = [name for name in kernel.arg_names if name[1:] in ("_b", "_t", "_h")]
+    types |= dict.fromkeys(strides, "i32") | dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, tensor) for name in kernel.arg_names}
+    divisible = [i for i, name in enumerate(kernel.arg_names) if name != "T" and name not in constants]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in divisible}  # what a launch finds out by itself
     target = GPUTarget("cuda", architecture, 32) if cuda else GPUTarget("hip", architecture, 64)
-    compiled = triton.compile(ASTSource(kernel, signature, constants, divisible), target=target, options=options)
+    compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
     result = dict(zip(("queries", "keys", "warps", "stages"), row), shared=compiled.metadata.shared)
     assembly = compiled.asm["ptx" if cuda else "amdgcn"]
     result["matrix"] = len(re.findall(ARCHITECTURES[architecture][1], assembly))
@@ -231,7 +235,8 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             Path(file.name).write_bytes(compiled.asm["cubin"])
             tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-            usage = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+            command = [tool, "--dump-resource-usage", file.name]
+            usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         result["registers"], result["stack"] = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
     else:
         result["registers"], result["stack"] = (int(re.search(rf"{word}:\s+(\d+)", assembly)[1])
@@ -242,15 +247,15 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
 def bench_kernels_aot():
     """Every row of the launch table in bf16, and the fp32 rows for one architecture; about ten minutes."""
     print(f"Triton {importlib.metadata.version('triton')}; the worst of four: full and causal, without and with documents")
-    print(f"{'':<9}{'D':>4}{'kernel':>9}{'tile':>10}{'warps':>6}{'stages':>7}{'registers':>10}{'stack':>6}{'shared':>8}{'matrix':>7}")
-    bf16, fp32 = torch.bfloat16, torch.float32
-    for architecture, dtype in [*((a, bf16) for a in ARCHITECTURES), (90, fp32)]:
-        for D in (32, 64, 128):
-            for which in model.KERNELS:
-                found = [compile_kernel(which, architecture, D, dtype, *flags) for flags in itertools.product((False, True), repeat=2)]
-                r = {key: max(f[key] for f in found) for key in found[0]} | {"matrix": min(f["matrix"] for f in found)}
-                print(f"{architecture!s:<9}{D:>4}{which:>9}{'{queries}x{keys}'.format(**r):>10}{r['warps']:>6}{r['stages']:>7}"
-                      f"{r['registers']:>10}{r['stack']:>6}{r['shared']:>8}{r['matrix']:>7}{'  fp32' * (dtype == fp32)}")  # fmt: skip
+    columns = ("queries", "keys", "warps", "stages", "registers", "stack", "shared", "matrix")
+    print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in columns))
+    variants = list(itertools.product((False, True), repeat=2))  # causal, documents
+    for architecture, dtype in [*((a, torch.bfloat16) for a in ARCHITECTURES), (90, torch.float32)]:
+        for D, which in itertools.product((32, 64, 128), model.KERNELS):
+            found = [compile_kernel(which, architecture, D, dtype, *variant) for variant in variants]
+            worst = {name: (min if name == "matrix" else max)(f[name] for f in found) for name in columns}
+            print(f"{architecture!s:<8}{D:>4}{which:>9}" + "".join(f"{worst[name]:>10}" for name in columns)
+                  + "  fp32" * (dtype == torch.float32))  # fmt: skip
 
 
 BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory, "kernels --aot": bench_kernels_aot}

@@ -11,9 +11,10 @@ from model import KERNELS
 
 # By default every architecture, head dim, kernel, mask and dtype is met, but not in every combination.
 CROSS_SECTION = [
-    (90, 64, "forward", True, False), (90, 64, "forward", False, True), (90, 64, "dq", True, True), (90, 64, "dkv", True, False),
-    (90, 128, "forward", True, True), (90, 128, "dkv", False, True), (80, 64, "dkv", True, True), (80, 128, "forward", True, True),
-    (86, 64, "dq", False, False), (89, 96, "dkv", True, False), (100, 64, "forward", True, True), (120, 32, "forward", False, True),
+    (90, 64, "forward", True, False), (90, 64, "forward", False, True), (90, 64, "dq", True, True),
+    (90, 64, "dkv", True, False), (90, 128, "forward", True, True), (90, 128, "dkv", False, True),
+    (80, 64, "dkv", True, True), (80, 128, "forward", True, True), (86, 64, "dq", False, False),
+    (89, 96, "dkv", True, False), (100, 64, "forward", True, True), (120, 32, "forward", False, True),
     ("gfx90a", 64, "dq", True, False), ("gfx942", 64, "forward", True, True),
 ]  # fmt: skip
 GRID = itertools.product(ARCHITECTURES, (32, 64, 96, 128), KERNELS, (False, True), (False, True))

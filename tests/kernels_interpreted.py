@@ -107,7 +107,8 @@ def test_kernels_equal_the_formula_grid(causal, T, D, H, H_kv, length):
 
 @both_masks
 @pytest.mark.parametrize("dtype, packed, d_strides, length", [
-    (torch.float16, True, "plain", None), (torch.float16, True, "transposed", 31), (torch.float32, False, "expanded", 64)])  # fmt: skip
+    (torch.float16, True, "plain", None), (torch.float16, True, "transposed", 31),
+    (torch.float32, False, "expanded", 64)])  # fmt: skip
 def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, length):
     check(2, 66, 4, 2, 32, dtype, causal, length, 0, 3, packed, d_strides)
 
@@ -174,7 +175,7 @@ def test_opcheck(causal, length):
 CONFIG = ModelConfig(vocab_size=97, n_layer=2, n_head=2, n_kv_head=1, d_model=64, d_ff=48, seq_len=40)
 
 
-def whole_model(monkeypatch, backend, causal, bounds, compiled=False):
+def whole_model(monkeypatch, backend, causal, bounds, compiled=False, wrap=lambda module: module):
     """The loss of a small Transformer and all its gradients, with attention by this backend."""
     monkeypatch.setattr(model, "attention", partial(attention, backend=backend))
     torch.manual_seed(0)
@@ -187,7 +188,7 @@ def whole_model(monkeypatch, backend, causal, bounds, compiled=False):
     tokens = torch.randint(0, 97, (2, 40))
     batch = {"tokens": tokens, "positions": torch.arange(80), "targets": tokens.flatten()}
     batch |= dict(zip(("doc_start", "doc_end"), bounds)) if bounds[0] is not None else {}
-    loss, _ = PretrainingLoss(transformer)(batch, causal)
+    loss, _ = wrap(PretrainingLoss(transformer))(batch, causal)
     loss.backward()
     return [loss.detach(), *(p.grad for p in transformer.parameters())]
 
@@ -206,5 +207,19 @@ def test_a_whole_model_has_the_gradients_of_the_reference(monkeypatch, causal, l
 def test_compiled_equals_eager(monkeypatch, causal, length):
     bounds = documents(2, 40, length, 3) if length else (None, None)
     got, wanted = (whole_model(monkeypatch, "triton", causal, bounds, compiled) for compiled in (True, False))
+    for g, w in zip(got, wanted):
+        assert (g - w).norm() <= 1e-5 * w.norm()
+
+
+@pytest.mark.parametrize("order", ["ddp(compile)", pytest.param("compile(ddp)", marks=pytest.mark.slow)])
+def test_under_ddp_and_compile(monkeypatch, tmp_path, order):
+    wanted = whole_model(monkeypatch, "reference", True, (None, None))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        compiled, ddp = partial(torch.compile, backend="aot_eager"), torch.nn.parallel.DistributedDataParallel
+        wrap = (lambda m: ddp(compiled(m))) if order == "ddp(compile)" else (lambda m: compiled(ddp(m)))
+        got = whole_model(monkeypatch, "triton", True, (None, None), wrap=wrap)
+    finally:
+        torch.distributed.destroy_process_group()
     for g, w in zip(got, wanted):
         assert (g - w).norm() <= 1e-5 * w.norm()

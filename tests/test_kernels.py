@@ -15,7 +15,7 @@ import model
 from model import attention
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: the kernels' bf16 accuracy and determinism are not tested")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: bf16 accuracy and determinism are not tested")
 
 
 def pytest_process(file, marked, **environment):
