@@ -9,10 +9,14 @@ begin with causal language modelling (CLM), go on with masked language modelling
 The architecture is Llama's (pre-norm RMSNorm, rotary positions, grouped-query
 attention, SwiGLU, no biases, no dropout), which is also EuroBERT's.
 
-Contents, in reading order: ModelConfig, attention, layers, Transformer, loss.
+Contents, in reading order: ModelConfig, attention, layers, Transformer, loss, and the
+fused attention kernels.
 """
 
+from __future__ import annotations  # so that the kernels' annotations need no Triton
+
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn as nn
@@ -86,6 +90,27 @@ def visible(T, causal, doc_start=None, doc_end=None, device=None):
     return see
 
 
+SAID = set()  # what has been printed
+
+
+@torch.compiler.assume_constant_result  # a compiled model runs this while it is traced
+def why_not_triton(device_type, D, dtype):
+    """Why the fused kernels cannot be used here, or an empty string. On a GPU, says so once."""
+    why = ""
+    if triton is None:
+        why = "Triton is not installed"
+    elif D not in (32, 64, 96, 128):
+        why = f"head dim {D} is not 32, 64, 96 or 128"
+    elif dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        why = f"{dtype} is not bfloat16, float16 or float32"
+    elif device_type != "cuda" and not triton.knobs.runtime.interpret:
+        why = f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
+    if why and device_type == "cuda" and why not in SAID:
+        SAID.add(why)
+        print(f"attention: PyTorch's, not the fused kernels: {why}")
+    return why
+
+
 def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     """softmax(q kᵀ / sqrt(D)) v for grouped heads, one mask flag and document bounds.
 
@@ -95,12 +120,19 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     [doc_start[t], doc_end[t]), and only those <= t if causal. A padding token has
     doc_start == doc_end: it sees nothing, nothing sees it, its output and gradients are 0.
 
-    backend: "reference" spells the formula out, in q's dtype. "sdpa" is PyTorch's fused
-    attention, with a dense mask where there are documents. "auto" is "sdpa", but for
+    backend: "triton" is the fused kernels at the end of this file. "sdpa" is PyTorch's fused
+    attention, with a dense mask where there are documents. "reference" spells the formula
+    out, in q's dtype. "auto" is "triton" on a GPU where it can be, else "sdpa", but for
     short 16-bit rows on a CPU, where the plain products were measured 2 to 4 times as fast.
     Returns (B, T, H, D) in q's dtype.
     """
     T, D, group = q.shape[1], q.shape[3], q.shape[2] // k.shape[2]
+    if backend == "auto" and q.is_cuda:
+        backend = "sdpa" if why_not_triton("cuda", D, q.dtype) else "triton"
+    if backend == "triton":
+        if why := why_not_triton(q.device.type, D, q.dtype):
+            raise ValueError(f"attention backend 'triton': {why}")
+        return fused_attention(q, k, v, causal, doc_start, doc_end)[0]
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
@@ -119,7 +151,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     elif backend == "sdpa":
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None)
     else:
-        raise ValueError(f"attention backend {backend!r}: expected 'auto', 'sdpa' or 'reference'")
+        raise ValueError(f"attention backend {backend!r}: expected 'auto', 'triton', 'sdpa' or 'reference'")
     if doc_start is not None:  # a padding token's row of the softmax is meaningless
         out = out.masked_fill((doc_start >= doc_end)[:, None, :, None], 0)
     return out.transpose(1, 2)  # (B, T, H, D)
@@ -350,3 +382,355 @@ class PretrainingLoss(nn.Module):
         for block in self.model.blocks:
             block.compile(dynamic=False, fullgraph=True)
         self.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False, fullgraph=True)
+
+
+# ----------------------------------------------------------------------------
+# Fused attention in Triton: scores exist one tile at a time, in registers.
+#
+# Forward (FlashAttention-2, Dao, 2023). A program holds a tile of queries of one head and
+# walks over the keys. Of each row it keeps the largest score so far, m, the sum l of
+# 2^(score - m), and the sum of 2^(score - m) v; a larger score rescales both sums:
+#
+#     scores in base 2     1, 3 | 2, 5                   (two tiles of two keys)
+#     after the 1st tile   m = 3   l = 2^-2 + 2^0 = 1.25
+#     after the 2nd        m = 5   l = 1.25 * 2^(3 - 5) + 2^-3 + 2^0 = 1.4375
+#     log-sum-exp          5 + log2(1.4375) = log2(2^1 + 2^3 + 2^2 + 2^5) = log2(46)
+#
+# Backward. With S = Q Kᵀ / sqrt(D), P = softmax(S) and dO, the gradient of O = P V:
+#
+#     dV = Pᵀ dO    dP = dO Vᵀ    dS = P * (dP - delta)    dQ = dS K / sqrt(D)    dK = dSᵀ Q / sqrt(D)
+#
+# where delta, (T,), is the row sum of P * dP, which equals that of O * dO. P is not kept:
+# the log-sum-exp of its row gives it back from S in one step. Two kernels share the work,
+# so that each owns the rows it sums and no sum depends on which program came first: one
+# walks over the keys of a tile of queries (dQ, delta), one over the queries of a tile of
+# keys (dK, dV). They compute S and dP twice: 7 matrix products for 5, and bitwise repeatable.
+#
+# Three rules. The scale goes, times log2(e), into the fp32 multiply-add that comes before
+# exp2, where it is free, and never into a 16-bit q or k: rounding those once more costs 4 to
+# 9 times the error of the gradients. All sums are fp32. A computed tile is never transposed
+# on its way into a product, which some compilers get wrong for Hopper: dK and dV start from
+# Sᵀ = K Qᵀ instead.
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no Triton: the kernels below stay plain functions that nobody calls
+    triton = None
+
+
+def jit(function):
+    """triton.jit, where there is Triton; T is not specialised, so a new length does not compile anew."""
+    return triton.jit(do_not_specialize=["T"])(function) if triton else function
+
+
+@jit
+def tile(x, row, stride, T, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CHECK: tl.constexpr):
+    """Rows row .. row + ROWS of one head's (T, D) matrix as (ROWS, WIDTH), zeros outside of it.
+
+    The row's offset is 64-bit and a scalar; those within the tile are 32-bit. WIDTH is D
+    rounded up to a power of two. CHECK=False promises that all rows exist.
+    """
+    r, d = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
+    at = x + tl.cast(row, tl.int64) * stride + (r * stride + d)
+    if WIDTH == D and not CHECK:
+        return tl.load(at)
+    return tl.load(at, mask=(row + r < T) & (d < D), other=0.0)
+
+
+@jit
+def put(x, row, values, stride, T, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr):
+    """The reverse of `tile`, in x's dtype."""
+    r, d = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
+    at = x + tl.cast(row, tl.int64) * stride + (r * stride + d)
+    tl.store(at, values.to(x.dtype.element_ty), mask=(row + r < T) & (d < D))
+
+
+@jit
+def partners(doc_start, doc_end, b, t0, T, ROWS: tl.constexpr, CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,
+             OF_KEYS: tl.constexpr):  # fmt: skip
+    """Where the masks differ. Whom tokens t0 .. t0 + ROWS meet: (first, last, lo, hi).
+
+    The keys that a query sees are an interval [first, last), and so are the queries that
+    see a key, because documents are intervals. [lo, hi) covers those of the whole tile:
+    the bounds of its loop. Two documents and a token of padding, T = 6:
+
+        token              0      1      2      3      4      5
+        document         [0,3)  [0,3)  [0,3)  [3,5)  [3,5)  [0,0)
+        query, causal    [0,1)  [0,2)  [0,3)  [3,4)  [3,5)  [0,0)    a tile of tokens 2 .. 5: lo, hi = 0, 5
+        key, causal      [0,3)  [1,3)  [2,3)  [3,5)  [4,5)  [5,0)    a tile of tokens 2 .. 5: lo, hi = 2, 5
+    """
+    t = t0 + tl.arange(0, ROWS)
+    first, last, lo, hi = tl.zeros_like(t), tl.zeros_like(t) + T, 0, T
+    if DOCUMENTS:
+        first = tl.load(doc_start + b * T + t, mask=t < T, other=0)
+        last = tl.load(doc_end + b * T + t, mask=t < T, other=0)
+    if CAUSAL:  # the one comparison: key <= query, from either side
+        if OF_KEYS:
+            first = tl.maximum(first, t)
+        else:
+            last = tl.minimum(last, t + 1)
+    if DOCUMENTS:  # the loop's bounds; who meets nobody has no say in them
+        lo, hi = tl.min(tl.where(first < last, first, T)), tl.max(tl.where(first < last, last, 0))
+    elif CAUSAL:
+        if OF_KEYS:
+            lo = t0
+        else:
+            hi = tl.minimum(t0 + ROWS, T)
+    return first, last, lo, hi
+
+
+@jit
+def scores(rows, columns, c, first, last, FIRST: tl.constexpr, LAST: tl.constexpr):
+    """rows (R, D) times columns (C, D) transposed: (R, C), -inf where token c + j is not in row i's [first, last).
+
+    FIRST and LAST say which bound there is to check.
+    """
+    s = tl.dot(rows, tl.trans(columns), input_precision="ieee")  # fp32 stays fp32; nothing to 16-bit
+    j = c + tl.arange(0, columns.shape[0])[None, :]
+    if FIRST:
+        s = tl.where(j >= first[:, None], s, -float("inf"))
+    if LAST:
+        s = tl.where(j < last[:, None], s, -float("inf"))
+    return s
+
+
+@jit
+def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
+                   H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+                   DOCUMENTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+    """One tile of queries of one head: out (B, T, H, D) and lse (B, H, T), the log2 of the sum of exp(score).
+
+    Grid (H, tiles, B): the heads of a group run side by side and share their keys in the
+    cache, and all heads of a row come before the next row.
+    """
+    SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5  # log2(e) / sqrt(D)
+    b, h = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
+    t0 = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES  # from the end: if causal, the longest first
+    k += b * k_b + h // GROUP * k_h
+    v += b * v_b + h // GROUP * v_h
+    first, last, lo, hi = partners(doc_start, doc_end, b, t0, T, QUERIES, CAUSAL, DOCUMENTS, False)
+
+    # Keys lo .. full are seen by every query of the tile and need no mask: with documents,
+    # where the tile lies in one.
+    if DOCUMENTS:
+        together = tl.max(tl.where(first < last, first, 0)) == lo
+        shortest = tl.min(tl.where(first < last, last, T))
+        full = tl.where(together, lo + (shortest - lo) // KEYS * KEYS, lo)
+    elif CAUSAL:
+        full = t0 // KEYS * KEYS
+    else:
+        full = T // KEYS * KEYS
+
+    queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
+    acc, total = tl.zeros([QUERIES, WIDTH], tl.float32), tl.zeros([QUERIES], tl.float32)
+    top = tl.full([QUERIES], -1e30, tl.float32)  # finite, so that a row that sees nothing makes no inf - inf
+    for masked in tl.static_range(2):  # two loops, written once
+        if masked:
+            begin, end = full, hi
+        else:
+            begin, end = lo, full
+        for n in range(begin, end, KEYS):
+            keys = tile(k, n, k_t, T, KEYS, D, WIDTH, masked)
+            s = scores(queries, keys, n, first, last, masked and DOCUMENTS, masked)  # (QUERIES, KEYS)
+            higher = tl.maximum(top, tl.max(s, 1) * SCALE)
+            p = tl.exp2(tl.fma(s, SCALE, -higher[:, None]))
+            shrink = tl.exp2(top - higher)
+            values = tile(v, n, v_t, T, KEYS, D, WIDTH, masked)
+            acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
+            total = total * shrink + tl.sum(p, 1)
+            top = higher
+
+    sees = first < last
+    acc *= tl.where(sees, 1 / total, 0)[:, None]
+    put(out + (b * T * H + h) * D, t0, acc, H * D, T, QUERIES, D, WIDTH)
+    t = t0 + tl.arange(0, QUERIES)
+    tl.store(lse + (b * H + h) * T + t, tl.where(sees, top + tl.log2(total), 0), mask=t < T)
+
+
+@jit
+def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
+              q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
+              H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+              DOCUMENTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+    """One tile of queries of one head: dq (B, T, H, D), and delta (B, H, T) for `dkv_kernel`. Grid as forward."""
+    SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5
+    b, h = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
+    t0 = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES
+    t = t0 + tl.arange(0, QUERIES)
+    k += b * k_b + h // GROUP * k_h
+    v += b * v_b + h // GROUP * v_h
+    own = (b * T * H + h) * D  # this head in the contiguous out and dq
+    first, last, lo, hi = partners(doc_start, doc_end, b, t0, T, QUERIES, CAUSAL, DOCUMENTS, False)
+
+    queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
+    d_o = tile(d_out + b * o_b + h * o_h, t0, o_t, T, QUERIES, D, WIDTH, True)
+    o = tile(out + own, t0, H * D, T, QUERIES, D, WIDTH, True)
+    row_lse = tl.load(lse + (b * H + h) * T + t, mask=t < T, other=0.0)
+    row_delta = tl.sum(o.to(tl.float32) * d_o.to(tl.float32), 1)
+    tl.store(delta + (b * H + h) * T + t, row_delta, mask=t < T)
+
+    acc = tl.zeros([QUERIES, WIDTH], tl.float32)
+    for n in range(lo, hi, KEYS):
+        keys = tile(k, n, k_t, T, KEYS, D, WIDTH, True)
+        values = tile(v, n, v_t, T, KEYS, D, WIDTH, True)
+        s = scores(queries, keys, n, first, last, DOCUMENTS, True)
+        p = tl.exp2(tl.fma(s, SCALE, -row_lse[:, None]))  # (QUERIES, KEYS)
+        dp = tl.dot(d_o, tl.trans(values), input_precision="ieee")
+        ds = p * (dp - row_delta[:, None])
+        acc = tl.dot(ds.to(keys.dtype), keys, acc, input_precision="ieee")
+    put(dq + own, t0, acc * D**-0.5, H * D, T, QUERIES, D, WIDTH)
+
+
+@jit
+def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
+               q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
+               H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+               DOCUMENTS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+    """One tile of keys of one key head: dk and dv (B, T, H_kv, D), summed over the group's query heads in order.
+
+    Grid (H_kv, tiles, B), the longest first: if causal, the first keys, which every query sees.
+    """
+    SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5
+    b, g, t0 = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64), tl.program_id(1) * KEYS
+    first, last, lo, hi = partners(doc_start, doc_end, b, t0, T, KEYS, CAUSAL, DOCUMENTS, True)
+    keys = tile(k + b * k_b + g * k_h, t0, k_t, T, KEYS, D, WIDTH, True)
+    values = tile(v + b * v_b + g * v_h, t0, v_t, T, KEYS, D, WIDTH, True)
+    acc_k, acc_v = tl.zeros([KEYS, WIDTH], tl.float32), tl.zeros([KEYS, WIDTH], tl.float32)
+
+    for i in range(GROUP):
+        h = g * GROUP + i
+        head_q, head_do, statistics = q + b * q_b + h * q_h, d_out + b * o_b + h * o_h, (b * H + h) * T
+        for m in range(lo, hi, QUERIES):
+            t = m + tl.arange(0, QUERIES)
+            queries = tile(head_q, m, q_t, T, QUERIES, D, WIDTH, True)
+            d_o = tile(head_do, m, o_t, T, QUERIES, D, WIDTH, True)
+            row_lse = tl.load(lse + statistics + t, mask=t < T, other=0.0)
+            row_delta = tl.load(delta + statistics + t, mask=t < T, other=0.0)
+            s = scores(keys, queries, m, first, last, CAUSAL or DOCUMENTS, DOCUMENTS)  # rows past T are zeros
+            p = tl.exp2(tl.fma(s, SCALE, -row_lse[None, :]))  # (KEYS, QUERIES), as are dp and ds
+            acc_v = tl.dot(p.to(d_o.dtype), d_o, acc_v, input_precision="ieee")
+            dp = tl.dot(values, tl.trans(d_o), input_precision="ieee")
+            ds = p * (dp - row_delta[None, :])
+            acc_k = tl.dot(ds.to(queries.dtype), queries, acc_k, input_precision="ieee")
+
+    own = (b * T * (H // GROUP) + g) * D
+    put(dk + own, t0, acc_k * D**-0.5, H // GROUP * D, T, KEYS, D, WIDTH)
+    put(dv + own, t0, acc_v, H // GROUP * D, T, KEYS, D, WIDTH)
+
+
+KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
+
+# Launch settings: (architecture, head dim) -> for the three kernels in turn, (queries in a tile, keys in a tile,
+# warps, stages). Architectures that are not listed, and the interpreter, take None's. Chosen as the largest tiles
+# that compile without spilling registers: `python eval/bench.py kernels --aot`.
+LAUNCH = {
+    (90, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (100, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 64, 8, 2)),
+    ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
+    ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
+    ("gfx9", 128): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 1)),
+    (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (64, 64, 8, 2)),
+    ("fp32", 32): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
+    ("fp32", 64): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
+    ("fp32", 128): ((32, 32, 8, 1), (16, 16, 8, 1), (16, 32, 8, 1)),
+}
+
+
+@lru_cache
+def architecture(device):
+    """90 for an H100 or H200, 80 for an A100, "gfx9" for AMD's CDNA; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    return properties.gcnArchName[:4] if torch.version.hip else 10 * properties.major + properties.minor
+
+
+def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
+    """What a kernel is compiled with: its constants and launch settings, as keyword arguments."""
+    WIDTH = max(32, triton.next_power_of_2(D))
+    if dtype == torch.float32:
+        architecture = "fp32"
+    rows = LAUNCH[(architecture if (architecture, WIDTH) in LAUNCH else None), WIDTH]
+    queries, keys, warps, stages = rows[list(KERNELS).index(which)]
+    return dict(H=H, GROUP=H // H_kv, D=D, WIDTH=WIDTH, CAUSAL=causal, DOCUMENTS=documents, QUERIES=queries, KEYS=keys,
+                num_warps=warps, num_stages=stages)  # fmt: skip
+
+
+def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
+    """Run a kernel on `tensors`, followed by the bounds, T, the first three strides of `strided`, and its settings."""
+    (B, T, H, D), H_kv = q.shape, k.shape[2]
+    own = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, doc_start is not None)
+    grid = (H_kv, triton.cdiv(T, own["KEYS"]), B) if which == "dkv" else (H, triton.cdiv(T, own["QUERIES"]), B)
+    if doc_start is not None:
+        doc_start, doc_end = doc_start.contiguous(), doc_end.contiguous()
+    strides = [stride for x in strided for stride in x.stride()[:3]]
+    with torch.cuda.device_of(q):
+        KERNELS[which][grid](*tensors, doc_start, doc_end, T, *strides, **own)
+
+
+def unit_stride(*tensors):
+    """The kernels take any strides but in the last dimension, where they want 1."""
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+
+
+# Two operators that torch.compile does not look into: it needs their shapes (register_fake)
+# and the rule of differentiation (register_autograd).
+
+
+@torch.library.custom_op("nanoencoder::attention", mutates_args=())
+def fused_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
+    doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """As `attention`. Returns out (B, T, H, D) and the log-sum-exp of each row of scores, base 2, fp32 (B, H, T)."""
+    q, k, v = unit_stride(q, k, v)
+    B, T, H, D = q.shape
+    out, lse = q.new_empty(B, T, H, D), q.new_empty(B, H, T, dtype=torch.float32)
+    launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
+    return out, lse
+
+
+@torch.library.custom_op("nanoencoder::attention_backward", mutates_args=())
+def fused_attention_backward(
+    d_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    causal: bool, doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The gradients of q, k and v."""
+    q, k, v, d_out = unit_stride(q, k, v, d_out)
+    dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
+    rest = q, k, v, causal, doc_start, doc_end
+    launch("dq", *rest, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))
+    launch("dkv", *rest, (q, k, v, lse, d_out, delta, dk, dv), (q, k, v, d_out))
+    return dq, dk, dv
+
+
+@fused_attention.register_fake
+def _(q, k, v, causal, doc_start, doc_end):
+    B, T, H, D = q.shape
+    return q.new_empty(B, T, H, D), q.new_empty(B, H, T, dtype=torch.float32)
+
+
+@fused_attention_backward.register_fake
+def _(d_out, q, k, v, out, lse, causal, doc_start, doc_end):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def keep_for_backward(ctx, inputs, output):
+    q, k, v, ctx.causal, doc_start, doc_end = inputs
+    ctx.save_for_backward(q, k, v, *output, doc_start, doc_end)
+
+
+def backward(ctx, d_out, d_lse):
+    q, k, v, out, lse, doc_start, doc_end = ctx.saved_tensors
+    dq, dk, dv = fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, doc_start, doc_end)
+    return dq, dk, dv, None, None, None
+
+
+fused_attention.register_autograd(backward, setup_context=keep_for_backward)

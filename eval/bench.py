@@ -3,10 +3,15 @@
     python eval/bench.py loader     tokens/s that one core prepares, beside a nanoGPT-style sampler
     python eval/bench.py step       training tokens/s, beside a nanoGPT-style loop of the same shape
     python eval/bench.py memory     GPU memory of the presets, computed, and the largest micro_batch that fits
+    python eval/bench.py kernels --aot    the attention kernels compiled, without a GPU, for every architecture
 """
 
+import importlib.metadata
+import itertools
 import platform
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +23,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import model
 from data.loader import Batches, TokenStream
 from data.tokenizer import Tokenizer
 from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
@@ -191,10 +197,72 @@ def bench_memory(vocab_size=128_256, sizes=(24, 40, 80, 141)):
                   + "".join(f"{n or '-':>9}" for n in fits))  # fmt: skip
 
 
-BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory}
+# ----------------------------------------------------------------------------
+# Attention kernels, compiled without a GPU
+
+# Shared memory of one program in bytes, and the matrix instruction to look for.
+ARCHITECTURES = {80: (166_912, "mma.sync"), 86: (101_376, "mma.sync"), 89: (101_376, "mma.sync"),
+                 90: (232_448, "wgmma.mma_async"), 100: (232_448, "tcgen05.mma"), 120: (101_376, "mma.sync"),
+                 "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma")}  # fmt: skip
+
+
+def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
+    """A row of the launch table compiled: registers, bytes of stack (a spill is more than 16) and of shared memory,
+    and how many matrix instructions."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = model.KERNELS[which]
+    cuda = isinstance(architecture, int)
+    constants = model.launch_settings(which, architecture if cuda else architecture[:4], H, H_kv, D, dtype, causal, documents)
+    row = [constants[name] for name in ("QUERIES", "KEYS", "num_warps", "num_stages")]
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+    constants |= {} if documents else {"doc_start": None, "doc_end": None}
+    types = {"lse": "*fp32", "delta": "*fp32", "doc_start": "*i32", "doc_end": "*i32", "T": "i32"}
+    tensor = "*" + {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+    strides = [name for name in kernel.arg_names if name[1:] in ("_b", "_t", "_h")]
+    types |= dict.fromkeys(strides, "i32") | dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, tensor) for name in kernel.arg_names}
+    divisible = [i for i, name in enumerate(kernel.arg_names) if name != "T" and name not in constants]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in divisible}  # what a launch finds out by itself
+    target = GPUTarget("cuda", architecture, 32) if cuda else GPUTarget("hip", architecture, 64)
+    compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
+    result = dict(zip(("queries", "keys", "warps", "stages"), row), shared=compiled.metadata.shared)
+    assembly = compiled.asm["ptx" if cuda else "amdgcn"]
+    result["matrix"] = len(re.findall(ARCHITECTURES[architecture][1], assembly))
+    if cuda:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            Path(file.name).write_bytes(compiled.asm["cubin"])
+            tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+            command = [tool, "--dump-resource-usage", file.name]
+            usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        result["registers"], result["stack"] = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
+    else:
+        result["registers"], result["stack"] = (int(re.search(rf"{word}:\s+(\d+)", assembly)[1])
+                                                for word in (".vgpr_count", ".private_segment_fixed_size"))  # fmt: skip
+    return result
+
+
+def bench_kernels_aot():
+    """Every row of the launch table in bf16, and the fp32 rows for one architecture; about ten minutes."""
+    print(f"Triton {importlib.metadata.version('triton')}; the worst of four: full and causal, without and with documents")
+    columns = ("queries", "keys", "warps", "stages", "registers", "stack", "shared", "matrix")
+    print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in columns))
+    variants = list(itertools.product((False, True), repeat=2))  # causal, documents
+    for architecture, dtype in [*((a, torch.bfloat16) for a in ARCHITECTURES), (90, torch.float32)]:
+        for D, which in itertools.product((32, 64, 128), model.KERNELS):
+            found = [compile_kernel(which, architecture, D, dtype, *variant) for variant in variants]
+            worst = {name: (min if name == "matrix" else max)(f[name] for f in found) for name in columns}
+            print(f"{architecture!s:<8}{D:>4}{which:>9}" + "".join(f"{worst[name]:>10}" for name in columns)
+                  + "  fp32" * (dtype == torch.float32))  # fmt: skip
+
+
+BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in BENCHMARKS:
+    name = " ".join(sys.argv[1:])
+    if name not in BENCHMARKS:
         sys.exit(__doc__.strip())
     print(hardware())
-    BENCHMARKS[sys.argv[1]]()
+    BENCHMARKS[name]()

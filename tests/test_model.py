@@ -90,7 +90,7 @@ def test_attention_16_bit_is_near():
 
 def test_attention_names_an_unknown_backend():
     q = torch.zeros(1, 2, 1, 4)
-    with pytest.raises(ValueError, match="'flash'.*expected 'auto', 'sdpa' or 'reference'"):
+    with pytest.raises(ValueError, match="'flash'.*expected 'auto', 'triton', 'sdpa' or 'reference'"):
         attention(q, q, q, True, backend="flash")
 
 

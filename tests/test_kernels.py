@@ -1,0 +1,142 @@
+"""The fused attention kernels: interpreted on the CPU, compiled for every architecture, and run on a GPU if there is one."""
+
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+from test_model import random_documents
+
+import model
+from model import attention
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: bf16 accuracy and determinism are not tested")
+
+
+def pytest_process(file, marked, **environment):
+    """Run a file of tests in a process of its own, because Triton decides at import how kernels run."""
+    command = [sys.executable, "-m", "pytest", f"tests/{file}", "-m", marked, "-q", "--tb=short", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
+    print(done.stdout[-300:])
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+both_parts = pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+
+
+def version(package):
+    return tuple(int(n) for n in importlib.metadata.version(package).split(".")[:2])
+
+
+@needs_triton
+@both_parts
+def test_interpreted(marked):
+    if version("triton") < (3, 7) and version("numpy") >= (2, 4):
+        pytest.skip("this Triton's interpreter does not work with this NumPy: triton >= 3.7 or numpy < 2.4 is needed")
+    pytest_process("kernels_interpreted.py", marked, TRITON_INTERPRET="1")
+
+
+@needs_triton
+@both_parts
+def test_compiled_ahead_of_time(marked):
+    pytest_process("kernels_compiled.py", marked, TRITON_INTERPRET="0")
+
+
+def test_the_model_imports_without_triton():
+    """And says why its kernels cannot be used: once where it had to choose, by an error where they were asked for."""
+    code = """
+import sys
+sys.modules["triton"] = None  # importing it now raises ImportError
+import torch
+from model import attention, why_not_triton
+q = torch.zeros(1, 2, 1, 64)
+assert attention(q, q, q, True).shape == q.shape
+for _ in range(2):
+    why_not_triton("cuda", 64, torch.bfloat16)
+torch.compile(lambda x: x + len(why_not_triton("cuda", 64, torch.bfloat16)), fullgraph=True, backend="eager")(q)
+try:
+    attention(q, q, q, True, backend="triton")
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "attention: PyTorch's, not the fused kernels: Triton is not installed",
+        "attention backend 'triton': Triton is not installed",
+    ], done.stderr
+
+
+@needs_triton
+def test_what_the_kernels_cannot_do_is_named():
+    def q(D=64, dtype=torch.bfloat16):
+        return torch.zeros(1, 2, 1, D, dtype=dtype)
+
+    for x, why in ((q(48), "head dim 48 is not 32, 64, 96 or 128"), (q(dtype=torch.float64), "float64 is not bfloat16")):
+        with pytest.raises(ValueError, match=why):
+            attention(x, x, x, True, backend="triton")
+    if model.architecture(q().device) is None:
+        with pytest.raises(ValueError, match="device cpu: the kernels need a GPU, or TRITON_INTERPRET=1"):
+            attention(q(), q(), q(), True, backend="triton")
+
+
+# ----------------------------------------------------------------------------
+# On a GPU
+
+
+def gpu_case(T, H, H_kv, D, documents, scale, dtype=torch.bfloat16):
+    """q, k, v, d_out as views of one packed projection, and bounds."""
+    torch.manual_seed(T + D)
+    x = (torch.randn(2, T, 2 * H + 2 * H_kv, D, device="cuda") * scale).to(dtype)
+    q, k, v, d_out = x.split((H, H_kv, H_kv, H), dim=2)
+    bounds = [b.cuda() for b in random_documents(2, T, T // 10)] if documents else (None, None)
+    return q, k, v, d_out / scale, bounds
+
+
+def outputs(q, k, v, d_out, causal, bounds, backend):
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    out = attention(q, k, v, causal, *bounds, backend=backend)
+    return out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)
+
+
+@needs_gpu
+@needs_triton
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("scale", [1, 3])
+@pytest.mark.parametrize("H, H_kv, D", [(6, 6, 64), (6, 2, 64), (6, 1, 32), (4, 2, 96), (4, 2, 128)])
+@pytest.mark.parametrize("T", [1, 2, 63, 64, 65, 127, 129, 200, 1024])
+def test_bf16_is_nearer_than_pytorchs(causal, documents, scale, H, H_kv, D, T):
+    """Relative error against float64: at most 0.75 of that of plain bf16 arithmetic, and at most 4e-3."""
+    q, k, v, d_out, bounds = gpu_case(T, H, H_kv, D, documents, scale)
+    exact = outputs(*(x.double() for x in (q, k, v, d_out)), causal, bounds, "reference")
+    plain = outputs(q, k, v, d_out, causal, bounds, "reference")
+    ours = outputs(q, k, v, d_out, causal, bounds, "triton")
+    for name, o, p, e in zip(("out", "dq", "dk", "dv"), ours, plain, exact):
+        floor = max(e.norm(), 0.1 * d_out.double().norm())
+        error, plain_error = (o - e).norm() / floor, (p - e).norm() / floor
+        limit = 8e-3 if scale == 3 and name in ("dq", "dk") else 4e-3
+        assert error <= limit, f"{name}: {error:.1e}"
+        if T >= 63:  # a few tokens are a few roundings: the ratio is luck
+            assert error <= 0.75 * plain_error, f"{name}: {error:.1e}, PyTorch's {plain_error:.1e}"
+
+
+@needs_gpu
+@needs_triton
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("documents", [False, True])
+def test_two_runs_on_a_gpu_are_bitwise_equal(causal, documents):
+    case = gpu_case(1000, 6, 2, 64, documents, 1)
+    runs = [outputs(*case[:4], causal, case[4], "triton") for _ in range(3)]
+    assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run))
+
+
+@needs_gpu
+@needs_triton
+def test_auto_on_a_gpu_is_triton():
+    q, k, v, d_out, bounds = gpu_case(300, 6, 2, 64, True, 1)
+    assert torch.equal(attention(q, k, v, True, *bounds), attention(q, k, v, True, *bounds, backend="triton"))
