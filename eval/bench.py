@@ -156,8 +156,11 @@ def bench_step(windows=32, repeats=15, mask_ratio=0.4):
 # Memory
 
 
-def activation_bytes(config, n_layer, window_split):
-    """Bytes that the backward pass of one window keeps, counted in eager mode on a CPU in bf16."""
+def activation_bytes(config, n_layer):
+    """Bytes that the backward pass of one window keeps, counted in eager mode on a CPU in bf16.
+
+    Without documents: PyTorch's attention would keep a dense mask for those, the kernels do not.
+    """
     config = ModelConfig(**{**config.__dict__, "n_layer": n_layer, "vocab_size": 256})
     model, T = Transformer(config), config.seq_len
     model.compute_dtype = torch.bfloat16
@@ -169,24 +172,21 @@ def activation_bytes(config, n_layer, window_split):
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    bounds = [None, None]
-    if window_split != "none":
-        bounds = [torch.zeros(1, T, dtype=torch.int32), torch.full((1, T), T, dtype=torch.int32)]
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = model(torch.zeros(1, T, dtype=torch.long), False, *bounds)
+        hidden = model(torch.zeros(1, T, dtype=torch.long), False)
     del hidden
     return sum(kept.values())
 
 
 def bench_memory(vocab_size=128_256, sizes=(24, 40, 80, 141)):
     """Weights, gradients and AdamW's moments are 16 bytes a parameter; DDP's buckets are the gradients."""
-    print("computed, not measured; window_split=random, T=2048, vocabulary 128,256; GiB, and the largest micro_batch")
+    print("computed, not measured; T=2048, vocabulary 128,256; GiB, and the largest micro_batch")
     print(f"{'':<20}{'fixed':>7}{'a window':>10}" + "".join(f"{f'{size} GB':>9}" for size in sizes))
     for name in ("210m", "610m", "1b"):
         config = ModelConfig(vocab_size=vocab_size, **PRESETS[name])
         with torch.device("meta"):
             parameters = sum(p.numel() for p in Transformer(config).parameters())
-        one, two = (activation_bytes(config, n, "random") for n in (1, 2))
+        one, two = (activation_bytes(config, n) for n in (1, 2))
         casts = 2 * parameters  # the weights in bf16, for a backward pass
         head = 2**28 * (4 + 2) + 4 * vocab_size * config.d_model  # a chunk of logits, and the gradient of the head
         fixed = 16 * parameters + casts + head + 2**30  # and a GiB for the context and fragmentation

@@ -26,7 +26,7 @@ def test_step(capsys):
 
 def test_activation_memory_is_linear_in_layers_and_counts_what_is_kept():
     config = bench.ModelConfig(n_layer=3, seq_len=64, d_model=64, n_head=4, n_kv_head=2, d_ff=96)
-    one, two, three = (bench.activation_bytes(config, n, "none") for n in (1, 2, 3))
+    one, two, three = (bench.activation_bytes(config, n) for n in (1, 2, 3))
     assert three - two == pytest.approx(two - one, rel=0.01)
     fewest = 64 * 2 * (64 * 4 + 96 * 4)  # in bf16: the inputs of the four products, and q, k, v
     assert fewest < two - one < 8 * fewest
