@@ -326,7 +326,7 @@ def train(settings):
     if not resumed:
         write(step < switch_step, evaluate())
 
-    while step < max_steps:
+    while step < max_steps and not stopping:
         started, causal = time.perf_counter(), step < switch_step
 
         # Forward and backward. The sum of the losses goes backward; the mean comes in below.
@@ -380,8 +380,6 @@ def train(settings):
         bar.update()
         if step % checkpoint_interval == 0 or step in keep_steps or step == max_steps or stopping:
             save()
-        if stopping:
-            break
 
     bar.close()
     if rank == 0 and stopping:
