@@ -228,7 +228,8 @@ def test_compiled_equals_eager(monkeypatch, causal, length):
         assert (g - w).norm() <= 1e-5 * w.norm()
 
 
-@pytest.mark.parametrize("order", ["ddp(compile)", pytest.param("compile(ddp)", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["ddp(compile)", "compile(ddp)"])
 def test_under_ddp_and_compile(monkeypatch, tmp_path, order):
     wanted = whole_model(monkeypatch, "reference", True, (None, None))
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
