@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -106,23 +107,21 @@ def outputs(q, k, v, d_out, causal, bounds, backend):
 @needs_gpu
 @needs_triton
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize("scale", [1, 3])
 @pytest.mark.parametrize("H, H_kv, D", [(6, 6, 64), (6, 2, 64), (6, 1, 32), (4, 2, 96), (4, 2, 128)])
-@pytest.mark.parametrize("T", [1, 2, 63, 64, 65, 127, 129, 200, 1024])
-def test_bf16_is_nearer_than_pytorchs(causal, documents, scale, H, H_kv, D, T):
-    """Relative error against float64: at most 0.75 of that of plain bf16 arithmetic, and at most 4e-3."""
-    q, k, v, d_out, bounds = gpu_case(T, H, H_kv, D, documents, scale)
-    exact = outputs(*(x.double() for x in (q, k, v, d_out)), causal, bounds, "reference")
-    plain = outputs(q, k, v, d_out, causal, bounds, "reference")
-    ours = outputs(q, k, v, d_out, causal, bounds, "triton")
-    for name, o, p, e in zip(("out", "dq", "dk", "dv"), ours, plain, exact):
-        floor = max(e.norm(), 0.1 * d_out.double().norm())
-        error, plain_error = (o - e).norm() / floor, (p - e).norm() / floor
-        limit = 8e-3 if scale == 3 and name in ("dq", "dk") else 4e-3
-        assert error <= limit, f"{name}: {error:.1e}"
-        if T >= 63:  # a few tokens are a few roundings: the ratio is luck
-            assert error <= 0.75 * plain_error, f"{name}: {error:.1e}, PyTorch's {plain_error:.1e}"
+def test_bf16_is_nearer_than_plain_arithmetic(causal, scale, H, H_kv, D):
+    """Relative error against float64: at most 4e-3, and at most 0.75 of that of PyTorch's plain products in bf16."""
+    for T, documents in itertools.product([1, 2, 63, 64, 65, 127, 129, 200, 1024], [False, True]):
+        q, k, v, d_out, bounds = gpu_case(T, H, H_kv, D, documents, scale)
+        exact = outputs(*(x.double() for x in (q, k, v, d_out)), causal, bounds, "reference")
+        plain = outputs(q, k, v, d_out, causal, bounds, "reference")
+        ours = outputs(q, k, v, d_out, causal, bounds, "triton")
+        for name, o, p, e in zip(("out", "dq", "dk", "dv"), ours, plain, exact):
+            norm = max(e.norm(), 0.1 * d_out.double().norm())
+            error, plain_error = ((x.double() - e).norm() / norm for x in (o, p))
+            case = f"T={T}, documents={documents}, {name}: relative error {error:.1e}, of plain products {plain_error:.1e}"
+            assert error <= (8e-3 if scale == 3 and name in ("dq", "dk") else 4e-3), case
+            assert T < 63 or error <= 0.75 * plain_error, case  # of a few tokens the ratio is luck
 
 
 @needs_gpu
