@@ -38,7 +38,7 @@ class ModelConfig:
     n_head: int = 2  # query heads
     n_kv_head: int = 1  # key and value heads; each serves n_head / n_kv_head query heads
     d_model: int = 128
-    d_ff: int = 384  # hidden width of the MLP, which has three matrices (SwiGLU)
+    d_ff: int = 320  # hidden width of the MLP, which has three matrices (SwiGLU)
     seq_len: int = 128  # the longest input
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
@@ -64,7 +64,7 @@ class ModelConfig:
 
 # The three models of the study (with its vocabulary of 128,256) and a small one for a CPU.
 PRESETS = {
-    "demo": dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=384, seq_len=128),
+    "demo": dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, seq_len=128),
     "210m": dict(n_layer=12, n_head=12, n_kv_head=12, d_model=768, d_ff=3072, seq_len=2048),
     "610m": dict(n_layer=26, n_head=18, n_kv_head=6, d_model=1152, d_ff=4096, seq_len=2048),
     "1b": dict(n_layer=28, n_head=18, n_kv_head=6, d_model=1728, d_ff=5120, seq_len=2048),
@@ -304,10 +304,11 @@ def loss_and_gradient(logits, targets):
     """
     keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
     x = logits.float()
-    lse = x.logsumexp(-1, keepdim=True)
-    loss = ((lse - x.gather(1, target)) * keep).sum()
-    softmax = x.sub_(lse).exp_()
-    return loss, softmax.scatter_add_(1, target, torch.full_like(lse, -1.0)).mul_(keep).to(logits.dtype)
+    at_target, top = x.gather(1, target), x.amax(-1, keepdim=True)
+    x = x.sub_(top).exp_()
+    total = x.sum(-1, keepdim=True)
+    loss = ((total.log() + top - at_target) * keep).sum()
+    return loss, x.mul_(keep / total).scatter_add_(1, target, -keep.float()).to(logits.dtype)  # softmax - onehot
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -349,7 +350,7 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     they are. Divide by the count of the whole step, over all micro-batches and processes.
     """
     # A chunk of logits should fit a CPU's cache, or give a GPU enough rows to be busy.
-    chunk = max(64, (2**28 if hidden.is_cuda else 2**20) // len(weight))
+    chunk = max(64, (2**28 if hidden.is_cuda else 2**21) // len(weight))
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()

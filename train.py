@@ -39,8 +39,8 @@ branch_from = ""  # a checkpoint of another run: take its weights, optimizer and
 init_from = ""  # a checkpoint: take its weights only and begin at step 0 (continued pretraining)
 # --- data and objective ---
 data = "data/prepared/embedded"  # a folder made by data/prepare.py; this one is made when it is missing
-max_steps = 800  # the budget, in optimizer steps
-switch_step = 250  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
+max_steps = 650  # the budget, in optimizer steps
+switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
 mask_ratio = 0.4  # share of a window's tokens that MLM hides and predicts
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
 window_split = "none"  # attention across a window: none (all of it), random (cut in two), document (cut at each eos)
@@ -61,7 +61,7 @@ global_batch_tokens = 4096  # tokens of one optimizer step, over all processes a
 micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of the process's share is used
 lr = 3e-3  # peak learning rate
 warmup_steps = 50  # linear warmup from 0
-decay_steps = 250  # linear decay to 0 over the last steps; constant in between (WSD)
+decay_steps = 200  # linear decay to 0 over the last steps; constant in between (WSD)
 beta1 = 0.9  # AdamW
 beta2 = 0.95  # AdamW
 eps = 1e-8  # AdamW

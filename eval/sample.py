@@ -90,7 +90,7 @@ def examples(model, tokenizer):
     """A few masks filled in and a few prompts continued, by the same weights, as text."""
     lines = ["  filled in (causal=False)"]
     for text in FILL:
-        best = ", ".join(f"{token.strip()!r} {p:.0%}" for token, p in fill_in(model, tokenizer, text)[0])
+        best = ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in fill_in(model, tokenizer, text)[0])
         lines.append(f"    {text}  {best}")
     lines.append("  continued (causal=True, temperature 0.7)")
     for text in CONTINUE:
