@@ -35,6 +35,12 @@ def test_the_commands_are_all_accounted_for():
     assert len(LOCAL) >= 9 and len(CLUSTER) >= 4
 
 
+def test_the_pure_objectives_are_pure(capsys):
+    for objective, switch in (("mlm", 0), ("clm", settings_of(capsys)["max_steps"])):
+        command = next(c for c in LOCAL if f"out/{objective}" in c)
+        assert settings_of(capsys, *shlex.split(command)[2:])["switch_step"] == switch
+
+
 def test_the_local_commands_run_in_their_order(folder):
     for command in ["python train.py", *LOCAL]:
         _, script, *args = shlex.split(command)
