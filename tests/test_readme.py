@@ -48,8 +48,6 @@ def test_the_local_commands_run_in_their_order(folder):
             args += TINY
         if script == "data/prepare.py":  # gpt2's ranks would be downloaded
             args = [a.replace("=gpt2", "=embedded") for a in args] + ["--val_fraction=0.1"]
-        if script == "eval/bench.py":
-            continue  # minutes; its parts are run by test_bench.py
         code, text = Run(args, folder / "output", script, folder).wait()
         assert code == 0, f"{command}\n{text}"
     assert (folder / "out" / "demo" / "ckpt-20.pt").exists()
