@@ -1,0 +1,223 @@
+"""The four task families: an example as texts for the encoder, the loss of a batch, the metrics of a split.
+
+Text forms, heads and both columns of metrics follow the protocol of arXiv 2507.00994; where that paper's metric is
+not the field's, both are computed (eval/metrics.py).
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from eval import metrics
+
+
+class Item(NamedTuple):
+    """One text for the encoder."""
+
+    ids: list  # its tokens, eos last
+    target: object  # sc: the label's index; tc, qa: a class for each token, -1 = none; ir: the document's text
+    about: tuple = ()  # what scoring must know
+
+
+class Family:
+    """What the four have in common.
+
+    dataset: eval.tasks.Dataset. max_len: tokens of a text, at most. counts: {rule: how often}, filled as texts are
+    encoded. Each family has `n_outputs`, the width of its head; `items(example, split)`, its texts; `loss(output,
+    items)`, the mean of a batch; and `score(predict, examples, split)`.
+    """
+
+    def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
+        self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels)
+        self.index = {label: i for i, label in enumerate(dataset.labels)}
+        self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
+        self.temperature, self.full_corpus = temperature, full_corpus
+        self.may_be_none = dataset.family == "qa" and any(not question.answers for question in dataset.train)
+
+    def count(self, split, rule):
+        if split:  # None in the validations during training, which see a text many times
+            self.counts[f"{split}: {rule}"] += 1
+
+    def cut(self, ids, split, what="texts"):
+        """ids with eos behind, at most max_len in all."""
+        if len(ids) >= self.max_len:
+            self.count(split, f"{what} cut at {self.max_len} tokens")
+        return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
+
+    def score(self, predict, examples, split):
+        """{metric: instances} of the examples; predict: items -> the model's outputs."""
+        items = [item for example in examples for item in self.items(example, split)]
+        return self.metrics(predict(items), items, examples)
+
+
+class SequenceClassification(Family):
+    def items(self, example, split):
+        ids = self.cut(self.tokenizer.encode(example.text), split)
+        return [Item(ids, self.index.get(example.label, -1))]
+
+    def loss(self, output, items):
+        return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
+
+    def metrics(self, made, items, examples):
+        predicted = [self.labels[logits.argmax()] for logits in made]
+        gold = [example.label for example in examples]
+        return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, self.labels)}
+
+
+class TokenClassification(Family):
+    def items(self, example, split):
+        """Words joined by spaces; each token carries its word's label."""
+        words = [self.tokenizer.encode(" " * (i > 0) + word) for i, word in enumerate(example.words)]
+        ids = self.cut([token for word in words for token in word], split, "sentences")
+        word_of = np.repeat(np.arange(len(words)), [len(word) for word in words])[: len(ids) - 1]
+        label = np.array([self.index.get(tag, -1) for tag in example.tags] + [-1])
+        return [Item(ids, label[np.append(word_of, -1)], word_of)]
+
+    def loss(self, output, items):
+        target = torch.from_numpy(np.concatenate([item.target for item in items])).to(output.device)
+        return F.cross_entropy(output, target, ignore_index=-1)
+
+    def metrics(self, made, items, examples):
+        """A word's tag is the majority of its tokens', the first of those that tie; that of a word cut off is O."""
+        predicted = []
+        for logits, item, example in zip(made, items, examples):
+            votes = [Counter() for _ in example.words]
+            for word, label in zip(item.about, logits.argmax(-1)):
+                votes[word][label] += 1
+            predicted.append([self.labels[vote.most_common(1)[0][0]] if vote else "O" for vote in votes])
+        gold = [example.tags for example in examples]
+        return {"entity_f1": metrics.entity_f1(predicted, gold),
+                "sentence_macro_f1": metrics.sentence_macro_f1(predicted, gold)}  # fmt: skip
+
+
+class QuestionAnswering(Family):
+    """Each token of the context is in the answer or not. The answer is the run of tokens with the largest sum of
+    log-odds; where the data have questions without an answer, none if that sum is negative."""
+
+    def items(self, example, split):
+        """Windows over the context that overlap by half; in training the first that holds the answer."""
+        prefix = self.tokenizer.encode(f"Question: {example.question}\nContext:")
+        if len(prefix) > self.max_len // 2:
+            self.count(split, f"questions cut at {self.max_len // 2} tokens")
+            prefix = prefix[: self.max_len // 2]
+        context = self.tokenizer.encode(" " + example.context)
+        ends = np.cumsum([len(self.tokenizer.token_bytes[i]) for i in context])  # in bytes, the space before included
+        room = self.max_len - len(prefix) - 1
+        inside = np.zeros(len(context), np.int64)
+        if example.answers:
+            text, start = example.answers[0]
+            first = len(example.context[:start].encode()) + 1
+            inside[(ends > first) & (np.append(0, ends[:-1]) < first + len(text.encode()))] = 1
+        half = max(1, room // 2)
+        starts = range(0, max(1, len(context) - room + half), half)
+        if len(starts) > 1:
+            self.count(split, "contexts longer than a window")
+        if split == "train":
+            starts = [next((s for s in starts if inside[s : s + room].sum() == inside.sum()), 0)]
+        nothing = np.full(len(prefix), -1)
+        return [Item(prefix + context[s : s + room] + [self.tokenizer.eos_id],
+                     np.concatenate([nothing, inside[s : s + room], [-1]]), (len(prefix), s)) for s in starts]  # fmt: skip
+
+    loss = TokenClassification.loss
+
+    def metrics(self, made, items, examples):
+        """A token in several windows counts where it is farthest from an edge."""
+        windows, predicted, runs, gold = [], {}, [], []
+        for logits, item in zip(made, items):
+            if item.about[1] == 0:  # the first window of the next question
+                windows.append([])
+            windows[-1].append((logits, item))
+        for question, parts in zip(examples, windows):
+            prefix, last = parts[-1][1].about
+            n = last + len(parts[-1][1].ids) - prefix - 1  # tokens of the context
+            odds, margin = np.zeros(n), np.full(n, -1)
+            tokens, inside = np.zeros(n, np.int64), np.zeros(n, bool)
+            for logits, item in parts:
+                m = len(item.ids) - prefix - 1
+                here, own = slice(item.about[1], item.about[1] + m), np.minimum(np.arange(m), np.arange(m)[::-1])
+                better = own > margin[here]
+                odds[here] = np.where(better, logits[prefix:-1, 1] - logits[prefix:-1, 0], odds[here])
+                margin[here] = np.maximum(own, margin[here])
+                tokens[here], inside[here] = item.ids[prefix:-1], item.target[prefix:-1]
+            total = np.append(0, odds.cumsum())
+            gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best run that ends at each token
+            end = gain.argmax()
+            begin = total[: end + 1].argmin()
+            answer = b"".join(self.tokenizer.token_bytes[i] for i in tokens[begin : end + 1]).decode("utf-8", "ignore")
+            predicted[question.id] = "" if self.may_be_none and gain[end] <= 0 else answer.strip()
+            runs.append({prefix + i for i in np.flatnonzero(odds > 0)})
+            gold.append({prefix + i for i in np.flatnonzero(inside)})
+        return metrics.squad(predicted, examples) | {"token_set_f1": metrics.token_set_f1(runs, gold)}
+
+
+class Retrieval(Family):
+    """Queries and documents as unit vectors; a batch's other documents are each query's negatives."""
+
+    cached = (None, None, None)  # the vectors of the corpus that was embedded last: validation and test share theirs
+
+    def query(self, text, split):
+        return Item(self.cut(self.tokenizer.encode(f"Query: {text}"), split, "queries"), None)
+
+    def document(self, text, split):
+        return Item(self.cut(self.tokenizer.encode(f"Document: {text}"), split, "documents"), text)
+
+    def items(self, pair, split):
+        return [self.query(pair.query, split), self.document(pair.document, split)]
+
+    def loss(self, output, items):
+        """InfoNCE (van den Oord et al., 2018) over the batch; a second copy of a query's document is no negative."""
+        query, document = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1]).unbind(1)  # (n, d) each
+        scores = query @ document.T / self.temperature
+        kinds = {text: i for i, text in enumerate(item.target for item in items[1::2])}
+        kind = torch.tensor([kinds[item.target] for item in items[1::2]], device=scores.device)
+        copy = (kind[:, None] == kind) & ~torch.eye(len(kind), dtype=torch.bool, device=scores.device)
+        return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(kind), device=scores.device))
+
+    def score(self, predict, sets, split):
+        """{metric: instances}: the field's over the whole corpus, the paper's over the judged documents."""
+        found = {}
+        for name, (queries, corpus, qrels) in sets.items():
+            asked = [q for q, grades in qrels.items() if max(grades.values()) > 0]
+            names, judged = list(corpus), {d for grades in qrels.values() for d in grades}
+            if self.cached[:2] != (predict, id(corpus)):
+                items = [self.document(text, split) for text in corpus.values()]
+                self.cached = predict, id(corpus), np.stack(predict(items))
+            asked_vectors = np.stack(predict([self.query(queries[q], split) for q in asked]))
+            part = [i for i, d in enumerate(names) if d in judged]
+            paper = top(asked_vectors, self.cached[2][part], asked, [names[i] for i in part])
+            scores = {"ndcg@10_judged": metrics.ndcg_retrieved(paper, qrels)}
+            if self.full_corpus:
+                scores |= metrics.retrieval(top(asked_vectors, self.cached[2], asked, names), qrels)
+            found |= {f"{name}/{metric}" if name else metric: value for metric, value in scores.items()}
+        return found
+
+
+def top(queries, documents, query_names, document_names, k=100, chunk=2**16):
+    """The k nearest documents of each query by cosine: {query: {document: score}}. queries (n, d), documents (m, d)."""
+    queries, documents = (F.normalize(torch.from_numpy(x), dim=-1) for x in (queries, documents))
+    best, where = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
+    for begin in range(0, len(documents), chunk):
+        scores = queries @ documents[begin : begin + chunk].T  # (n, chunk)
+        at = torch.arange(begin, begin + scores.shape[1]).expand_as(scores)
+        best, where = torch.cat((best, scores), 1), torch.cat((where, at), 1)
+        best, order = best.topk(min(k, best.shape[1]), dim=1)
+        where = where.gather(1, order)
+    return {query: {document_names[j]: s for j, s in zip(row, scores)}
+            for query, row, scores in zip(query_names, where.tolist(), best.tolist())}  # fmt: skip
+
+
+def at_most(examples, n):
+    """The first n examples; of retrieval sets, the first n queries and the documents judged for them."""
+    if isinstance(examples, list):
+        return examples[:n]
+    small = {}
+    for name, (queries, corpus, qrels) in examples.items():
+        qrels = dict(list(qrels.items())[:n])
+        small[name] = queries, {d: corpus[d] for d in {d: 0 for g in qrels.values() for d in g}}, qrels
+    return small
+
+
+FAMILIES = {"sc": SequenceClassification, "tc": TokenClassification, "qa": QuestionAnswering, "ir": Retrieval}

@@ -1,0 +1,356 @@
+"""Fine-tune a checkpoint: one checkpoint, one task, one learning rate, one seed -> one result.json.
+
+    python finetune.py --task=embedded-sc --init_from=out/demo --lr=1e-3 --seed=1 --out_dir=out/finetune
+    python finetune.py --family=sc --train=train.csv --test=test.csv --columns=title,body --label=topic ...
+
+The protocol's defaults are those of "Should We Still Pretrain Encoders with Masked Language Modeling?"
+(arXiv 2507.00994). Four families: sequence classification (sc), token classification (tc), extractive question
+answering (qa), retrieval (ir). The settings are the assignments below; config files and --key=value change them.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from tqdm import tqdm
+
+import checkpoint
+import configurator
+from data.loader import to_device
+from data.tokenizer import DataError, Tokenizer
+from eval import metrics
+from eval.baselines import baselines
+from eval.families import FAMILIES, at_most
+from eval.tasks import load
+from model import ModelConfig, Transformer
+from train import resolved
+
+# --- what ---
+init_from = "out/demo"  # a checkpoint of train.py, or the folder of a run: its newest one
+task = ""  # a data set by its name (python eval/tasks.py lists them), or empty for one of your own, see below
+out_dir = "out/finetune"  # where result.json and the rest go
+random_weights = False  # the checkpoint's shape and tokenizer with random weights: what fine-tuning alone can do
+test_only = False  # no training: init_from is a model.pt that save_model kept
+save_model = False  # also keep the fine-tuned model, as model.pt
+# --- data of your own ---
+family = ""  # sc, tc, qa or ir
+train = ""  # training data: a file, or for ir a folder in the BEIR layout
+validation = ""  # empty: a part of train
+test = ""  # test data
+corpus = ""  # ir: the folder in the BEIR layout to search; empty: that of train
+columns = ()  # names of the text columns of a table
+label = "label"  # name of the label column of a table
+form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
+tasks_dir = "data/tasks"  # where the named data sets lie
+# --- training ---
+max_steps = 1000  # optimizer steps, at most
+epochs = 1  # passes over the training data, at most
+batch_size = 32  # examples a step
+lr = 1e-4  # peak learning rate
+warmup_share = 0.1  # of the steps: linear warmup; then linear decay to 0
+beta1 = 0.9  # AdamW
+beta2 = 0.95  # AdamW
+eps = 1e-5  # AdamW
+weight_decay = 0.1  # AdamW, on all parameters
+grad_clip = 1.0  # largest norm of the gradient
+seed = 1  # of the head, the order of the examples and dropout
+freeze = False  # train the head alone: a linear probe
+# --- model ---
+causal = False  # the attention mask; False whatever the pretraining was
+pooling = "mean"  # sc and ir: mean of the hidden states, or the last one
+dropout = 0.1  # before the head of tc and qa
+temperature = 0.05  # ir: the cosines are divided by it
+max_len = 2028  # tokens of a text, at most; the model's seq_len if that is less
+# --- evaluation ---
+eval_interval = 100  # steps between validations
+eval_examples = 1000  # of the validation set in those; the whole of it is scored at the end
+patience = 0  # stop after so many validations without a new best, and return to the best; 0 = never
+baseline = True  # also score the task's trivial and lexical baselines
+full_corpus = True  # ir: search all documents; False: those that a judgement names, for the paper's metric alone
+# --- machine ---
+device = "auto"  # cuda where there is one, else cpu
+dtype = "auto"  # of activations: float32, bfloat16, float16; auto = bfloat16 where the device has it
+
+
+def check(s):
+    """What does not fit in the settings s, a sentence each."""
+    found = []
+
+    def need(fits, sentence):
+        if not fits:
+            found.append(sentence)
+
+    lowest = dict(max_steps=1, epochs=1, batch_size=1, seed=0, eval_interval=1, eval_examples=1, patience=0,
+                  max_len=8, eps=0, weight_decay=0)  # fmt: skip
+    for name, low in lowest.items():
+        need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
+    for name in ("lr", "grad_clip", "temperature"):
+        need(s[name] > 0, f"{name}={s[name]}: must be above 0")
+    for name in ("beta1", "beta2", "dropout", "warmup_share"):
+        need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
+    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16", "float16"],
+                   pooling=["mean", "last"])  # fmt: skip
+    for name, values in choices.items():
+        need(s[name] in values, f"{name}={s[name]}: must be one of {', '.join(values)}")
+    need(s["device"] != "cuda" or torch.cuda.is_available(), "device=cuda: there is no GPU")
+    need(bool(s["task"]) != bool(s["family"]), "give a task by name (python eval/tasks.py lists them), or a family with "
+         "the paths of your own data")  # fmt: skip
+    need(not s["family"] or s["family"] in FAMILIES, f"family={s['family']}: must be one of {', '.join(FAMILIES)}")
+    need(Path(s["init_from"]).is_file() or checkpoint.steps(s["init_from"]),
+         f"init_from={s['init_from']}: neither a checkpoint nor a folder with one")  # fmt: skip
+    need(not (s["test_only"] and s["random_weights"]), "test_only and random_weights: give one of them")
+    need(not Path(s["out_dir"], "result.json").exists(), f"{s['out_dir']} already holds a result: give another --out_dir")
+    return found
+
+
+# ----------------------------------------------------------------------------
+# Batches: texts of different lengths side by side, without padding
+
+
+def pack(lengths, capacity):
+    """First fit, longest first: texts of these lengths in rows of `capacity` -> the row and the start of each.
+
+    Rows are as few as this simple rule makes them; a full row has no padding.
+    """
+    row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []
+    for i in np.argsort(-np.asarray(lengths), kind="stable"):
+        fits = (r for r, n in enumerate(used) if n + lengths[i] <= capacity)
+        row[i] = next(fits, len(used))
+        if row[i] == len(used):
+            used.append(0)
+        start[i] = used[row[i]]
+        used[row[i]] += lengths[i]
+    return row, start
+
+
+def packed(sequences, capacity):
+    """Token lists -> the arguments of TaskModel.forward, as a dict of tensors.
+
+    capacity: the length of a row, if no sequence is longer. The kernels on a GPU skip what lies
+    outside a document, so the longest row is best. On a CPU the scores of a row are all computed
+    and then masked: short rows of a few texts each waste least.
+    """
+    lengths = np.array([len(ids) for ids in sequences])
+    row, start = pack(lengths, max(capacity, lengths.max()))
+    B, T = row.max() + 1, (start + lengths).max()
+    tokens, doc_start, doc_end = np.zeros((B, T), np.int64), np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
+    for ids, r, a, n in zip(sequences, row, start, lengths):
+        tokens[r, a : a + n], doc_start[r, a : a + n], doc_end[r, a : a + n] = ids, a, a + n
+    at = np.concatenate([np.arange(n) + r * T + a for r, a, n in zip(row, start, lengths)])
+    arrays = dict(tokens=tokens, doc_start=doc_start, doc_end=doc_end, at=at, lengths=lengths)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+# ----------------------------------------------------------------------------
+# The model: an encoder and a head
+
+
+class TaskModel(nn.Module):
+    """The encoder and a head on each text (sc, ir) or on each token (tc, qa).
+
+    n_outputs: width of the result; 0 for ir, whose result is the pooled state itself.
+    """
+
+    def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):
+        super().__init__()
+        d = encoder.config.d_model
+        self.encoder, self.causal, self.pooling = encoder, causal, pooling if family in ("sc", "ir") else ""
+        self.head = {
+            "sc": lambda: nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)),
+            "tc": lambda: nn.Sequential(nn.Dropout(dropout), nn.Linear(d, n_outputs)),
+            "qa": lambda: nn.Sequential(nn.Dropout(dropout), nn.Linear(d, n_outputs)),
+            "ir": nn.Identity,
+        }[family]()
+        for name, p in self.head.named_parameters():
+            nn.init.zeros_(p) if name.endswith("bias") else nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, doc_start, doc_end, at, lengths):
+        """tokens, doc_start, doc_end: (B, T). at: (N,) where the tokens of all texts are in the flattened batch,
+        text by text. lengths: (n,), sum N. Returns fp32 (n, n_outputs) or, without pooling, (N, n_outputs)."""
+        hidden = self.encoder(tokens, self.causal, doc_start, doc_end).flatten(0, 1)[at].float()  # (N, d)
+        if self.pooling == "mean":
+            text = torch.repeat_interleave(torch.arange(len(lengths), device=at.device), lengths, output_size=len(at))
+            summed = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add(0, text, hidden)
+            hidden = summed / lengths[:, None]
+        elif self.pooling == "last":
+            hidden = hidden[lengths.cumsum(0) - 1]
+        return self.head(hidden)
+
+
+@torch.no_grad()
+def outputs(model, items, capacity, batch_tokens=2**14):
+    """What the model makes of each item, in order: a list of fp32 arrays, (n_outputs,) or (tokens, n_outputs)."""
+    where, made = model.encoder.device, [None] * len(items)
+    model.eval()
+    batches, size = [[]], 0
+    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # alike lengths together
+        if size + len(items[i].ids) > batch_tokens and batches[-1]:
+            batches.append([])
+            size = 0
+        batches[-1].append(i)
+        size += len(items[i].ids)
+    for batch in batches if items else ():
+        result = model(**to_device(packed([items[i].ids for i in batch], capacity), where)).cpu()
+        for i, part in zip(batch, result if model.pooling else result.split([len(items[i].ids) for i in batch])):
+            made[i] = part.numpy()
+    model.train()
+    return made
+
+
+# ----------------------------------------------------------------------------
+# The run
+
+
+def main():
+    settings = resolved(configurator.load(__file__, sys.argv[1:], check))
+    try:
+        fine_tune(settings)
+    except (checkpoint.Damaged, DataError) as error:
+        sys.exit(str(error))
+
+
+def learning_rate(step, steps):
+    """Of step number `step`, from 0: linear warmup, then linear decay to 0."""
+    warmup = round(warmup_share * steps)
+    return lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
+
+
+def origin(state, path):
+    """What a result says of the checkpoint that it began with."""
+    s, step = state["settings"], state["step"]
+    return dict(name=f"{Path(path).resolve().parent.name}-{step}", path=str(path), step=step, max_steps=s["max_steps"],
+                clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"], seed=s["seed"],
+                init_from=s["init_from"], untrained=random_weights, model=state["config"])  # fmt: skip
+
+
+def fine_tune(settings):
+    globals().update(settings)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    where = torch.device(device)
+
+    # The checkpoint, its tokenizer, the task.
+    path = checkpoint.newest(init_from) if Path(init_from).is_dir() else init_from
+    state = checkpoint.load(path)
+    tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
+    config = ModelConfig(**state["config"])
+    if tokenizer.vocab_size > config.vocab_size:
+        raise DataError(f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its model {config.vocab_size}")
+    own = dict(family=family, train=train, validation=validation, test=test, corpus=corpus, columns=columns, label=label,
+               form=form, full_corpus=full_corpus)  # fmt: skip
+    dataset = load(task, tasks_dir, **own)
+
+    saved = state.get("fine_tuned")
+    if test_only and (not saved or saved["family"] != dataset.family):
+        raise DataError(f"test_only: {path} is not a model fine-tuned for {dataset.family}; --save_model=True keeps one")
+    if saved and not test_only:
+        raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
+    if test_only:
+        dataset.labels = saved["labels"]
+        globals().update(saved["settings"])
+    if freeze and dataset.family == "ir":
+        raise DataError("freeze: retrieval has no head of its own to train")
+
+    torch.manual_seed(seed)
+    encoder = Transformer(config) if random_weights else Transformer.from_state(state)
+    encoder.compute_dtype = getattr(torch, dtype)
+    encoder.requires_grad_(not freeze)
+    family = FAMILIES[dataset.family](dataset, tokenizer, min(max_len, config.seq_len), temperature, full_corpus)
+    model = TaskModel(encoder, dataset.family, family.n_outputs, causal, pooling, dropout).to(where)
+    if test_only:
+        model.head.load_state_dict(saved["head"])
+    params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
+    optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
+    capacity = config.seq_len if where.type == "cuda" else 64  # see `packed`
+
+    def evaluate(examples, split=None):
+        return family.score(predict, examples, split)
+
+    def predict(items):
+        return outputs(model, items, capacity)
+
+    # Train.
+    n, best, since_best, loss_sum, n_tokens = len(dataset.train), (-1.0, None), 0, 0.0, 0
+    per_epoch = -(-n // batch_size)
+    steps = 0 if test_only else min(max_steps, epochs * per_epoch)
+    out = Path(out_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    log = None if test_only else checkpoint.MetricsLog(out / "metrics.jsonl")
+    small, began, validating = at_most(dataset.validation, eval_examples), time.perf_counter(), 0.0
+    bar = tqdm(range(steps), desc=dataset.name, mininterval=1, disable=not steps)
+    for step in bar:
+        epoch, i = divmod(step, per_epoch)
+        order = np.random.default_rng([seed, epoch]).permutation(n)[i * batch_size : (i + 1) * batch_size]
+        items = [item for j in order for item in family.items(dataset.train[j], "train")]
+        batch = packed([item.ids for item in items], capacity)
+        n_tokens += len(batch["at"])
+        optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
+        loss = family.loss(model(**to_device(batch, where)), items)
+        loss.backward()
+        nn.utils.clip_grad_norm_(params, grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_sum += loss.detach()
+        if (step + 1) % eval_interval == 0 or step + 1 == steps:
+            started, since = time.perf_counter(), step % eval_interval + 1
+            if not torch.isfinite(loss_sum):
+                sys.exit(f"the loss is {loss_sum.item()} by step {step + 1}: no result. A smaller --lr may help")
+            scores = {name: metrics.score(x) for name, x in evaluate(small).items()}
+            main = np.mean([scores[name] for name in dataset.main["field" if full_corpus else "paper"]])
+            log.write(step=step + 1, loss=loss_sum.item() / since, lr=learning_rate(step, steps), **scores)
+            bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{main:.1f}")
+            loss_sum, since_best = 0.0, since_best + 1
+            if main > best[0]:
+                best, since_best = (main, step + 1), 0
+                if patience:
+                    kept = {name: value.clone() for name, value in model.state_dict().items()}
+            validating += time.perf_counter() - started
+            if patience and since_best == patience:
+                steps = step + 1
+                break
+    if patience and steps:
+        model.load_state_dict(kept)
+    seconds = time.perf_counter() - began - validating
+
+    # Score, and write all of it or nothing.
+    found = {split: evaluate(getattr(dataset, split), split) for split in ("validation", "test")}
+    scores = {split: {name: metrics.score(x) for name, x in instances.items()} for split, instances in found.items()}
+    beside = baselines(dataset) if baseline else {}
+    sizes = {split: sum(len(s.qrels) for s in part.values()) if isinstance(part, dict) else len(part)
+             for split, part in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))}  # fmt: skip
+    done = dict(steps=steps, best_step=best[1] if patience else steps, lr=lr, seed=seed, checkpoint=origin(state, path))
+    done = saved["done"] if test_only else done
+    used = {name: value for name, value in settings.items() if name != "out_dir"} | (saved["settings"] if test_only else {})
+    result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
+                  counts=dataset.counts | family.counts, examples=sizes, **done, settings=used,
+                  versions=checkpoint.versions(where))  # fmt: skip
+    arrays = {name: x.astype(np.float32) for name, x in found["test"].items()}
+    checkpoint.write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
+    if save_model:
+        chosen = {name: globals()[name] for name in ("causal", "pooling", "dropout", "max_len", "temperature")}
+        facts = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=chosen, done=done)
+        whole = {k: v for k, v in state.items() if k != "optimizer"} | {"model": encoder.state_dict(), "fine_tuned": facts}
+        checkpoint.save(out / "model.pt", whole)
+    checkpoint.write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+
+    print(f"{dataset.name}: lr {lr:g}, seed {seed}, {steps} steps in {seconds:.1f} s", end="")
+    print(f" ({n_tokens / seconds:,.0f} tokens/s)" if steps else "")
+    rows = {"validation": scores["validation"], "test": scores["test"]} | {f"  {k} (test)": v for k, v in beside.items()}
+    width = max(map(len, rows))
+    print(" " * width, *(f"{name:>18}" for name in scores["test"]))
+    for name, row in rows.items():
+        print(name.ljust(width), *(f"{row[k]:>18.2f}" if k in row else " " * 18 for k in scores["test"]))
+    for rule, times in result["counts"].items():
+        print(f"  {rule}: {times}")
+    print(f"wrote {out}/result.json")
+
+
+if __name__ == "__main__":
+    main()
