@@ -45,7 +45,7 @@ validation = ""  # empty: a part of train
 test = ""  # test data
 corpus = ""  # ir: the folder in the BEIR layout to search; empty: that of train
 columns = ()  # names of the text columns of a table
-label = "label"  # name of the label column of a table
+label = ""  # name of the label column of a table; empty: label
 form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
 tasks_dir = "data/tasks"  # where the named data sets lie
 # --- training ---
@@ -245,7 +245,7 @@ def fine_tune(settings):
         raise DataError(f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its model {config.vocab_size}")
     own = dict(family=family, train=train, validation=validation, test=test, corpus=corpus, columns=columns, label=label,
                form=form, full_corpus=full_corpus)  # fmt: skip
-    dataset = load(task, tasks_dir, **own)
+    dataset = load(task, folder=tasks_dir, **own)
 
     saved = state.get("fine_tuned")
     if test_only and (not saved or saved["family"] != dataset.family):
@@ -262,8 +262,8 @@ def fine_tune(settings):
     encoder = Transformer(config) if random_weights else Transformer.from_state(state)
     encoder.compute_dtype = getattr(torch, dtype)
     encoder.requires_grad_(not freeze)
-    family = FAMILIES[dataset.family](dataset, tokenizer, min(max_len, config.seq_len), temperature, full_corpus)
-    model = TaskModel(encoder, dataset.family, family.n_outputs, causal, pooling, dropout).to(where)
+    kind = FAMILIES[dataset.family](dataset, tokenizer, min(max_len, config.seq_len), temperature, full_corpus)
+    model = TaskModel(encoder, dataset.family, kind.n_outputs, causal, pooling, dropout).to(where)
     if test_only:
         model.head.load_state_dict(saved["head"])
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
@@ -271,7 +271,7 @@ def fine_tune(settings):
     capacity = config.seq_len if where.type == "cuda" else 64  # see `packed`
 
     def evaluate(examples, split=None):
-        return family.score(predict, examples, split)
+        return kind.score(predict, examples, split)
 
     def predict(items):
         return outputs(model, items, capacity)
@@ -288,11 +288,11 @@ def fine_tune(settings):
     for step in bar:
         epoch, i = divmod(step, per_epoch)
         order = np.random.default_rng([seed, epoch]).permutation(n)[i * batch_size : (i + 1) * batch_size]
-        items = [item for j in order for item in family.items(dataset.train[j], "train")]
+        items = [item for j in order for item in kind.items(dataset.train[j], "train")]
         batch = packed([item.ids for item in items], capacity)
         n_tokens += len(batch["at"])
         optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
-        loss = family.loss(model(**to_device(batch, where)), items)
+        loss = kind.loss(model(**to_device(batch, where)), items)
         loss.backward()
         nn.utils.clip_grad_norm_(params, grad_clip)
         optimizer.step()
@@ -303,7 +303,7 @@ def fine_tune(settings):
             if not torch.isfinite(loss_sum):
                 sys.exit(f"the loss is {loss_sum.item()} by step {step + 1}: no result. A smaller --lr may help")
             scores = {name: metrics.score(x) for name, x in evaluate(small).items()}
-            main = np.mean([scores[name] for name in dataset.main["field" if full_corpus else "paper"]])
+            main = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             log.write(step=step + 1, loss=loss_sum.item() / since, lr=learning_rate(step, steps), **scores)
             bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{main:.1f}")
             loss_sum, since_best = 0.0, since_best + 1
@@ -329,7 +329,7 @@ def fine_tune(settings):
     done = saved["done"] if test_only else done
     used = {name: value for name, value in settings.items() if name != "out_dir"} | (saved["settings"] if test_only else {})
     result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
-                  counts=dataset.counts | family.counts, examples=sizes, **done, settings=used,
+                  counts=dataset.counts | kind.counts, examples=sizes, **done, settings=used,
                   versions=checkpoint.versions(where))  # fmt: skip
     arrays = {name: x.astype(np.float32) for name, x in found["test"].items()}
     checkpoint.write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))

@@ -153,7 +153,7 @@ class QuestionAnswering(Family):
         return metrics.squad(predicted, examples) | {"token_set_f1": metrics.token_set_f1(runs, gold)}
 
 
-class Retrieval(Family):
+class InformationRetrieval(Family):
     """Queries and documents as unit vectors; a batch's other documents are each query's negatives."""
 
     cached = (None, None, None)  # the vectors of the corpus that was embedded last: validation and test share theirs
@@ -220,4 +220,4 @@ def at_most(examples, n):
     return small
 
 
-FAMILIES = {"sc": SequenceClassification, "tc": TokenClassification, "qa": QuestionAnswering, "ir": Retrieval}
+FAMILIES = {"sc": SequenceClassification, "tc": TokenClassification, "qa": QuestionAnswering, "ir": InformationRetrieval}
