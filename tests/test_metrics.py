@@ -212,12 +212,12 @@ def test_entities_equal_seqeval(prefixes, types):
 
 
 def test_sentence_macro_f1():
-    gold = [["B-X", "I-X", "O", "O"], ["O", "O"], ["B-X"]]
-    predicted = [["B-X", "O", "O", "O"], ["O", "B-Y"], ["B-X"]]
+    gold = [["B-X", "I-X", "O", "O"], ["O", "O"], ["B-X"], ["B-X", "I-X"]]
+    predicted = [["B-X", "O", "O", "O"], ["O", "B-Y"], ["B-X"], ["I-X", "I-X"]]
     instances = sentence_macro_f1(predicted, gold)
-    # B-X right, I-X missed, O 2 * 2 / (3 + 2);  O 2 * 1 / (1 + 2), B-Y wrong;  all right
-    np.testing.assert_allclose(ratios(instances), [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2, 1])
-    assert score(instances) == pytest.approx(100 * (0.6 + 1 / 3 + 1) / 3)
+    # B-X right, I-X missed, O 2 * 2 / (3 + 2);  O 2 * 1 / (1 + 2), B-Y wrong;  all right;  B-X missed, I-X 2 / (2 + 1)
+    np.testing.assert_allclose(ratios(instances), [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2, 1, (0 + 2 / 3) / 2])
+    assert score(instances) == pytest.approx(100 * (0.6 + 1 / 3 + 1 + 1 / 3) / 4)
     with pytest.raises(ValueError):
         sentence_macro_f1([["O"]], [["O", "O"]])
 
@@ -244,6 +244,9 @@ SQUAD = [  # prediction, answers, exact match, F1: the same in both versions of 
     ("don't", ["dont"], 1, 1),
     ("“cat”", ["cat"], 0, 0),  # only ASCII punctuation is dropped
     ("the“cat”", ["“cat”"], 1, 1),  # but a typographic quote bounds a word
+    ("“cat”the“dog”", ["“cat” “dog”"], 1, 1),
+    ("Sofía", ["Sofí"], 0, 0),  # and an accented letter does not
+    ("Straße", ["STRASSE"], 0, 0),
     ("1914–1918", ["19141918"], 0, 0),
     ("Île", ["île"], 1, 1),
     ("naïve", ["naive"], 0, 0),
@@ -390,10 +393,12 @@ def test_the_instances_of_retrieval_are_the_queries_with_a_relevant_document():
     np.testing.assert_allclose(ratios(ndcg_retrieved(run, qrels)), [1 / log2(3), 1, 0, 0])
 
 
-def test_ndcg_of_the_retrieved_does_not_miss_what_was_not_retrieved():
+def test_ndcg_of_the_retrieved_knows_the_first_ten_alone():
     qrels = {"q": {"a": 1, "b": 1, "c": 1}}
     assert ratios(ndcg_retrieved({"q": {"a": 2, "x": 1}}, qrels)) == pytest.approx(1)
     assert ratios(ndcg_retrieved({"q": {"y": 2, "x": 1}}, qrels)) == 0
+    below = {"q": {"x": 20, "a": 19, **{f"y{i}": i for i in range(2, 10)}, "b": 1, "c": 0}}
+    assert ratios(ndcg_retrieved(below, qrels)) == pytest.approx(1 / log2(3))
     run = {"q": {"x": 3, "a": 2, "b": 1}}
     assert ratios(ndcg_retrieved(run, qrels)) == pytest.approx((1 / log2(3) + 1 / log2(4)) / (1 + 1 / log2(3)))
 
