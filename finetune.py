@@ -268,7 +268,7 @@ def fine_tune(settings):
         model.head.load_state_dict(saved["head"])
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
-    capacity = config.seq_len if where.type == "cuda" else 64  # see `packed`
+    capacity = config.seq_len if where.type == "cuda" else min(64, config.seq_len)  # see `packed`
 
     def evaluate(examples, split=None):
         return kind.score(predict, examples, split)

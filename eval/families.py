@@ -94,8 +94,14 @@ class TokenClassification(Family):
 
 
 class QuestionAnswering(Family):
-    """Each token of the context is in the answer or not. The answer is the run of tokens with the largest sum of
-    log-odds; where the data have questions without an answer, none if that sum is negative."""
+    """Each token of the context is in the answer or not.
+
+    The answer is the run of tokens with the largest sum of log-odds - offset; where the data have questions without an
+    answer, none if that sum is negative. Answers are rare among tokens, so a model that is not sure of any gives them
+    all low odds; offset, the odds above which a token counts for the answer, is chosen on the validation set.
+    """
+
+    offset, offsets = 0.0, [x / 2 for x in range(4, -17, -1)]
 
     def items(self, example, split):
         """Windows over the context that overlap by half; in training the first that holds the answer."""
@@ -123,34 +129,43 @@ class QuestionAnswering(Family):
 
     loss = TokenClassification.loss
 
-    def metrics(self, made, items, examples):
-        """A token in several windows counts where it is farthest from an edge."""
-        windows, predicted, runs, gold = [], {}, [], []
+    def score(self, predict, examples, split):
+        items = [item for example in examples for item in self.items(example, split)]
+        contexts = self.contexts(predict(items), items)
+        if split != "test":
+            self.offset = max(self.offsets, key=lambda x: metrics.score(self.field(contexts, examples, x)["f1"]))
+        runs = [{i for i, odds in enumerate(odds, 1) if odds > 0} for _, odds, _ in contexts]
+        gold = [{i for i, inside in enumerate(inside, 1) if inside} for _, _, inside in contexts]
+        return self.field(contexts, examples, self.offset) | {"token_set_f1": metrics.token_set_f1(runs, gold)}
+
+    def contexts(self, made, items):
+        """[(tokens, log-odds, whether in the first gold answer)] of each question's context, put together from its
+        windows: a token in several counts where it is farthest from an edge."""
+        found = []
         for logits, item in zip(made, items):
-            if item.about[1] == 0:  # the first window of the next question
-                windows.append([])
-            windows[-1].append((logits, item))
-        for question, parts in zip(examples, windows):
-            prefix, last = parts[-1][1].about
-            n = last + len(parts[-1][1].ids) - prefix - 1  # tokens of the context
-            odds, margin = np.zeros(n), np.full(n, -1)
-            tokens, inside = np.zeros(n, np.int64), np.zeros(n, bool)
-            for logits, item in parts:
-                m = len(item.ids) - prefix - 1
-                here, own = slice(item.about[1], item.about[1] + m), np.minimum(np.arange(m), np.arange(m)[::-1])
-                better = own > margin[here]
-                odds[here] = np.where(better, logits[prefix:-1, 1] - logits[prefix:-1, 0], odds[here])
-                margin[here] = np.maximum(own, margin[here])
-                tokens[here], inside[here] = item.ids[prefix:-1], item.target[prefix:-1]
-            total = np.append(0, odds.cumsum())
+            prefix, begin = item.about
+            odds = logits[prefix:-1, 1] - logits[prefix:-1, 0]
+            if begin == 0:  # the next question
+                found.append((item.ids[prefix:-1], odds, item.target[prefix:-1]))
+                continue
+            tokens, before, inside = found[-1]
+            middle = (begin + len(tokens)) // 2  # of the overlap: up to it the window before
+            found[-1] = (tokens[:begin] + item.ids[prefix:-1],
+                         np.concatenate([before[:middle], odds[middle - begin :]]),
+                         np.concatenate([inside[:begin], item.target[prefix:-1]]))  # fmt: skip
+        return found
+
+    def field(self, contexts, examples, offset):
+        """Exact match and F1 of the best runs."""
+        predicted = {}
+        for (tokens, odds, _), example in zip(contexts, examples):
+            total = np.append(0, np.cumsum(odds - offset))
             gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best run that ends at each token
             end = gain.argmax()
-            begin = total[: end + 1].argmin()
-            answer = b"".join(self.tokenizer.token_bytes[i] for i in tokens[begin : end + 1]).decode("utf-8", "ignore")
-            predicted[question.id] = "" if self.may_be_none and gain[end] <= 0 else answer.strip()
-            runs.append({prefix + i for i in np.flatnonzero(odds > 0)})
-            gold.append({prefix + i for i in np.flatnonzero(inside)})
-        return metrics.squad(predicted, examples) | {"token_set_f1": metrics.token_set_f1(runs, gold)}
+            run = tokens[total[: end + 1].argmin() : end + 1]
+            text = b"".join(self.tokenizer.token_bytes[i] for i in run).decode("utf-8", "ignore").strip()
+            predicted[example.id] = "" if self.may_be_none and gain[end] <= 0 else text
+        return metrics.squad(predicted, examples)
 
 
 class InformationRetrieval(Family):
@@ -214,9 +229,10 @@ def at_most(examples, n):
     if isinstance(examples, list):
         return examples[:n]
     small = {}
-    for name, (queries, corpus, qrels) in examples.items():
-        qrels = dict(list(qrels.items())[:n])
-        small[name] = queries, {d: corpus[d] for d in {d: 0 for g in qrels.values() for d in g}}, qrels
+    for name, part in examples.items():
+        qrels = dict(list(part.qrels.items())[:n])
+        judged = dict.fromkeys(d for grades in qrels.values() for d in grades)
+        small[name] = part._replace(corpus={d: part.corpus[d] for d in judged}, qrels=qrels)
     return small
 
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "train"])
+server.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "train", "finetune"])
 
 # A model and a schedule that take a second.
 TINY = ["--n_layer=2", "--n_head=4", "--n_kv_head=2", "--d_model=32", "--d_ff=48", "--seq_len=32", "--dtype=float32",
@@ -100,3 +100,26 @@ def data_dir(tmp_path_factory):
 def tiny(data_dir):
     """Arguments of a tiny run of train.py, but for out_dir."""
     return [*TINY, f"--data={data_dir}"]
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """The checkpoint of a tiny model with the embedded tokenizer and random weights, as train.py would save it."""
+    import torch
+
+    import checkpoint
+    import configurator
+    import train
+    from data.tokenizer import Tokenizer
+    from model import ModelConfig, Transformer
+
+    tokenizer = Tokenizer.load("embedded")
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, d_model=64, d_ff=96, seq_len=64))
+    settings, _ = configurator.read_script(train.__file__)
+    state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings,
+                 tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.rank_bytes())  # fmt: skip
+    path = tmp_path_factory.mktemp("pretrained") / "tiny" / "ckpt-650.pt"
+    path.parent.mkdir()
+    checkpoint.save(path, state)
+    return path
