@@ -10,9 +10,11 @@ the output of a failed job stays beside it as error.txt. Two sweeps on one grid 
 """
 
 import fcntl
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +25,13 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import checkpoint
 import configurator
+from eval.tasks import EMBEDDED, TASKS
 
 checkpoints = ("out/demo",)  # checkpoints of train.py, or folders of runs: the newest one of each
 tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name
 lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)  # peak learning rates
 seeds = (1, 2, 3, 4, 5)  # of the fine-tunings
-finetune = ()  # further words for finetune.py: config files or --key=value, the same for every job
+finetune = ""  # further words for finetune.py, the same for every job: "config/x.py --max_steps=300"
 out_dir = "out/sweep"  # where the results go
 part = "1/1"  # which of how many equal parts of the grid to run: 3/100
 jobs = 0  # at a time on each GPU; without a GPU in all. 0 = one on each GPU, one on each core
@@ -48,6 +51,9 @@ def check(s):
             yield f"{name}: give at least one"
         if twice := [value for value in dict.fromkeys(s[name]) if s[name].count(value) > 1]:
             yield f"{name}: {twice[0]} is given twice"
+    for task in s["tasks"]:
+        if task not in (*TASKS, *EMBEDDED):
+            yield f"tasks: no data set is called {task}: python eval/tasks.py lists them"
     for path in s["checkpoints"]:
         if not (Path(path).is_file() or checkpoint.steps(path)):
             yield f"checkpoints: {path} is neither a checkpoint nor a folder with one"
@@ -77,15 +83,13 @@ def label(path):
 
 def grid(s):
     """Every job, seed by seed, so that what is done first is a whole table of one seed."""
-    for seed in s["seeds"]:
-        for lr in s["lrs"]:
-            for task in s["tasks"]:
-                for path in s["checkpoints"]:
-                    folder = Path(s["out_dir"], label(path), task, f"lr-{lr:g}_seed-{seed}")
-                    first = (seed, lr, path) == (s["seeds"][0], s["lrs"][0], s["checkpoints"][0])
-                    words = [f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}",
-                             f"--out_dir={folder}", f"--baseline={first}"]  # the baselines of a task once
-                    yield Job(folder, [*s["finetune"], *words])
+    labels, given = {path: label(path) for path in s["checkpoints"]}, shlex.split(s["finetune"])
+    for seed, lr, task, path in itertools.product(s["seeds"], s["lrs"], s["tasks"], s["checkpoints"]):
+        folder = Path(s["out_dir"], labels[path], task, f"lr-{lr:g}_seed-{seed}")
+        first = (seed, lr, path) == (s["seeds"][0], s["lrs"][0], s["checkpoints"][0])
+        words = [f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}", f"--out_dir={folder}",
+                 f"--baseline={first}"]  # the baselines of a task once  # fmt: skip
+        yield Job(folder, [*given, *words])
 
 
 def run(job, environment):
