@@ -1,11 +1,13 @@
 """Readers of the files that data for fine-tuning comes in. `eval/tasks.py` makes examples of what they yield.
 
-First the formats, then the families: `read_texts`, `read_sentences`, `read_questions`, `read_pairs` and, for retrieval's
-evaluation, `read_qrels` and `read_texts_by_id`. All text is UTF-8, plain or .gz. What cannot be read is a DataError that
-names the file and the line; what is read by a rule of its own is counted under that rule's name in `counts`, a Counter.
+First the formats, then the families: `read_texts`, `read_sentences`, `read_questions`, `read_pairs` and, for the
+evaluation of retrieval, `read_qrels` and `read_texts_by_id`. All text is UTF-8, plain or .gz. What cannot be read is a
+DataError that names the file and the line. Where a rule had to be applied to read something, `counts`, a Counter, has
+how often.
 """
 
 import csv
+import glob
 import gzip
 import json
 import re
@@ -20,6 +22,16 @@ from data.sources import decode
 from data.tokenizer import DataError
 
 csv.field_size_limit(2**31 - 1)  # a long document is no error
+
+
+def find(path):
+    """The files of a path: itself, or itself with .gz, or the matches of a pattern; [] where there are none."""
+    if path.startswith("hf:"):
+        return [path]
+    for name in (path, path + ".gz"):
+        if Path(name).is_file():
+            return [name]
+    return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
 def lines(path):
@@ -221,7 +233,8 @@ def squad_questions(path):
     for number, article in enumerate(articles, 1):
         try:
             if "passage" in article:
-                parts, question, start = [{"context": article["passage"]["text"], "qas": article["qas"]}], "query", "start"
+                parts = [{"context": article["passage"]["text"], "qas": article["qas"]}]
+                question, start = "query", "start"
             else:
                 parts, question, start = article["paragraphs"], "question", "answer_start"
             for part in parts:
@@ -235,6 +248,19 @@ def squad_questions(path):
             raise DataError(f"{path}: article {number} has no {error} where SQuAD's layout has one") from None
         except (TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path}: article {number} is not in SQuAD's layout: {error}") from None
+
+
+def flat_questions(path):
+    """The same of a table with a question a row: id (or the row's number), question, context and answers."""
+    for number, row in rows(path, ("question", "context", "answers")):
+        try:
+            answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f'{path}, line {number}: expected answers {{"text": [...], "answer_start": [...]}}, got '
+                            f'{row["answers"]!r}') from None  # fmt: skip
+        if not (isinstance(row["question"], str) and isinstance(row["context"], str)):
+            raise DataError(f"{path}, line {number}: question and context must be text")
+        yield str(row.get("id", number)), row["question"], row["context"], answers
 
 
 # ----------------------------------------------------------------------------
@@ -258,8 +284,8 @@ def read_texts(path, task, split, counts):
         counts["empty texts"] += not any(part.strip() for part in parts)
         yield form.format(*parts), name
     if len(ragged) > count / 100:  # a few are known in GLUE's files
-        raise DataError(f"{path}: {len(ragged)} lines have more or fewer fields than the header, the first is {ragged[0]}")
-    counts["lines left out, with more or fewer fields than the header"] += len(ragged)
+        raise DataError(f"{path}: {len(ragged)} lines have other numbers of fields than the header, first {ragged[0]}")
+    counts["lines left out, with another number of fields than the header"] += len(ragged)
 
 
 def read_sentences(path, task, split, counts):
@@ -271,8 +297,8 @@ def read_sentences(path, task, split, counts):
         try:
             word, tag = int((*task.columns, 0)[0]), int(task.label or -1)
         except ValueError:
-            raise DataError(f"columns={task.columns}, label={task.label}: {path} has no header, so give the numbers of the "
-                            "word's and the tag's column, from 0") from None  # fmt: skip
+            raise DataError(f"columns={task.columns}, label={task.label}: {path} has no header; give the numbers of "
+                            "the word's and the tag's column, from 0") from None  # fmt: skip
         found = conll_sentences(path, word, tag)
     for number, words, tags in found:
         if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
@@ -291,14 +317,9 @@ def read_questions(path, task, split, counts):
     An answer that is nowhere in its context is left out of training, and a question without another one with it. To be
     tested on, its text is enough: it is kept, with -1 as its start.
     """
-    if suffix(path) == ".jsonl" or path.startswith("hf:"):
-        found = ((str(row.get("id", number)), row["question"], row["context"],
-                  list(zip(row["answers"]["text"], row["answers"]["answer_start"])))
-                 for number, row in rows(path, ("question", "context", "answers")))  # fmt: skip
-    else:
-        found = squad_questions(path)
+    flat = suffix(path) == ".jsonl" or path.startswith("hf:")
     ids = set()
-    for id, question, context, answers in found:
+    for id, question, context, answers in flat_questions(path) if flat else squad_questions(path):
         if id in ids:
             raise DataError(f"{path}: the id {id!r} for the second time")
         ids.add(id)
@@ -310,12 +331,15 @@ def read_questions(path, task, split, counts):
         if split == "train" and answers and not there:
             counts["questions left out, as no answer is in the context"] += 1
             continue
-        counts[f"answers {'left out' if split == 'train' else 'kept'} that are not in the context"] += len(placed) - len(there)
+        done = "left out" if split == "train" else "kept"
+        counts[f"answers {done} that are not in the context"] += len(placed) - len(there)
         yield id, question, context, there if split == "train" else placed
 
 
 def placed_at(answer, start, context):
     """Where the answer is in its context: at `start`, else at the place nearest to that, else -1."""
+    if answer and start >= 0 and context.startswith(answer, start):
+        return start
     places, at = [], context.find(answer) if answer else -1
     while at >= 0:
         places.append(at)
@@ -366,8 +390,8 @@ def read_texts_by_id(path, wanted=None):
 def read_qrels(path):
     """Judgements as {query id: {document id: grade}}, and {query id: text} where the file has it.
 
-    path: .tsv with the columns query-id, corpus-id and score (BEIR), whose queries are in a file of their own; or .jsonl
-        with query_id, query and positive_passages (MLDR), which are of grade 1.
+    path: .tsv with the columns query-id, corpus-id and score (BEIR), whose queries are in a file of their own; or
+        .jsonl with query_id, query and positive_passages (MLDR), which are of grade 1.
     """
     qrels, queries = {}, {}
 
@@ -382,7 +406,7 @@ def read_qrels(path):
                 raise DataError(f"{path}, line {number}: the id {query!r} for the second time")
             queries[query] = row["query"]
             for passage in row["positive_passages"]:
-                if "docid" not in passage:
+                if not isinstance(passage, dict) or "docid" not in passage:
                     raise DataError(f'{path}, line {number}: a passage without "docid"')
                 add(number, query, str(passage["docid"]), 1)
     else:

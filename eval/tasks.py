@@ -11,7 +11,6 @@ sets' labels are not public, and validated on 5 % of train; a text, context or q
 """
 
 import difflib
-import glob
 import sys
 import textwrap
 from collections import Counter
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
 from data.tokenizer import DataError
 from eval.readers import (
+    find,
     read_pairs,
     read_qrels,
     read_questions,
@@ -94,7 +94,7 @@ class Dataset:
     train: list  # of Text, Sentence, Question or Pair
     validation: list  # the same; ir: {name of the set: Retrieval}, the name "" where there is one set only
     test: list  # the same
-    counts: dict  # {rule in words: how many examples it applied to}
+    counts: dict  # {rule in words: how many examples it applied to}; those of train are from before the holding out
     main: dict  # {"field": [metrics], "paper": [metrics]}: the score of a task is their mean
 
 
@@ -124,6 +124,7 @@ class Task:
 
 MAIN = {"sc": ("accuracy", "accuracy"), "tc": ("entity_f1", "sentence_macro_f1"), "qa": ("f1", "token_set_f1"),
         "ir": ("ndcg@10", "ndcg@10_judged")}  # fmt: skip
+USED = {"sc": {"columns", "label", "form"}, "tc": {"columns", "label"}, "qa": set(), "ir": {"columns"}}
 SPLITS = ("train", "validation", "test")
 
 GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
@@ -150,16 +151,16 @@ TASKS = {
                  columns=("premise", "hypothesis"), label="label"),
     ),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
-        "tc", "conll2003", "eng.train, eng.testa and eng.testb, made with https://www.clips.uantwerpen.be/conll2003/ner/ "
-        "from the Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: free for research, after registration)",
+        "tc", "conll2003", "eng.train, eng.testa and eng.testb: https://www.clips.uantwerpen.be/conll2003/ner/ makes "
+        "them from the Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, after registration)",
         train="eng.train", validation="eng.testa", test="eng.testb",
         hub=dict(train="hf:hgissbkh/conll2003-en:train", validation="hf:hgissbkh/conll2003-en:validation",
                  test="hf:hgissbkh/conll2003-en:test", columns=("words",), label="ner"),
     ),
     "ontonotes": Task(  # CoNLL-2012's columns; all genres but pt, the New Testament, in which no names are marked
         "tc", "ontonotes", "the folders train, development and test of CoNLL-2012's v4 data "
-        "(https://conll.cemantix.org/2012/data.html), whose words its script skeleton2conll.sh fills in from OntoNotes 5 "
-        "(https://catalog.ldc.upenn.edu/LDC2013T19: free, after registration)",
+        "(https://conll.cemantix.org/2012/data.html), into which its script skeleton2conll.sh fills the words of "
+        "OntoNotes 5 (https://catalog.ldc.upenn.edu/LDC2013T19: free, after registration)",
         train="train/**/english/annotations/[!p]*/**/*gold_conll",
         validation="development/**/english/annotations/[!p]*/**/*gold_conll",
         test="test/**/english/annotations/[!p]*/**/*gold_conll", columns=("3",), label="10",
@@ -214,28 +215,28 @@ def load(task="", family="", folder="data/tasks", train="", validation="", test=
          form="", validation_fraction=0.05, full_corpus=True):  # fmt: skip
     """Return a Dataset: one of TASKS or EMBEDDED by name, or one's own by family and paths.
 
-    task: a name. Its files are in folders of their own below `folder`; settings below that are not empty replace its own.
+    task: a name; its files are in a folder of their own in `folder`. Settings below that are not empty replace its own.
     family: "sc", "tc", "qa" or "ir", where there is no task.
-    train, test, validation: paths; a pattern such as part-*.jsonl is all the files it matches. Without validation,
+    train, test, validation: paths; a pattern such as part-*.jsonl is all the files that match. Without validation,
         `validation_fraction` of train's distinct texts, sentences, contexts or queries is held out at random.
-        sc: .tsv (with a header, no quoting), .csv, .jsonl: `columns` are the texts (default "text") and go into `form`
-            (default: one below the other), `label` is the class (default "label"). Where there are two classes, F1 is
-            that of the second in the order of the alphabet.
-        tc: words and tags in CoNLL columns: `columns` and `label` are the numbers of the word's and the tag's, counted
-            from 0 (default: first and last). Or .jsonl with lists: `columns` (default "tokens") and `label` ("label").
-        qa: SQuAD's .json, v1.1 or v2. Or .jsonl with id, question, context and answers {"text": [], "answer_start": []}.
-        ir: train is a BEIR folder with qrels/train.tsv (default: corpus), a table of pairs (`columns`, default "query"
-            and "document") or a SQuAD .json, read as questions and their paragraphs. validation and test are judgements,
-            a .tsv as BEIR's or a .jsonl as MLDR's (default: qrels/dev.tsv and qrels/test.tsv of corpus). Without
-            qrels/dev.tsv the queries of qrels/train.tsv are for validation: those held out where train is corpus, else
-            all of them. Without that too it is half of the test queries, at random.
+        sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
+            (default: one below the other), `label` is the class (default "label"). Where there are two classes, F1
+            is that of the second in the order of the alphabet.
+        tc: words and tags in CoNLL columns. `columns` and `label` are the numbers of the word's and of the tag's,
+            counted from 0 (default: first and last). Or .jsonl with lists: `columns` (default "tokens"), `label`.
+        qa: SQuAD's .json, v1.1 or v2; or .jsonl with id, question, context, answers {"text": [], "answer_start": []}.
+        ir: train is a BEIR folder with qrels/train.tsv (default: corpus), a table of pairs (`columns`, default
+            "query" and "document") or a SQuAD .json, read as questions and their contexts. validation and test are
+            judgements: .tsv as BEIR's or .jsonl as MLDR's (default: qrels/dev.tsv and qrels/test.tsv of corpus).
+            Without any for validation, it takes queries of train where that is corpus too, else half of those of test.
         A table may also be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, if the datasets package is installed.
     corpus: ir: a folder with corpus.jsonl, and with queries.jsonl where the judgements are .tsv.
-    full_corpus: ir: False keeps of each corpus only what the validation or test judgements name. That takes little memory
-        and is all that the paper's metric asks for. The field's is not defined on it, so main["field"] is then empty.
+    full_corpus: ir: False keeps of each corpus only what the validation or test judgements name. That takes little
+        memory and is all that the paper's metric asks for; the field's is not defined on it, so main["field"] is empty.
 
     Raises DataError: before any file is read, with all that is missing and where to get it; else with file and line.
     """
+    train, corpus = (path and str(Path(path)) for path in (train, corpus))  # so that equal folders are equal strings
     given = dict(train=train, validation=validation, test=test, columns=tuple(columns), label=label, form=form)
     given = {name: value for name, value in given.items() if value}
     if task in EMBEDDED:
@@ -255,25 +256,29 @@ def load(task="", family="", folder="data/tasks", train="", validation="", test=
         raise DataError(f"family={family!r}: give a task, or one of the families {', '.join(MAIN)}")
     if corpus and (task or family != "ir"):
         raise DataError(f"corpus={corpus}: only family=ir takes it, and a task has its own")
+    if idle := {"columns", "label", "form"} & set(given) - USED[family]:
+        raise DataError(f"{', '.join(sorted(idle))}: the family {family} has no use for it")
 
-    spec = in_folder(TASKS[task], folder) if task else own(family, corpus)
-    if family == "ir" and len(spec.sets) > 1 and (validation or test):
-        raise DataError(f"validation, test: {task} is judged on {', '.join(spec.sets)}, which cannot be replaced")
-    spec = replace(spec, **given)
-    if spec.hub and not Path(spec.folder).exists() and find_spec("datasets"):
+    spec = replace(in_folder(TASKS[task], folder) if task else own(family, corpus), **given)
+    if family == "ir" and (validation or test):
+        if len(spec.sets) > 1:
+            raise DataError(f"validation, test: {task} keeps the judgements of {', '.join(spec.sets)}")
+        sets = {name: (at, validation or first, test or second) for name, (at, first, second) in spec.sets.items()}
+        spec = replace(spec, sets=sets)
+    absent = missing(task, spec)
+    if absent and spec.hub and not Path(spec.folder).exists() and find_spec("datasets"):
         spec = replace(spec, **{**spec.hub, **given})
-    if absent := [path or f"--{setting}" for setting, path in needed(spec) if not find(path)]:
-        message = f"{f'task={task}' if task else f'family={family}'}: missing: {', '.join(absent)}"
-        if task:
-            message += f". Get {spec.source}, into {spec.folder}"
-            message += ". Or pip install datasets, to have it downloaded" if spec.hub else ""
-        raise DataError(message)
+    elif absent:
+        raise DataError(absent)
 
     counts = Counter()
-    if family == "ir":
-        splits = retrieval_splits(spec, validation_fraction, full_corpus, counts)
-    else:
-        splits = file_splits(spec, validation_fraction, counts)
+    try:
+        if family == "ir":
+            splits = retrieval_splits(spec, validation_fraction, full_corpus, counts)
+        else:
+            splits = file_splits(spec, validation_fraction, counts)
+    except DataError as error:
+        raise DataError(f"{error}\n{absent}" if absent else str(error)) from None  # the hub failed: what else there is
     labels = labels_of(spec, splits, counts)
     trained_on = set(keys(family, splits["train"]))
     for split in ("validation", "test"):
@@ -287,13 +292,14 @@ def load(task="", family="", folder="data/tasks", train="", validation="", test=
 
 
 def in_folder(task, folder):
-    """The task with its paths below the folder of all tasks."""
+    """The task with its paths in the folder of all tasks."""
 
     def at(path):
         return path and str(Path(folder, task.folder, path))
 
     sets = {name: tuple(map(at, paths)) for name, paths in task.sets.items()}
-    return replace(task, folder=at("."), train=at(task.train), validation=at(task.validation), test=at(task.test), sets=sets)
+    files = {split: at(getattr(task, split)) for split in SPLITS}
+    return replace(task, folder=str(Path(folder, task.folder)), sets=sets, **files)
 
 
 def own(family, corpus):
@@ -306,31 +312,33 @@ def own(family, corpus):
 def needed(task):
     """The files that must be there, as [(setting, path)]; the path is "" where the setting is."""
     if task.family != "ir":
-        return [("train", task.train), ("test", task.test), *([("validation", task.validation)] if task.validation else [])]
+        return [(split, path) for split in SPLITS if (path := getattr(task, split)) or split != "validation"]
     paths = [] if task.sets else [("corpus", "")]
-    beir, judgements = {task.train} if is_beir(task.train) else set(), []
-    for folder, *both in task.sets.values():
-        judgements += [("test", path) for path in both if path]
-        paths.append(("corpus", f"{folder}/corpus.jsonl"))
-        beir |= {folder} if suffix(both[-1]) == ".tsv" else set()
-    paths.append(("train", f"{task.train}/qrels/train.tsv" if is_beir(task.train) else task.train))
-    paths += [("corpus", f"{folder}/{file}") for folder in sorted(beir) for file in ("corpus.jsonl", "queries.jsonl")]
-    return list(dict.fromkeys(paths + judgements))
+    beir = [task.train] if is_beir(task.train) else []
+    paths.append(("train", f"{task.train}/qrels/train.tsv" if beir else task.train))
+    for folder, validation, test in task.sets.values():
+        paths += [("corpus", f"{folder}/corpus.jsonl"), ("validation", validation), ("test", test)]
+        beir += [folder] if suffix(test) == ".tsv" else []
+    paths += [("corpus", f"{folder}/{file}") for folder in beir for file in ("corpus.jsonl", "queries.jsonl")]
+    return [(setting, path) for setting, path in dict.fromkeys(paths) if path or setting != "validation"]
+
+
+def missing(name, task):
+    """What is missing and where to get it, as text; "" where nothing is."""
+    absent = [path or f"--{setting}" for setting, path in needed(task) if not find(path)]
+    if not absent:
+        return ""
+    lines = [f"{f'task={name}' if name else f'family={task.family}'}: missing:", *absent]
+    if name:
+        lines.append(f"Get {task.source}; they go into {task.folder}")
+    if task.hub:
+        lines.append("Or pip install datasets, to have them downloaded.")
+    return "\n  ".join(lines)
 
 
 def is_beir(train):
     """Whether retrieval is trained on the judgements of a folder, and not on a file of pairs."""
     return bool(train) and not train.startswith("hf:") and suffix(train) not in (".json", ".jsonl", ".tsv", ".csv")
-
-
-def find(path):
-    """The files of a path: itself, or itself with .gz, or the matches of a pattern; [] where there are none."""
-    if path.startswith("hf:"):
-        return [path]
-    for name in (path, path + ".gz"):
-        if Path(name).is_file():
-            return [name]
-    return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
 # ----------------------------------------------------------------------------
@@ -353,7 +361,7 @@ def keys(family, examples):
 
 
 def hold_out(examples, keys, fraction):
-    """The examples in two lists, the second with `fraction` of the distinct keys, at random and at least one of them."""
+    """The examples in two lists; the second has `fraction` of the distinct keys, at random and at least one."""
     distinct = list(dict.fromkeys(keys))
     count = max(1, round(fraction * len(distinct)))
     if count >= len(distinct):
@@ -366,8 +374,7 @@ def hold_out(examples, keys, fraction):
 
 def file_splits(task, fraction, counts):
     """The three splits of sc, tc or qa, each a list of examples."""
-    read, example = {"sc": (read_texts, Text), "tc": (read_sentences, Sentence), "qa": (read_questions, Question)}[task.family]
-    splits = {split: read_all(read, example, getattr(task, split), task, split, counts) for split in SPLITS}
+    splits = {split: read_all(getattr(task, split), task, split, counts) for split in SPLITS}
     if not task.validation:
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(train, keys(task.family, train), fraction)
@@ -375,8 +382,10 @@ def file_splits(task, fraction, counts):
     return splits
 
 
-def read_all(read, example, path, task, split, counts):
+def read_all(path, task, split, counts):
     """The examples of all files of a path."""
+    read, example = {"sc": (read_texts, Text), "tc": (read_sentences, Sentence), "qa": (read_questions, Question),
+                     "ir": (read_pairs, Pair)}[task.family]  # fmt: skip
     found, ruled = [], Counter()
     for file in find(path):
         found += [example(*fields) for fields in read(file, task, split, ruled)]
@@ -393,7 +402,8 @@ def retrieval_splits(task, fraction, full_corpus, counts):
                for split, path in zip(("validation", "test"), both) if path]  # fmt: skip
     if is_beir(task.train):
         sources.append(("", "train", task.train, f"{task.train}/qrels/train.tsv"))
-    judged, queries, named = {}, {}, {}  # {(set, split): judgements}, {folder: {id: text}}, {folder: {document id: path}}
+    judged = {}  # {(set, split): {query id: {document id: grade}}}
+    queries, named = {}, {}  # {folder: {query id: text}}, {folder: {document id: the judgements that name it}}
     for name, split, folder, path in sources:
         found, asked = read_qrels(find(path)[0])
         if asked:
@@ -402,10 +412,11 @@ def retrieval_splits(task, fraction, full_corpus, counts):
             queries[folder], _ = read_texts_by_id(find(f"{folder}/queries.jsonl")[0])
         if absent := [query for query in found if query not in queries[folder]]:
             raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-        judged[name, split] = {query: grades for query, grades in found.items() if max(grades.values()) > 0}
-        counts[rule(name, f"{split}: queries left out, without a relevant document")] = len(found) - len(judged[name, split])
-        for grades in judged[name, split].values():
+        useful = {query: grades for query, grades in found.items() if max(grades.values()) > 0}
+        counts[rule(name, f"{split}: queries left out, without a relevant document")] = len(found) - len(useful)
+        for grades in useful.values():
             named.setdefault(folder, {}).update(dict.fromkeys(grades, path))
+        judged[name, split] = useful
 
     # Validation, where it has no judgements of its own.
     for name, (folder, validation, _) in task.sets.items():
@@ -443,7 +454,7 @@ def retrieval_splits(task, fraction, full_corpus, counts):
                            for query, grades in judged["", "train"].items()
                            for document, grade in grades.items() if grade > 0]  # fmt: skip
     else:
-        splits["train"] = read_all(read_pairs, Pair, task.train, task, "train", counts)
+        splits["train"] = read_all(task.train, task, "train", counts)
     return splits
 
 
@@ -472,14 +483,13 @@ def labels_of(task, splits, counts):
 
 def table():
     """The list of tasks, as aligned text."""
-    lines = [("task", "family", "main metric", "files", "there")]
+    lines = [("task", "family", "main metric", f"folder in {folder}", "there")]
     for name, task in TASKS.items():
-        spec = in_folder(task, folder)
-        folders = {path for path, *_ in task.sets.values()} or {task.folder}
-        there = sum(bool(find(path)) for _, path in needed(spec))
-        metric = ", ".join(task.main or MAIN[task.family][:1])
-        lines.append((name, task.family, metric, ", ".join(f"{folder}/{path}" for path in sorted(folders)),
-                      "yes" if there == len(needed(spec)) else f"{there} of {len(needed(spec))} files"))  # fmt: skip
+        paths = [path for _, path in needed(in_folder(task, folder))]
+        there = sum(bool(find(path)) for path in paths)
+        lines.append((name, task.family, ", ".join(task.main or MAIN[task.family][:1]),
+                      task.folder or ", ".join(path for path, *_ in task.sets.values()),
+                      "yes" if there == len(paths) else f"{there} of {len(paths)} files"))  # fmt: skip
     for name in EMBEDDED:
         lines.append((name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
     widths = [max(map(len, column)) for column in zip(*lines)]
@@ -488,28 +498,28 @@ def table():
 
 def description(dataset):
     """What is in a Dataset, as text: its counts and the first two examples of each split."""
-    lines = [f"{dataset.name} ({dataset.family}), scored by {', '.join(dataset.main['field'] or dataset.main['paper'])}"]
+    lines = [f"{dataset.name} ({dataset.family})"]
     if dataset.labels:
         lines.append(f"labels: {', '.join(dataset.labels)}")
-    lines += [f"{count:,} {rule}" for rule, count in dataset.counts.items()]
+    lines += [f"{count:,} {words}" for words, count in dataset.counts.items()]
     for split in SPLITS:
         examples = getattr(dataset, split)
-        if isinstance(examples, list):
-            lines += ["", f"{split}: {len(examples):,} examples"]
-            shown = examples[:2]
+        if isinstance(examples, dict):
+            for name, (queries, corpus, qrels) in examples.items():
+                lines.append(f"\n{rule(name, split)}: {len(queries):,} queries, {len(corpus):,} documents")
+                best = {query: max(qrels[query], key=qrels[query].get) for query in list(queries)[:2]}
+                lines += [shown(Pair(queries[query], corpus[document])) for query, document in best.items()]
         else:
-            lines.append("")
-            lines += [f"{rule(name, split)}: {len(retrieval.queries):,} queries, {len(retrieval.corpus):,} documents"
-                      for name, retrieval in examples.items()]  # fmt: skip
-            retrieval = next(iter(examples.values()))
-            shown = [Pair(text, retrieval.corpus[max(retrieval.qrels[query], key=retrieval.qrels[query].get)])
-                     for query, text in list(retrieval.queries.items())[:2]]  # fmt: skip
-        for example in shown:
-            for name, value in example._asdict().items():
-                text = value if isinstance(value, str) else str(value)
-                lines.append(f"  {name:10}{textwrap.shorten(text, 160)}")
-            lines.append("")
-    return "\n".join(lines).rstrip()
+            lines += [f"\n{split}: {len(examples):,} examples", *map(shown, examples[:2])]
+    return "\n".join(lines)
+
+
+def shown(example):
+    """An example as text, a line for each field, cut where it is long."""
+    fields = example._asdict()
+    if isinstance(example, Sentence):
+        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
+    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
 
 
 def main():
