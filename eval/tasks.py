@@ -7,7 +7,7 @@
 
 Four families: sc, sequence classification; tc, token classification; qa, extractive question answering; ir, information
 retrieval. The splits are those of the recipe (README): SC and QA are tested on the official validation set, as the test
-sets' labels are not public, and validated on 5 % of train; a text, context or query is on one side only.
+sets' labels are not public, and validated on 5 % of train. No text, context or query is on both sides of a random split.
 """
 
 import difflib
@@ -152,7 +152,7 @@ TASKS = {
     ),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc", "conll2003", "eng.train, eng.testa and eng.testb: https://www.clips.uantwerpen.be/conll2003/ner/ makes "
-        "them from the Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, after registration)",
+        "them from the Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
         train="eng.train", validation="eng.testa", test="eng.testb",
         hub=dict(train="hf:hgissbkh/conll2003-en:train", validation="hf:hgissbkh/conll2003-en:validation",
                  test="hf:hgissbkh/conll2003-en:test", columns=("words",), label="ner"),
@@ -160,7 +160,7 @@ TASKS = {
     "ontonotes": Task(  # CoNLL-2012's columns; all genres but pt, the New Testament, in which no names are marked
         "tc", "ontonotes", "the folders train, development and test of CoNLL-2012's v4 data "
         "(https://conll.cemantix.org/2012/data.html), into which its script skeleton2conll.sh fills the words of "
-        "OntoNotes 5 (https://catalog.ldc.upenn.edu/LDC2013T19: free, after registration)",
+        "OntoNotes 5 (https://catalog.ldc.upenn.edu/LDC2013T19: free, on registration)",
         train="train/**/english/annotations/[!p]*/**/*gold_conll",
         validation="development/**/english/annotations/[!p]*/**/*gold_conll",
         test="test/**/english/annotations/[!p]*/**/*gold_conll", columns=("3",), label="10",

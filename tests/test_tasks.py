@@ -53,7 +53,10 @@ def paris(n, first=0):
 def beir(put, folder, train=0, dev=0, test=2, gz=""):
     """A BEIR folder in which query q<n> is answered by document d<n>; the judgements' numbers follow each other."""
     n = train + dev + test
-    put(f"{folder}/corpus.jsonl{gz}", [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text {i}"} for i in range(n + 5)])
+    put(
+        f"{folder}/corpus.jsonl{gz}",
+        [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text {i}"} for i in range(n + 5)],
+    )
     put(f"{folder}/queries.jsonl{gz}", [{"_id": f"q{i}", "text": f"query {i}", "metadata": {}} for i in range(n)])
     first = 0
     for split, size in (("train", train), ("dev", dev), ("test", test)):
@@ -73,8 +76,8 @@ def tsv(header, *rows):
 
 def sst2(put):
     put("sst2/train.tsv", "sentence\tlabel\n" + "".join(f'a "film {i} \t{i % 2}\n' for i in range(20)))
-    put("sst2/dev.tsv", 'sentence\tlabel\n"it \'s good \t1\n')
-    return Text('"it \'s good ', "positive"), 20, ["negative", "positive"]
+    put("sst2/dev.tsv", "sentence\tlabel\n\"it 's good \t1\n")
+    return Text("\"it 's good ", "positive"), 20, ["negative", "positive"]
 
 
 def qqp(put):
@@ -85,19 +88,29 @@ def qqp(put):
 
 
 def mnli(put):
-    names, more = ("entailment", "neutral", "contradiction"), tuple("abcdefg")
-    train = (*("index", "promptID", "pairID", "genre"), "sentence1_binary_parse", "sentence1", "sentence2", "label1", "gold_label")
+    names = ("entailment", "neutral", "contradiction")
+    train = (
+        *("index", "promptID", "pairID", "genre"),
+        "sentence1_binary_parse",
+        "sentence1",
+        "sentence2",
+        "label1",
+        "gold_label",
+    )
     dev = (*train[:-1], "label2", "gold_label")
     rows = ((str(i), "1", "1n", "fiction", "( x )", f"P {i}", "H", names[i % 3], names[i % 3]) for i in range(21))
     put("mnli/train.tsv", tsv(train, *rows))
-    put("mnli/dev_matched.tsv", tsv(dev, ("0", "1", "1n", "fiction", "( x )", "P.", "H.", "neutral", "neutral", "entailment")))
+    put(
+        "mnli/dev_matched.tsv",
+        tsv(dev, ("0", "1", "1n", "fiction", "( x )", "P.", "H.", "neutral", "neutral", "entailment")),
+    )
     return Text("Premise: P.\nHypothesis: H.", "entailment"), 21, ["contradiction", "entailment", "neutral"]
 
 
 def conll2003(put):
-    train = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nofficial NN I-NP O\n\nJapan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n"
+    text = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nofficial NN I-NP O\n\n"
     for name in ("eng.train", "eng.testa", "eng.testb"):
-        put(f"conll2003/{name}", train)
+        put(f"conll2003/{name}", text + "Japan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n")
     return Sentence(["U.N.", "official"], ["B-ORG", "O"]), 2, ["O", "B-LOC", "B-ORG"]
 
 
@@ -115,7 +128,8 @@ def ontonotes(put):
 
 
 def uner(put):
-    text = "# newdoc id = x\n# sent_id = x-1\n# text = # Iranian Ann Lee\n1\t#\tO\n2\tIranian\tB-OTH\t-\tme\n3\tAnn\tB-PER\t-\tme\n4\tLee\tI-PER\t-\tme\n"
+    text = "# newdoc id = x\n# sent_id = x-1\n# text = # Iranian Ann Lee\n"
+    text += "1\t#\tO\n2\tIranian\tB-OTH\t-\tme\n3\tAnn\tB-PER\t-\tme\n4\tLee\tI-PER\t-\tme\n"
     for split in ("train", "dev", "test"):
         put(f"uner/en_ewt-ud-{split}.iob2", text + "\n" + text)
     return Sentence(["#", "Iranian", "Ann", "Lee"], ["O", "O", "B-PER", "I-PER"]), 2, ["O", "B-PER", "I-PER"]
@@ -142,7 +156,12 @@ def record(put):
         text = f"Ann {i} met Bob.\n@highlight\nAnn {i} left"
         qa = {"id": f"r{i}", "query": "@placeholder met Bob",
               "answers": [{"start": start, "end": start + 4, "text": f"Ann {i}"} for start in (0, 26)]}  # fmt: skip
-        return {"id": f"a{i}", "source": "s", "passage": {"text": text, "entities": [{"start": 0, "end": 4}]}, "qas": [qa]}
+        return {
+            "id": f"a{i}",
+            "source": "s",
+            "passage": {"text": text, "entities": [{"start": 0, "end": 4}]},
+            "qas": [qa],
+        }
 
     put("record/train.json", {"version": "1", "data": [article(i) for i in range(9)]})
     put("record/dev.json", {"version": "1", "data": [article(9)]})
@@ -155,8 +174,9 @@ def msmarco(put):
     beir(put, "msmarco_beir", train=30, dev=4, test=2, gz=".gz")
     put("mldr_en/corpus.jsonl.gz", [{"docid": f"doc-{i}", "text": f"long text {i}"} for i in range(9)])
     for first, split in ((0, "dev"), (3, "test")):
-        queries = [{"query_id": f"q-{i}", "query": f"long query {i}", "negative_passages": [],
-                    "positive_passages": [{"docid": f"doc-{i}", "text": "x"}]} for i in range(first, first + 3)]  # fmt: skip
+        answers = {i: [{"docid": f"doc-{i}", "text": "x"}] for i in range(first, first + 3)}
+        queries = [{"query_id": f"q-{i}", "query": f"long query {i}", "positive_passages": answers[i],
+                    "negative_passages": []} for i in answers]  # fmt: skip
         put(f"mldr_en/{split}.jsonl.gz", queries)
     return Pair("query 0", "Title 0 text 0"), 30, []
 
@@ -230,7 +250,9 @@ def test_jsonl_labels_may_be_numbers_and_a_form_joins_columns(put):
     train = [{"a": f"{{x}} {i}", "b": "y", "kind": i % 3} for i in range(9)]
     settings = dict(columns=("a", "b"), label="kind", name="jsonl")
     data = own(put, train, [{"a": "q", "b": "r", "kind": 2}], form="A: {} B: {}", **settings)
-    assert data.labels == ["0", "1", "2"] and data.test == [Text("A: q B: r", "2")] and data.train[0].text[:6] == "A: {x}"
+    assert (
+        data.labels == ["0", "1", "2"] and data.test == [Text("A: q B: r", "2")] and data.train[0].text[:6] == "A: {x}"
+    )
     assert own(put, train, [{"a": "q", "b": "r", "kind": 2}], **settings).test == [Text("q\nr", "2")]
 
 
@@ -305,7 +327,9 @@ def test_duplicates_are_on_one_side_and_the_split_is_always_the_same(put):
 
 
 def test_questions_are_held_out_with_their_context(put):
-    contexts = [(f"Town {i} is big.", [(f"q{i}-{j}", "Which?", [(f"Town {i}", 0)]) for j in range(3)]) for i in range(40)]
+    contexts = [
+        (f"Town {i} is big.", [(f"q{i}-{j}", "Which?", [(f"Town {i}", 0)]) for j in range(3)]) for i in range(40)
+    ]
     data = load(family="qa", train=put("train.json", squad(*contexts)), test=put("test.json", squad(*contexts[:4])))
     assert len({q.context for q in data.validation}) == 2 and len(data.validation) == 6
     assert not {q.context for q in data.validation} & {q.context for q in data.train}
@@ -432,16 +456,23 @@ def test_answers_outside_their_context(put):
     path = put("a.json", squad((context, questions)))
     data = load(family="qa", train=path, validation=path, test=path)
     found = {q.id: q.answers for q in data.train}
-    assert found == {"right": [("Rome", 9)], "near": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
+    assert found == {
+        "right": [("Rome", 9)],
+        "near": [("Rome", 9)],
+        "far": [("Rome", 0)],
+        "one": [("oh", 6)],
+        "empty": [],
+    }
     assert {q.id: q.answers for q in data.test}["none"] == [("Oslo", -1)]
     assert {q.id: q.answers for q in data.test}["one"] == [("Oslo", -1), ("oh", 6)]
     moved, absent = "answers moved to the nearest place that has their text", "that are not in the context"
+    empty, again = "empty questions or contexts", "examples whose context is also in train"
     assert data.counts == {
         f"train: {moved}": 3, "train: questions left out, as no answer is in the context": 1,
-        f"train: answers left out {absent}": 1, "train: empty questions or contexts": 1,
-        f"validation: {moved}": 3, f"validation: answers kept {absent}": 2, "validation: empty questions or contexts": 1,
-        f"test: {moved}": 3, f"test: answers kept {absent}": 2, "test: empty questions or contexts": 1,
-        "validation: examples whose context is also in train": 6, "test: examples whose context is also in train": 6,
+        f"train: answers left out {absent}": 1, f"train: {empty}": 1,
+        f"validation: {moved}": 3, f"validation: answers kept {absent}": 2, f"validation: {empty}": 1,
+        f"test: {moved}": 3, f"test: answers kept {absent}": 2, f"test: {empty}": 1,
+        f"validation: {again}": 6, f"test: {again}": 6,
     }  # fmt: skip
 
 
@@ -465,10 +496,12 @@ def test_questions_from_json_lines(put):
 @pytest.mark.parametrize("content, message", [
     ('{"data": [\n{"paragraphs": [}\n]}', r"a.json, line 2: not JSON"),
     ("[1, 2]", r"a.json: not a SQuAD file"),
-    ({"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": []}]}]}]}, r"article 1 has no 'question'"),
+    ({"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": []}]}]}]},
+     r"article 1 has no 'question'"),
     ({"data": [{"paragraphs": [{"context": None, "qas": [{"id": "1", "question": "?", "answers": []}]}]}]},
      r"article 1 is not in SQuAD's layout: a question, context or answer that is not text"),
-    (squad(("In Rome.", [("x", "Where?", [("Rome", 3)]), ("x", "When?", [])])), r"a.json: the id 'x' for the second time"),
+    (squad(("In Rome.", [("x", "Where?", [("Rome", 3)]), ("x", "When?", [])])),
+     r"a.json: the id 'x' for the second time"),
 ])  # fmt: skip
 def test_faults_of_a_squad_file(put, content, message):
     path = put("a.json", content)
@@ -547,11 +580,14 @@ def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(put):
      r"qrels/test.tsv: 1 queries in it are not in queries.jsonl, the first is 'nobody'"),
     ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq3\td3\t1\nq3\td3\t2\n",
      r"qrels/test.tsv, line 3: another grade for query 'q3' and document 'd3'"),
-    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq3\td3\tyes\n", r"test.tsv, line 2: the score 'yes' is not a whole"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq3\td3\tyes\n",
+     r"test.tsv, line 2: the score 'yes' is not a whole number"),
     ("qrels/test.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", r"test.tsv, line 2: no column query-id, corpus-id, score"),
     ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq3 d3 1\n", r"test.tsv, line 2: 1 fields, but the header has 3"),
-    ("corpus.jsonl", '{"_id": "d1", "text": "x"}\n{"_id": "d1", "text": "y"}\n', r"line 2: the id 'd1' for the second time"),
-    ("corpus.jsonl", '{"_id": "d1", "title": "x"}\n', r'corpus.jsonl, line 1: expected "_id" and "text", got _id, title'),
+    ("corpus.jsonl", '{"_id": "d1", "text": "x"}\n{"_id": "d1", "text": "y"}\n',
+     r"corpus.jsonl, line 2: the id 'd1' for the second time"),
+    ("corpus.jsonl", '{"_id": "d1", "title": "x"}\n',
+     r'corpus.jsonl, line 1: expected "_id" and "text", got _id, title'),
     ("queries.jsonl", "\n{'_id': 1}\n", r"queries.jsonl, line 2: not JSON"),
 ])  # fmt: skip
 def test_faults_of_a_beir_folder(put, tmp_path, file, content, message):
@@ -662,14 +698,18 @@ def test_the_hub_is_asked_where_the_folder_is_absent(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", hub(tables))
     data = load("mnli", folder=tmp_path)
     assert data.test == [Text("Premise: P\nHypothesis: H", "contradiction")] and len(data.train) == 20
-    with pytest.raises(DataError, match=r"(?s)hf:nyu-mll/glue:qqp:train: no network.*task=qqp: missing:.*Get train.tsv"):
+    with pytest.raises(
+        DataError, match=r"(?s)hf:nyu-mll/glue:qqp:train: no network.*task=qqp: missing:.*Get train.tsv"
+    ):
         load("qqp", folder=tmp_path)
 
 
 def test_hub_tags_and_questions(monkeypatch, put):
     tagged = Rows([{"tokens": ["a", "b"], "ner_tags": [0, 1]}])
     tagged.features = {"tokens": ListOf(None), "ner_tags": ListOf(Classes("O", "I-X"))}
-    asked = Rows([{"id": "x", "question": "?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": [3]}}])
+    asked = Rows(
+        [{"id": "x", "question": "?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": [3]}}]
+    )
     monkeypatch.setitem(sys.modules, "datasets", hub({("me/ner", "s"): tagged, ("me/qa", "s"): asked}))
     one = dict.fromkeys(("train", "validation", "test"), "hf:me/ner:s")
     assert load(family="tc", **one, label="ner_tags").test == [Sentence(["a", "b"], ["O", "B-X"])]
