@@ -7,7 +7,7 @@
 
 Four families: sc, sequence classification; tc, token classification; qa, extractive question answering; ir, information
 retrieval. The splits are those of the recipe (README): SC and QA are tested on the official validation set, as the test
-sets' labels are not public, and validated on 5 % of train. No text, context or query is on both sides of a random split.
+sets' labels are not public, and validated on 5 % of train. A text, context or query is on one side of a random split.
 """
 
 import difflib
