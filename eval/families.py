@@ -113,8 +113,8 @@ class QuestionAnswering(Family):
         ends = np.cumsum([len(self.tokenizer.token_bytes[i]) for i in context])  # in bytes, the space before included
         room = self.max_len - len(prefix) - 1
         inside = np.zeros(len(context), np.int64)
-        if example.answers:
-            text, start = example.answers[0]
+        text, start = example.answers[0] if example.answers else ("", -1)
+        if start >= 0:  # -1: its text is not in the context
             first = len(example.context[:start].encode()) + 1
             inside[(ends > first) & (np.append(0, ends[:-1]) < first + len(text.encode()))] = 1
         half = max(1, room // 2)
@@ -171,7 +171,14 @@ class QuestionAnswering(Family):
 class InformationRetrieval(Family):
     """Queries and documents as unit vectors; a batch's other documents are each query's negatives."""
 
-    cached = (None, None, None)  # the vectors of the corpus that was embedded last: validation and test share theirs
+    cached = (None, None)  # a corpus and its vectors: validation and test share theirs
+
+    def __init__(self, dataset, *options):
+        super().__init__(dataset, *options)
+        both = ((name, part) for sets in (dataset.validation, dataset.test) for name, part in sets.items())
+        self.judged = {name: set() for name in dataset.test}
+        for name, part in both:
+            self.judged[name].update(d for grades in part.qrels.values() for d in grades)
 
     def query(self, text, split):
         return Item(self.cut(self.tokenizer.encode(f"Query: {text}"), split, "queries"), None)
@@ -192,20 +199,21 @@ class InformationRetrieval(Family):
         return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(kind), device=scores.device))
 
     def score(self, predict, sets, split):
-        """{metric: instances}: the field's over the whole corpus, the paper's over the judged documents."""
+        """{metric: instances}: the field's over the whole corpus, the paper's over what validation and test judge."""
         found = {}
         for name, (queries, corpus, qrels) in sets.items():
-            asked = [q for q, grades in qrels.items() if max(grades.values()) > 0]
-            names, judged = list(corpus), {d for grades in qrels.values() for d in grades}
-            if self.cached[:2] != (predict, id(corpus)):
+            asked = metrics.answerable(qrels)
+            names = list(corpus)
+            if split is None or self.cached[0] is not corpus:  # None: the model is still changing
                 items = [self.document(text, split) for text in corpus.values()]
-                self.cached = predict, id(corpus), np.stack(predict(items))
+                self.cached = corpus, np.stack(predict(items))
+            vectors = self.cached[1]
             asked_vectors = np.stack(predict([self.query(queries[q], split) for q in asked]))
-            part = [i for i, d in enumerate(names) if d in judged]
-            paper = top(asked_vectors, self.cached[2][part], asked, [names[i] for i in part])
+            part = [i for i, d in enumerate(names) if d in self.judged[name]]
+            paper = top(asked_vectors, vectors[part], asked, [names[i] for i in part])
             scores = {"ndcg@10_judged": metrics.ndcg_retrieved(paper, qrels)}
             if self.full_corpus:
-                scores |= metrics.retrieval(top(asked_vectors, self.cached[2], asked, names), qrels)
+                scores |= metrics.retrieval(top(asked_vectors, vectors, asked, names), qrels)
             found |= {f"{name}/{metric}" if name else metric: value for metric, value in scores.items()}
         return found
 

@@ -178,7 +178,7 @@ def test_the_offset_of_answers_is_chosen_on_validation_and_kept_for_test():
 
 
 def test_a_second_copy_of_a_document_is_no_negative():
-    ir = family("ir")
+    ir = family("ir", validation={}, test={})
     items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
     output = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     unit = torch.nn.functional.normalize(output, dim=-1)
@@ -200,7 +200,7 @@ def test_top_finds_the_nearest_whatever_the_chunk():
 def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     corpus = {"d1": "red", "d2": "green", "d3": "blue", "d4": "red too"}
     sets = {"": Retrieval({"q1": "red", "q2": "green"}, corpus, {"q1": {"d1": 1}, "q2": {"d2": 1, "d1": 0}})}
-    ir, calls = family("ir"), []
+    ir, calls = family("ir", validation=sets, test=sets), []
     vectors = {"red": [1, 0, 0], "red too": [1, 0.01, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
 
     def predict(items):
@@ -213,6 +213,9 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     assert found["ndcg@10_judged"] == 100  # but nobody judged d4
     ir.score(predict, sets, "test")
     assert calls == [4, 2, 2]  # the corpus once for both splits
+    ir.score(predict, sets, None)
+    ir.score(predict, sets, None)
+    assert calls[3:] == [4, 2, 4, 2]  # but anew in each validation during training
     ir.full_corpus = False
     assert [*ir.score(predict, sets, "test")] == ["ndcg@10_judged"]
     small = at_most(sets, 1)[""]
