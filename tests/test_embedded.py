@@ -63,6 +63,18 @@ def test_no_text_on_two_sides(tasks):
     assert_disjoint(tasks["embedded-ir"], lambda x: ["query " + x[0], "document " + x[1].partition(") ")[2]])
 
 
+def test_a_sentence_in_several_topics_is_the_shortest_ones(monkeypatch):
+    """Even if it is marked up differently in a training topic, which comes first."""
+    train, test = (next(name for name in map(str, range(99)) if embedded.side(name) == s) for s in ("train", "test"))
+    one, two, three = "Use a *list* of files.", "This is in both topics.", "Only the long one has this."
+    monkeypatch.setattr(embedded.embedded, "topics", lambda: {train: f"{one} {two} {three}", test: two})
+    dataset = embedded.tagging()
+    assert [x.words[0] for x in dataset.train] == ["Use", "Only"] and [x.words[0] for x in dataset.test] == ["This"]
+    monkeypatch.setattr(embedded.embedded, "topics", lambda: {train: f"{one} {three}", test: one.replace("*", '"')})
+    dataset = embedded.tagging()
+    assert dataset.train[0].tags[2] == "B-TERM" and dataset.test == []
+
+
 def test_no_module_on_two_sides(tasks):
     """By the modules that the texts stand in. A text that stands in several is no evidence."""
     modules = defaultdict(set)
