@@ -10,7 +10,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from eval import embedded
 from eval.baselines import baselines, bm25, overlap_answer, tfidf_predictions
-from eval.metrics import score
 from eval.tasks import Dataset, Question, Retrieval, Sentence, Text
 
 
@@ -141,4 +140,4 @@ def test_embedded_tasks_are_neither_trivial_nor_hopeless():
     assert 10 < qa["overlap"]["f1"] < 50
     assert 30 < ir["bm25"]["ndcg@10"] < 80
     task = embedded.load("embedded-sc")
-    assert baselines(task) == sc and set(sc["tfidf"]) == {"accuracy", "f1"} and score(np.ones((1, 1, 2))) == 100
+    assert baselines(task) == sc and set(sc["tfidf"]) == {"accuracy", "f1"}
