@@ -38,6 +38,7 @@ def load(name):
     if name not in MAKERS:
         raise DataError(f"{name!r} is no embedded task; there are {', '.join(MAKERS)}")
     dataset = MAKERS[name]()
+    dataset.counts = {rule: n for rule, n in dataset.counts.items() if n}
     if not min(len(dataset.train), len(dataset.validation), len(dataset.test)):
         raise DataError(
             f"{name}: this Python carries too little of its {'help topics' if name == 'embedded-tc' else 'source'} "
@@ -152,7 +153,7 @@ def classification():
         counts["docstrings of parts that this Python lacks, left out"] += len(examples[name]) - len(kept)
         examples[name] = kept
     metrics = {"field": ["accuracy"], "paper": ["accuracy"]}
-    return Dataset("embedded-sc", "sc", labels, **examples, counts=dict(counts), main=metrics)
+    return Dataset("embedded-sc", "sc", labels, **examples, counts=counts, main=metrics)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def tagging():
             examples[side(topic)].append(example)
     labels = ["O", *sorted({tag for x in examples["train"] for tag in x.tags} - {"O"})]
     metrics = {"field": ["entity_f1"], "paper": ["sentence_macro_f1"]}
-    return Dataset("embedded-tc", "tc", labels, **examples, counts=dict(counts), main=metrics)
+    return Dataset("embedded-tc", "tc", labels, **examples, counts=counts, main=metrics)
 
 
 def sentences(text):
@@ -254,7 +255,7 @@ def answer_spans():
             name = side(listing[0].module)
             examples[name].append(Question(f"{name}-{len(examples[name])}", question, context, [(answer, first)]))
     metrics = {"field": ["f1"], "paper": ["token_set_f1"]}
-    return Dataset("embedded-qa", "qa", [], **examples, counts=dict(counts), main=metrics)
+    return Dataset("embedded-qa", "qa", [], **examples, counts=counts, main=metrics)
 
 
 def listings():
@@ -335,7 +336,7 @@ def retrieval():
         pairs[name].append(Pair(d.summary, shortened(document)))
     validation, test = ({"": retrieval_set(pairs[s])} if pairs[s] else {} for s in SIDES[1:])
     metrics = {"field": ["ndcg@10"], "paper": ["ndcg@10_judged"]}
-    return Dataset("embedded-ir", "ir", [], pairs["train"], validation, test, dict(counts), metrics)
+    return Dataset("embedded-ir", "ir", [], pairs["train"], validation, test, counts, metrics)
 
 
 def retrieval_set(pairs):
