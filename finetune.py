@@ -77,8 +77,6 @@ full_corpus = True  # ir: search all documents; False: those that a judgement na
 device = "auto"  # cuda where there is one, else cpu
 dtype = "auto"  # of activations: float32, bfloat16, float16; auto = bfloat16 where the device has it
 
-APART = {"out_dir", "save_model", "baseline"}  # what alters no score, and so is not in result.json
-
 
 def check(s):
     """What does not fit in the settings s, a sentence each."""
@@ -330,7 +328,7 @@ def fine_tune(settings):
              for split, part in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))}  # fmt: skip
     done = dict(steps=steps, best_step=best[1] if patience else steps, lr=lr, seed=seed, checkpoint=origin(state, path))
     done = saved["done"] if test_only else done
-    used = {name: value for name, value in settings.items() if name not in APART} | (saved["settings"] if test_only else {})
+    used = {name: value for name, value in settings.items() if name not in ("out_dir", "save_model", "baseline")} | (saved["settings"] if test_only else {})
     result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
                   counts=dataset.counts | kind.counts, examples=sizes, **done, settings=used,
                   versions=checkpoint.versions(where))  # fmt: skip
