@@ -152,21 +152,19 @@ def packed(sequences, capacity):
 
 
 class TaskModel(nn.Module):
-    """The encoder and a head on each text (sc, ir) or on each token (tc, qa).
-
-    n_outputs: width of the result; 0 for ir, whose result is the pooled state itself.
-    """
+    """The encoder and a head on each text (sc) or on each token (tc, qa); for ir the text's pooled state itself."""
 
     def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):
         super().__init__()
         d = encoder.config.d_model
         self.encoder, self.causal, self.pooling = encoder, causal, pooling if family in ("sc", "ir") else ""
-        self.head = {
-            "sc": lambda: nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)),
-            "tc": lambda: nn.Sequential(nn.Dropout(dropout), nn.Linear(d, n_outputs)),
-            "qa": lambda: nn.Sequential(nn.Dropout(dropout), nn.Linear(d, n_outputs)),
-            "ir": nn.Identity,
-        }[family]()
+        if family == "sc":
+            layers = [nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)]
+        elif family == "ir":
+            layers = []
+        else:
+            layers = [nn.Dropout(dropout), nn.Linear(d, n_outputs)]
+        self.head = nn.Sequential(*layers)
         for name, p in self.head.named_parameters():
             nn.init.zeros_(p) if name.endswith("bias") else nn.init.normal_(p, std=0.02)
 
@@ -195,7 +193,7 @@ def outputs(model, items, capacity, batch_tokens=2**14):
             size = 0
         batches[-1].append(i)
         size += len(items[i].ids)
-    for batch in batches if items else ():
+    for batch in tqdm(batches if items else (), "scoring", leave=False, disable=len(batches) < 20):
         result = model(**to_device(packed([items[i].ids for i in batch], capacity), where)).cpu()
         for i, part in zip(batch, result if model.pooling else result.split([len(items[i].ids) for i in batch])):
             made[i] = part.numpy()
@@ -217,7 +215,7 @@ def main():
 
 def learning_rate(step, steps):
     """Of step number `step`, from 0: linear warmup, then linear decay to 0."""
-    warmup = round(warmup_share * steps)
+    warmup = int(warmup_share * steps)
     return lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
 
 
@@ -304,12 +302,12 @@ def fine_tune(settings):
             if not torch.isfinite(loss_sum):
                 sys.exit(f"the loss is {loss_sum.item()} by step {step + 1}: no result. A smaller --lr may help")
             scores = {name: metrics.score(x) for name, x in evaluate(small).items()}
-            main = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
+            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             log.write(step=step + 1, loss=loss_sum.item() / since, lr=learning_rate(step, steps), **scores)
-            bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{main:.1f}")
+            bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{score:.1f}")
             loss_sum, since_best = 0.0, since_best + 1
-            if main > best[0]:
-                best, since_best = (main, step + 1), 0
+            if score > best[0]:
+                best, since_best = (score, step + 1), 0
                 if patience:
                     kept = {name: value.clone() for name, value in model.state_dict().items()}
             validating += time.perf_counter() - started
@@ -328,7 +326,8 @@ def fine_tune(settings):
              for split, part in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))}  # fmt: skip
     done = dict(steps=steps, best_step=best[1] if patience else steps, lr=lr, seed=seed, checkpoint=origin(state, path))
     done = saved["done"] if test_only else done
-    used = {name: value for name, value in settings.items() if name not in ("out_dir", "save_model", "baseline")} | (saved["settings"] if test_only else {})
+    used = settings | (saved["settings"] if test_only else {})
+    used = {name: value for name, value in used.items() if name not in ("out_dir", "save_model", "baseline")}
     result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
                   counts=dataset.counts | kind.counts, examples=sizes, **done, settings=used,
                   versions=checkpoint.versions(where))  # fmt: skip

@@ -1,7 +1,7 @@
 """A grid of fine-tunings, checkpoints x tasks x learning rates x seeds, each an independent job.
 
     python eval/sweep.py --checkpoints=out/clm,out/mlm --tasks=embedded-sc,embedded-qa --lrs=5e-4,1e-3 --seeds=1,2
-    python eval/sweep.py config/sweep_paper.py --part=3/100      # job 3 of a Slurm array of 100
+    python eval/sweep.py ... --part=3/100                        # job 3 of a Slurm array of 100
     python eval/report.py out/sweep
 
 A job is finetune.py on one point of the grid and writes OUT_DIR/CHECKPOINT/TASK/lr-LR_seed-SEED/result.json. One that

@@ -7,13 +7,16 @@ import shutil
 
 import pytest
 
+import configurator
 from conftest import ROOT, TINY, WORDS, Run
+from eval import sweep
 from test_config import settings_of
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line.split("#")[0].strip() for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
 LOCAL = [c for c in COMMANDS if c.startswith("python ")]
 CLUSTER = [c for c in COMMANDS if "torchrun" in c]
+ARRAY = [c for c in COMMANDS if c.startswith("srun python eval/sweep.py")]
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +28,17 @@ def folder(tmp_path_factory):
         documents = [" ".join(rng.choices(WORDS, k=40)) for _ in range(400)]
         (folder / name / "a.txt").write_text("\n\n\n".join(documents))
     shutil.copy(ROOT / "README.md", folder)
+    for name in ("train.csv", "test.csv"):
+        rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
+        (folder / name).write_text("title,body,topic\n" + "".join(rows))
     shutil.copy(ROOT / "data" / "embedded.tiktoken", folder / "tokenizer.model")
     return folder
 
 
 def test_the_commands_are_all_accounted_for():
-    rest = [c for c in COMMANDS if c not in LOCAL + CLUSTER]
+    rest = [c for c in COMMANDS if c not in LOCAL + CLUSTER + ARRAY]
     assert rest == ["pip install -r requirements.txt && python train.py", "pip install -r requirements.txt && pytest"]
-    assert len(LOCAL) >= 9 and len(CLUSTER) >= 4
+    assert len(LOCAL) >= 14 and len(CLUSTER) >= 4 and len(ARRAY) == 1
 
 
 def test_the_pure_objectives_are_pure(capsys):
@@ -46,11 +52,17 @@ def test_the_local_commands_run_in_their_order(folder):
         _, script, *args = shlex.split(command)
         if script == "train.py" and "--help" not in args:
             args += TINY
+        if script == "finetune.py":
+            args += ["--max_steps=2"]
+        if script == "eval/sweep.py":  # one seed and rate of one task, for all checkpoints
+            args += ["--tasks=embedded-tc", "--lrs=1e-3", "--seeds=1", "--finetune=--max_steps=2"]
         if script == "data/prepare.py":  # gpt2's ranks would be downloaded
             args = [a.replace("=gpt2", "=embedded") for a in args] + ["--val_fraction=0.1"]
         code, text = Run(args, folder / "output", script, folder).wait()
         assert code == 0, f"{command}\n{text}"
     assert (folder / "out" / "demo" / "ckpt-20.pt").exists()
+    for result in ("finetune/result.json", "topics/result.json", "sweep/report.md"):
+        assert (folder / "out" / result).exists()
 
 
 @pytest.mark.parametrize("command", CLUSTER)
@@ -62,6 +74,15 @@ def test_the_settings_of_the_cluster_lines(command, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", str(world))
     settings = settings_of(capsys, *words[script + 1 :])
     assert settings["model"] != "demo"
+
+
+def test_the_settings_of_the_sweep():
+    """The study's grid: ten trainings, six learning rates, five seeds."""
+    (command,) = ARRAY
+    words = [word.replace("$((SLURM_ARRAY_TASK_ID+1))", "7") for word in shlex.split(command)[3:]]
+    s = configurator.load(sweep.__file__, words, lambda s: [p for p in sweep.check(s) if "neither a checkpoint" not in p])
+    assert s["part"] == "7/100"
+    assert len(list(sweep.grid(s))) == 2 * 10 * 6 * 5
 
 
 def test_the_files_it_names_are_there():
