@@ -44,7 +44,7 @@ train = ""  # training data: a file, or for ir a folder in the BEIR layout
 validation = ""  # empty: a part of train
 test = ""  # test data
 corpus = ""  # ir: the folder in the BEIR layout to search; empty: that of train
-columns = ()  # names of the text columns of a table
+columns = ""  # names of the text columns of a table: title,body
 label = ""  # name of the label column of a table; empty: label
 form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
 tasks_dir = "data/tasks"  # where the named data sets lie
@@ -242,8 +242,8 @@ def fine_tune(settings):
     config = ModelConfig(**state["config"])
     if tokenizer.vocab_size > config.vocab_size:
         raise DataError(f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its model {config.vocab_size}")
-    own = dict(family=family, train=train, validation=validation, test=test, corpus=corpus, columns=columns, label=label,
-               form=form, full_corpus=full_corpus)  # fmt: skip
+    own = dict(family=family, train=train, validation=validation, test=test, corpus=corpus,
+               columns=tuple(columns.split(",")) if columns else (), label=label, form=form, full_corpus=full_corpus)  # fmt: skip
     dataset = load(task, folder=tasks_dir, **own)
 
     saved = state.get("fine_tuned")

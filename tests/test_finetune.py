@@ -228,7 +228,7 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
 
 def write_sc(folder, rng, n, name):
     rows = ((" ".join(rng.choices(WORDS, k=6) + [c]), str(c in COLOURS)) for c in rng.choices(COLOURS + ANIMALS, k=n))
-    (folder / name).write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    (folder / name).write_text("text,y\n" + "".join(f"{text},{label}\n" for text, label in rows))
 
 
 def write_tc(folder, rng, n, name):
@@ -277,6 +277,7 @@ def data(tmp_path_factory):
 def words(data, name):
     ending = dict(sc="csv", tc="conll", qa="json").get(name)
     files = [f"--train={data}/train.{ending}", f"--test={data}/test.{ending}"] if ending else [f"--corpus={data}/beir"]
+    files += ["--columns=text", "--label=y", "--form={}"] if name == "sc" else []
     return [f"--family={name}", *files, "--dtype=float32", "--epochs=20", "--lr=3e-3", "--batch_size=16"]
 
 
@@ -310,7 +311,7 @@ def test_random_labels_stay_at_chance(run, encoder, data, tmp_path):
     rng = random.Random(1)
     for name in ("train.csv", "test.csv"):
         rows = [line.split(",") for line in (data / name).read_text().splitlines()]
-        mixed = [f"{text},{label if label == 'label' else rng.random() < 0.5}" for text, label in rows]
+        mixed = [f"{text},{label if label == 'y' else rng.random() < 0.5}" for text, label in rows]
         (tmp_path / name).write_text("\n".join(mixed))
     code, text = run([*words(tmp_path, "sc"), f"--init_from={encoder}", "--max_steps=150", f"--out_dir={tmp_path}/out"],
                      "finetune.py")  # fmt: skip
