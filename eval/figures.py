@@ -43,26 +43,29 @@ def draw(study, scores, column, metric, out):
 
 
 # ----------------------------------------------------------------------------
-# Lines: which arms belong to one. Each function gives, of an arm: its place on the axis, a key that the arms of a
-# line share, and {fact: words} for the line's label; None where the arm is no part of the figure.
+# Lines: which arms belong to one. Each function yields of an arm, for each line that it may be part of: its place on
+# the axis, a key that the arms of the line share, and {fact: words} for the line's label.
 
 
 def by_share(arm):
-    return (100 * arm.share, key(arm, "clm_steps"), {**arm.words(), "objective": ""}) if arm.decayed else None
+    if arm.decayed:
+        yield 100 * arm.share, key(arm, "clm_steps"), {**arm.words(), "objective": ""}
 
 
 def by_mask(arm):
-    if arm.share == 1:
-        return None
-    return 100 * arm.facts["mask_ratio"], key(arm, "mask_ratio"), {**arm.words(), "mask": ""}
+    if arm.share < 1:
+        yield 100 * arm.facts["mask_ratio"], key(arm, "mask_ratio"), {**arm.words(), "mask": ""}
 
 
 def by_step(arm):
-    """A line follows one pretraining, through its switch from CLM."""
-    f = arm.facts
-    objective = {0: "MLM only", 1: "CLM only"}.get(arm.share, f"CLM to step {f['clm_steps']}")
-    words = {**arm.words(), "objective": objective, "steps": f"budget {f['max_steps']}"}
-    return f["step"], key(arm, "step", "clm_steps") + objective, words
+    """A line along one pretraining, and one through the ends of several budgets with the same share of CLM."""
+    f, words = arm.facts, arm.words()
+    objective = words["objective"] if arm.share in (0, 1) else f"CLM to step {f['clm_steps']}"
+    along = {**words, "objective": objective, "steps": f"budget {f['max_steps']}"}
+    yield f["step"], key(arm, "step", "clm_steps") + objective, along
+    if arm.decayed:
+        ends = {**words, "steps": "ends of budgets"}
+        yield f["step"], key(arm, "step", "clm_steps", "max_steps") + f"{arm.share}", ends
 
 
 def key(arm, *without):
@@ -73,8 +76,9 @@ def arm_lines(study, scores, choose):
     """{label: {target: [(x, mean, half of the interval, decayed), ...]}} of the lines with more than one x."""
     groups = defaultdict(list)
     for a, arm in enumerate(study.arms):
-        if arm.facts["step"] and not arm.facts["untrained"] and (chosen := choose(arm)):
-            groups[chosen[1]].append((chosen[0], a, chosen[2]))
+        if arm.facts["step"] and not arm.facts["untrained"]:
+            for x, line, words in choose(arm):
+                groups[line].append((x, a, words))
     groups = [sorted(group, key=lambda item: item[:2]) for group in groups.values() if len({x for x, *_ in group}) > 1]
     labels = label_by_difference([group[0][2] for group in groups]) if len(groups) > 1 else ["pretrained"]
     labels = [f"{label} ({i})" if labels.count(label) > 1 else label for i, label in enumerate(labels, 1)]
@@ -87,37 +91,42 @@ def arm_lines(study, scores, choose):
 # Drawing
 
 
-def grid_of(titles, row_height, legend_rows, **options):
-    """A figure with a panel per title, three to a row: (figure, {title: axes})."""
+def grid_of(titles, row_height, labels, **options):
+    """A figure with a panel per title, three to a row, and room for a legend of these labels.
+
+    Returns (figure, {title: axes}, columns of the legend).
+    """
     import matplotlib.pyplot as plt
 
     columns = min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
-    size = (max(5.0, 2.7 * columns), row_height * rows + 0.5 + 0.2 * legend_rows)  # inches
-    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
+    width = max(5.0, 2.7 * columns)  # inches
+    legend_columns = max(1, int(width / (0.5 + 0.075 * max(map(len, labels)))))
+    height = row_height * rows + 0.5 + 0.2 * math.ceil(len(labels) / legend_columns)
+    figure, grid = plt.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False, **options)
     for axes in grid.flat[len(titles) :]:
         axes.set_visible(False)
     for axes, title in zip(grid.flat, titles):
         axes.set_title(title, fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8, labelbottom=True)
-    return figure, dict(zip(titles, grid.flat))
+    return figure, dict(zip(titles, grid.flat)), legend_columns
 
 
-def finish(figure, path, x_label, y_label, handles, columns):
+def finish(figure, path, x_label, y_label, handles, legend_columns):
     import matplotlib.pyplot as plt
 
     figure.supxlabel(x_label, fontsize=10)
     figure.supylabel(y_label, fontsize=10)
     if len(handles) > 1:
-        figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8.5)
+        figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
 def draw_lines(path, titles, lines, levels, x_label, y_label):
     """lines: as arm_lines gives them. levels: {label: {target: score}}, horizontal lines."""
-    figure, panels = grid_of(titles, 2.3, math.ceil((len(lines) + len(levels)) / 2), sharex=True)
+    figure, panels, legend_columns = grid_of(titles, 2.3, [*lines, *levels], sharex=True)
     everywhere = sorted({x for line in lines.values() for points in line.values() for x, *_ in points})
     apart = 0.012 * (everywhere[-1] - everywhere[0])  # so that the intervals of two lines do not hide each other
     if len(everywhere) <= 6:
@@ -131,14 +140,14 @@ def draw_lines(path, titles, lines, levels, x_label, y_label):
             x = x + apart * (i - (len(lines) - 1) / 2)
             panels[title].errorbar(x, mean, half, **style, elinewidth=0.9, capsize=2)
             hollow = decayed == 0
-            panels[title].plot(x[hollow], mean[hollow], color=colour, marker=marker, ms=5, ls="", mfc="white")
+            panels[title].plot(x[hollow], mean[hollow], color=colour, marker=marker, ms=5, ls="", mfc="white", zorder=3)
         handles += panels[titles[0]].plot([], [], **style, label=label)
     for i, (label, level) in enumerate(levels.items()):
         style = dict(color="0.4", lw=1, ls=(":", "-.", "--")[i % 3])
         for title in level:
             panels[title].axhline(level[title], **style)
         handles += panels[titles[0]].plot([], [], **style, label=label)
-    finish(figure, path, x_label, y_label, handles, 2)
+    finish(figure, path, x_label, y_label, handles, legend_columns)
 
 
 def draw_rates(path, study, scores, column, x_label):
@@ -146,22 +155,21 @@ def draw_rates(path, study, scores, column, x_label):
     import matplotlib.pyplot as plt
 
     rates = sorted({lr for its in study.lrs.values() for lr in its})
-    figure, panels = grid_of([*study.tasks], 0.5 + 0.26 * len(study.arms), 1 + len(rates) // 5, sharey=True)
-    colours = dict(zip(rates, plt.get_cmap("viridis")(np.linspace(0, 0.9, len(rates)))))
+    labels = [*(f"lr {lr:g}" for lr in rates), "chosen on validation"]
+    figure, panels, legend_columns = grid_of([*study.tasks], 0.5 + 0.26 * len(study.arms), labels, sharey=True)
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(rates)))
     for (task, axes), (i, lr) in itertools.product(panels.items(), enumerate(rates)):
         tests = {a: [run.scores[column, "test"] for run in runs.values()] for a in range(len(study.arms))
                  if (runs := study.grid.get((a, task), {}).get(lr))}  # fmt: skip
         y = np.array([*tests]) + 0.6 * (i / max(1, len(rates) - 1) - 0.5)
         mean = np.array([np.mean(values) for values in tests.values()])
         chosen = np.array([scores[a, task].lr == lr for a in tests], bool)
-        axes.hlines(y, [*map(min, tests.values())], [*map(max, tests.values())], color=colours[lr], lw=1.2)
-        axes.plot(mean, y, "o", color=colours[lr], ms=3.5)
-        axes.plot(mean[chosen], y[chosen], "o", color=colours[lr], ms=5.5, mec="black")
+        axes.hlines(y, [*map(min, tests.values())], [*map(max, tests.values())], color=colours[i], lw=1.2)
+        axes.plot(mean, y, "o", color=colours[i], ms=3.5)
+        axes.plot(mean[chosen], y[chosen], "o", color=colours[i], ms=5.5, mec="black")
     axes = next(iter(panels.values()))
     axes.set(ylim=(len(study.arms) - 0.4, -0.6), yticks=range(len(study.arms)))
     axes.set_yticklabels([arm.label for arm in study.arms])
-    handles = []
-    for lr, colour in colours.items():
-        handles += axes.plot([], [], "o-", color=colour, ms=4, lw=1.2, label=f"lr {lr:g}")
-    handles += axes.plot([], [], "o", color="white", mec="black", ms=5.5, label="chosen on validation")
-    finish(figure, path, x_label, "", handles, 5)
+    handles = [axes.plot([], [], "o-", color=c, ms=4, lw=1.2, label=label)[0] for c, label in zip(colours, labels)]
+    handles += axes.plot([], [], "o", color="white", mec="black", ms=5.5, label=labels[-1])
+    finish(figure, path, x_label, "", handles, legend_columns)

@@ -16,6 +16,7 @@ import csv
 import itertools
 import math
 import sys
+import zipfile
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -116,7 +117,7 @@ def score_covariance(study, task, column, runs):
             try:
                 with np.load(path) as file:
                     array, ids = file[metric], [file[k].tolist() for k in file.files if k.split("/")[-1] == "ids"]
-            except (OSError, KeyError, ValueError, EOFError, zlib.error) as error:
+            except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
                 raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
             first = first or (array.shape, ids, path)
             if (array.shape, ids) != first[:2]:

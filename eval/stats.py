@@ -29,7 +29,6 @@ import math
 
 import numpy as np
 
-
 NODES = np.polynomial.legendre.leggauss(200)  # positions in (-1, 1) and weights, of an integral over it
 
 

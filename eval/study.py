@@ -72,7 +72,7 @@ class Arm:
         words["objective"] = {0: "MLM only", 1: "CLM only"}.get(self.share, f"{100 * self.share:.3g}% CLM")
         words["mask"] = f"mask {100 * f['mask_ratio']:.3g}%" if self.share < 1 else ""
         words["steps"] = f"{f['step']} steps" if self.decayed else f"step {f['step']} of {f['max_steps']}"
-        words["from"] = f"from {f['init_from']}" if f["init_from"] else ""
+        words["from"] = f"from {f['init_from'] or 'scratch'}"
         return words
 
     def by_unit(self, runs, column):
@@ -134,7 +134,7 @@ class Study:
             lines = Path(folder, "error.txt").read_text(encoding="utf-8", errors="replace").split("\n")
             job = Path(os.path.relpath(folder, root))  # .../checkpoint/task/lr-<lr>_seed-<seed>
             self.failed[str(job)] = next((line.strip() for line in reversed(lines) if line.strip()), "")
-            match, task = re.fullmatch(r"lr-(.+)_seed-(\d+)", job.name), job.parent.name
+            match, task = re.fullmatch(r"lr-([\d.]+(?:e[+-]?\d+)?)_seed-(\d+)", job.name), job.parent.name
             if match and task in self.tasks:
                 self.lrs[task].add(float(match[1]))
                 self.seeds[task].add(int(match[2]))
