@@ -208,7 +208,6 @@ are corrected by Holm's method over all comparisons of a metric's section, every
 mean: two models are called different where the corrected p is below 0.05. The intervals are not corrected."""
 
 
-
 def table(header, rows):
     """A Markdown table whose columns also line up in a terminal."""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
