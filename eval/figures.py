@@ -31,41 +31,46 @@ def draw(study, scores, column, metric, out):
     matplotlib.use("Agg")
     levels = {arm.label: {title: scores[a, title].mean for title in study.targets if scores[a, title]}
               for a, arm in enumerate(study.arms) if arm.facts["untrained"]}  # fmt: skip
-    for name, (label, choose) in {"share": ("share of CLM in pretraining (% of its steps)", by_share),
-                                  "step": ("pretraining step (hollow: learning rate not yet decayed)", by_step),
-                                  "mask": ("masked tokens in pretraining (%)", by_mask)}.items():  # fmt: skip
-        lines = arm_lines(study, scores, choose)
-        if lines:
-            draw_lines(paths[name], [*study.targets], lines, levels, label, f"score ({metric})")
+    lines = {"share": arm_lines(study, scores, by_share), "mask": arm_lines(study, scores, by_mask),
+             "step": arm_lines(study, scores, by_step) or arm_lines(study, scores, by_budget)}  # fmt: skip
+    labels = {"share": "share of CLM in pretraining (% of its steps)", "mask": "masked tokens in pretraining (%)",
+              "step": "pretraining step (hollow: learning rate not yet decayed)"}  # fmt: skip
+    for name in labels:
+        if lines[name]:
+            draw_lines(paths[name], [*study.targets], lines[name], levels, labels[name], f"score ({metric})")
     if any(len(rates) > 1 for rates in study.grid.values()):
         draw_rates(paths["lr"], study, scores, column, f"score on test ({metric})")
     return [path for path in paths.values() if path.exists()]
 
 
 # ----------------------------------------------------------------------------
-# Lines: which arms belong to one. Each function yields of an arm, for each line that it may be part of: its place on
-# the axis, a key that the arms of the line share, and {fact: words} for the line's label.
+# Lines: which arms belong to one. Each function gives, of an arm: its place on the axis, a key that the arms of a
+# line share, and {fact: words} for the line's label; None where the arm is no part of the figure.
 
 
 def by_share(arm):
-    if arm.decayed:
-        yield 100 * arm.share, key(arm, "clm_steps"), {**arm.words(), "objective": ""}
+    return (100 * arm.share, key(arm, "clm_steps"), {**arm.words(), "objective": ""}) if arm.decayed else None
 
 
 def by_mask(arm):
-    if arm.share < 1:
-        yield 100 * arm.facts["mask_ratio"], key(arm, "mask_ratio"), {**arm.words(), "mask": ""}
+    if arm.share == 1:
+        return None
+    return 100 * arm.facts["mask_ratio"], key(arm, "mask_ratio"), {**arm.words(), "mask": ""}
 
 
 def by_step(arm):
-    """A line along one pretraining, and one through the ends of several budgets with the same share of CLM."""
+    """A line along one pretraining."""
     f, words = arm.facts, arm.words()
     objective = words["objective"] if arm.share in (0, 1) else f"CLM to step {f['clm_steps']}"
-    along = {**words, "objective": objective, "steps": f"budget {f['max_steps']}"}
-    yield f["step"], key(arm, "step", "clm_steps") + objective, along
-    if arm.decayed:
-        ends = {**words, "steps": "ends of budgets"}
-        yield f["step"], key(arm, "step", "clm_steps", "max_steps") + f"{arm.share}", ends
+    words |= {"objective": objective, "steps": f"budget {f['max_steps']}"}
+    return f["step"], key(arm, "step", "clm_steps") + objective, words
+
+
+def by_budget(arm):
+    """A line through the ends of budgets with the same share of CLM."""
+    f = arm.facts
+    same = key(arm, "step", "clm_steps", "max_steps") + f"{arm.share}"
+    return (f["step"], same, {**arm.words(), "steps": ""}) if arm.decayed else None
 
 
 def key(arm, *without):
@@ -77,8 +82,8 @@ def arm_lines(study, scores, choose):
     groups = defaultdict(list)
     for a, arm in enumerate(study.arms):
         if arm.facts["step"] and not arm.facts["untrained"]:
-            for x, line, words in choose(arm):
-                groups[line].append((x, a, words))
+            if chosen := choose(arm):
+                groups[chosen[1]].append((chosen[0], a, chosen[2]))
     groups = [sorted(group, key=lambda item: item[:2]) for group in groups.values() if len({x for x, *_ in group}) > 1]
     labels = label_by_difference([group[0][2] for group in groups]) if len(groups) > 1 else ["pretrained"]
     labels = [f"{label} ({i})" if labels.count(label) > 1 else label for i, label in enumerate(labels, 1)]
@@ -128,16 +133,22 @@ def draw_lines(path, titles, lines, levels, x_label, y_label):
     """lines: as arm_lines gives them. levels: {label: {target: score}}, horizontal lines."""
     figure, panels, legend_columns = grid_of(titles, 2.3, [*lines, *levels], sharex=True)
     everywhere = sorted({x for line in lines.values() for points in line.values() for x, *_ in points})
-    apart = 0.012 * (everywhere[-1] - everywhere[0])  # so that the intervals of two lines do not hide each other
-    if len(everywhere) <= 6:
-        panels[titles[0]].set_xticks(everywhere, [f"{x:g}" for x in everywhere])
+    first, last, axes = everywhere[0], everywhere[-1], panels[titles[0]]
+    log = first > 0 and last > 20 * first  # checkpoints of one pretraining: closer at its start
+    if log:
+        axes.set_xscale("log")
+    elif min(np.diff(everywhere)) > 0.15 * (last - first):  # room for a number at each
+        axes.set_xticks(everywhere, [f"{x:g}" for x in everywhere])
+    else:
+        axes.locator_params(axis="x", nbins=5)
     handles = []
     for i, (label, line) in enumerate(lines.items()):
         colour, marker = STYLES[i % len(STYLES)]
         style = dict(color=colour, marker=marker, ms=5, lw=1.2, ls=("-", "--", ":")[i // len(STYLES) % 3])
         for title, points in line.items():
             x, mean, half, decayed = np.array(points).reshape(-1, 4).T
-            x = x + apart * (i - (len(lines) - 1) / 2)
+            aside = 0.012 * (i - (len(lines) - 1) / 2)  # of the width: two intervals do not hide each other
+            x = x * (last / first) ** aside if log else x + (last - first) * aside
             panels[title].errorbar(x, mean, half, **style, elinewidth=0.9, capsize=2)
             hollow = decayed == 0
             panels[title].plot(x[hollow], mean[hollow], color=colour, marker=marker, ms=5, ls="", mfc="white", zorder=3)

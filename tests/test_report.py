@@ -430,7 +430,7 @@ def test_figures_are_made_where_they_have_more_than_one_x(tmp_path):
     shutil.rmtree(tmp_path / "clm")
     shutil.rmtree(tmp_path / "mask")
     shutil.rmtree(tmp_path / "mlm/sst2/lr-0.0005_seed-1")
-    make_result(tmp_path, "long", step=4000, max_steps=4000)
+    make_result(tmp_path, "long", step=50_000, max_steps=50_000)
     assert drawn() == ["step"]  # through the ends of two budgets
     report.report(tmp_path)
     assert "![step-paper](step-paper.png)" in (tmp_path / "report.md").read_text()
