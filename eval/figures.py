@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.study import label_by_difference
+from eval.arms import label_by_difference
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; the markers differ as well.
 STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"),

@@ -6,7 +6,7 @@ Reads every result.json below RESULTS_DIR and the instances.npz beside it. Write
 run), table.csv (a row per model and task), comparisons.csv, and figures where matplotlib is installed; prints the
 tables. Missing and failed runs are shown as such, never filled in; a file that is no result stops the report.
 
-What is compared is an arm (eval/study.py), at the learning rate with the best mean validation score among the rates
+What is compared is an arm (eval/arms.py), at the learning rate with the best mean validation score among the rates
 with the most finished runs: a rate that lost seeds must not win on the seeds that survived, and where every rate lost
 some, those with the fewest losses are left. HOW, below, tells readers of the report how scores are compared; the
 reasons are in eval/stats.py.
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
 from data.tokenizer import DataError
 from eval import figures, stats
-from eval.study import COLUMNS, FAMILIES, Study, differences
+from eval.arms import COLUMNS, FAMILIES, Study, differences
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
 resamples = 2000  # of the test instances, for the comparisons
@@ -285,6 +285,8 @@ def sentence(study, c):
     if c.better == c.b:
         a, b, estimate = b, a, -estimate
     found = f"{a} and {b}: not distinguishable" if c.better is None else f"**{a}** better than **{b}**"
+    if c.better is None and c.p < 0.05:
+        found += " once corrected"
     numbers = f"{estimate:+.1f}, 95 % interval {estimate - c.half:.1f} to {estimate + c.half:.1f}".replace("-", "−")
     return f"{found}: {numbers} ({c.units} {c.unit}s, {p_value(c.p)}, corrected {p_value(c.holm)})"
 

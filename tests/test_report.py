@@ -13,7 +13,7 @@ import pytest
 
 from data.tokenizer import DataError
 from eval import figures, report, stats
-from eval.study import Study
+from eval.arms import Study
 
 METRICS = {"sc": ("accuracy", "accuracy"), "tc": ("entity_f1", "sentence_macro_f1"), "qa": ("f1", "token_set_f1"),
            "ir": ("ndcg@10", "ndcg@10_judged")}  # fmt: skip
@@ -94,6 +94,15 @@ def test_the_table_by_hand(tmp_path):
     runs = read(tmp_path, "results.csv")
     assert len(runs) == 9 and {run["status"] for run in runs} == {"done"}
     assert sorted(float(run["field_test"]) for run in runs) == [59, 60, 61, 80, 80, 80, 90, 90, 90]
+
+
+def test_baselines_are_shown_whichever_run_scored_them(tmp_path):
+    for seed in (1, 2, 3):
+        folder = make_result(tmp_path, seed=seed)
+        if seed != 2:  # a sweep has the baselines of a task scored once
+            result = json.loads((folder / "result.json").read_text())
+            (folder / "result.json").write_text(json.dumps(result | {"baselines": {}}))
+    assert "| *majority*     | 40.0" in report.report(tmp_path)
 
 
 def test_each_column_chooses_its_learning_rate_by_its_own_metric(tmp_path):

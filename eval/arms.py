@@ -126,7 +126,9 @@ class Study:
                 raise DataError(f"{run.task}: two test sets, which cannot be compared:{sets}")
             self.lrs[run.task].add(run.lr)
             self.seeds[run.task].add(run.seed)
-        self.baselines = {task: run.baselines for task, run in first.items()}
+        self.baselines = {task: {} for task in first}  # a sweep has them scored once
+        for run in self.runs:
+            self.baselines[run.task] |= run.baselines
 
         self.failed, self.n_failed = {}, Counter()
         arm_of = {Path(run.folder).parents[1]: run.arm for run in self.runs if run.folder.count(os.sep) > 1}
