@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 import checkpoint
-from checkpoint import Damaged
 from data.tokenizer import DataError, Tokenizer
 
 KINDS = ("llama", "mistral", "qwen2", "eurobert")
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 HEAD = "lm_head.weight"
+SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's rotations
 
 
 def download(name, files):
@@ -36,6 +36,12 @@ def download(name, files):
     except Exception as error:  # of the network, the hub or the disk
         why = f"and it cannot be downloaded from the hub: {error}"
     raise DataError(f"{name}: no such file or folder here; {why}")
+
+
+def is_model(folder):
+    """Whether it is a model's. The folder of a run has a config.json too, but with other things in it."""
+    file = folder / "config.json"
+    return file.is_file() and b'"model_type"' in file.read_bytes()
 
 
 # ----------------------------------------------------------------------------
@@ -70,13 +76,12 @@ def shape(file):
             ("quantization_config", c.get("quantization_config"), (None,))]  # fmt: skip
     if wrong := [f"{name}={value}: must be {values[0]}" for name, value, values in only if value not in values]:
         raise DataError(f"{file}: this model has no place here: {'; '.join(wrong)}")
-    scaling = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     window = c.get("sliding_window") if c.get("use_sliding_window", kind == "mistral") else None
     return {name: c[theirs] for name, theirs in sizes.items()} | dict(
         n_kv_head=c.get("num_key_value_heads") or c["num_attention_heads"],
         seq_len=min(c["max_position_embeddings"], window or math.inf),
         rope_theta=float(rope.get("rope_theta") or c.get("rope_theta") or 10000.0),
-        rope_scaling=tuple(float(rope[name]) for name in scaling) if rope_type == "llama3" else (),
+        rope_scaling=tuple(float(rope[name]) for name in SCALING) if rope_type == "llama3" else (),
         tie_embeddings=c.get("tie_word_embeddings", False),
         qkv_bias=kind == "qwen2" or c.get("attention_bias", False),
     )
@@ -127,18 +132,18 @@ def header(file):
                 raise ValueError("it ends within its header, or is of another format")
             entries = json.loads(f.read(start - 8))
         entries.pop("__metadata__", None)
-        found = {}
+        found, end = {}, start
         for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
             dtype, dims, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-            if start + first != sum([*found.values()][-1][3:] if found else (start,)) or last < first:
-                raise ValueError(f"{name} begins before the end of another tensor, or after a gap")
+            if start + first != end or not all(type(n) is int and n >= 0 for n in (*dims, last - first)):
+                raise ValueError(f"{name} does not begin where the tensor before it ends")
             if dtype in DTYPES and last - first != math.prod(dims) * DTYPES[dtype].itemsize:
                 raise ValueError(f"{name}: {last - first} bytes do not hold {dtype} {dims}")
-            found[name] = (file, dtype, dims, start + first, last - first)
-        if (end := max((at + n for *_, at, n in found.values()), default=start)) != size:
+            found[name], end = (file, dtype, dims, end, last - first), start + last
+        if end != size:
             raise ValueError(f"it has {size} bytes, its tensors end at {end}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
+        raise checkpoint.Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
     return found
 
 
@@ -172,14 +177,14 @@ def stored(folder):
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"{index} is damaged ({error!r})") from error
+            raise checkpoint.Damaged(f"{index} is damaged ({error!r})") from error
     found = {}
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
-            raise Damaged(f"{index} names {name}, which is no safetensors file of the folder")
+            raise checkpoint.Damaged(f"{index} names {name}, which is no safetensors file of the folder")
         more = header(folder / name)
         if twice := found.keys() & more.keys():
-            raise Damaged(f"{folder / name}: {min(twice)} is also in another file")
+            raise checkpoint.Damaged(f"{folder / name}: {min(twice)} is also in another file")
         found |= more
     return found
 
@@ -247,3 +252,115 @@ def load(folder, need_tokenizer, report):
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
     return dict(step=0, model=model, config=config, settings={}, tokenizer=tokenizer and tokenizer.state(),
                 tokenizer_ranks=tokenizer and tokenizer.rank_bytes())  # fmt: skip
+
+
+# ----------------------------------------------------------------------------
+# Out
+
+# family of a fine-tuned model: its class in transformers, and the names there of the parts of its head
+TUNED = {
+    "sc": ("EuroBertForSequenceClassification", {"0": "dense", "2": "classifier"}),
+    "tc": ("EuroBertForTokenClassification", {"1": "classifier"}),
+    "ir": ("EuroBertModel", {}),
+}
+PIPELINES = {"EuroBertForMaskedLM": "fill-mask", "LlamaForCausalLM": "text-generation", "EuroBertModel": "feature-extraction",
+             "EuroBertForSequenceClassification": "text-classification",
+             "EuroBertForTokenClassification": "token-classification"}  # fmt: skip
+POOLING = [dict(idx=0, name="0", path="", type="sentence_transformers.models.Transformer"),
+           dict(idx=1, name="1", path="1_Pooling", type="sentence_transformers.models.Pooling")]  # fmt: skip
+
+
+def export(path, folder, kind):
+    """Writes a checkpoint as a folder that transformers opens without code of ours; all of it or nothing.
+
+    kind: "eurobert", an encoder, which sentence-transformers opens too, with mean pooling; or "llama", a decoder.
+    A model that finetune.py has saved goes out with its head and the names of its labels. DataError where there is
+    something at `folder` already, or the model has no class in transformers.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise DataError(f"{folder} is there already: give another folder")
+    state = checkpoint.load(path)
+    tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
+    c = {"qkv_bias": False, "rope_scaling": ()} | state["config"]  # a checkpoint may be older than these two
+    name, head, tuned = "EuroBertForMaskedLM" if kind == "eurobert" else "LlamaForCausalLM", {}, state.get("fine_tuned")
+    if tuned:
+        family, s = tuned["family"], tuned["settings"]
+        if kind != "eurobert" or family not in TUNED or s["causal"] or (family != "tc" and s["pooling"] != "mean"):
+            raise DataError(f"{path} is fine-tuned for {family} with causal={s['causal']} and pooling={s['pooling']}. There is "
+                            "a class for sc, tc and ir, with causal=False and mean pooling, --as=eurobert")  # fmt: skip
+        name, parts = TUNED[family]
+        head = {f"{parts[key[0]]}{key[1:]}": x for key, x in tuned["head"].items()}  # "2.bias" -> "classifier.bias"
+
+    weights = {}
+    for theirs, (ours, first, dims) in tensors(c, out_bias=True).items():
+        if theirs != HEAD or not (tuned or c["tie_embeddings"]):
+            weights[theirs] = state["model"][ours][first : first + dims[0]] if ours else torch.zeros(dims)
+    config = dict(
+        architectures=[name], model_type=kind, dtype="float32", vocab_size=c["vocab_size"], hidden_size=c["d_model"],
+        intermediate_size=c["d_ff"], num_hidden_layers=c["n_layer"], num_attention_heads=c["n_head"],
+        num_key_value_heads=c["n_kv_head"], head_dim=c["d_model"] // c["n_head"], hidden_act="silu",
+        max_position_embeddings=c["seq_len"], rms_norm_eps=c["norm_eps"], rope_theta=c["rope_theta"],
+        rope_scaling=dict(zip(SCALING, c["rope_scaling"]), rope_type="llama3") if c["rope_scaling"] else None,
+        tie_word_embeddings=c["tie_embeddings"], attention_bias=c["qkv_bias"], mlp_bias=False, attention_dropout=0.0,
+        initializer_range=0.02, bos_token_id=tokenizer.bos_id, eos_token_id=tokenizer.eos_id, pad_token_id=tokenizer.pad_id,
+    )  # fmt: skip
+    files = {"config.json": config}
+    if kind == "eurobert":
+        config |= dict(mask_token_id=tokenizer.mask_id, classifier_pooling="mean")
+    if head:
+        config["id2label"] = dict(enumerate(tuned["labels"]))
+        config["label2id"] = {label: i for i, label in enumerate(tuned["labels"])}
+    elif kind == "eurobert":
+        files |= {"modules.json": POOLING, "sentence_bert_config.json": {"max_seq_length": c["seq_len"]},
+                  "1_Pooling/config.json": dict(word_embedding_dimension=c["d_model"], pooling_mode_mean_tokens=True)}  # fmt: skip
+
+    aside = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        (aside / "1_Pooling" if len(files) > 1 else aside).mkdir(parents=True)
+        tokenizer.save_hub(aside, c["seq_len"], append_eos=kind == "eurobert")
+        for file, content in files.items():
+            (aside / file).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        (aside / "README.md").write_text(card(folder.name, name, state, weights | head), encoding="utf-8")
+        checkpoint.write_whole(aside / "model.safetensors", lambda f: write(f, weights | head))
+        os.replace(aside, folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def card(title, name, state, weights):
+    """The model card, in Markdown: what the model is and how it was trained."""
+    s, step, tuned = state["settings"], state["step"], state.get("fine_tuned")
+    encoder = name != "LlamaForCausalLM"
+    lines = ["---", "library_name: transformers", f"pipeline_tag: {PIPELINES[name]}", "tags: [nanoencoder]", "---", f"# {title}",
+             f"{'An encoder' if encoder else 'A decoder'} of {sum(x.numel() for x in weights.values()):,} parameters, "
+             f"pretrained with nanoencoder and written for transformers as `{name}`."]  # fmt: skip
+    if encoder:
+        lines += ["Every text of its training ended in the end-of-sequence token; the tokenizer adds it."]
+    if s:
+        clm = min(step, s["switch_step"])
+        lines += ["## Pretraining", f"- {step:,} of {s['max_steps']:,} steps of {s['global_batch_tokens']:,} tokens: {clm:,} steps of "
+                  f"causal language modelling ({clm / step:.0%}), then {step - clm:,} of masked language modelling",
+                  f"- {s['mask_ratio']:.0%} of the tokens masked", f"- begun from: {s['branch_from'] or s['init_from'] or 'random weights'}",
+                  f"- fingerprint of the data: {state.get('data', 'not recorded')}"]  # fmt: skip
+    if tuned:
+        lines += ["## Fine-tuning", *(f"- {key}: {value}" for key, value in {"family": tuned["family"], **tuned["settings"]}.items()),
+                  *(f"- {key}: {tuned['done'][key]}" for key in ("steps", "lr", "seed"))]  # fmt: skip
+    lines += ["## Settings", "```json", json.dumps({"model": state["config"], "pretraining": s}, indent=1), "```", ""]
+    return "\n".join(lines)
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog="checkpoint.py", description="Checkpoints to the Hugging Face hub's format.")
+    command = parser.add_subparsers(required=True, metavar="export").add_parser("export", help="write a model folder")
+    command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
+    command.add_argument("folder", help="the folder to write; must not be there")
+    command.add_argument("--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder")
+    args = parser.parse_args(argv)
+    try:
+        export(args.checkpoint, args.folder, args.kind)
+    except (checkpoint.Damaged, DataError, OSError) as error:
+        sys.exit(str(error))
+    print(f"wrote {args.folder}")

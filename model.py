@@ -260,10 +260,8 @@ class Transformer(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         for name, p in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(p)
-            elif p.dim() == 2:  # every matrix; the norms' weights stay 1
-                nn.init.normal_(p, std=0.02)
+            if not name.endswith("norm.weight"):  # those stay 1
+                nn.init.normal_(p, std=0.02) if p.dim() == 2 else nn.init.zeros_(p)  # matrices and biases
 
     def forward(self, tokens, causal, doc_start=None, doc_end=None):
         """tokens: int64 (B, T), T <= seq_len. causal: True for a decoder, False for an encoder.
