@@ -74,14 +74,16 @@ def shape(file):
             ("head_dim", c.get("head_dim") or D, (D,)), ("rope_type", rope_type, ("default", "llama3")),
             ("partial_rotary_factor", part, (1.0, None)),
             ("quantization_config", c.get("quantization_config"), (None,))]  # fmt: skip
-    if wrong := [f"{name}={value}: must be {values[0]}" for name, value, values in only if value not in values]:
+    wrong = [f"{name}={value}: must be {values[0]}" for name, value, values in only if value not in values]
+    wrong += [f"{name}: missing" for name in SCALING if rope_type == "llama3" and name not in rope]
+    if wrong:
         raise DataError(f"{file}: this model has no place here: {'; '.join(wrong)}")
     window = c.get("sliding_window") if c.get("use_sliding_window", kind == "mistral") else None
     return {name: c[theirs] for name, theirs in sizes.items()} | dict(
         n_kv_head=c.get("num_key_value_heads") or c["num_attention_heads"],
         seq_len=min(c["max_position_embeddings"], window or math.inf),
         rope_theta=float(rope.get("rope_theta") or c.get("rope_theta") or 10000.0),
-        rope_scaling=tuple(float(rope[name]) for name in SCALING) if rope_type == "llama3" else (),
+        rope_scaling=tuple(rope[name] for name in SCALING) if rope_type == "llama3" else (),
         tie_embeddings=c.get("tie_word_embeddings", False),
         qkv_bias=kind == "qwen2" or c.get("attention_bias", False),
     )
@@ -342,13 +344,14 @@ def card(title, name, state, weights):
     if s:
         clm = min(step, s["switch_step"])
         lines += ["## Pretraining", f"- {step:,} of {s['max_steps']:,} steps of {s['global_batch_tokens']:,} tokens: {clm:,} steps of "
-                  f"causal language modelling ({clm / step:.0%}), then {step - clm:,} of masked language modelling",
+                  f"causal language modelling ({clm / max(1, step):.0%}), then {step - clm:,} of masked language modelling",
                   f"- {s['mask_ratio']:.0%} of the tokens masked", f"- begun from: {s['branch_from'] or s['init_from'] or 'random weights'}",
                   f"- fingerprint of the data: {state.get('data', 'not recorded')}"]  # fmt: skip
     if tuned:
         lines += ["## Fine-tuning", *(f"- {key}: {value}" for key, value in {"family": tuned["family"], **tuned["settings"]}.items()),
                   *(f"- {key}: {tuned['done'][key]}" for key in ("steps", "lr", "seed"))]  # fmt: skip
-    lines += ["## Settings", "```json", json.dumps({"model": state["config"], "pretraining": s}, indent=1), "```", ""]
+    told = {key: value for key, value in s.items() if key not in ("out_dir", "data", "wandb_project", "device")}  # not where
+    lines += ["## Settings", "```json", json.dumps({"model": state["config"], "pretraining": told}, indent=1), "```", ""]
     return "\n".join(lines)
 
 
