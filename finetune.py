@@ -224,7 +224,8 @@ def learning_rate(step, steps):
 def origin(state, path):
     """What a result says of the checkpoint that it began with."""
     s, step, real = state["settings"], state["step"], Path(path).resolve()
-    facts = dict(path=str(path), step=step, untrained=random_weights, model=state["config"])
+    facts = dict(path=str(path), step=step, untrained=random_weights, model=state["config"],
+                 parameters=sum(weights.numel() for weights in state["model"].values()))  # fmt: skip
     if not s:  # a model of the hub: how it was trained is not known
         return dict(name=real.name, **facts)
     return dict(name=f"{real.parent.name}-{step}", max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]),
@@ -329,7 +330,7 @@ def fine_tune(settings):
              for split, part in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))}  # fmt: skip
     done = dict(steps=steps, best_step=best[1] if patience else steps, lr=lr, seed=seed, checkpoint=origin(state, path))
     done = saved["done"] if test_only else done
-    used = {name: value for name, value in settings.items() if name != "out_dir"} | (saved["settings"] if test_only else {})
+    used = {name: value for name, value in settings.items() if name not in ("out_dir", "save_model", "baseline")} | (saved["settings"] if test_only else {})
     result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
                   counts=dataset.counts | kind.counts, examples=sizes, **done, settings=used,
                   versions=checkpoint.versions(where))  # fmt: skip

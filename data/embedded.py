@@ -25,7 +25,7 @@ def documents():
     Raises DataError on a Python that carries neither part.
     """
     seen = set()
-    for text in itertools.chain(topics(), module_docstrings()):
+    for text in itertools.chain(topics().values(), module_docstrings()):
         text = UNDERLINE.sub("", text).strip()
         if len(text) >= SHORTEST and text not in seen:
             seen.add(text)
@@ -38,18 +38,24 @@ def documents():
 
 
 def topics():
-    """Yield the topics of `help()` by name; none where the distribution leaves pydoc_data out."""
+    """{name: text} of the topics of `help()`, sorted; empty where the distribution leaves pydoc_data out."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        return
-    for name in sorted(topics):
-        yield topics[name]
+        return {}
+    return dict(sorted(topics.items()))
 
 
 def module_docstrings():
     """Yield for each module of the standard library all its docstrings, a blank line between two."""
-    for folder, folders, files in os.walk(sysconfig.get_path("stdlib")):
+    for _, module in modules():
+        yield "\n\n".join(text for _, _, text in docstrings(module))
+
+
+def modules():
+    """Yield (dotted name, ast.Module) of each module of the standard library."""
+    root = sysconfig.get_path("stdlib")
+    for folder, folders, files in os.walk(root):
         folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)  # os.walk goes on with what is left here
         for path in sorted(Path(folder, name) for name in files if name.endswith(".py")):
             try:
@@ -58,13 +64,19 @@ def module_docstrings():
                     module = ast.parse(path.read_bytes())
             except (SyntaxError, ValueError):  # a template with placeholders, not a module
                 continue
-            yield "\n\n".join(docstrings(module))
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            yield name.removesuffix(".__init__"), module
 
 
-def docstrings(node):
-    """Yield the docstrings of a module, class or function and of all that its body defines, in source order."""
+def docstrings(node, names=()):
+    """Yield (names, node, docstring) of a module, class or function and of all that its body defines, in source order.
+
+    names are those of the classes and functions around the node and its own, without the module's: ("List", "append").
+    """
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not isinstance(node, ast.Module):
+            names = *names, node.name
         if text := ast.get_docstring(node):
-            yield text
+            yield names, node, text
     for child in getattr(node, "body", ()):
-        yield from docstrings(child)
+        yield from docstrings(child, names)

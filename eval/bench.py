@@ -2,6 +2,7 @@
 
     python eval/bench.py loader     tokens/s that one core prepares, beside a nanoGPT-style sampler
     python eval/bench.py step       training tokens/s, beside a nanoGPT-style loop of the same shape
+    python eval/bench.py finetune   tokens/s of fine-tuning on batches without padding, beside a padded loop
     python eval/bench.py memory     GPU memory of the presets, computed, and the largest micro_batch that fits
     python eval/bench.py kernels --aot    the attention kernels compiled, without a GPU, for every architecture
 """
@@ -23,10 +24,12 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import finetune
 import model
 from data.loader import Batches, TokenStream
 from data.tokenizer import Tokenizer
 from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
+from train import resolved
 
 
 def alternating(functions, repeats):
@@ -153,6 +156,66 @@ def bench_step(windows=32, repeats=15, mask_ratio=0.4):
 
 
 # ----------------------------------------------------------------------------
+# Fine-tuning
+
+
+def bench_finetune(d_model=256, n_layer=4, repeats=7, batches=4, size=32):
+    """Forward, backward and update of sequence classification on texts with the lengths of two data sets.
+
+    The padded loop is the same model on rows as long as the batch's longest text, with a mask of keys (B, 1, 1, T)
+    and the faster of PyTorch's fused attention and plain products.
+    """
+    rng, V = np.random.default_rng(0), 4096
+    config = ModelConfig(V, n_layer, d_model // 64, d_model // 64, d_model, 3 * d_model, seq_len=512)
+    torch.manual_seed(0)
+    task = finetune.TaskModel(Transformer(config), "sc", 2, causal=False, pooling="mean", dropout=0.0)
+    encoder = task.encoder
+    encoder.compute_dtype = getattr(torch, resolved(dict(device="cpu", dtype="auto"))["dtype"])
+    optimizer = torch.optim.AdamW([p for name, p in task.named_parameters() if name != "encoder.head.weight"], fused=True)
+    own, bias = model.attention, None
+
+    def update(logits):
+        F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def packed(texts):
+        update(task(**finetune.packed(texts, 64)))
+
+    def masked(q, k, v, causal, doc_start, doc_end, fused):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        if fused:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
+        return ((q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v).transpose(1, 2)
+
+    def padded(texts, fused):
+        nonlocal bias
+        lengths = torch.tensor([len(ids) for ids in texts])
+        keep = torch.arange(lengths.max()) < lengths[:, None]  # (B, T)
+        tokens = torch.zeros(keep.shape, dtype=torch.long).masked_scatter_(keep, torch.tensor(sum(texts, [])))
+        bias = torch.zeros(keep.shape, dtype=encoder.compute_dtype).masked_fill_(~keep, -1e9)[:, None, None]
+        model.attention = lambda *args: masked(*args, fused)
+        try:
+            hidden = encoder(tokens, False).float() * keep[..., None]
+            update(task.head(hidden.sum(1) / lengths[:, None]))
+        finally:
+            model.attention = own
+
+    print(f"{config}\nbatches of {size} texts, {encoder.compute_dtype}")
+    kinds = {"like SST-2, 2 to 80 tokens": lambda: np.exp(rng.normal(2.2, 0.75, size)).clip(2, 80),
+             "like SQuAD, 60 to 480 tokens": lambda: rng.normal(175, 60, size).clip(60, 480)}  # fmt: skip
+    for name, lengths in kinds.items():
+        texts = [[rng.integers(1, V, int(n)).tolist() for n in lengths()] for _ in range(batches)]
+        ways = {"packed": packed, "padded, fused attention": lambda b: padded(b, True), "padded, plain": lambda b: padded(b, False)}
+        seconds = alternating({way: lambda f=f: [f(batch) for batch in texts] for way, f in ways.items()}, repeats)
+        n = sum(len(ids) for batch in texts for ids in batch)
+        best = min(s for way, s in seconds.items() if way != "packed")
+        print(f"{name}, mean {n / batches / size:.0f}: the best padded loop takes {best / seconds['packed']:.2f}x the time")
+        for way, s in seconds.items():
+            print(f"  {way:<26}{n / s:>9,.0f} tokens of text/s")
+
+
+# ----------------------------------------------------------------------------
 # Memory
 
 
@@ -258,7 +321,7 @@ def bench_kernels_aot():
                   + "  fp32" * (dtype == torch.float32))  # fmt: skip
 
 
-BENCHMARKS = {"loader": bench_loader, "step": bench_step, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
+BENCHMARKS = {"loader": bench_loader, "step": bench_step, "finetune": bench_finetune, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
 
 if __name__ == "__main__":
     name = " ".join(sys.argv[1:])
