@@ -34,7 +34,7 @@ def download(name, files):
     except ImportError:
         why = "to download it from the hub: pip install huggingface_hub"
     except Exception as error:  # of the network, the hub or the disk
-        why = f"and it cannot be downloaded from the hub: {error}"
+        why = f"it cannot be downloaded from the hub: {error}"
     raise DataError(f"{name}: no such file or folder here; {why}")
 
 
@@ -204,12 +204,6 @@ def load(folder, need_tokenizer, report):
     """
     file = folder / "config.json"
     config = shape(file)
-    try:
-        tokenizer = Tokenizer.load(folder)
-    except DataError:
-        if need_tokenizer:
-            raise
-        tokenizer = None
     found = stored(folder)
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
         found = {f"model.{name}": entry for name, entry in found.items()}
@@ -232,6 +226,12 @@ def load(folder, need_tokenizer, report):
         more = f"; and {len(faults) - 20} more" if len(faults) > 20 else ""
         raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(faults[:20])}{more}")
 
+    try:
+        tokenizer = Tokenizer.load(folder)
+    except DataError:
+        if need_tokenizer:
+            raise
+        tokenizer = None
     V, rows, model = config["vocab_size"], {}, {}
     if tokenizer and tokenizer.vocab_size > V:
         config["vocab_size"] = tokenizer.vocab_size

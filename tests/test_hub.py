@@ -2,7 +2,7 @@
 
 import json
 import pickle
-import resource
+import shutil
 import subprocess
 import sys
 import types
@@ -144,8 +144,7 @@ def test_in_trained_and_out_again(transformers, tokenizer, name, tmp_path):
 
 def test_half_precision_and_old_names(transformers, tmp_path):
     """bfloat16 and float16 files become fp32; configs of transformers 4 have rope_theta and rope_scaling."""
-    cls, own = MODELS["llama 3.2"]
-    theirs = random_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, **own)))
+    theirs = random_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, **MODELS["llama 3.2"][1])))
     for dtype in (torch.bfloat16, torch.float16):
         folder = tmp_path / str(dtype)
         theirs.to(dtype).save_pretrained(folder)
@@ -155,8 +154,9 @@ def test_half_precision_and_old_names(transformers, tmp_path):
         (folder / "config.json").write_text(json.dumps(config))
         model = Transformer.from_pretrained(folder)
         assert {p.dtype for p in model.parameters()} == {torch.float32} and model.config.rope_scaling == (8.0, 1.0, 4.0, 32)
+        there = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
         with torch.no_grad():
-            torch.testing.assert_close(outputs(model, True), theirs.float()(TOKENS).logits, atol=1e-4, rtol=0)
+            torch.testing.assert_close(outputs(model, True), there(TOKENS).logits, atol=1e-4, rtol=0)
 
 
 def test_an_exported_encoder_and_its_tokenizer(transformers, state, tokenizer, tmp_path):
@@ -209,35 +209,40 @@ def test_fine_tuned_models_go_out_with_head_and_labels(transformers, state, fami
 # Train and fine-tune from a folder
 
 
-def run_facts(folder):
-    return checkpoint.load(folder)["config"], checkpoint.load(folder)["tokenizer"]
-
-
-def test_train_and_fine_tune_from_a_folder(run, tiny, folder, data_dir, tmp_path):
-    """The origin's shape, weights and budget; a resumed run needs the origin no more; then the run as the origin."""
+def test_train_from_a_folder(run, tiny, folder, tmp_path):
+    """The preset with the origin's shape, weights and budget; a resumed run needs the origin no more; a run as origin."""
     origin = tmp_path / "origin"
-    subprocess.run(["cp", "-r", str(folder), str(origin)], check=True)
-    schedule = [arg for arg in tiny if not arg.startswith(("--n_", "--d_"))] + [str(ROOT / "config/continue.py")]
-    schedule = [schedule[-1], *schedule[:-1], "--compile=False", "--switch_step=0", "--lr=1e-9", "--max_steps=10"]
+    shutil.copytree(folder, origin)
+    schedule = [str(ROOT / "config/continue.py"), *(arg for arg in tiny if not arg.startswith(("--n_", "--d_"))),
+                "--compile=False", "--switch_step=0", "--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1",
+                "--checkpoint_interval=3"]  # fmt: skip
     args = [*schedule, f"--out_dir={tmp_path / 'out'}", f"--init_from={origin}"]
     code, text = run(args)
-    assert code == 0 and "5,120 tokens more, of an original budget that is not known" in text, text
+    assert code == 0 and "2,048 tokens more, of an original budget that is not known" in text, text
     first = checkpoint.load(tmp_path / "out")
     assert first["config"]["d_ff"] == 48 and first["config"]["seq_len"] == 32
     for name, p in Transformer.from_pretrained(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
 
-    (tmp_path / "out/ckpt-10.pt").unlink()
+    (tmp_path / "out/ckpt-4.pt").unlink()
     (origin / "config.json").unlink()
-    assert run([*args, "--resume=True"])[0] == 0 and (tmp_path / "out/ckpt-10.pt").exists()
+    code, text = run([*args, "--resume=True"])
+    assert code == 0 and (tmp_path / "out/ckpt-4.pt").exists(), text
 
     code, text = run([*schedule, f"--out_dir={tmp_path / 'more'}", f"--init_from={tmp_path / 'out'}"])
-    assert code == 0 and "5,120 tokens after 5,120, 100.0% of the original budget" in text, text
+    assert code == 0 and "2,048 tokens after 2,048, 100.0% of the original budget" in text, text
 
-    code, text = run(["--task=embedded-sc", f"--init_from={folder}", "--max_steps=2", f"--out_dir={tmp_path / 'tuned'}",
-                      "--eval_examples=20", "--baseline=False"], "finetune.py")  # fmt: skip
+
+def test_fine_tune_from_a_folder(run, folder, tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "a list of names,yes\nan empty file,no\n" * 20)
+    code, text = run(["--family=sc", f"--train={tmp_path / 'train.csv'}", f"--test={tmp_path / 'test.csv'}",
+                      f"--init_from={folder}", "--max_steps=2", f"--out_dir={tmp_path / 'out'}", "--baseline=False",
+                      "--save_model=True"], "finetune.py")  # fmt: skip
     assert code == 0, text
-    assert json.loads((tmp_path / "tuned/result.json").read_text())["checkpoint"]["name"] == "tiny"
+    assert json.loads((tmp_path / "out/result.json").read_text())["checkpoint"]["name"] == "tiny"
+    hub.export(tmp_path / "out/model.pt", tmp_path / "exported", "eurobert")
+    assert json.loads((tmp_path / "exported/config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}
 
 
 def test_train_refuses_what_does_not_fit(run, tiny, folder, tmp_path):
@@ -266,7 +271,7 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert Transformer.from_pretrained("org/tiny").config.d_ff == 48 == checkpoint.shape("org/tiny")["d_ff"]
     assert asked == [("org/tiny", ("*.json", "model*.safetensors")), ("org/tiny", ("config.json",))]
-    with pytest.raises(DataError, match="org/other: no such file or folder here, and it cannot be downloaded .*no network"):
+    with pytest.raises(DataError, match="org/other: no such file or folder here; it cannot be downloaded .*no network"):
         checkpoint.load("org/other")
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
     with pytest.raises(DataError, match="out/demo is neither a checkpoint nor a folder with one: no such file"):
