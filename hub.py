@@ -4,13 +4,11 @@ A folder holds config.json, the tensors in *.safetensors, and the tokenizer in t
 TinyLlama, Mistral, Qwen 2 and EuroBERT; out go folders that `transformers` opens as EuroBERT or Llama.
 """
 
-import argparse
 import json
 import math
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -353,17 +351,3 @@ def card(title, name, state, weights):
     told = {key: value for key, value in s.items() if key not in ("out_dir", "data", "wandb_project", "device")}  # not where
     lines += ["## Settings", "```json", json.dumps({"model": state["config"], "pretraining": told}, indent=1), "```", ""]
     return "\n".join(lines)
-
-
-def main(argv):
-    parser = argparse.ArgumentParser(prog="checkpoint.py", description="Checkpoints to the Hugging Face hub's format.")
-    command = parser.add_subparsers(required=True, metavar="export").add_parser("export", help="write a model folder")
-    command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
-    command.add_argument("folder", help="the folder to write; must not be there")
-    command.add_argument("--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder")
-    args = parser.parse_args(argv)
-    try:
-        export(args.checkpoint, args.folder, args.kind)
-    except (checkpoint.Damaged, DataError, OSError) as error:
-        sys.exit(str(error))
-    print(f"wrote {args.folder}")
