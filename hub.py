@@ -7,7 +7,6 @@ TinyLlama, Mistral, Qwen 2 and EuroBERT; out go folders that `transformers` open
 import json
 import math
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -59,8 +58,8 @@ def shape(file):
     sizes = dict(vocab_size="vocab_size", n_layer="num_hidden_layers", n_head="num_attention_heads", d_model="hidden_size",
                  d_ff="intermediate_size", seq_len="max_position_embeddings", norm_eps="rms_norm_eps")  # fmt: skip
     if kind not in KINDS:
-        raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}" + ", whose attention does not "
-                        "normalise q and k (QK-norm)" * (kind == "qwen3"))  # fmt: skip
+        why = "its QK-norm has no place here" if kind == "qwen3" else "if it is one of them by another name, change it there"
+        raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}; {why}")
     if wrong := [name for name in sizes.values() if type(c.get(name)) not in (int, float)]:
         raise DataError(f"{file}: {', '.join(wrong)}: missing, or not a number")
 
@@ -237,9 +236,8 @@ def load(folder, need_tokenizer, report):
     for ours, first, dims in wanted.values():
         rows[ours] = max(rows.get(ours, 0), first + dims[0])
     rows |= {"embedding.weight": config["vocab_size"], "head.weight": config["vocab_size"]}
-    for name in wanted.keys() - absent:
-        ours, first, dims = wanted[name]
-        if ours:
+    for name, (ours, first, dims) in wanted.items():
+        if ours and name not in absent:
             if ours not in model:
                 model[ours] = torch.empty(rows[ours], *dims[1:])
             model[ours][first : first + dims[0]] = read(*found[name])
