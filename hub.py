@@ -241,8 +241,8 @@ def load(folder, need_tokenizer, report):
             if ours not in model:
                 model[ours] = torch.empty(rows[ours], *dims[1:])
             model[ours][first : first + dims[0]] = read(*found[name])
-            if rows[ours] > V and dims[0] == V:
-                model[ours][V:] = model[ours][:V].mean(0)
+    for name in model.keys() & {"embedding.weight", "head.weight"} if config["vocab_size"] > V else ():
+        model[name][V:] = model[name][:V].mean(0)
     if config["tie_embeddings"]:
         model["head.weight"] = model["embedding.weight"]
     elif absent:
