@@ -2,18 +2,26 @@
 
 A checkpoint is one file, out_dir/ckpt-<step>.pt: a dict of tensors and plain values that
 torch.load opens with weights_only=True. It is a zip archive whose every record carries a
-CRC-32; torch.load does not look at those, so `load` does.
+CRC-32; torch.load does not look at those, so `load` does. The model folders of the Hugging Face
+hub are read as checkpoints too, and a checkpoint is exported as one (data/hub.py):
+
+    python checkpoint.py export out/demo exported/demo --as=eurobert
 """
 
+import argparse
 import json
 import os
 import platform
 import re
+import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from data import hub
+from data.tokenizer import DataError
 
 
 def path_of(out_dir, step):
@@ -77,14 +85,56 @@ def verify(path):
         raise Damaged(f"{path} is not a checkpoint of this project")
 
 
-def load(path, verified=False):
-    """The dict that `save` wrote, its tensors on the CPU. Raises Damaged, or FileNotFoundError.
+def load(path, verified=False, need_tokenizer=True, report=print):
+    """The dict that `save` wrote, its tensors on the CPU; of a hub folder the same, at step 0 and without settings.
 
-    verified: `verify` has just been called, here or by another process; not again.
+    path: see `find`. verified: `verify` has just been called, here or by another process; not again. need_tokenizer:
+    DataError, instead of None, where a hub folder has no tokenizer that can be used here. Raises Damaged or DataError.
     """
-    if not verified:
-        verify(path)
-    return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    found = find(path, report=report)
+    if found.is_dir():
+        return hub.load(found, need_tokenizer, report)
+    if not verified and found == Path(path):  # else `find` has
+        verify(found)
+    return torch.load(found, map_location="cpu", mmap=True, weights_only=True)
+
+
+def find(path, files=("*.json", "model*.safetensors"), report=print):
+    """The Path of what a person calls a checkpoint: a file, or a folder in the hub's format.
+
+    path: a checkpoint, the folder of a run (its newest one), a folder in the hub's format, or the name of one on the
+    hub, of which `files` are then downloaded. Raises DataError, or Damaged.
+    """
+    local = Path(path)
+    if local.is_file() or hub.is_model(local):
+        return local
+    if ours := newest(local, report):
+        return ours
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not local.parent.exists():
+        return hub.download(str(path), files)
+    raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one" + ": no such file" * (not local.exists()))
+
+
+def shape(path):
+    """The fields of a ModelConfig of what `find` finds. Reads, or downloads, no weights. Raises DataError, or Damaged."""
+    files = [path_of(path, step) for step in reversed(steps(path))] or [find(path, files=("config.json",))]
+    if files[0].is_dir():
+        return hub.shape(files[0] / "config.json")
+    for file in files:
+        try:
+            return torch.load(file, map_location="meta", mmap=True, weights_only=True)["config"]
+        except Exception as error:
+            fault = Damaged(f"{file} is damaged or not a checkpoint ({error})")
+    raise fault
+
+
+def problem(path):
+    """Why `shape` fails, or an empty string."""
+    try:
+        shape(path)
+    except (Damaged, DataError) as error:
+        return str(error)
+    return ""
 
 
 def newest(out_dir, report=print):
@@ -155,12 +205,29 @@ def conflicts(out_dir, settings, fingerprint):
 
 
 def match(state, config, tokenizer, ranks, path):
-    """SystemExit unless a checkpoint's model has the shape and the tokenizer that are asked for."""
+    """SystemExit unless a checkpoint's model has the shape and the tokenizer that are asked for.
+
+    Names may differ, and so may the mask where the model is the hub's: here it is the data's.
+    """
     different = [f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if k != "seq_len" and v != config[k]]
-    if (state["tokenizer"], state["tokenizer_ranks"]) != (tokenizer, ranks):
+    if not state["settings"] and config["seq_len"] > state["config"]["seq_len"]:
+        different.append(f"seq_len is at most {state['config']['seq_len']}, here {config['seq_len']}")
+    if different and not state["settings"]:
+        different.append("--model=origin takes its shape")
+    fields = ("pattern", "nfc", "eos_id") + ("mask_id",) * bool(state["settings"])
+    if ranks != state["tokenizer_ranks"] or any(tokenizer.get(k) != state["tokenizer"].get(k) for k in fields):
         different.append(f"its tokenizer is {state['tokenizer']['name']}, here {tokenizer['name']}")
     if different:
         raise SystemExit(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
+
+
+def share(state, tokens):
+    """What part of the budget of a model it is to go on from it for so many tokens; a sentence."""
+    s = state["settings"]
+    if not s:
+        return f"init_from: {tokens:,} tokens more, of an original budget that is not known"
+    before = state["step"] * s["global_batch_tokens"]
+    return f"init_from: {tokens:,} tokens after {before:,}, {tokens / before:.1%} of the original budget"
 
 
 class MetricsLog:
@@ -191,3 +258,23 @@ class MetricsLog:
     def sync(self):
         """Returns when all lines are on the disk. Called before a checkpoint is written."""
         os.fsync(self.file.fileno())
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes a checkpoint as a model folder of the Hugging Face hub.")
+    command = parser.add_subparsers(required=True, metavar="export").add_parser("export")
+    command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
+    command.add_argument("folder", help="the folder to write, which must not be there")
+    command.add_argument("--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder")
+    args = parser.parse_args()
+    try:
+        hub.export(args.checkpoint, args.folder, args.kind)
+    except (Damaged, DataError, OSError) as error:
+        sys.exit(str(error))
+    print(f"wrote {args.folder}")
+
+
+if __name__ == "__main__":
+    import checkpoint  # this file by the name that data/hub.py knows it by, so that there is one Damaged
+
+    checkpoint.main()

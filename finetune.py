@@ -32,7 +32,7 @@ from model import ModelConfig, Transformer
 from train import resolved
 
 # --- what ---
-init_from = "out/demo"  # a checkpoint of train.py, or the folder of a run: its newest one
+init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
 task = ""  # a data set by its name (python eval/tasks.py lists them), or empty for one of your own, see below
 out_dir = "out/finetune"  # where result.json and the rest go
 random_weights = False  # the checkpoint's shape and tokenizer with random weights: what fine-tuning alone can do
@@ -102,8 +102,8 @@ def check(s):
     need(bool(s["task"]) != bool(s["family"]), "give a task by name (python eval/tasks.py lists them), or a family with "
          "the paths of your own data")  # fmt: skip
     need(not s["family"] or s["family"] in FAMILIES, f"family={s['family']}: must be one of {', '.join(FAMILIES)}")
-    need(Path(s["init_from"]).is_file() or checkpoint.steps(s["init_from"]),
-         f"init_from={s['init_from']}: neither a checkpoint nor a folder with one")  # fmt: skip
+    why = checkpoint.problem(s["init_from"])
+    need(not why, f"init_from: {why}")
     need(not (s["test_only"] and s["random_weights"]), "test_only and random_weights: give one of them")
     need(not Path(s["out_dir"], "result.json").exists(), f"{s['out_dir']} already holds a result: give another --out_dir")
     return found
@@ -220,11 +220,12 @@ def learning_rate(step, steps):
 
 
 def origin(state, path):
-    """What a result says of the checkpoint that it began with."""
-    s, step = state["settings"], state["step"]
-    return dict(name=f"{Path(path).resolve().parent.name}-{step}", path=str(path), step=step, max_steps=s["max_steps"],
-                clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"], seed=s["seed"],
-                init_from=s["init_from"], untrained=random_weights, model=state["config"],
+    """What a result says of the checkpoint that it began with; of a model of the hub, not how it was trained."""
+    unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="")
+    s, step, real = state["settings"] or unknown, state["step"], Path(path).resolve()
+    return dict(name=f"{real.parent.name}-{step}" if state["settings"] else real.name, path=str(path), step=step,
+                max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"],
+                seed=s["seed"], init_from=s["init_from"], untrained=random_weights, model=state["config"],
                 parameters=sum(weights.numel() for weights in state["model"].values()))  # fmt: skip
 
 
@@ -236,7 +237,7 @@ def fine_tune(settings):
     where = torch.device(device)
 
     # The checkpoint, its tokenizer, the task.
-    path = checkpoint.newest(init_from) if Path(init_from).is_dir() else init_from
+    path = checkpoint.find(init_from)
     state = checkpoint.load(path)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     config = ModelConfig(**state["config"])

@@ -7,7 +7,7 @@ begin with causal language modelling (CLM), go on with masked language modelling
 (MLM) and end as an encoder.
 
 The architecture is Llama's (pre-norm RMSNorm, rotary positions, grouped-query
-attention, SwiGLU, no biases, no dropout), which is also EuroBERT's.
+attention, SwiGLU, no dropout, no biases but for Qwen 2's), which is also EuroBERT's.
 
 Contents, in reading order: ModelConfig, attention, layers, Transformer, loss, and the
 fused attention kernels.
@@ -43,6 +43,8 @@ class ModelConfig:
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tie_embeddings: bool = False  # True: the output head is the input embedding
+    qkv_bias: bool = False  # biases on the queries, keys and values, which Qwen 2 has
+    rope_scaling: tuple = ()  # Llama 3.x's: factor, low and high frequency factor, context before; see `rope_tables`
 
     @property
     def head_dim(self):
@@ -162,13 +164,13 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
 
 
 class Linear(nn.Linear):
-    """A matrix without bias, cast to the dtype of its input."""
+    """A matrix, without bias unless told, cast to the dtype of its input."""
 
-    def __init__(self, d_in, d_out):
-        super().__init__(d_in, d_out, bias=False)
+    def __init__(self, d_in, d_out, bias=False):
+        super().__init__(d_in, d_out, bias)
 
     def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype))
+        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
 class RMSNorm(nn.Module):
@@ -182,10 +184,17 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
-def rope_tables(seq_len, head_dim, theta):
-    """Cosine and sine of position * theta^(-2i / head_dim): two fp32 (seq_len, 1, head_dim / 2)."""
-    frequency = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
-    angle = torch.arange(seq_len).float()[:, None, None] * frequency
+def rope_tables(seq_len, head_dim, theta, scaling=()):
+    """Cosine and sine of position * theta^(-2i / head_dim): two fp32 (seq_len, 1, head_dim / 2), on the CPU.
+
+    scaling, of Llama 3.1: pairs that turn fewer than `low` times in `context` tokens turn `factor` times slower.
+    """
+    frequency = theta ** (-torch.arange(0, head_dim, 2, device="cpu").float() / head_dim)
+    if scaling:
+        factor, low, high, context = scaling
+        kept = ((frequency * context / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)  # 1 = `high` turns or more
+        frequency = frequency * (kept + (1 - kept) / factor)
+    angle = torch.arange(seq_len, device="cpu").float()[:, None, None] * frequency
     return angle.cos(), angle.sin()
 
 
@@ -205,7 +214,7 @@ class Block(nn.Module):
         d, D = config.d_model, config.head_dim
         self.heads = (config.n_head, config.n_kv_head, config.n_kv_head)  # of q, k and v
         self.attn_norm = RMSNorm(d, config.norm_eps)
-        self.qkv = Linear(d, sum(self.heads) * D)
+        self.qkv = Linear(d, sum(self.heads) * D, config.qkv_bias)
         self.attn_out = Linear(d, d)
         self.mlp_norm = RMSNorm(d, config.norm_eps)
         self.gate_up = Linear(d, 2 * config.d_ff)
@@ -247,12 +256,12 @@ class Transformer(nn.Module):
         self.head = Linear(config.d_model, config.vocab_size)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
-        cos, sin = rope_tables(config.seq_len, config.head_dim, config.rope_theta)
+        cos, sin = rope_tables(config.seq_len, config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         for name, p in self.named_parameters():
-            if p.dim() == 2:  # every matrix; the norms' weights stay 1
-                nn.init.normal_(p, std=0.02)
+            if not name.endswith("norm.weight"):  # those stay 1
+                nn.init.normal_(p, std=0.02) if p.dim() == 2 else nn.init.zeros_(p)  # matrices and biases
 
     def forward(self, tokens, causal, doc_start=None, doc_end=None):
         """tokens: int64 (B, T), T <= seq_len. causal: True for a decoder, False for an encoder.
@@ -283,14 +292,17 @@ class Transformer(nn.Module):
     @classmethod
     def from_state(cls, state):
         """The model of a checkpoint's dict, as `checkpoint.load` returns it; on the CPU, in fp32."""
-        model = cls(ModelConfig(**state["config"]))
-        model.load_state_dict(state["model"])
+        with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
+            model = cls(ModelConfig(**state["config"]))
+        model.load_state_dict(state["model"], assign=True)
+        if model.config.tie_embeddings:
+            model.head.weight = model.embedding.weight
         return model
 
     @classmethod
     def from_pretrained(cls, path):
-        """The model of a checkpoint file. Raises FileNotFoundError, or checkpoint.Damaged."""
-        return cls.from_state(checkpoint.load(path))
+        """The model of a checkpoint, or of a hub folder, with or without a tokenizer: see `checkpoint.load`."""
+        return cls.from_state(checkpoint.load(path, need_tokenizer=False))
 
 
 # ----------------------------------------------------------------------------

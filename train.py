@@ -36,7 +36,7 @@ from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
 resume = False  # go on from the newest checkpoint in out_dir; begin where there is none
 branch_from = ""  # a checkpoint of another run: take its weights, optimizer and step, then follow these settings
-init_from = ""  # a checkpoint: take its weights only and begin at step 0 (continued pretraining)
+init_from = ""  # a checkpoint, or a model of the hub: take its weights only and begin at step 0 (continued pretraining)
 # --- data and objective ---
 data = "data/prepared/embedded"  # a folder made by data/prepare.py; this one is made when it is missing
 max_steps = 650  # the budget, in optimizer steps
@@ -45,7 +45,7 @@ mask_ratio = 0.4  # share of a window's tokens that MLM hides and predicts
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
 window_split = "none"  # attention across a window: none (all of it), random (cut in two), document (cut at each eos)
 # --- model ---
-model = "demo"  # the shape: demo, 210m, 610m or 1b; the fields below change it, 0 keeps the preset's
+model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin, init_from's; the fields below change it, 0 keeps it
 n_layer = 0  # Transformer blocks
 n_head = 0  # query heads
 n_kv_head = 0  # key and value heads
@@ -83,8 +83,7 @@ compile = False  # torch.compile the blocks and the loss: pays on a GPU, costs m
 recompute = False  # activation checkpointing: less memory, about a third more compute
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
 
-DEFAULT_DATA = data
-ROOT = Path(__file__).resolve().parent
+DEFAULT_DATA, ROOT = data, Path(__file__).resolve().parent
 # What may change when a run is resumed, because it does not alter what is learned.
 FREE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval", "keep_last",
         "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
@@ -106,8 +105,9 @@ def resolved(s):
 
 
 def model_config(s, vocab_size):
-    changed = {name: s[name] for name in vars(ModelConfig()) if s[name]}
-    return ModelConfig(**{"vocab_size": vocab_size, **PRESETS[s["model"]], **changed})
+    changed = {name: s[name] for name in vars(ModelConfig()) if s.get(name)}
+    base = PRESETS.get(s["model"]) or checkpoint.shape(s["out_dir"] if checkpoint.steps(s["out_dir"]) else s["init_from"])
+    return ModelConfig(**{**base, "vocab_size": max(vocab_size, base.get("vocab_size", 0)), **changed})
 
 
 def check(s):
@@ -130,7 +130,7 @@ def check(s):
     need(0 < s["mask_ratio"] < 1, f"mask_ratio={s['mask_ratio']}: must be above 0 and below 1")
     for name in ("beta1", "beta2"):
         need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
-    choices = dict(model=[*PRESETS], window_split=["none", "random", "document"], device=["auto", "cpu", "cuda"],
+    choices = dict(model=[*PRESETS, "origin"], window_split=["none", "random", "document"], device=["auto", "cpu", "cuda"],
                    dtype=["auto", "float32", "bfloat16", "float16"])  # fmt: skip
     for name, values in choices.items():
         need(s[name] in values, f"{name}={s[name]}: must be one of {', '.join(values)}")
@@ -143,11 +143,12 @@ def check(s):
     need(resolved(s)["device"] != "cuda" or local_rank < gpus, f"device=cuda: process {local_rank} here, but {gpus} GPUs")
     need(not s["wandb_project"] or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
-    for name in ("branch_from", "init_from"):
-        begun = s["resume"] and checkpoint.steps(s["out_dir"])  # then it is not needed any more
-        need(not s[name] or begun or Path(s[name]).is_file(), f"{name}={s[name]}: no such file")
+    begun = s["resume"] and checkpoint.steps(s["out_dir"])  # then these two are not needed any more
+    need(not s["branch_from"] or begun or Path(s["branch_from"]).is_file(), f"branch_from={s['branch_from']}: no such file")
+    why = checkpoint.problem(s["init_from"]) if not begun and (s["init_from"] or s["model"] == "origin") else ""
+    need(not why, f"init_from: {why}")
 
-    if s["model"] not in PRESETS:
+    if s["model"] not in choices["model"] or why:
         return found
     config = model_config(s, vocab_size=128)
     found += config.problems()
@@ -172,8 +173,7 @@ def check(s):
             need(have >= tokens, f"{s['data']}: {have} {split} tokens are fewer than the {tokens} of one batch")
 
     same = {name: value for name, value in resolved(s).items() if name not in FREE} if s["resume"] else None
-    found += checkpoint.conflicts(s["out_dir"], same, meta and meta["fingerprint"])
-    return found
+    return found + [*checkpoint.conflicts(s["out_dir"], same, meta and meta["fingerprint"])]
 
 
 def learning_rate(step):
@@ -253,13 +253,15 @@ def train(settings):
         dist.broadcast_object_list(newest)
     resumed = newest[0] is not None
     if resumed or origin:
-        state = checkpoint.load(newest[0] or origin, verified=resumed or rank > 0)
+        state = checkpoint.load(newest[0] or origin, verified=resumed or rank > 0, report=say)
         checkpoint.match(state, asdict(config), tokenizer.state(), rank_bytes, newest[0] or origin)
         transformer.load_state_dict(state["model"])
         if resumed or branch_from:
             optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch does not take
             optimizer.param_groups[0].update(betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
             step = state["step"]
+        else:
+            say(checkpoint.share(state, max_steps * global_batch_tokens))
         del state
     if step > max_steps:
         sys.exit(f"branch_from={branch_from} is at step {step}, beyond max_steps={max_steps}")
@@ -296,7 +298,7 @@ def train(settings):
         if rank == 0:
             state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
                      "config": asdict(config), "settings": settings, "versions": checkpoint.versions(where),
-                     "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
+                     "data": meta["fingerprint"], "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
             log.sync()
             checkpoint.save(checkpoint.path_of(out, step), state)
             checkpoint.prune(out, step, keep_last, keep_steps)

@@ -1,6 +1,6 @@
 """The tokenizer: a byte-level BPE run by tiktoken, and the ids of its special tokens.
 
-    tokenizer = Tokenizer.load("embedded")      # or "gpt2", "cl100k_base", ..., or a path to a rank file
+    tokenizer = Tokenizer.load("embedded")      # or "gpt2", ..., a path to a rank file, or a folder from the hub
     ids = tokenizer.encode("Hello") + [tokenizer.eos_id]
 
 A rank file has one token per line: base64 of its bytes, a space, its rank. The rank is both the id of the token and
@@ -10,6 +10,7 @@ its merge priority. Special tokens are never made from text: `encode` treats "[M
 import base64
 import functools
 import re
+import unicodedata
 from pathlib import Path
 
 import tiktoken
@@ -36,19 +37,22 @@ class DataError(ValueError):
 class Tokenizer:
     """A tiktoken.Encoding and its special tokens.
 
-    name            where it came from: "embedded", "gpt2", "llama3", or the name of a rank file
+    name            where it came from: "embedded", "gpt2", "llama3", or the name of a rank file or a hub folder
     pattern         the regular expression that splits text before merging
     ranks           {token bytes: id}
     special_tokens  {name: id} of all ids that stand for no bytes
     mask_id, pad_id, bos_id, eos_id     in special_tokens; two of them may be equal
-    vocab_size      the largest id + 1, rounded up to a multiple of 128 (the shape of an embedding)
+    vocab_size      the largest id + 1, rounded up to a multiple of 128 (the shape of an embedding), or as given
+    nfc             whether text is brought to Unicode's normal form C first (Qwen)
     special_ids     sorted list of the ids of special_tokens
     encoding        the tiktoken.Encoding
     """
 
-    def __init__(self, name, pattern, ranks, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None):
+    def __init__(self, name, pattern, ranks, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None,
+                 nfc=False):  # fmt: skip
         self.name, self.pattern, self.ranks, self.special_tokens = name, pattern, ranks, special_tokens
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
+        self.nfc = nfc
         self.special_ids = sorted(special_tokens.values())
         self.vocab_size = vocab_size or -(-(max(*ranks.values(), *self.special_ids) + 1) // 128) * 128
         self.encoding = tiktoken.Encoding(
@@ -56,12 +60,23 @@ class Tokenizer:
         )
 
     @classmethod
-    def load(cls, spec):
-        """Load "embedded", a tiktoken encoding by name, or a local rank file; raises DataError."""
+    def load(cls, spec, mask_token=""):
+        """Load "embedded", a tiktoken encoding by name, a local rank file, or a tokenizer.json or the folder with it.
+
+        mask_token: the special token of a tokenizer.json that is the mask; by default as in data/hub_tokenizer.py.
+        Raises DataError.
+        """
         spec = str(spec)
-        if spec in tiktoken.list_encoding_names():
+        named = spec == "embedded" or spec in tiktoken.list_encoding_names()
+        if not named and (Path(spec).is_dir() or spec.endswith(".json")):
+            from data import hub_tokenizer  # which needs DataError of this module
+
+            return cls(**hub_tokenizer.read(spec, mask_token))
+        if mask_token:
+            raise DataError(f"mask_token {mask_token!r}: a choice for a tokenizer.json only; {spec!r} has its own mask")
+        if named and spec != "embedded":
             return cls._from_tiktoken(spec)
-        path = EMBEDDED if spec == "embedded" else Path(spec)
+        path = EMBEDDED if named else Path(spec)
         if not path.is_file():
             raise DataError(
                 f"tokenizer {spec!r}: no such rank file, and not one of embedded, "
@@ -95,9 +110,13 @@ class Tokenizer:
         special = {**encoding._special_tokens, "[MASK]": mask, "[PAD]": pad, "[BOS]": bos}
         return cls(name, encoding._pat_str, encoding._mergeable_ranks, special, mask, pad, bos, encoding.eot_token)
 
+    def normalize(self, text):
+        """The text that `encode` reads: what token_bytes of its ids make together."""
+        return unicodedata.normalize("NFC", text) if self.nfc else text
+
     def encode(self, text):
         """The ids of a text; text that looks like a special token stays text."""
-        ids, begin = [], 0
+        text, ids, begin = self.normalize(text), [], 0
         for start in range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK):
             if text[start : start + BLANK_BLOCK].isspace():
                 ids += self.encoding.encode_ordinary(text[begin:start])
@@ -138,7 +157,8 @@ class Tokenizer:
     def state(self):
         """Everything but the ranks, as plain values for JSON. With rank_bytes() it is the whole tokenizer."""
         names = "name", "pattern", "special_tokens", "mask_id", "pad_id", "bos_id", "eos_id", "vocab_size"
-        return {name: getattr(self, name) for name in names}
+        # nfc is named only where it is set: states from before there was such a thing stay equal to those after.
+        return {name: getattr(self, name) for name in names} | ({"nfc": True} if self.nfc else {})
 
     def rank_bytes(self):
         """The ranks as the bytes of a rank file, in rank order."""
@@ -149,6 +169,12 @@ class Tokenizer:
     def from_state(cls, state, rank_bytes):
         """The tokenizer of which these are state() and rank_bytes()."""
         return cls(ranks=parse_ranks(rank_bytes, f"ranks of tokenizer {state['name']!r}"), **state)
+
+    def save_hub(self, folder, max_length, append_eos=True):
+        """Write it for tokenizers and transformers, see data/hub_tokenizer.py."""
+        from data import hub_tokenizer
+
+        hub_tokenizer.write(self, folder, max_length, append_eos)
 
     def __reduce__(self):  # pickled like this on the way to a worker process
         return Tokenizer.from_state, (self.state(), self.rank_bytes())

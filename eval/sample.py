@@ -17,10 +17,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import checkpoint
 import configurator
-from data.tokenizer import Tokenizer
+from data.tokenizer import DataError, Tokenizer
 from model import Transformer
 
-ckpt = "out/demo"  # a checkpoint, or the folder of a run: its newest one
+ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest one), or a model of the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens of each mask
 prompt = ""  # a text to continue
 tokens = 40  # how many tokens to continue it by
@@ -114,12 +114,9 @@ def check(s):
 def main():
     globals().update(configurator.load(__file__, sys.argv[1:], check))
     try:
-        path = checkpoint.newest(ckpt) if Path(ckpt).is_dir() else Path(ckpt)
-        if path is None or not path.is_file():
-            sys.exit(f"ckpt={ckpt}: no checkpoint there. python train.py makes one in out/demo.")
-        state = checkpoint.load(path)
+        state = checkpoint.load(ckpt)
         lines = Path(embed).read_text(encoding="utf-8").splitlines() if embed else []
-    except (checkpoint.Damaged, UnicodeDecodeError) as error:
+    except (checkpoint.Damaged, DataError, UnicodeDecodeError) as error:
         sys.exit(f"{error}")
     model = Transformer.from_state(state)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])

@@ -55,8 +55,8 @@ def check(s):
         if task not in (*TASKS, *EMBEDDED):
             yield f"tasks: no data set is called {task}: python eval/tasks.py lists them"
     for path in s["checkpoints"]:
-        if not (Path(path).is_file() or checkpoint.steps(path)):
-            yield f"checkpoints: {path} is neither a checkpoint nor a folder with one"
+        if not checkpoint.steps(path) and (why := checkpoint.problem(path)):
+            yield f"checkpoints: {why}"
     names = {}
     for path in s["checkpoints"]:
         if (other := names.setdefault(label(path), path)) != path:
@@ -73,12 +73,11 @@ def check(s):
 
 
 def label(path):
-    """What a checkpoint is called in the results: its folder and its step."""
+    """What a checkpoint is called in the results: its folder and its step; a model of the hub: its name."""
     path = Path(path)
-    if path.is_dir():
-        steps = checkpoint.steps(path)
-        path = checkpoint.path_of(path, steps[-1]) if steps else path
-    return f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
+    if steps := checkpoint.steps(path):
+        path = checkpoint.path_of(path, steps[-1])
+    return f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.resolve().name
 
 
 def grid(s):

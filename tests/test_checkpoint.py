@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import checkpoint
+from data.tokenizer import DataError
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_truncated_and_foreign_files_are_refused(state, tmp_path):
     torch.save({"weights": torch.zeros(3)}, path)
     with pytest.raises(checkpoint.Damaged, match="not a checkpoint of this project"):
         checkpoint.load(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(DataError, match="none.pt is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load(tmp_path / "none.pt")
 
 

@@ -67,7 +67,7 @@ def test_the_command(run, model, tokenizer, tmp_path):
     (["--fill=no mask"], r"has no [MASK]"),
     (["--embed=nowhere.txt"], "no such file"),
     (["--prompt=x", "--tokens=0"], "must be at least 1"),
-    (["--prompt=x", "--ckpt=nowhere"], "no checkpoint there"),
+    (["--prompt=x", "--ckpt=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
     (["--prompt=x", "--ckpt=README.md"], "README.md is damaged or not a checkpoint"),
     (["--embed=README.md", "--embed_out=nowhere/x.npy"], "embed_out=nowhere/x.npy: no such folder"),
 ])  # fmt: skip

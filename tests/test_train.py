@@ -243,7 +243,7 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     (["--window_split=random", "--seq_len=16"], ["window_split=random: needs seq_len of at least 24, got 16"]),
     (["--data=nowhere"], ["nowhere: no such folder; prepare it"]),
     (["--init_from=nowhere.pt", "--branch_from=nowhere.pt"],
-     ["give one of them", "init_from=nowhere.pt: no such file", "branch_from=nowhere.pt: no such file"]),
+     ["give one of them", "init_from: nowhere.pt is neither a checkpoint nor a folder with one: no such file", "branch_from=nowhere.pt: no such file"]),
     (["--init_from=README.md"], ["README.md is damaged or not a checkpoint"]),
     (["nowhere.py"], ["nowhere.py"]),
 ])  # fmt: skip
