@@ -175,6 +175,7 @@ def unsupported(content, normalizers, pattern):
             yield f"added_tokens has {token['content']!r}, a word that is made from text before any merge"
 
 
+@functools.cache
 def leaves_out(pattern):
     """Why a pattern cannot cut text, None if it can: tiktoken drops text that it does not match."""
     try:
@@ -195,6 +196,9 @@ def read_model(model, special):
     made = [left + right for left, right in merges]
     if missing := [token for token in (*BYTE_OF, *itertools.chain(*merges), *made) if token not in vocab]:
         return None, [f"model.vocab has no {missing[0]!r}, which is a byte or part of a merge"]
+    ids = [*vocab.values(), *special.values()]
+    if not all(type(i) is int and 0 <= i < 1 << 31 for i in ids) or len({*ids}) < len(ids):
+        return None, ["model.vocab and added_tokens must give each token an id of its own, a whole number from 0"]
     if falls := [pair for pair in zip(made, made[1:]) if vocab[pair[0]] > vocab[pair[1]]]:
         first, second = falls[0]
         return None, [f"model.merges make {first!r} (id {vocab[first]}) before {second!r} (id {vocab[second]}); the ids "
@@ -217,20 +221,21 @@ def last_merges(ranks):
 
     Left out are the 256 bytes and tokens that the rule does not end in; those come from the look-up of whole pieces.
     """
-    found = {}
+    found, never = {}, sys.maxsize
     for token in sorted(ranks, key=ranks.get):
-        parts, pair = [token[i : i + 1] for i in range(len(token))], None
-        while len(parts) > 1:
-            candidates = [ranks.get(left + right, sys.maxsize) for left, right in zip(parts, parts[1:])]
-            best = min(candidates)
-            if best == sys.maxsize:
-                break
-            at = candidates.index(best)
+        parts = [token[i : i + 1] for i in range(len(token))]
+        merged = [ranks.get(token[i : i + 2], never) for i in range(len(token) - 1)]  # of each part and the next
+        while merged and (best := min(merged)) < never:
+            at = merged.index(best)
             pair = parts[at], parts[at + 1]
             parts[at : at + 2] = [pair[0] + pair[1]]
-        else:
-            if pair:
-                found[token] = pair
+            del merged[at]
+            if at > 0:
+                merged[at - 1] = ranks.get(parts[at - 1] + parts[at], never)
+            if at < len(merged):
+                merged[at] = ranks.get(parts[at] + parts[at + 1], never)
+        if len(parts) == 1 < len(token):
+            found[token] = pair
     return found
 
 
