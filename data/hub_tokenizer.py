@@ -97,7 +97,10 @@ def read(path, mask_token=""):
         raise DataError(f"mask_token {mask_token!r} is not a special token of {file}; it has {', '.join(special)}")
     reserved = sorted(i for name, i in special.items() if "reserved" in name)
     mask, pad, bos, eos = map(named, ("mask", "pad", "bos", "eos"))
-    mask = special[mask_token] if mask_token else mask if mask is not None else reserved[0] if reserved else new("[MASK]")
+    if mask_token:
+        mask = special[mask_token]
+    elif mask is None:
+        mask = reserved[0] if reserved else new("[MASK]")
     eos = new("[EOS]") if eos is None else eos
     pad, bos = (eos if i is None else i for i in (pad, bos))
     rows = configs.get("config.json", {}).get("vocab_size") or 0
@@ -147,13 +150,18 @@ def split_pattern(pre_tokenizers):
     match pre_tokenizers:
         case [*_, {"type": "ByteLevel", "add_prefix_space": True}]:
             return None
-        case [{"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
-            return GPT2_PATTERN
-        case [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
-            return DIGITS_GPT2_PATTERN
-        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert},
-              {"type": "ByteLevel", "use_regex": False}] if (behavior, invert) in [("Isolated", False), ("Removed", True)]:
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+              {"type": "ByteLevel", "use_regex": False}]:  # fmt: skip
             return pattern
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": True},
+              {"type": "ByteLevel", "use_regex": False}]:  # fmt: skip
+            return pattern
+        case [*_, {"type": "ByteLevel", "use_regex": False}]:
+            return None
+        case [{"type": "ByteLevel"}]:  # old files do not name use_regex, which is on
+            return GPT2_PATTERN
+        case [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel"}]:
+            return DIGITS_GPT2_PATTERN
 
 
 def unsupported(content, normalizers, pattern):
@@ -169,12 +177,12 @@ def unsupported(content, normalizers, pattern):
         if step["type"] != "NFC":
             yield f"normalizer has {json.dumps(step, ensure_ascii=False)}, it must be null or NFC"
     if pattern is None:
-        yield (f"pre_tokenizer is {json.dumps(content.get('pre_tokenizer'), ensure_ascii=False)}, it must be ByteLevel, "
-               "Digits (individual) and ByteLevel, or Split by a regular expression (Isolated, or Removed and inverted) "
-               "and ByteLevel without its own, all without add_prefix_space")
+        yield (f"pre_tokenizer is {json.dumps(content.get('pre_tokenizer'), ensure_ascii=False)}, it must be "
+               "ByteLevel, Digits (individual) and ByteLevel, or Split by a regular expression (Isolated, or Removed "
+               "and inverted) and ByteLevel without its own, all without add_prefix_space")  # fmt: skip
     elif not ALIKE.fullmatch(pattern):
-        yield f"pre_tokenizer's expression {pattern} has, from {pattern[ALIKE.match(pattern).end():]!r} on, what " \
-              "tiktoken may read otherwise"
+        rest = pattern[ALIKE.match(pattern).end() :]
+        yield f"pre_tokenizer's expression {pattern} has, from {rest!r} on, what tiktoken may read otherwise"
     elif reason := leaves_out(pattern):
         yield f"pre_tokenizer's expression {pattern} {reason}"
     for token in content["added_tokens"]:
@@ -208,8 +216,10 @@ def read_model(model, special):
         return None, ["model.vocab and added_tokens must give each token an id of its own, a whole number from 0"]
     if falls := [pair for pair in zip(made, made[1:]) if vocab[pair[0]] > vocab[pair[1]]]:
         first, second = falls[0]
-        return None, [f"model.merges make {first!r} (id {vocab[first]}) before {second!r} (id {vocab[second]}); the ids "
-                      "must be in the order of the merges"]
+        return None, [
+            f"model.merges make {first!r} (id {vocab[first]}) before {second!r} (id {vocab[second]}); "
+            "the ids must be in the order of the merges"
+        ]
     whole, reached = model.get("ignore_merges", False), {*BYTE_OF, *made}
     ranks = {bytes(map(BYTE_OF.get, token)): i for token, i in vocab.items()
              if token in reached or whole and BYTE_OF.keys() >= set(token)}
@@ -219,7 +229,7 @@ def read_model(model, special):
         if token in found and found[token] not in listed:
             return None, [f"model.merges has no pair {found[token]}, which tiktoken would merge"]
         if len(token) > 1 and token not in found and not whole:
-            return None, [f"model.vocab has {token}, which its merges do not make from its bytes; tiktoken would take it"]
+            return None, [f"model.vocab has {token}, which the merges do not make of its bytes but tiktoken would take"]
     return ranks, []
 
 
