@@ -81,8 +81,8 @@ def read(path, mask_token=""):
         """The id of the special token that is mask, pad, bos or eos, by name or by id, or None."""
         for name, config in configs.items():
             if token := config.get(f"{kind}_token"):
-                token = token["content"] if isinstance(token, dict) else token
-                if token not in special:
+                token = token.get("content") if isinstance(token, dict) else token
+                if token not in [*special]:
                     raise DataError(f"{file.with_name(name)}: {kind}_token {token!r} is not in added_tokens of {file}")
                 return special[token]
             found = config.get(f"{kind}_token_id")
@@ -103,10 +103,10 @@ def read(path, mask_token=""):
         mask = reserved[0] if reserved else new("[MASK]")
     eos = new("[EOS]") if eos is None else eos
     pad, bos = (eos if i is None else i for i in (pad, bos))
-    rows = configs.get("config.json", {}).get("vocab_size") or 0
+    rows, ids = configs.get("config.json", {}).get("vocab_size"), max([largest, *special.values()]) + 1
     return dict(
         name=file.resolve().parent.name, pattern=pattern, ranks=ranks, special_tokens=special, mask_id=mask, pad_id=pad,
-        bos_id=bos, eos_id=eos, vocab_size=rows if rows > max([largest, *special.values()]) else None, nfc=nfc,
+        bos_id=bos, eos_id=eos, vocab_size=rows if type(rows) is int and rows >= ids else None, nfc=nfc,
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def unsupported(content, normalizers, pattern):
     for step in normalizers:
         if step["type"] != "NFC":
             yield f"normalizer has {json.dumps(step, ensure_ascii=False)}, it must be null or NFC"
-    if pattern is None:
+    if not pattern:
         yield (f"pre_tokenizer is {json.dumps(content.get('pre_tokenizer'), ensure_ascii=False)}, it must be "
                "ByteLevel, Digits (individual) and ByteLevel, or Split by a regular expression (Isolated, or Removed "
                "and inverted) and ByteLevel without its own, all without add_prefix_space")  # fmt: skip
@@ -212,23 +212,24 @@ def read_model(model, special):
     if missing := [token for token in (*BYTE_OF, *itertools.chain(*merges), *made) if token not in vocab]:
         return None, [f"model.vocab has no {missing[0]!r}, which is a byte or part of a merge"]
     ids = [*vocab.values(), *special.values()]
-    if not all(type(i) is int and 0 <= i < 1 << 31 for i in ids) or len({*ids}) < len(ids):
-        return None, ["model.vocab and added_tokens must give each token an id of its own, a whole number from 0"]
+    whole = all(type(i) is int and 0 <= i < 1 << 31 for i in ids)
+    if not whole or len({*ids}) < len(ids) or not all(isinstance(name, str) for name in special):
+        return None, ["model.vocab and added_tokens must give each token, a string, an id of its own from 0 on"]
     if falls := [pair for pair in zip(made, made[1:]) if vocab[pair[0]] > vocab[pair[1]]]:
         first, second = falls[0]
         return None, [
             f"model.merges make {first!r} (id {vocab[first]}) before {second!r} (id {vocab[second]}); "
             "the ids must be in the order of the merges"
         ]
-    whole, reached = model.get("ignore_merges", False), {*BYTE_OF, *made}
+    look_up, reached = model.get("ignore_merges", False), {*BYTE_OF, *made}
     ranks = {bytes(map(BYTE_OF.get, token)): i for token, i in vocab.items()
-             if token in reached or whole and BYTE_OF.keys() >= set(token)}
+             if token in reached or look_up and BYTE_OF.keys() >= set(token)}
     listed = {tuple(bytes(map(BYTE_OF.get, part)) for part in pair) for pair in merges}
     found = last_merges(ranks)
     for token in ranks:
         if token in found and found[token] not in listed:
             return None, [f"model.merges has no pair {found[token]}, which tiktoken would merge"]
-        if len(token) > 1 and token not in found and not whole:
+        if len(token) > 1 and token not in found and not look_up:
             return None, [f"model.vocab has {token}, which the merges do not make of its bytes but tiktoken would take"]
     return ranks, []
 

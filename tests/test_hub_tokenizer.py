@@ -214,6 +214,8 @@ def test_special_tokens(tmp_path):
         load(content, tokenizer_config={"eos_token": "</s>"})
     with pytest.raises(DataError, match=r"mask_token '<m>' is not a special token of .*; it has <\|end\|>, .*<pad>"):
         load(content, mask_token="<m>")
+    with pytest.raises(DataError, match="eos_token None is not in added_tokens"):
+        load(content, tokenizer_config={"eos_token": {"token": end}})
     with pytest.raises(DataError, match=r"config.json: not JSON"):
         load(content, config="{")
     with pytest.raises(DataError, match="mask_token '<m>': a choice for a tokenizer.json only; 'embedded' has its own"):
@@ -298,9 +300,10 @@ BYTES = {token: i for i, token in enumerate(BYTE_OF)}
         (edited("model.vocab", BYTES | {"bc": 256, "cd": 257, "ab": 258, "abcd": 259, "bcde": 260},
                 small(merges=["b c", "c d", "a b", "ab cd"]) | {"added_tokens": []}),
          "model.vocab has b'abcd', which the merges do not make of its bytes"),
-        (edited("model.vocab", BYTES | {"ab": 256, "abc": 256}), "must give each token an id of its own"),
-        (edited("model.vocab", BYTES | {"ab": 256, "abc": 258}), "must give each token an id of its own"),
-        (edited("model.vocab", BYTES | {"ab": -1, "abc": 257}), "must give each token an id of its own"),
+        (edited("model.vocab", BYTES | {"ab": 256, "abc": 256}), "must give each token, a string, an id of its own"),
+        (edited("model.vocab", BYTES | {"ab": 256, "abc": 258}), "must give each token, a string, an id of its own"),
+        (edited("model.vocab", BYTES | {"ab": -1, "abc": 257}), "must give each token, a string, an id of its own"),
+        (edited("added_tokens", [{"id": 258, "content": 3}]), "must give each token, a string, an id of its own"),
         ("[1, 2]", "not a tokenizer.json: AttributeError"),
         ("{", "not a tokenizer.json: JSONDecodeError"),
         ({"version": "1.0"}, "not a tokenizer.json: KeyError: 'model'"),
