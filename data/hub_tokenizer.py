@@ -17,6 +17,12 @@ function, and refuses what it cannot prove:
 Then the two take the same steps on any text. Each merge in the list is one for tiktoken too, and by 1 in the same
 order. A pair that tiktoken merges lies between boundaries that no merge has crossed so far, so what happened between
 them is what happens to these bytes alone, and by 2 the list has the pair. 3 is about the look-up of whole pieces.
+
+Where the ids still differ from those of the tokenizers package (version 0.23):
+- Added tokens, special or not, are never made from text: Qwen's "<tool_call>" stays eleven characters.
+- Each side has its own tables of Unicode. SmolLM2 cuts between digits, and 13 numerals of Unicode 17 are not yet known
+  to tiktoken. For NFC, tokenizers leaves marks that are newer than Unicode 9 where they are; Python puts those that
+  it knows (98 with Unicode 14) in their order.
 """
 
 import functools
@@ -54,7 +60,8 @@ def read(path, mask_token=""):
     The special tokens are named by tokenizer_config.json, special_tokens_map.json, config.json or
     generation_config.json beside it, the first that does. For those that none names: mask is the first token with
     "reserved" in its name (Llama 3: <|reserved_special_token_0|>, as in the study), else a new id after the largest;
-    eos is a new id; pad and bos are eos. `mask_token` is the name of a special token to mask with.
+    eos is a new id; pad and bos are eos. `mask_token` is the name of a special token to mask with. All added tokens
+    count as special here.
     vocab_size is config.json's, so that a model keeps its shape, where all ids are below that.
 
     Raises DataError with all reasons if tiktoken cannot do the same.
@@ -65,7 +72,7 @@ def read(path, mask_token=""):
         raise DataError(
             f"{path} has no tokenizer.json; of hub folders only those with one, of a byte-level BPE, can be read"
         )
-    pattern, nfc, ranks, special = parse(file.read_bytes(), str(file))
+    pattern, nfc, ranks, special, largest = parse(file.read_bytes(), str(file))
     special = dict(special)
     names = "tokenizer_config.json", "special_tokens_map.json", "config.json", "generation_config.json"
     configs = {name: read_json(file.with_name(name)) for name in names if file.with_name(name).is_file()}
@@ -74,8 +81,8 @@ def read(path, mask_token=""):
         """The id of the special token that is mask, pad, bos or eos, by name or by id, or None."""
         for name, config in configs.items():
             if token := config.get(f"{kind}_token"):
-                token = token["content"] if isinstance(token, dict) else token
-                if token not in special:
+                token = token.get("content") if isinstance(token, dict) else token
+                if token not in [*special]:
                     raise DataError(f"{file.with_name(name)}: {kind}_token {token!r} is not in added_tokens of {file}")
                 return special[token]
             found = config.get(f"{kind}_token_id")
@@ -84,19 +91,22 @@ def read(path, mask_token=""):
                 return found
 
     def new(name):
-        return special.setdefault(name, max(*ranks.values(), *special.values(), 255) + 1)
+        return special.setdefault(name, max([largest, *special.values()]) + 1)
 
     if mask_token and mask_token not in special:
         raise DataError(f"mask_token {mask_token!r} is not a special token of {file}; it has {', '.join(special)}")
     reserved = sorted(i for name, i in special.items() if "reserved" in name)
     mask, pad, bos, eos = map(named, ("mask", "pad", "bos", "eos"))
-    mask = special[mask_token] if mask_token else mask if mask is not None else reserved[0] if reserved else new("[MASK]")
+    if mask_token:
+        mask = special[mask_token]
+    elif mask is None:
+        mask = reserved[0] if reserved else new("[MASK]")
     eos = new("[EOS]") if eos is None else eos
     pad, bos = (eos if i is None else i for i in (pad, bos))
-    rows = configs.get("config.json", {}).get("vocab_size") or 0
+    rows, ids = configs.get("config.json", {}).get("vocab_size"), max([largest, *special.values()]) + 1
     return dict(
         name=file.resolve().parent.name, pattern=pattern, ranks=ranks, special_tokens=special, mask_id=mask, pad_id=pad,
-        bos_id=bos, eos_id=eos, vocab_size=rows if rows > max(*ranks.values(), *special.values()) else None, nfc=nfc,
+        bos_id=bos, eos_id=eos, vocab_size=rows if type(rows) is int and rows >= ids else None, nfc=nfc,
     )  # fmt: skip
 
 
@@ -112,7 +122,7 @@ def read_json(path):
 
 @functools.lru_cache(1)  # the proof takes about 2 s for 128,000 tokens, and a script loads its tokenizer more than once
 def parse(data, origin):
-    """(pattern, nfc, {token bytes: id}, {name: id of a special token}) of the bytes of a tokenizer.json."""
+    """(pattern, nfc, {token bytes: id}, {name: id of a special token}, largest id) of the bytes of a tokenizer.json."""
     try:
         content = json.loads(data)
         normalizers = steps(content.get("normalizer"), "normalizers")
@@ -125,7 +135,7 @@ def parse(data, origin):
         raise DataError(f"{origin}: not a tokenizer.json: {type(error).__name__}: {error}") from None
     if problems:
         raise DataError(f"{origin}: tiktoken cannot do what this tokenizer does: " + "; ".join(problems))
-    return pattern, bool(normalizers), ranks, special
+    return pattern, bool(normalizers), ranks, special, max([*content["model"]["vocab"].values(), *special.values()])
 
 
 def steps(step, name):
@@ -140,13 +150,18 @@ def split_pattern(pre_tokenizers):
     match pre_tokenizers:
         case [*_, {"type": "ByteLevel", "add_prefix_space": True}]:
             return None
-        case [{"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
-            return GPT2_PATTERN
-        case [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", **rest}] if rest.get("use_regex", True):
-            return DIGITS_GPT2_PATTERN
-        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert},
-              {"type": "ByteLevel", "use_regex": False}] if (behavior, invert) in [("Isolated", False), ("Removed", True)]:
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+              {"type": "ByteLevel", "use_regex": False}]:  # fmt: skip
             return pattern
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": True},
+              {"type": "ByteLevel", "use_regex": False}]:  # fmt: skip
+            return pattern
+        case [*_, {"type": "ByteLevel", "use_regex": False}]:
+            return None
+        case [{"type": "ByteLevel"}]:  # old files do not name use_regex, which is on
+            return GPT2_PATTERN
+        case [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel"}]:
+            return DIGITS_GPT2_PATTERN
 
 
 def unsupported(content, normalizers, pattern):
@@ -161,13 +176,13 @@ def unsupported(content, normalizers, pattern):
     for step in normalizers:
         if step["type"] != "NFC":
             yield f"normalizer has {json.dumps(step, ensure_ascii=False)}, it must be null or NFC"
-    if pattern is None:
-        yield (f"pre_tokenizer is {json.dumps(content.get('pre_tokenizer'), ensure_ascii=False)}, it must be ByteLevel, "
-               "Digits (individual) and ByteLevel, or Split by a regular expression (Isolated, or Removed and inverted) "
-               "and ByteLevel without its own, all without add_prefix_space")
+    if not pattern:
+        yield (f"pre_tokenizer is {json.dumps(content.get('pre_tokenizer'), ensure_ascii=False)}, it must be "
+               "ByteLevel, Digits (individual) and ByteLevel, or Split by a regular expression (Isolated, or Removed "
+               "and inverted) and ByteLevel without its own, all without add_prefix_space")  # fmt: skip
     elif not ALIKE.fullmatch(pattern):
-        yield f"pre_tokenizer's expression {pattern} has, from {pattern[ALIKE.match(pattern).end():]!r} on, what " \
-              "tiktoken may read otherwise"
+        rest = pattern[ALIKE.match(pattern).end() :]
+        yield f"pre_tokenizer's expression {pattern} has, from {rest!r} on, what tiktoken may read otherwise"
     elif reason := leaves_out(pattern):
         yield f"pre_tokenizer's expression {pattern} {reason}"
     for token in content["added_tokens"]:
@@ -175,6 +190,7 @@ def unsupported(content, normalizers, pattern):
             yield f"added_tokens has {token['content']!r}, a word that is made from text before any merge"
 
 
+@functools.cache
 def leaves_out(pattern):
     """Why a pattern cannot cut text, None if it can: tiktoken drops text that it does not match."""
     try:
@@ -195,20 +211,26 @@ def read_model(model, special):
     made = [left + right for left, right in merges]
     if missing := [token for token in (*BYTE_OF, *itertools.chain(*merges), *made) if token not in vocab]:
         return None, [f"model.vocab has no {missing[0]!r}, which is a byte or part of a merge"]
+    ids = [*vocab.values(), *special.values()]
+    whole = all(type(i) is int and 0 <= i < 1 << 31 for i in ids)
+    if not whole or len({*ids}) < len(ids) or not all(isinstance(name, str) for name in special):
+        return None, ["model.vocab and added_tokens must give each token, a string, an id of its own from 0 on"]
     if falls := [pair for pair in zip(made, made[1:]) if vocab[pair[0]] > vocab[pair[1]]]:
         first, second = falls[0]
-        return None, [f"model.merges make {first!r} (id {vocab[first]}) before {second!r} (id {vocab[second]}); the ids "
-                      "must be in the order of the merges"]
-    whole, reached = model.get("ignore_merges", False), {*BYTE_OF, *made}
+        return None, [
+            f"model.merges make {first!r} (id {vocab[first]}) before {second!r} (id {vocab[second]}); "
+            "the ids must be in the order of the merges"
+        ]
+    look_up, reached = model.get("ignore_merges", False), {*BYTE_OF, *made}
     ranks = {bytes(map(BYTE_OF.get, token)): i for token, i in vocab.items()
-             if token in reached or whole and BYTE_OF.keys() >= set(token)}
+             if token in reached or look_up and BYTE_OF.keys() >= set(token)}
     listed = {tuple(bytes(map(BYTE_OF.get, part)) for part in pair) for pair in merges}
     found = last_merges(ranks)
     for token in ranks:
         if token in found and found[token] not in listed:
             return None, [f"model.merges has no pair {found[token]}, which tiktoken would merge"]
-        if len(token) > 1 and token not in found and not whole:
-            return None, [f"model.vocab has {token}, which its merges do not make from its bytes; tiktoken would take it"]
+        if len(token) > 1 and token not in found and not look_up:
+            return None, [f"model.vocab has {token}, which the merges do not make of its bytes but tiktoken would take"]
     return ranks, []
 
 
@@ -217,20 +239,21 @@ def last_merges(ranks):
 
     Left out are the 256 bytes and tokens that the rule does not end in; those come from the look-up of whole pieces.
     """
-    found = {}
+    found, never = {}, sys.maxsize
     for token in sorted(ranks, key=ranks.get):
-        parts, pair = [token[i : i + 1] for i in range(len(token))], None
-        while len(parts) > 1:
-            candidates = [ranks.get(left + right, sys.maxsize) for left, right in zip(parts, parts[1:])]
-            best = min(candidates)
-            if best == sys.maxsize:
-                break
-            at = candidates.index(best)
+        parts = [token[i : i + 1] for i in range(len(token))]
+        merged = [ranks.get(token[i : i + 2], never) for i in range(len(token) - 1)]  # of each part and the next
+        while merged and (best := min(merged)) < never:
+            at = merged.index(best)
             pair = parts[at], parts[at + 1]
             parts[at : at + 2] = [pair[0] + pair[1]]
-        else:
-            if pair:
-                found[token] = pair
+            del merged[at]
+            if at > 0:
+                merged[at - 1] = ranks.get(parts[at - 1] + parts[at], never)
+            if at < len(merged):
+                merged[at] = ranks.get(parts[at] + parts[at + 1], never)
+        if len(parts) == 1 < len(token):
+            found[token] = pair
     return found
 
 

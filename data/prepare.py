@@ -45,7 +45,8 @@ source = "embedded"  # embedded (English that comes with Python), a file, or a f
 val_source = ""  # the same for validation; empty: a share of the documents of source, chosen by a hash of their text
 val_fraction = 0.01  # that share, below 0.5
 text_field = "text"  # the field of a .jsonl line that holds the text
-tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, cl100k_base, ...), or a path to a rank file
+tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
+mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
 out = "data/prepared/embedded"  # folder to write
 overwrite = False  # replace that folder, if it is a prepared one
 shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
@@ -216,10 +217,10 @@ def problems(settings):
         yield f"{folder} exists: choose another --out, or replace it with --overwrite=True"
     elif folder.exists() and not (folder / "meta.json").is_file():
         yield f"{folder} exists and is not a prepared folder (it has no meta.json), so it is not replaced"
-    for load, name in (find_files, "source"), (find_files, "val_source"), (Tokenizer.load, "tokenizer"):
+    for load, *names in (find_files, "source"), (find_files, "val_source"), (Tokenizer.load, "tokenizer", "mask_token"):
         try:
-            if settings[name] or name != "val_source":
-                load(settings[name])
+            if settings[names[0]] or names[0] != "val_source":
+                load(*(settings[name] for name in names))
         except DataError as error:
             yield str(error)
     if not 0 < settings["val_fraction"] < 0.5:
@@ -231,7 +232,7 @@ def problems(settings):
 
 
 def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01, shard_tokens=1_000_000_000, workers=0,
-            text_field="text", overwrite=False, progress=True):
+            text_field="text", overwrite=False, mask_token="", progress=True):
     """Encode `source` into the folder `out` and return its meta; the arguments are the settings at the top.
 
     Above POOL_BYTES, or with workers > 1, the calling script needs the `if __name__ == "__main__":` that
@@ -239,7 +240,7 @@ def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01,
     """
     if wrong := list(problems(locals())):
         raise DataError("\n".join(wrong))
-    started, tokenizer, out = time.perf_counter(), Tokenizer.load(tokenizer), Path(out).absolute()
+    started, tokenizer, out = time.perf_counter(), Tokenizer.load(tokenizer, mask_token), Path(out).absolute()
     sources = [(source, "train"), (val_source, "val")] if val_source else [(source, None)]
     found = [find_files(name) for name, _ in sources]
     if ignored := [file for _, files in found for file in files]:

@@ -1,10 +1,9 @@
 """Train a byte-level BPE and write its rank file.
 
-    python data/train_bpe.py --source=texts/ --ranks=8188 --out=texts.tiktoken
+    python data/train_bpe.py --source=texts/ --vocab_size=8192 --out=texts.tiktoken
     python data/prepare.py --source=texts/ --tokenizer=texts.tiktoken --out=data/prepared/texts
 
-Needs the `tokenizers` package (requirements-extra.txt). With its defaults it made data/embedded.tiktoken: 4,092 ranks
-and the four special tokens are a vocabulary of 4,096.
+Needs the `tokenizers` package (requirements-extra.txt). With its defaults it made data/embedded.tiktoken.
 """
 
 import base64
@@ -12,15 +11,18 @@ import os
 import sys
 from pathlib import Path
 
+from tqdm import tqdm
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
+from data.hub_tokenizer import BYTE_OF
 from data.prepare import sync
 from data.sources import find_files, read_documents
 from data.tokenizer import PATTERN, DataError
 
 source = "embedded"  # text to learn from: embedded, a file or a folder, as in data/prepare.py
 text_field = "text"  # the field of a .jsonl line that holds the text
-ranks = 4_092  # tokens to make: the 256 bytes, then one per merge; a multiple of 128 less 4 wastes no id
+vocab_size = 4_096  # ids: the 256 bytes, one per merge, 4 special tokens; a multiple of 128, the shape of an embedding
 out = "data/embedded.tiktoken"  # rank file to write
 overwrite = False  # replace the rank file if there is one
 
@@ -38,14 +40,9 @@ def train(texts, size):
         pre_tokenizers.Split(Regex(PATTERN), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ])
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=list(BYTE_OF), show_progress=False)
     model.train_from_iterator(texts, trainer)
-    # `tokenizers` writes each byte as one visible character: itself if it is visible, else the next one from U+0100.
-    visible = [byte for byte in range(256) if chr(byte) in alphabet]
-    hidden = [byte for byte in range(256) if chr(byte) not in alphabet]
-    byte_of = {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
-    ranks = {bytes(byte_of[c] for c in token): rank for token, rank in model.get_vocab().items()}
+    ranks = {bytes(map(BYTE_OF.get, token)): rank for token, rank in model.get_vocab().items()}
     if len(ranks) < size:
         raise DataError(f"the text has merges for {len(ranks)} ranks only, not for {size}: give more text")
     return ranks, model
@@ -53,8 +50,8 @@ def train(texts, size):
 
 def check(settings):
     """Yield what is wrong with the settings."""
-    if settings["ranks"] < 256:
-        yield f"ranks must be at least 256, one per byte; got {settings['ranks']}"
+    if (size := settings["vocab_size"]) < 384 or size % 128:
+        yield f"vocab_size must be a multiple of 128 from 384, as there are 256 bytes and 4 special tokens; got {size}"
     if Path(settings["out"]).exists() and not settings["overwrite"]:
         yield f"{settings['out']} exists: choose another --out, or replace it with --overwrite=True"
     try:
@@ -69,8 +66,11 @@ def check(settings):
 
 def main():
     settings = configurator.load(__file__, sys.argv[1:], check)
+    size = sum(file.stat().st_size for file in find_files(settings["source"])[0])
     try:
-        ranks, _ = train(read_documents(settings["source"], settings["text_field"]), settings["ranks"])
+        with tqdm(total=size or None, unit="B", unit_scale=True, disable=None if size else True) as bar:
+            documents = read_documents(settings["source"], settings["text_field"], bar)
+            ranks, _ = train(documents, settings["vocab_size"] - 4)
     except DataError as error:
         sys.exit(f"error: {error}")
     tokens = sorted(ranks, key=ranks.get)

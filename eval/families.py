@@ -115,8 +115,9 @@ class QuestionAnswering(Family):
         inside = np.zeros(len(context), np.int64)
         text, start = example.answers[0] if example.answers else ("", -1)
         if start >= 0:  # -1: its text is not in the context
-            first = len(example.context[:start].encode()) + 1
-            inside[(ends > first) & (np.append(0, ends[:-1]) < first + len(text.encode()))] = 1
+            first, last = (len(self.tokenizer.normalize(" " + example.context[:i]).encode())
+                           for i in (start, start + len(text)))  # fmt: skip
+            inside[(ends > first) & (np.append(0, ends[:-1]) < last)] = 1
         half = max(1, room // 2)
         starts = range(0, max(1, len(context) - room + half), half)
         if len(starts) > 1:

@@ -152,7 +152,7 @@ def test_dtype_follows_the_vocabulary(sources, tmp_path, tokenizer, monkeypatch)
     assert prepare(**sources, out=tmp_path / "small")["dtype"] == "uint16"
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
         large = Tokenizer(**{**tokenizer.state(), "vocab_size": vocab_size}, ranks=tokenizer.ranks)
-        monkeypatch.setattr(Tokenizer, "load", lambda spec: large)
+        monkeypatch.setattr(Tokenizer, "load", lambda *spec: large)
         assert prepare(**sources, out=tmp_path / str(vocab_size))["dtype"] == dtype
         assert tokens(tmp_path / str(vocab_size), "train") == tokens(tmp_path / "small", "train")
 

@@ -173,17 +173,21 @@ def test_training_a_bpe(tmp_path, monkeypatch):
     from data import train_bpe
 
     texts = [text for _, text in zip(range(60), embedded.documents())]
-    ranks, model = train_bpe.train(texts, 600)
+    ranks, model = train_bpe.train(texts, 636)
     source, out = tmp_path / "source.jsonl", tmp_path / "small.tiktoken"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    monkeypatch.setattr(sys, "argv", ["train_bpe.py", f"--source={source}", "--ranks=600", f"--out={out}"])
+    monkeypatch.setattr(sys, "argv", ["train_bpe.py", f"--source={source}", "--vocab_size=640", f"--out={out}"])
     train_bpe.main()
     assert sorted(os.listdir(tmp_path)) == ["small.tiktoken", "source.jsonl"]
     tokenizer = Tokenizer.load(out)
     assert list(tokenizer.ranks) == sorted(ranks, key=ranks.get)
     for text in [*texts, *HARD_TEXTS, every_plane()]:
         assert tokenizer.encode(text) == model.encode(text).ids
+    assert tokenizer.vocab_size == 640
     with pytest.raises(SystemExit, match="2"):
         train_bpe.main()  # it is never overwritten unasked
+    assert list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new", "overwrite": False})) == [
+        "vocab_size must be a multiple of 128 from 384, as there are 256 bytes and 4 special tokens; got 600"
+    ]
     with pytest.raises(DataError, match="has merges for .* ranks only, not for 5000"):
         train_bpe.train(["too little"], 5000)
