@@ -3,10 +3,11 @@
     python eval/bench.py kernels --quick=True --search=True --out=eval/results/kernels.jsonl
     python eval/bench.py kernels --head_dims=64 --lengths=2048,8192 --documents=0
 
-A row prints as soon as it is measured: TFLOP/s of each implementation, after it how many times as fast ours is.
+A row prints as soon as it is measured: TFLOP/s of each implementation, after it its time relative to ours.
 4 x D x heads FLOPs for each pair of a query and a key that it sees in the forward pass, 2.5 times that in the backward.
 """
 
+import inspect
 import itertools
 import json
 import sys
@@ -32,7 +33,7 @@ groups = (1, 3)  # query heads of a key head
 documents = (0, 256, 512, 1024)  # mean length of the documents of a row; 0 = the row is one document
 passes = ("forward", "backward", "both")  # forward alone runs as at inference
 only = ""  # some of ours,dense,cudnn,flash,flex,varlen,reference; empty = all, but reference on a CPU only
-quick = False  # the rows that matter most: T 2,048 and 8,192, D 64, group 1, documents 0 and 512; minutes with compiling
+quick = False  # the rows that matter most: T 2,048 and 8,192, D 64, group 1, documents 0 and 512; a few minutes
 search = False  # also time other launch settings than those of model.LAUNCH, at D 64
 tokens = 0  # of a batch; 0 = 16,384 on a GPU, 128 on a CPU
 repeats = 0  # of which the median counts; 0 = 15 on a GPU, 2 on a CPU
@@ -75,7 +76,8 @@ def through_sdpa(case, backend):
     def run(q, k, v):
         with sdpa_kernel(backend):
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-            return F.scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=case.group > 1).transpose(1, 2)
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=case.group > 1)
+            return o.transpose(1, 2)
 
     return run
 
@@ -115,15 +117,15 @@ def varlen(case):
     first = (start == torch.arange(start.shape[1], device=start.device)).flatten()
     cuts = torch.cat([first.nonzero().flatten(), first.new_tensor([len(first)], dtype=torch.long)]).int()
     longest = int(cuts.diff().max())
-    window = (-1, 0) if case.causal else (-1, -1)
-    shares = "enable_gqa" in varlen_attn.__kwdefaults__
+    shares = "enable_gqa" in inspect.signature(varlen_attn).parameters
+    options = dict(enable_gqa=case.group > 1) if shares else {}
+    options |= dict(window_size=(-1, 0) if case.causal else (-1, -1))
 
     def run(q, k, v):
         if case.group > 1 and not shares:
             k, v = (x.repeat_interleave(case.group, 2) for x in (k, v))
-        gqa = dict(enable_gqa=True) if case.group > 1 and shares else {}
-        o = varlen_attn(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cuts, cuts, longest, longest, window_size=window, **gqa)
-        return o.view_as(q)
+        q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)  # (B T, H, D)
+        return varlen_attn(q, k, v, cuts, cuts, longest, longest, **options).view_as(case.q)
 
     return run
 
@@ -185,7 +187,7 @@ def say_why_not(name, error, said):
 
 
 def implementations(case, names, said):
-    """{name: {pass: function}} of those that run this case and agree with the first; the others' reasons are printed once."""
+    """{name: {pass: function}} of those that run this case and agree with the first; the others say why not, once."""
     found, first = {}, None
     for name in names:
         make, plain, with_documents = IMPLEMENTATIONS[name]
@@ -209,6 +211,11 @@ def implementations(case, names, said):
 # The benchmark
 
 
+def speeds(tflop, seconds):
+    base = next(iter(seconds.values()))
+    return "".join(f"   {name} {tflop / x:.3g} ({x / base:.2f})" for name, x in seconds.items())
+
+
 def main(argv):
     s = configurator.load(__file__, argv, check)
     on_gpu = torch.cuda.is_available()
@@ -218,15 +225,15 @@ def main(argv):
     s["lengths"] = s["lengths"] or ((512, 1024, 2048, 4096, 8192) if on_gpu else (64,))
     s["tokens"], s["repeats"] = s["tokens"] or (16_384 if on_gpu else 128), s["repeats"] or (15 if on_gpu else 2)
     width = 1536 if on_gpu else 384
-    names = s["only"].split(",") if s["only"] else [name for name in IMPLEMENTATIONS if name != "reference" or not on_gpu]
+    names = s["only"].split(",") if s["only"] else [*IMPLEMENTATIONS][: -1 if on_gpu else None]  # no reference on a GPU
     print(hardware())
     versions = checkpoint.versions(device) | {"triton": getattr(model.triton, "__version__", None)}
 
     n = 8192 if on_gpu else 512
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     matmul = 2 * n**3 / alternating({"": lambda: a @ b}, s["repeats"], device_seconds)[""] / 1e12
-    print(f"matrix product of {n} x {n}, {str(dtype)[6:]}: {matmul:.3g} TFLOP/s; medians of {s['repeats']} alternating repeats; "
-          f"{s['tokens']} tokens, heads x D = {width}; (x) = time relative to the first")  # fmt: skip
+    print(f"matrix product of {n} x {n}, {str(dtype)[6:]}: {matmul:.3g} TFLOP/s\nmedians of {s['repeats']} alternating "
+          f"repeats, {s['tokens']} tokens, heads x D = {width}; TFLOP/s (time relative to the first)")  # fmt: skip
 
     def record(**row):
         if s["out"]:
@@ -236,17 +243,18 @@ def main(argv):
 
     said = set()
     print(f"{'T':>5}{'D':>5}{'group':>6}{'mask':>8}{'docs':>6}{'pass':>10}{'of matmul':>11}")
-    for mean, T, D, group, causal in itertools.product(s["documents"], s["lengths"], s["head_dims"], s["groups"], (False, True)):
-        gradients = s["passes"] != ("forward",)
+    gradients = s["passes"] != ("forward",)
+    cases = itertools.product(s["documents"], s["lengths"], s["head_dims"], s["groups"], (False, True))
+    for mean, T, D, group, causal in cases:
         case = Case(T, D, group, causal, mean, s["tokens"], width, device, dtype, gradients)
         torch.compiler.reset()  # FlexAttention is compiled for each case; torch stops compiling after eight otherwise
         found = implementations(case, names, said)
         for which in s["passes"] if found else ():
             seconds = alternating({name: f[which] for name, f in found.items()}, s["repeats"], device_seconds)
             tflop = PASSES[which] * case.flops / 1e12
-            base = next(iter(seconds.values()))
-            print(f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}{tflop / base / matmul:>11.0%}  "
-                  + "".join(f"  {name} {tflop / x:.3g} ({x / base:.2f})" for name, x in seconds.items()), flush=True)  # fmt: skip
+            share = tflop / next(iter(seconds.values())) / matmul
+            print(f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}{share:>11.0%}"
+                  + speeds(tflop, seconds), flush=True)  # fmt: skip
             record(T=T, D=D, group=group, causal=causal, documents=mean, which=which, tflop=tflop, seconds=seconds)
     if s["search"]:
         search_settings(s, width, device, dtype, record, said)
@@ -262,7 +270,7 @@ CANDIDATES = {
 def search_settings(s, width, device, dtype, record, said):
     """Times the kernels at D=64 with the table's launch settings, the first of a line, and with CANDIDATES."""
     table, names = model.launch_settings, ("QUERIES", "KEYS", "num_warps", "num_stages")
-    print("launch settings: queries x keys, warps, stages: TFLOP/s of the pass (x) as above")
+    print("launch settings (queries x keys, warps, stages), those of model.LAUNCH first")
     for T, causal, (kernel, candidates) in itertools.product(s["lengths"], (False, True), CANDIDATES.items()):
         case, functions = Case(T, 64, 1, causal, 0, s["tokens"], width, device, dtype), {}
         which = "forward" if kernel == "forward" else "backward"  # the time of dkv is within that of the backward pass
@@ -281,9 +289,8 @@ def search_settings(s, width, device, dtype, record, said):
         if not functions:
             continue
         seconds = alternating(functions, s["repeats"], device_seconds)
-        tflop, base = PASSES[which] * case.flops / 1e12, next(iter(seconds.values()))
-        print(f"{T:>5} {'causal' if causal else 'full':<7}{kernel:<8}"
-              + "".join(f"  {row} {tflop / x:.3g} ({x / base:.2f})" for row, x in seconds.items()), flush=True)  # fmt: skip
+        tflop = PASSES[which] * case.flops / 1e12
+        print(f"{T:>5} {'causal' if causal else 'full':<7}{kernel:<8}" + speeds(tflop, seconds), flush=True)
         record(T=T, D=64, group=1, causal=causal, kernel=kernel, which=which, tflop=tflop, seconds=seconds)
 
 

@@ -177,6 +177,9 @@ class Border(torch.autograd.Function):
         return None, None, None, *grads
 
 
+PARTS = ("attention", "linear layers", "head and loss", "optimizer", "waiting for data", "other")
+
+
 class Clock:
     """Notes the time whenever a part of a step begins: a CUDA event on a GPU, so that the host waits for nothing."""
 
@@ -192,7 +195,7 @@ class Clock:
         self.marks.append((part, now))
 
     def bordered(self, function, part, tensors):
-        """function, with a border before and after it; tensors: the slice of its arguments that it differentiates by."""
+        """function with a border before and after it; tensors: the slice of its arguments that gradients flow to."""
 
         def between(*args):
             args = list(args)
@@ -207,7 +210,7 @@ class Clock:
         """{part: share of the time between the first mark and the last}"""
         if self.on_gpu:
             torch.cuda.synchronize()
-        shares = dict.fromkeys(("attention", "linear layers", "head and loss", "optimizer", "waiting for data", "other"), 0)
+        shares = dict.fromkeys(PARTS, 0)
         for (part, start), (_, end) in itertools.pairwise(self.marks):
             shares[part] += start.elapsed_time(end) if self.on_gpu else end - start
         total = sum(shares.values())
@@ -242,10 +245,10 @@ def bench_phase(s, preset, config, stream, causal):
     """Prints the speed of every variant in one phase, and where the time of ours goes."""
     device, dtype, on_gpu = torch.device(s["device"]), getattr(torch, s["dtype"]), s["device"] == "cuda"
     T, V, windows = config.seq_len, config.vocab_size, s["micro_batch"]
-    names = s["only"].split(",") if s["only"] else [name for name in (ON_GPU if on_gpu else ON_CPU)
-                          if (name != "transformers" or find_spec("transformers"))
-                          and (name != "nanogpt" or s["model"] == "demo")]  # fmt: skip
-    names = sorted(names, key=list(TITLES).index)
+    names = s["only"].split(",") if s["only"] else ON_GPU if on_gpu else ON_CPU
+    if not s["only"]:
+        missing = (not find_spec("transformers") and "transformers", s["model"] != "demo" and "nanogpt")
+        names = [name for name in names if name not in missing]
     tokenizer = SimpleNamespace(mask_id=V - 1, eos_id=V - 2, vocab_size=V, ranks={i: i for i in range(V - 2)})
     memory = torch.cuda.memory_allocated if on_gpu else int
     torch.manual_seed(0)
@@ -273,7 +276,7 @@ def bench_phase(s, preset, config, stream, causal):
             for _ in range(times):
                 updates[name](**marks)
 
-    for name in names:
+    for name in sorted(names, key=list(TITLES).index):
         backends[name] = sdpa if "sdpa" in name else attention
         if name == "transformers":
             held = memory()  # of the models before it
@@ -293,32 +296,40 @@ def bench_phase(s, preset, config, stream, causal):
             if "compiled" in name:
                 loss_module.compile_parts()
             updates[name] = partial(step, loss_module, *first.args[1:])
-        run(name)
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        run(name)  # compiled, and with the optimizer's state
+        try:
+            run(name)
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+            run(name)  # compiled, and with the optimizer's state
+        except Exception as error:  # out of memory, or of another package: the rest is measured
+            print(f"left out: {TITLES[name]}: {type(error).__name__}: {str(error).strip()[:300]}")
+            del updates[name]
+            continue
         peaks[name] = torch.cuda.max_memory_allocated() - held if on_gpu else None
 
+    if not updates:
+        sys.exit("nothing of this could run")
     seconds = alternating({name: partial(run, name, s["steps"]) for name in updates}, s["repeats"])
 
     d, D, share = config.d_model, config.head_dim, 1 if causal else round(s["mask_ratio"] * T) / T
     flops, peak = flops_per_token(config, T, causal, share), peak_flops(device) if dtype != torch.float32 else None
     weights = (config.n_head + 2 * config.n_kv_head) * D * d + d * d + 3 * d * config.d_ff
-    print(f"\n{s['model']}, {'CLM' if causal else 'MLM'}, {config.n_layer} layers, {windows} windows of {T}, "
-          f"window_split={s['window_split']}, vocabulary {V:,}, {s['dtype']}; medians of {s['repeats']} x {s['steps']} steps")  # fmt: skip
+    print(f"\n{s['model']}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={s['window_split']}, "
+          f"vocabulary {V:,}, {s['dtype']}; medians of {s['repeats']} times {s['steps']} steps")  # fmt: skip
     print(f"FLOPs of a token: 6 x ({config.n_layer} layers x ({weights:,} weights + attention 2 x {T} x {d}"
           f"{' / 2' if causal else ''}) + head {share:.2f} x {V} x {d}) = {flops / 1e6:,.1f}M")  # fmt: skip
     for name, value in seconds.items():
         speed = s["steps"] * windows * T / value
-        line = f"{TITLES[name]:<22}{speed:>10,.0f} tokens/s {seconds[names[0]] / value:>6.2f}x"
+        line = f"{TITLES[name]:<22}{speed:>10,.0f} tokens/s {seconds[next(iter(seconds))] / value:>6.2f}x"
         if peak and name != "nanogpt":
             line += f"{speed * flops / peak:>8.1%} MFU"
         print(line + (f"{peaks[name] / 2**30:>8.2f} GiB" if on_gpu else ""))
     for name in [name for name in ("ours", "sdpa") if name in updates]:
         clock = Clock(device)
         backends[name] = clock.bordered(backends[name], "attention", slice(0, 3))
-        with (patch("model.Linear.forward", clock.bordered(Linear.forward, "linear layers", slice(1, 2))),
-              patch("model.linear_cross_entropy", clock.bordered(linear_cross_entropy, "head and loss", slice(0, 1)))):  # fmt: skip
+        linear = clock.bordered(Linear.forward, "linear layers", slice(1, 2))
+        head = clock.bordered(linear_cross_entropy, "head and loss", slice(0, 1))
+        with patch("model.Linear.forward", linear), patch("model.linear_cross_entropy", head):
             run(name, s["steps"], mark=clock.mark)
         print(f"{TITLES[name] + ':':<12}" + ", ".join(f"{part} {share:.0%}" for part, share in clock.shares().items()))
 

@@ -29,7 +29,7 @@ def device_seconds(function):
         return wall_seconds(function)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.empty(2**28, dtype=torch.uint8, device="cuda").zero_()  # 256 MiB, larger than any L2
-    torch.cuda._sleep(2_000_000)  # a millisecond in which Python launches what is timed, so that no launch is waited for
+    torch.cuda._sleep(2_000_000)  # a millisecond, in which Python launches what is timed: no launch is waited for
     start.record()
     function()
     end.record()
