@@ -25,7 +25,7 @@ import checkpoint
 import configurator
 import model
 from eval.timing import alternating, device_seconds, hardware
-from model import attention
+from model import attention, why_not_triton
 
 lengths = ()  # T; empty = 512 to 8,192 on a GPU, 64 on a CPU
 head_dims = (64, 128)  # D; heads x D is 1,536 on a GPU, 384 on a CPU
@@ -221,7 +221,7 @@ def main(argv):
     on_gpu = torch.cuda.is_available()
     device, dtype = torch.device("cuda" if on_gpu else "cpu"), torch.bfloat16 if on_gpu else torch.float32
     if s["quick"]:
-        s |= dict(lengths=(2048, 8192), head_dims=(64,), groups=(1,), documents=(0, 512))
+        s |= dict(lengths=(2048, 8192) if on_gpu else (64,), head_dims=(64,), groups=(1,), documents=(0, 512))
     s["lengths"] = s["lengths"] or ((512, 1024, 2048, 4096, 8192) if on_gpu else (64,))
     s["tokens"], s["repeats"] = s["tokens"] or (16_384 if on_gpu else 128), s["repeats"] or (15 if on_gpu else 2)
     width = 1536 if on_gpu else 384
@@ -269,6 +269,9 @@ CANDIDATES = {
 
 def search_settings(s, width, device, dtype, record, said):
     """Times the kernels at D=64 with the table's launch settings, the first of a line, and with CANDIDATES."""
+    if why := why_not_triton(device.type, 64, dtype):
+        print(f"  left out: launch settings: {why}")
+        return
     table, names = model.launch_settings, ("QUERIES", "KEYS", "num_warps", "num_stages")
     print("launch settings (queries x keys, warps, stages), those of model.LAUNCH first")
     for T, causal, (kernel, candidates) in itertools.product(s["lengths"], (False, True), CANDIDATES.items()):

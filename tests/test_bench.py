@@ -110,7 +110,7 @@ def test_the_model_of_transformers_is_the_same_architecture(causal):
 def test_kernels(capsys, tmp_path):
     out = tmp_path / "kernels.jsonl"
     bench_kernels.main(["--head_dims=64", "--groups=3", "--lengths=40", "--documents=0,12", "--repeats=1",
-                        "--only=reference,flash,cudnn", f"--out={out}"])  # fmt: skip
+                        "--only=reference,flash,cudnn", "--search=True", f"--out={out}"])  # fmt: skip
     text, rows = capsys.readouterr().out, [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 2 * 2 * 3 and text.count("left out: cudnn: RuntimeError") == 1
     for row in rows:
