@@ -1,26 +1,26 @@
 """Benchmarks. Each prints medians of alternating repeats, measured in one run, and their ratios.
 
     python eval/bench.py loader     tokens/s that one core prepares, beside a nanoGPT-style sampler
-    python eval/bench.py step       training tokens/s, beside a nanoGPT-style loop of the same shape
+    python eval/bench.py step       training steps beside other code of the same shape, and where their time goes
     python eval/bench.py finetune   tokens/s of fine-tuning on batches without padding, beside a padded loop
     python eval/bench.py memory     GPU memory of the presets, computed, and the largest micro_batch that fits
+    python eval/bench.py kernels    attention alone, beside PyTorch's; --quick=True for the few rows that matter most
     python eval/bench.py kernels --aot    the attention kernels compiled, without a GPU, for every architecture
+
+step and kernels take settings as --key=value and list them with --help. `sh eval/gpu_session.sh FOLDER` runs what
+there is to measure on a GPU.
 """
 
 import importlib.metadata
 import itertools
-import platform
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,26 +28,10 @@ import finetune
 import model
 from data.loader import Batches, TokenStream
 from data.tokenizer import Tokenizer
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
+from eval import bench_kernels, bench_step
+from eval.timing import alternating, hardware
+from model import PRESETS, ModelConfig, Transformer
 from train import resolved
-
-
-def alternating(functions, repeats):
-    """{name: median seconds} of functions called in turn, after one call each that does not count."""
-    seconds = {name: [] for name in functions}
-    for repeat in range(repeats + 1):
-        for name, function in functions.items():
-            started = time.perf_counter()
-            function()
-            if repeat:
-                seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(s) for name, s in seconds.items()}
-
-
-def hardware():
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    return f"{device}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
-
 
 # ----------------------------------------------------------------------------
 # Loader
@@ -79,80 +63,6 @@ def bench_loader(T=2048, windows=64, tokens=30_000_000, repeats=9):
         seconds = alternating(functions, repeats)
     for name, s in seconds.items():
         print(f"{name:<28}{windows * T / s / 1e6:>8.1f}M tokens/s")
-
-
-# ----------------------------------------------------------------------------
-# Training step
-
-
-class GPT(nn.Module):
-    """The model of a nanoGPT-style loop: GPT-2 blocks, learned positions, tied head, logits at every position."""
-
-    class Block(nn.Module):
-        def __init__(self, d, n_head):
-            super().__init__()
-            self.n_head, self.norm1, self.norm2 = n_head, nn.LayerNorm(d), nn.LayerNorm(d)
-            self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-            self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-
-        def forward(self, x):
-            B, T, d = x.shape
-            q, k, v = (t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(y.transpose(1, 2).reshape(B, T, d))
-            return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-    def __init__(self, config):
-        super().__init__()
-        d = config.d_model
-        self.tokens, self.positions = nn.Embedding(config.vocab_size, d), nn.Embedding(config.seq_len, d)
-        self.blocks = nn.Sequential(*(self.Block(d, config.n_head) for _ in range(config.n_layer)))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, config.vocab_size, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, tokens, targets):
-        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
-        logits = self.head(self.norm(self.blocks(x)))
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def bench_step(windows=32, repeats=15, mask_ratio=0.4):
-    """The demo's shape on this machine's CPU: forward, backward and update of one micro-batch."""
-    config = ModelConfig()
-    T, V = config.seq_len, config.vocab_size
-    torch.manual_seed(0)
-    tokens = torch.randint(0, V, (windows, T))
-    targets = tokens.roll(-1, 1)
-    clm = {"tokens": tokens, "positions": torch.arange(windows * T), "targets": targets.flatten()}
-    n = round(mask_ratio * T)
-    positions = torch.cat([torch.randperm(T)[:n] + row * T for row in range(windows)])
-    mlm = {"tokens": tokens, "positions": positions, "targets": tokens.flatten()[positions]}
-
-    def updates(model, loss):
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-
-        def update():
-            loss().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return update
-
-    gpt = GPT(config)
-    functions = {"nanoGPT-style, fp32": updates(gpt, lambda: gpt(tokens, targets))}
-    for dtype in (torch.float32, torch.bfloat16):
-        model = Transformer(config)
-        model.compute_dtype = dtype
-        loss = PretrainingLoss(model)
-        for name, batch in (("CLM", clm), ("MLM", mlm)):
-            functions[f"{name}, {str(dtype)[6:]}"] = updates(
-                model, lambda loss=loss, batch=batch, name=name: loss(batch, name == "CLM")[0] / len(batch["positions"])
-            )
-    seconds = alternating(functions, repeats)
-    base = next(iter(seconds.values()))
-    print(f"{config}\n{windows} windows a step")
-    for name, s in seconds.items():
-        print(f"{name:<24}{windows * T / s:>10,.0f} tokens/s  {base / s:>5.2f}x")
 
 
 # ----------------------------------------------------------------------------
@@ -321,11 +231,14 @@ def bench_kernels_aot():
                   + "  fp32" * (dtype == torch.float32))  # fmt: skip
 
 
-BENCHMARKS = {"loader": bench_loader, "step": bench_step, "finetune": bench_finetune, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
-
 if __name__ == "__main__":
-    name = " ".join(sys.argv[1:])
-    if name not in BENCHMARKS:
+    name, *argv = sys.argv[1:] or [""]
+    alone = {"loader": bench_loader, "finetune": bench_finetune, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
+    with_settings = {"step": bench_step.main, "kernels": bench_kernels.main}
+    if run := alone.get(" ".join(sys.argv[1:])):
+        print(hardware())
+        run()
+    elif run := with_settings.get(name):
+        run(argv)
+    else:
         sys.exit(__doc__.strip())
-    print(hardware())
-    BENCHMARKS[name]()
