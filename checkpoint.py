@@ -102,17 +102,18 @@ def load(path, verified=False, need_tokenizer=True, report=print):
 def find(path, files=("*.json", "model*.safetensors"), report=print):
     """The Path of what a person calls a checkpoint: a file, or a folder in the hub's format.
 
-    path: a checkpoint, the folder of a run (its newest one), a folder in the hub's format, or the name of one on the
-    hub, of which `files` are then downloaded. Raises DataError, or Damaged.
+    path: a checkpoint, the folder of a run (its newest one), a folder in the hub's format, or hf:ORGANISATION/MODEL,
+    one on the hub, of which `files` are then downloaded. Raises DataError, or Damaged.
     """
+    if str(path).startswith("hf:"):
+        return hub.download(str(path), files)
     local = Path(path)
     if local.is_file() or hub.is_model(local):
         return local
     if ours := newest(local, report):
         return ours
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not local.parent.exists():
-        return hub.download(str(path), files)
-    raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one" + ": no such file" * (not local.exists()))
+    missing = "" if local.exists() else ": no such file"
+    raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{missing}")
 
 
 def shape(path):

@@ -23,16 +23,16 @@ SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 
 def download(name, files):
-    """The local folder of a model on the hub, given as "organisation/model". DataError where that fails."""
+    """The local folder of a model on the hub, given as "hf:organisation/model". DataError where that fails."""
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=files))
+        return Path(snapshot_download(name.removeprefix("hf:"), allow_patterns=files))
     except ImportError:
         why = "to download it from the hub: pip install huggingface_hub"
     except Exception as error:  # of the network, the hub or the disk
         why = f"it cannot be downloaded from the hub: {error}"
-    raise DataError(f"{name}: no such file or folder here; {why}")
+    raise DataError(f"{name}: {why}")
 
 
 def is_model(folder):

@@ -270,16 +270,16 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
     monkeypatch.chdir(tmp_path)
-    assert Transformer.from_pretrained("org/tiny").config.d_ff == 48 == checkpoint.shape("org/tiny")["d_ff"]
+    assert Transformer.from_pretrained("hf:org/tiny").config.d_ff == 48 == checkpoint.shape("hf:org/tiny")["d_ff"]
     assert asked == [("org/tiny", ("*.json", "model*.safetensors")), ("org/tiny", ("config.json",))]
-    with pytest.raises(DataError, match="org/other: no such file or folder here; it cannot be downloaded .*no network"):
-        checkpoint.load("org/other")
+    with pytest.raises(DataError, match="hf:org/other: it cannot be downloaded .*no network"):
+        checkpoint.load("hf:org/other")
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
     with pytest.raises(DataError, match="out/demo is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load("out/demo")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DataError, match="pip install huggingface_hub"):
-        checkpoint.load("org/tiny")
+        checkpoint.load("hf:org/tiny")
 
 
 def test_new_tokens_begin_as_the_mean(folder, tokenizer, copy):

@@ -1,6 +1,5 @@
 """eval/sweep.py: every job once, whatever interrupts it; a failed one stops nothing."""
 
-import json
 import os
 import random
 import shutil
