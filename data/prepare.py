@@ -136,25 +136,27 @@ def batches(files, start, seen, val_fraction, text_field, where):
 
 def print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out):
     """Say what a preparation will take, from the beginning of up to four files; return the bytes it will read."""
-    tokens = read = seconds = 0
-    for file, _, _ in files[:: -(-len(files) // 4)]:
-        last = 0
+    sampled = tokens = seconds = 0
+    for file, size, _ in files[:: -(-len(files) // 4)]:
+        last = some = spent = 0
         for position, text, dropped in read_file(file, text_field, where):
             if position > last >= SAMPLE_BYTES:
                 break
             last, started = position, time.perf_counter()
-            tokens += 0 if dropped else len(tokenizer.encode(text)) + 1
-            seconds += time.perf_counter() - started
-        read += last
+            some += 0 if dropped else len(tokenizer.encode(text)) + 1
+            spent += time.perf_counter() - started
+        sampled, tokens, seconds = (
+            total + part * size / max(last, 1) for total, part in ((sampled, last), (tokens, some), (seconds, spent))
+        )
     size = sum(size for _, size, _ in files)
-    scale = size / max(read, 1)
+    scale = size / max(sampled, 1)
     if max_tokens:
         scale = min(scale, max_tokens / max(tokens, 1))
     disk, free = tokens * scale * token_dtype(tokenizer).itemsize, shutil.disk_usage(out.parent).free
-    print(f"{len(files)} files, {size / 1e9:,.2f} GB: about {tokens * scale / 1e6:,.1f}M tokens, "
+    print(f"{len(files)} files, {size / 1e9:,.2f} GB: about {tokens * scale / 1e6:,.2f}M tokens, "
           f"{seconds * scale / workers / 3600:,.2f} hours with {workers} workers, {disk / 1e9:,.2f} GB of disk "
           f"({free / 1e9:,.2f} GB are free)")
-    return int(read * scale)
+    return int(sampled * scale)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Prepared folders: written whole or not at all, gone on with after a kill, read, verified.
 
-While OUT is written, OUT.partial holds its shards, hashes.bin (of the documents so far, where duplicates are dropped)
-and state.json: the settings, the input files that are done, and the bytes of each open file after them. Only that
-counts when another process goes on; what is in the folder beyond it is cut off.
+While OUT is written, OUT.partial holds OUT to be, hashes.bin (of the documents so far, where duplicates are dropped) and
+state.json: the settings, the input files that are done, and how much of each open file there was then. Only that counts
+when another process goes on: what is in the folder beyond it is cut off.
 """
 import contextlib
 import errno
@@ -100,16 +100,23 @@ class Output:
 
     def __init__(self, out, partial, plan, files, shard_tokens, meta, overwrite):
         self.out, self.partial, self.plan, self.files = out, partial, plan, files
+        self.folder = partial / out.name
         left = self.left(overwrite)
+        if left is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            (partial / "state.json").unlink(missing_ok=True)
+            self.folder.mkdir()
         state = left or {"files": [], "meta": meta, "tokens": {}, "hashes": 0}
         self.finished, self.meta, self.splits = len(state["files"]), state["meta"], state["meta"]["splits"]
         self.full, self.committed = False, time.monotonic()
-        for path in partial.iterdir() if left is None else ():
-            path.unlink()
+        listed = {shard["file"] for record in self.splits.values() for shard in record["shards"]}
         self.writers = {
-            split: ShardWriter(partial, split, shard_tokens, record, meta["dtype"], state["tokens"].get(split, 0))
+            split: ShardWriter(self.folder, split, shard_tokens, record, meta["dtype"], state["tokens"].get(split, 0))
             for split, record in self.splits.items()
         }
+        for path in self.folder.iterdir():
+            if path.name not in listed and path not in [writer.path for writer in self.writers.values() if writer.file]:
+                path.unlink()  # written after the last commit
         self.hash_file = open(partial / "hashes.bin", "ab")
         self.hash_file.truncate(8 * state["hashes"])
         self.hash_file.seek(0, os.SEEK_END)
@@ -123,6 +130,8 @@ class Output:
         try:
             state = json.loads((self.partial / "state.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
+            return None
+        if not self.folder.is_dir():  # it is in its place already
             return None
         count = len(state["files"])
         differ = [name for name, value in self.plan.items() if state["plan"].get(name) != value]
@@ -168,7 +177,8 @@ class Output:
                  "hashes": self.hash_file.tell() // 8}  # fmt: skip
         new = self.partial / "state.json.new"
         new.write_text(json.dumps(state), encoding="utf-8")
-        sync(new)
+        for path in new, self.folder:
+            sync(path)
         new.replace(self.partial / "state.json")
         sync(self.partial)
         self.committed = time.monotonic()
@@ -186,26 +196,24 @@ class Output:
                     "text; give another val_source, or a larger val_fraction"
                 )
         self.meta["fingerprint"] = fingerprint(self.meta, rank_bytes)
-        (self.partial / "tokenizer.tiktoken").write_bytes(rank_bytes)
-        (self.partial / "meta.json").write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
-        for path in (self.partial / "tokenizer.tiktoken", self.partial / "meta.json", self.partial):
+        (self.folder / "tokenizer.tiktoken").write_bytes(rank_bytes)
+        (self.folder / "meta.json").write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
+        for path in (self.folder / "tokenizer.tiktoken", self.folder / "meta.json", self.folder):
             sync(path)
         if self.out.exists():
             self.out.rename(replaced(self.out))
-        self.partial.rename(self.out)
+        self.folder.rename(self.out)
         sync(self.out.parent)
-        for name in "hashes.bin", "state.json":
-            (self.out / name).unlink(missing_ok=True)
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace):
-        """Unless it is finished, keep what can be gone on with, and nothing else."""
+        """Unless it is in its place, keep what can be gone on with, and nothing else."""
         for file in self.hash_file, *(writer.file for writer in self.writers.values()):
             with contextlib.suppress(OSError, AttributeError):  # it is cut off; or closed
                 file.close()
-        if (self.partial / "state.json").exists():
+        if self.folder.exists() and (self.partial / "state.json").exists():
             print(f"{self.partial} keeps what is done: the same command goes on from there", file=sys.stderr)
         else:
             shutil.rmtree(self.partial, ignore_errors=True)

@@ -114,7 +114,7 @@ def read_parquet(path, fields):
 
     number, size = 0, path.stat().st_size
     try:
-        with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
+        with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             schema = {field.name: field.type for field in file.schema_arrow}
             if missing := [field for field in fields if field not in schema]:
                 raise DataError(f"schema: {absent(missing[0], fields, schema.items())}")
@@ -175,7 +175,7 @@ def zstd():
 
 READERS = {".txt": read_text, ".md": read_text, ".jsonl": read_jsonl, ".parquet": read_parquet}
 READABLE = ".txt, .md and .jsonl, each also .gz or .zst, and .parquet"
-NOT_TEXT = {".json", ".csv", ".tsv", ".arrow", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
+NOT_TEXT = {".gz", ".zst", ".json", ".csv", ".tsv", ".arrow", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
 
 
 def suffix(path):

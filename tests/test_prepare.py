@@ -204,7 +204,7 @@ def start(source, out, *settings):
     """Run the script in the background; returns once it has begun to write."""
     command = [sys.executable, ROOT / "data" / "prepare.py", f"--source={source}", f"--out={out}", *settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: list(out.parent.glob(f"{out.name}.partial/*.bin")))
+    wait_for(lambda: list(out.parent.glob(f"{out.name}.partial/*/*.bin")))
     return process
 
 
