@@ -47,8 +47,8 @@ source = "embedded"  # embedded (English that comes with Python), a file, a fold
 val_source = ""  # the same for validation; empty: a share of the documents of source, chosen by a hash of their text
 val_fraction = 0.01  # that share, below 0.5
 text_field = "text"  # the field that holds the text, in .jsonl, .parquet and on the hub
-where = ()  # terms that a document's fields must all meet, as "language==en,language_score>=0.8"
-deduplicate = False  # drop a document whose text was there before; takes 9 to 12 bytes of memory a document
+where = ""  # comparisons that a document's fields must all meet, as in "language==en,language_score>=0.8"
+deduplicate = False  # drop a document whose text was there before; takes 10 bytes of memory a document
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, cl100k_base, ...), or a path to a rank file
 out = "data/prepared/embedded"  # folder to write
@@ -81,7 +81,7 @@ class Batch:
 
 
 class HashSet:
-    """A set of 64-bit hashes in 9 to 12 bytes each: sorted arrays, one for each value of the first 16 bits."""
+    """A set of 64-bit hashes in about 10 bytes each: sorted arrays, one for each value of the first 16 bits."""
 
     def __init__(self, hashes):
         self.parts = [array.array("Q") for _ in range(1 << 16)]
@@ -259,7 +259,7 @@ def problems(settings):
 
 
 def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01, shard_tokens=1_000_000_000, workers=0,
-            text_field="text", where=(), deduplicate=False, max_tokens=0, overwrite=False, progress=True):
+            text_field="text", where="", deduplicate=False, max_tokens=0, overwrite=False, progress=True):
     """Encode `source` into the folder `out` and return its meta; the arguments are the settings at the top.
 
     Above POOL_BYTES, or with workers > 1, the calling script needs the `if __name__ == "__main__":` that
@@ -313,17 +313,18 @@ def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01,
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths, max_tokens)
                 count = splits["train"]["tokens"] + splits["val"]["tokens"]
-                speed = (count - before) / (time.perf_counter() - started)
-                bar.set_postfix_str(f"{count / 1e6:.1f}M tokens, {speed / 1e6:.2f}M tokens/s", refresh=False)
+                speed = (count - before) / (time.perf_counter() - started) / 1e6
+                bar.set_postfix_str(f"{count / 1e6:.1f}M tokens, {speed:.2f}M tokens/s", refresh=False)
                 bar.update(batch.read - bar.n)
                 if output.full:
                     break
         output.finish(tokenizer.rank_bytes())
     if progress:
+        seconds = time.perf_counter() - started
         documents, size = (splits["train"][key] + splits["val"][key] for key in ("documents", "bytes"))
         skipped = "".join(f", {output.meta[f'skipped_{why}']:,} {why}" for why in DROPPED)
         print(f"{out.name}: {documents:,} documents, {count:,} tokens, {size / count:.2f} bytes per token, "
-              f"{time.perf_counter() - started:.1f} s, {speed / 1e6:.2f}M tokens/s; left out{skipped[1:]}")
+              f"{seconds:.1f} s, {(count - before) / seconds / 1e6:.2f}M tokens/s; left out{skipped[1:]}")
     return output.meta
 
 

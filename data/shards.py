@@ -1,8 +1,8 @@
 """Prepared folders: written whole or not at all, gone on with after a kill, read, verified.
 
-While OUT is written, OUT.partial holds OUT to be, hashes.bin (of the documents so far, where duplicates are dropped) and
-state.json: the settings, the input files that are done, and how much of each open file there was then. Only that counts
-when another process goes on: what is in the folder beyond it is cut off.
+While OUT is written, OUT.partial holds OUT to be, hashes.bin (of the documents so far, where duplicates are dropped)
+and state.json: the settings, the input files that are done, and how much of each open file there was then. Only that
+counts when another process goes on: what is in the folder beyond it is cut off.
 """
 import contextlib
 import errno

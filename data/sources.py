@@ -97,7 +97,8 @@ def read_lines(path):
 
 def decode(data, first):
     """The text of lines of UTF-8, the first of which has number `first`."""
-    data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
     if first == 1:
         data = data.removeprefix(codecs.BOM_UTF8)  # some editors begin a file with a byte-order mark
     try:
@@ -272,13 +273,13 @@ COMPARE = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operat
            "<": operator.lt}  # fmt: skip
 
 
-def parse_where(terms):
-    """Return [(field, operator, value), ...] of terms such as "language==en" and "score>=0.8"; raises DataError.
+def parse_where(where):
+    """Return [(field, operator, value), ...] of terms such as "language==en,score>=0.8"; raises DataError.
 
     A value that reads as a number, True or False is one; anything else, with or without quotes, is a string.
     """
     parsed = []
-    for term in terms:
+    for term in where.split(",") if where else ():
         match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
         if not match:
             raise DataError(f"where: {term!r} is not a field, one of {' '.join(COMPARE)}, and a value, "

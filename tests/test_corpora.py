@@ -99,13 +99,13 @@ def test_formats(tmp_path, hub, kind):
     assert (meta["skipped_empty"], meta["skipped_filtered"]) == (2, 0)
     if kind != "jsonl":  # the validation file has no such fields
         with pytest.raises(DataError, match=r"val.jsonl, line 1: no field 'language' \(where\), only id \(int\)"):
-            prepare(source, tmp_path / "some", where=["language==en"], **options)
+            prepare(source, tmp_path / "some", where="language==en", **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where, kept", [
-    (["language==en"], [0, 2, 3]), (["language != 'en'"], [1]), (["score>=0.5", "language==en"], [2, 3]),
-    (["score<.5"], [0, 1]), (["score<=0.25"], [0, 1]), (["score>0.5"], [3]), (["language>en"], [1]), (["score==0"], [0]),
+    ("language==en", [0, 2, 3]), ("language != 'en'", [1]), ("score>=0.5, language==en", [2, 3]), ("", [0, 1, 2, 3]),
+    ("score<.5", [0, 1]), ("score<=0.25", [0, 1]), ("score>0.5", [3]), ("language>en", [1]), ("score==0", [0]),
 ])
 def test_where(tmp_path, hub, kind, where, kept):
     hub += RECORDS
@@ -116,11 +116,11 @@ def test_where(tmp_path, hub, kind, where, kept):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where, field, message", [
-    (["lang==en"], "text", r"no field 'lang' \(where\), only text \(\w+\), language \(\w+\), score \(\w+\)"),
-    ([], "content", r"no field 'content' \(text_field\), only text \(\w+\), language \(\w+\), score \(\w+\)"),
-    ([], "score", r"no string in the field 'score' \(text_field\) but 0.0"),
-    (["language==3"], "text", "the field 'language' holds 'en', which cannot be compared with 3"),
-    (["score>=high"], "text", "the field 'score' holds 0.0, which cannot be compared with 'high'"),
+    ("lang==en", "text", r"no field 'lang' \(where\), only text \(\w+\), language \(\w+\), score \(\w+\)"),
+    ("", "content", r"no field 'content' \(text_field\), only text \(\w+\), language \(\w+\), score \(\w+\)"),
+    ("", "score", r"no string in the field 'score' \(text_field\) but 0.0"),
+    ("language==3", "text", "the field 'language' holds 'en', which cannot be compared with 3"),
+    ("score>=high", "text", "the field 'score' holds 0.0, which cannot be compared with 'high'"),
 ])
 def test_fields_that_do_not_fit(tmp_path, hub, kind, where, field, message):
     hub += RECORDS
@@ -133,9 +133,9 @@ def test_fields_that_do_not_fit(tmp_path, hub, kind, where, field, message):
 def test_where_of_text_and_of_nulls(tmp_path):
     (tmp_path / "a.txt").write_text("plain")
     with pytest.raises(DataError, match=r"a.txt, line 1: no field 'language' \(where\), only text \(str\)"):
-        prepare(tmp_path / "a.txt", tmp_path / "out", where=["language==en"], progress=False)
+        prepare(tmp_path / "a.txt", tmp_path / "out", where="language==en", progress=False)
     source = write_source(tmp_path, "jsonl", [{"text": "a", "score": None}, {"text": "b", "score": [1]}])
-    documents = sources.read_file(source, "text", parse_where(["score!=3"]))
+    documents = sources.read_file(source, "text", parse_where("score!=3"))
     assert next(documents)[1:] == (None, "filtered")  # a null meets no term
     with pytest.raises(DataError, match=r"line 2: the field 'score' holds \[1\]"):
         next(documents)
@@ -144,7 +144,7 @@ def test_where_of_text_and_of_nulls(tmp_path):
 @pytest.mark.parametrize("term", ["language", "language=en", "=en", "==en", "score=>3", "score>=", ""])
 def test_terms_that_are_none(term):
     with pytest.raises(DataError, match=f"where: {term!r} is not a field, one of == .*, and a value"):
-        parse_where([term])
+        parse_where(f"score>=3,{term}")
 
 
 @pytest.mark.parametrize("name, content, message", [
@@ -262,7 +262,8 @@ def test_token_limit(tmp_path, monkeypatch):
             results = []
             for workers in (1, 2) if name == "source" else (1,):
                 out = tmp_path / f"{name}-{limit}-{workers}"
-                meta = prepare(source, out, max_tokens=limit, workers=workers, shard_tokens=333, progress=False, **options)
+                common = dict(workers=workers, shard_tokens=333, progress=False)
+                meta = prepare(source, out, max_tokens=limit, **common, **options)
                 results.append({path.name: path.read_bytes() for path in out.iterdir()})
             assert results[0] == results[-1]
             train, val_documents = texts(out, "train"), texts(out, "val")
@@ -311,7 +312,8 @@ def measure(send, function, *args):
     # The peak of a fork begins at its parent's present size.
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     function(*args)
-    send.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / (1024 if sys.platform == "linux" else 2**20))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    send.send(grown / (1 << 10 if sys.platform == "linux" else 1 << 20))
 
 
 def read_all(source):
@@ -321,21 +323,21 @@ def read_all(source):
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
 def test_memory_is_flat(tmp_path, kind):
-    """With one document of 60 MB where 4 is the limit; in parquet, which decodes whole rows, a row group of 60 MB."""
+    """With one document of 60 MB where 4 is the limit; in parquet, which decodes whole rows, a row group of 150 MB."""
     long = b"lorem ipsum " * (5 << 20)
     path = tmp_path / f"in.{kind}"
     if kind == "txt":
         path.write_bytes(b"short\n\n\n" + long + b"\n\n\nshort")
     elif kind == "parquet":
         rng = random.Random(0)
-        write_parquet(path, [{"text": rng.randbytes(5_000).hex()} for _ in range(6_000)], row_group_size=6_000)
+        write_parquet(path, [{"text": rng.randbytes(5_000).hex()} for _ in range(15_000)], row_group_size=15_000)
     else:
         line = b'{"text": "' + long + b'"}\n'
         if kind == "jsonl.zst":
             write_zst(path, line)
         else:
             path.write_bytes(gzip.compress(line, 1) if kind == "jsonl.gz" else line)
-    assert peak(read_all, path) < (40 if kind == "parquet" else 20)  # MB; pyarrow itself takes 30
+    assert peak(read_all, path) < (80 if kind == "parquet" else 20)  # MB; pyarrow itself takes 40
 
 
 def test_estimate(tmp_path, monkeypatch, capsys):
@@ -369,7 +371,8 @@ def corpus(tmp_path_factory):
         if i % 3 == 0 or i == 4:
             write_jsonl(folder / "in" / f"{i}.jsonl", documents)
         elif i % 3 == 1:
-            write_source(folder, "jsonl.gz", [{"text": text} for text in documents]).rename(folder / "in" / f"{i}.jsonl.gz")
+            path = write_source(folder, "jsonl.gz", [{"text": text} for text in documents])
+            path.rename(folder / "in" / f"{i}.jsonl.gz")
         else:
             (folder / "in" / f"{i}.txt").write_text("\n\n\n".join(documents))
     assert in_child(folder / "in", folder / "expected") == 0
@@ -429,7 +432,7 @@ def test_ended_before_any_sync_or_rename(corpus, tmp_path):
                 load_meta(out)
             state = tmp_path / "out.partial" / "state.json"
             going_on += state.exists() and len(json.loads(state.read_text())["files"]) > 0
-            assert in_child(corpus / "in", out) == 0
+            assert in_child(corpus / "in", out, {"progress": True}) == 0
         assert content(out) == content(corpus / "expected")
         verify_folder(out)
         shutil.rmtree(out)
@@ -482,14 +485,15 @@ def test_files_that_are_done_are_not_read_again(unfinished, corpus, capsys, monk
 
 def test_an_unfinished_folder_of_something_else(unfinished, corpus):
     source = unfinished.parent / "in"
-    with pytest.raises(DataError, match=r"out.partial holds an unfinished preparation, \d input files done, with another "
-                                        "text_field, deduplicate: go on with the same settings, or begin anew with --over"):
+    message = (r"out.partial holds an unfinished preparation, \d input files done, with another text_field, "
+               "deduplicate: go on with the same settings, or begin anew with --overwrite=True")
+    with pytest.raises(DataError, match=message):
         prepare(source, unfinished, **{**OPTIONS, "deduplicate": False, "text_field": "body"})
     with pytest.raises(DataError, match="with another tokenizer: "):
         prepare(source, unfinished, **OPTIONS, tokenizer=write_ranks(unfinished.parent / "other"))
     first = (source / "0.jsonl").read_bytes()
     (source / "0.jsonl").write_bytes(first + b"\n")
-    with pytest.raises(DataError, match="0.jsonl, one of them, has changed since or is not in its place: put it back, or"):
+    with pytest.raises(DataError, match="0.jsonl, one of them, has changed since or is not in its place: put it back"):
         prepare(source, unfinished, **OPTIONS)
     (source / "0.jsonl").write_bytes(first)
     meta = prepare(source, unfinished, **OPTIONS, overwrite=True)

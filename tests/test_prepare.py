@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from data import embedded, prepare as module, shards
+from data import embedded, shards
+from data import prepare as module
 from data.prepare import load_meta, prepare, verify_folder
 from data.sources import read_documents
 from data.tokenizer import DataError, Tokenizer
@@ -331,7 +332,7 @@ def test_damage_is_found(sources, tmp_path):
     ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "a.txt, line 5: byte 0xff is not UTF-8"),
     ("a.txt", "utf-16".encode("utf-16"), "a.txt, line 1: byte 0xff is not UTF-8"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON: Expecting value at column 10"),
-    ("a.jsonl", b'{"id": 1, "content": "x"}', r"line 1: no field 'text' \(text_field\), only id \(int\), content \(str\)"),
+    ("a.jsonl", b'{"id": 1, "content": "x"}', r"line 1: no field 'text' .text_field., only id .int., content .str."),
     ("a.jsonl", b'{"text": 12}', r"line 1: no string in the field 'text' \(text_field\) but 12"),
     ("a.jsonl", b'{"text": null}', "no document is left for the train split: 0 found .1 skipped_empty"),
     ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
@@ -359,13 +360,15 @@ def test_bad_sources(tmp_path, monkeypatch, name, content, message):
 
 def test_all_bad_settings_are_told_at_once(tmp_path):
     settings = ["--source=nowhere", "--val_source=neither", "--tokenizer=gtp2", "--val_fraction=0.5",
-                "--shard_tokens=0", "--workers=-1", f"--out={tmp_path}"]
+                "--shard_tokens=0", "--workers=-1", "--max_tokens=-1", "--where=score", f"--out={tmp_path}"]
     command = [sys.executable, ROOT / "data" / "prepare.py", *settings]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2
     for message in (f"{tmp_path} exists", "no such file or folder: 'nowhere'", "no such file or folder: 'neither'",
                     "tokenizer 'gtp2': no such rank file", "val_fraction must be above 0 and below 0.5, got 0.5",
-                    "shard_tokens must be at least 1, got 0", "workers must be 0 (one per core) or more, got -1"):
+                    "shard_tokens must be at least 1, got 0", "workers must be 0 (one per core) or more, got -1",
+                    "max_tokens must be 0 (no limit) or more, got -1",
+                    "where: 'score' is not a field"):
         assert message in run.stderr
     with pytest.raises(DataError, match="val_fraction must be above 0"):
         prepare("embedded", tmp_path / "out", val_fraction=0.0)
