@@ -2,30 +2,31 @@
 
     python data/prepare.py                                    # the embedded corpus: no download, seconds
     python data/prepare.py --source=texts/ --tokenizer=gpt2 --out=data/prepared/texts
+    python data/prepare.py --source=hf:HuggingFaceFW/fineweb-edu:sample-10BT:train --tokenizer=gpt2 --out=...
 
-A source is a file or a folder (read recursively, in sorted order) of .txt, .md and .jsonl, each also .gz. In text, one
-blank line separates paragraphs and two or more separate documents; in .jsonl each line is a document. The folder that
-is written holds
+A source is a file or a folder (read recursively, in sorted order) of .txt, .md and .jsonl, each also .gz or .zst, and
+.parquet; or a data set of the Hugging Face hub, streamed. In text, one blank line separates paragraphs and two or more
+separate documents; in .jsonl each line is a document, in .parquet each row. The folder that is written holds
 
     train-00000.bin, ..., val-00000.bin, ...    token ids, raw little-endian uint16 or uint32 (meta.json: dtype): the
                                                 documents one after the other, each ended by eos
     tokenizer.tiktoken                          the ranks of the tokenizer
     meta.json                                   the rest of the tokenizer, counts, shards and their checksums
 
-It is whole or absent: written aside, synced, renamed.
+It is whole or absent: written aside in OUT.partial, synced, renamed. After a kill or an error, the same command goes on
+after the last input file whose tokens were safe, and the result is the same to the byte.
 """
 
+import array
+import bisect
 import collections
 import concurrent.futures
 import contextlib
-import errno
-import glob
+import dataclasses
 import hashlib
-import json
 import multiprocessing
 import os
 import platform
-import re
 import shutil
 import signal
 import sys
@@ -38,84 +39,165 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
-from data.sources import READABLE, find_files, read_documents
+from data.shards import Output, fingerprint, load_meta, partial_folder, put_back, sync, verify_folder  # noqa: F401
+from data.sources import READABLE, find_files, parse_where, read_file
 from data.tokenizer import DataError, Tokenizer
 
-source = "embedded"  # embedded (English that comes with Python), a file, or a folder
+source = "embedded"  # embedded (English that comes with Python), a file, a folder, or hf:NAME:CONFIG:SPLIT (the hub)
 val_source = ""  # the same for validation; empty: a share of the documents of source, chosen by a hash of their text
 val_fraction = 0.01  # that share, below 0.5
-text_field = "text"  # the field of a .jsonl line that holds the text
+text_field = "text"  # the field that holds the text, in .jsonl, .parquet and on the hub
+where = ""  # comparisons that a document's fields must all meet, as in "language==en,language_score>=0.8"
+deduplicate = False  # drop a document whose text was there before; takes 10 bytes of memory a document
+max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
 out = "data/prepared/embedded"  # folder to write
-overwrite = False  # replace that folder, if it is a prepared one
+overwrite = False  # replace that folder, if it is a prepared one, and an unfinished preparation of other settings
 shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
 verify = ""  # a prepared folder whose checksums to check; nothing is prepared then
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Encoding, in the order of the input and with a bounded number of batches in memory
+# Reading, in batches
 
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before a pool of processes is up
+ESTIMATE_BYTES = 64 << 20  # a smaller source is done in seconds
+SAMPLE_BYTES = 1 << 19  # of a file on the disk, to estimate
+DROPPED = "empty", "too_long", "filtered", "duplicate"
 
 
-def batches(documents, meta, val_fraction):
-    """Yield {split: texts} of about BATCH_BYTES from (split, text) pairs and count in meta["splits"].
+@dataclasses.dataclass
+class Batch:
+    """Documents that follow each other, and what became of those between them."""
 
-    A split of None is drawn from the content, so that a document keeps its split when the corpus grows.
+    read: int  # bytes of all files read with it and the batches before
+    finished: int = 0  # files read to their end, if one ends with this batch
+    texts: list = dataclasses.field(default_factory=list)
+    sizes: list = dataclasses.field(default_factory=list)  # bytes of each text
+    is_val: list = dataclasses.field(default_factory=list)  # whether each is for validation
+    hashes: array.array = dataclasses.field(default_factory=lambda: array.array("Q"))  # of each, to find duplicates
+    dropped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+
+
+class HashSet:
+    """A set of 64-bit hashes in about 10 bytes each: sorted arrays, one for each value of the first 16 bits."""
+
+    def __init__(self, hashes):
+        self.parts = [array.array("Q") for _ in range(1 << 16)]
+        for item in hashes:
+            self.add(int(item))
+
+    def add(self, item):
+        """Whether `item` was new."""
+        part = self.parts[item >> 48]
+        place = bisect.bisect_left(part, item)
+        if place < len(part) and part[place] == item:
+            return False
+        part.insert(place, item)
+        return True
+
+
+def batches(files, start, seen, val_fraction, text_field, where):
+    """Yield a Batch of about BATCH_BYTES after the other from files[start:]; where they end depends on the files alone.
+
+    files: (file, size, split) each. A split of None is drawn from the content, so that a document keeps its split
+    when the corpus grows. seen: a HashSet of the documents of files[:start], or None to keep duplicates.
     """
-    batch, size = {"train": [], "val": []}, 0
-    for split, text in documents:
-        if not text.strip():
-            meta["skipped_empty"] += 1
-            continue
-        data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair; tiktoken replaces it
-        if split is None:
-            draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
-            split = "val" if draw < val_fraction else "train"
-        meta["splits"][split]["documents"] += 1
-        meta["splits"][split]["bytes"] += len(data)
-        batch[split].append(text)
-        size += len(data)
-        if size >= BATCH_BYTES:
+    done = sum(size for _, size, _ in files[:start])
+    batch, held = Batch(done), 0
+    for number, (file, size, split) in enumerate(files[start:], start + 1):
+        for position, text, dropped in read_file(file, text_field, where):
+            batch.read = done + position
+            if not dropped:
+                data = text.encode("utf-8", "surrogatepass")  # half a surrogate pair in JSON: tiktoken replaces it
+                digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+                if seen is not None:
+                    if seen.add(digest):
+                        batch.hashes.append(digest)
+                    else:
+                        dropped = "duplicate"
+            if dropped:
+                batch.dropped[dropped] += 1
+                continue
+            batch.texts.append(text)
+            batch.sizes.append(len(data))
+            batch.is_val.append(split == "val" if split else digest / 2**64 < val_fraction)
+            held += len(data)
+            if held >= BATCH_BYTES:
+                yield batch
+                batch, held = Batch(batch.read), 0
+        done += size
+        if held >= BATCH_BYTES >> 4 or number == len(files):  # small files share a batch
+            batch.read, batch.finished = done, number
             yield batch
-            batch, size = {"train": [], "val": []}, 0
-    yield batch
+            batch, held = Batch(done), 0
+
+
+def print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out):
+    """Say what a preparation will take, from the beginning of up to four files; return the bytes it will read."""
+    sampled = tokens = seconds = 0
+    for file, size, _ in files[:: -(-len(files) // 4)]:
+        last = some = spent = 0
+        for position, text, dropped in read_file(file, text_field, where):
+            if position > last >= SAMPLE_BYTES:
+                break
+            last, started = position, time.perf_counter()
+            some += 0 if dropped else len(tokenizer.encode(text)) + 1
+            spent += time.perf_counter() - started
+        sampled, tokens, seconds = (
+            total + part * size / max(last, 1) for total, part in ((sampled, last), (tokens, some), (seconds, spent))
+        )
+    size = sum(size for _, size, _ in files)
+    scale = size / max(sampled, 1)
+    if max_tokens:
+        scale = min(scale, max_tokens / max(tokens, 1))
+    disk, free = tokens * scale * token_dtype(tokenizer).itemsize, shutil.disk_usage(out.parent).free
+    print(f"{len(files)} files, {size / 1e9:,.2f} GB: about {tokens * scale / 1e6:,.2f}M tokens, "
+          f"{seconds * scale / workers / 3600:,.2f} hours with {workers} workers, {disk / 1e9:,.2f} GB of disk "
+          f"({free / 1e9:,.2f} GB are free)")
+    return int(sampled * scale)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Encoding, in the order of the input and with a bounded number of batches in memory
 
 
 def token_dtype(tokenizer):
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
-def encode_batch(tokenizer, batch):
-    """{split: texts} -> {split: (tokens,) array}, eos after each text."""
-    arrays = {}
-    for split, texts in batch.items():
-        ids = []
-        for text in texts:
-            ids += tokenizer.encode(text)
-            ids.append(tokenizer.eos_id)
-        arrays[split] = np.array(ids, token_dtype(tokenizer))
-    return arrays
+def encode_texts(tokenizer, texts):
+    """Return the tokens of all texts, eos after each, as one array, and their number for each text as another."""
+    tokens, lengths = array.array("I"), []
+    for text in texts:
+        ids = tokenizer.encode(text)
+        tokens.extend(ids)
+        tokens.append(tokenizer.eos_id)
+        lengths.append(len(ids) + 1)
+    return np.frombuffer(tokens, np.uint32).astype(token_dtype(tokenizer)), np.array(lengths, np.int64)
 
 
 def encode(batches, tokenizer, workers):
-    """Yield encode_batch of each batch, in order; with two workers or more, in as many processes."""
+    """Yield each batch, without its texts, and encode_texts of it, in order; with two workers or more, in as many
+    processes."""
     if workers == 1:
         for batch in batches:
-            yield encode_batch(tokenizer, batch)
+            yield batch, *encode_texts(tokenizer, batch.texts)
         return
     # Each thread of the pool hands its batches to a process of its own and waits for the result.
     pool = concurrent.futures.ThreadPoolExecutor(workers, initializer=start_worker, initargs=(tokenizer,))
     pending = collections.deque()
     try:
         for batch in batches:
-            pending.append(pool.submit(ask_worker, batch))
+            pending.append((batch, pool.submit(ask_worker, batch.texts)))
+            batch.texts = None
             if len(pending) > 2 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+                batch, future = pending.popleft()
+                yield batch, *future.result()
+        for batch, future in pending:
+            yield batch, *future.result()
     except (EOFError, ConnectionError, concurrent.futures.BrokenExecutor):
         raise DataError(
             "a worker process died. If it left no error above, it was killed, perhaps because memory ran out: "
@@ -136,8 +218,8 @@ def start_worker(tokenizer):
     this_thread.worker.send(tokenizer)
 
 
-def ask_worker(batch):
-    this_thread.worker.send(batch)
+def ask_worker(texts):
+    this_thread.worker.send(texts)
     return this_thread.worker.recv()
 
 
@@ -147,67 +229,11 @@ def work(connection):
     with contextlib.suppress(EOFError, ConnectionError):
         tokenizer = connection.recv()
         while True:
-            connection.send(encode_batch(tokenizer, connection.recv()))
+            connection.send(encode_texts(tokenizer, connection.recv()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Writing
-
-
-class ShardWriter:
-    """Writes arrays of tokens to <split>-00000.bin, <split>-00001.bin, ... of shard_tokens tokens each, the last one
-    excepted, and lists them in `record`, the entry of the split in meta["splits"]."""
-
-    def __init__(self, folder, split, shard_tokens, record):
-        self.folder, self.split, self.shard_tokens, self.record = folder, split, shard_tokens, record
-        self.file = None
-
-    def write(self, tokens):
-        self.record["tokens"] += len(tokens)
-        while len(tokens):
-            if self.file is None:
-                self.path = self.folder / f"{self.split}-{len(self.record['shards']):05d}.bin"
-                self.file, self.tokens, self.sha256 = open(self.path, "wb"), 0, hashlib.sha256()
-            room = self.shard_tokens - self.tokens
-            part, tokens = tokens[:room], tokens[room:]
-            self.file.write(part)
-            self.sha256.update(part)
-            self.tokens += len(part)
-            if self.tokens == self.shard_tokens:
-                self.close()
-
-    def close(self):
-        if self.file is not None:
-            self.file.close()
-            sync(self.path)
-            shard = {"file": self.path.name, "tokens": self.tokens, "sha256": self.sha256.hexdigest()}
-            self.record["shards"].append(shard)
-            self.file = None
-
-
-def sync(path):
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
-def fingerprint(meta, rank_bytes):
-    """One checksum of all that a training run reads: the tokenizer and the shards."""
-    shards = [shard["sha256"] for split in ("train", "val") for shard in meta["splits"][split]["shards"]]
-    parts = [meta["tokenizer"], hashlib.sha256(rank_bytes).hexdigest(), shards]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def remove_leftovers(out):
-    """Remove what preparations of `out` that were killed have left beside it."""
-    for folder in out.parent.glob(f"{glob.escape(out.name)}.partial-[0-9]*"):
-        try:
-            os.kill(int(re.search(r"\.partial-(\d+)", folder.name)[1]), 0)  # signal 0 only asks for the process
-        except ProcessLookupError:
-            shutil.rmtree(folder)
-        except PermissionError:  # it runs, for another user
-            pass
+# All of it
 
 
 def problems(settings):
@@ -217,7 +243,9 @@ def problems(settings):
         yield f"{folder} exists: choose another --out, or replace it with --overwrite=True"
     elif folder.exists() and not (folder / "meta.json").is_file():
         yield f"{folder} exists and is not a prepared folder (it has no meta.json), so it is not replaced"
-    for load, *names in (find_files, "source"), (find_files, "val_source"), (Tokenizer.load, "tokenizer", "mask_token"):
+    loads = [(find_files, "source"), (find_files, "val_source"), (Tokenizer.load, "tokenizer", "mask_token"),
+             (parse_where, "where")]  # fmt: skip
+    for load, *names in loads:
         try:
             if settings[names[0]] or names[0] != "val_source":
                 load(*(settings[name] for name in names))
@@ -227,120 +255,80 @@ def problems(settings):
         yield f"val_fraction must be above 0 and below 0.5, got {settings['val_fraction']}"
     if settings["shard_tokens"] < 1:
         yield f"shard_tokens must be at least 1, got {settings['shard_tokens']}"
-    if settings["workers"] < 0:
-        yield f"workers must be 0 (one per core) or more, got {settings['workers']}"
+    for name, zero in ("workers", "one per core"), ("max_tokens", "no limit"):
+        if settings[name] < 0:
+            yield f"{name} must be 0 ({zero}) or more, got {settings[name]}"
 
 
 def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01, shard_tokens=1_000_000_000, workers=0,
-            text_field="text", overwrite=False, mask_token="", progress=True):
+            text_field="text", where="", deduplicate=False, max_tokens=0, overwrite=False, mask_token="",
+            progress=True):
     """Encode `source` into the folder `out` and return its meta; the arguments are the settings at the top.
 
     Above POOL_BYTES, or with workers > 1, the calling script needs the `if __name__ == "__main__":` that
     multiprocessing asks for. Raises DataError for bad input, OSError where the disk fails; `out` is then as before.
     """
-    if wrong := list(problems(locals())):
+    settings, out = locals(), Path(out).absolute()
+    put_back(out)
+    if wrong := list(problems(settings)):
         raise DataError("\n".join(wrong))
-    started, tokenizer, out = time.perf_counter(), Tokenizer.load(tokenizer, mask_token), Path(out).absolute()
-    sources = [(source, "train"), (val_source, "val")] if val_source else [(source, None)]
-    found = [find_files(name) for name, _ in sources]
-    if ignored := [file for _, files in found for file in files]:
+    tokenizer, where = Tokenizer.load(tokenizer, mask_token), parse_where(where)
+    files, ignored = [], []  # files: (file, size, split)
+    # Validation first: what is in it is a duplicate in training, not the other way round, and max_tokens ends it all.
+    for name, split in [(val_source, "val"), (source, "train")] if val_source else [(source, None)]:
+        found, others = find_files(name)
+        files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
+        ignored += others
+    if ignored:
         print(f"{len(ignored)} files are ignored, such as {ignored[0]}; read are {READABLE}")
-    size = sum(file.stat().st_size for files, _ in found for file in files)
+    size = sum(size for _, size, _ in files)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = workers or (1 if size < POOL_BYTES else cores)
+    hub = any(str(file).startswith("hf:") for file, _, _ in files)
+    workers = workers or (cores if size > POOL_BYTES or hub else 1)
     meta = {
         "format": 1,
         "tokenizer": tokenizer.state(),
         "dtype": token_dtype(tokenizer).name,
         "splits": {split: {"documents": 0, "tokens": 0, "bytes": 0, "shards": []} for split in ("train", "val")},
-        "skipped_empty": 0,
+        **{f"skipped_{why}": 0 for why in DROPPED},
         "source": str(source),
         "python": platform.python_version(),
     }
-    splits = meta["splits"]
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    replaced = out.with_name(f"{partial.name}-replaced")
-    remove_leftovers(out)
-    shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had the same id
-    try:
-        partial.mkdir(parents=True)
-        writers = {split: ShardWriter(partial, split, shard_tokens, splits[split]) for split in splits}
-        with tqdm(total=size or None, unit="B", unit_scale=True, disable=None if progress and size else True) as bar:
-            documents = ((split, text) for name, split in sources for text in read_documents(name, text_field, bar))
-            with contextlib.closing(encode(batches(documents, meta, val_fraction), tokenizer, workers)) as encoded:
-                for arrays in encoded:
-                    for split, array in arrays.items():
-                        writers[split].write(array)
-                    tokens = splits["train"]["tokens"] + splits["val"]["tokens"]
-                    speed = tokens / (time.perf_counter() - started)
-                    bar.set_postfix_str(f"{speed / 1e6:.2f}M tokens/s", refresh=False)
-        for split in splits:
-            writers[split].close()
-            if not splits[split]["documents"]:
-                count = splits["train"]["documents"] + splits["val"]["documents"]
-                raise DataError(
-                    f"no document is left for the {split} split: {count} found, two blank lines apart in text; "
-                    f"give another val_source, or a larger val_fraction than {val_fraction}"
-                )
-        meta["fingerprint"] = fingerprint(meta, tokenizer.rank_bytes())
-        (partial / "tokenizer.tiktoken").write_bytes(tokenizer.rank_bytes())
-        (partial / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-        for path in (partial / "tokenizer.tiktoken", partial / "meta.json", partial):
-            sync(path)
-        if out.exists():
-            out.rename(replaced)
-        partial.rename(out)
-        sync(out.parent)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(f"the disk is full: {out} was not written, what there was of it is removed") from error
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if replaced.exists() and not out.exists():  # stopped between the two renames
-            replaced.rename(out)
-        shutil.rmtree(replaced, ignore_errors=True)
+    # What decides the result: an unfinished folder is gone on with only if all of it is the same.
+    names = "source", "val_fraction", "shard_tokens", "text_field", "where", "deduplicate", "max_tokens"
+    plan = {name: str(settings[name]) for name in names} | {"tokenizer": fingerprint(meta, tokenizer.rank_bytes())}
+    inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
+    with partial_folder(out) as partial, Output(out, partial, plan, inputs, shard_tokens, meta, overwrite) as output:
+        splits = output.meta["splits"]
+        count = before = splits["train"]["tokens"] + splits["val"]["tokens"]
+        if output.finished:
+            print(f"{partial}: going on after {output.finished} of {len(files)} input files")
+        if progress and size > ESTIMATE_BYTES:
+            size = print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out)
+        seen = HashSet(output.hashes()) if deduplicate else None
+        source_batches = batches(files, output.finished, seen, val_fraction, text_field, where)
+        started, done = time.perf_counter(), sum(size for _, size, _ in files[: output.finished])
+        disable = None if progress else True
+        with (
+            tqdm(total=size or None, initial=done, unit="B", unit_scale=True, disable=disable) as bar,
+            contextlib.closing(encode(source_batches, tokenizer, workers)) as encoded,
+        ):
+            for batch, tokens, lengths in encoded:
+                output.write(batch, tokens, lengths, max_tokens)
+                count = splits["train"]["tokens"] + splits["val"]["tokens"]
+                speed = (count - before) / (time.perf_counter() - started) / 1e6
+                bar.set_postfix_str(f"{count / 1e6:.1f}M tokens, {speed:.2f}M tokens/s", refresh=False)
+                bar.update(batch.read - bar.n)
+                if output.full:
+                    break
+        output.finish(tokenizer.rank_bytes())
     if progress:
-        count, size = (splits["train"][key] + splits["val"][key] for key in ("documents", "bytes"))
-        print(f"{out.name}: {count:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token, "
-              f"{tokens / speed:.1f} s, {speed / 1e6:.2f}M tokens/s")
-    return meta
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading what was written
-
-
-def load_meta(folder):
-    """Return the meta.json of a prepared folder after a look at the sizes of its shards (for their content, see
-    verify_folder). Raises DataError if the folder is missing, is something else, or has lost a part."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; prepare it: python data/prepare.py --source=... --out={folder}")
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        raise DataError(f"{folder} is not a folder that data/prepare.py has written: no readable meta.json") from None
-    if meta.get("format") != 1:
-        raise DataError(f"{folder} has format {meta.get('format')}, known is 1: prepare it again with --overwrite=True")
-    for record in meta["splits"].values():
-        for shard in record["shards"]:
-            path, size = folder / shard["file"], shard["tokens"] * np.dtype(meta["dtype"]).itemsize
-            if not path.is_file() or path.stat().st_size != size:
-                raise DataError(f"{path} is missing or not {size} bytes long: prepare it again with --overwrite=True")
-    return meta
-
-
-def verify_folder(folder):
-    """Raise DataError unless all checksums of a prepared folder are right."""
-    meta = load_meta(folder)
-    for record in meta["splits"].values():
-        for shard in record["shards"]:
-            content = np.memmap(Path(folder, shard["file"]), mode="r")
-            if hashlib.sha256(content).hexdigest() != shard["sha256"]:
-                raise DataError(f"{Path(folder, shard['file'])} has changed since it was written: prepare it again")
-    if fingerprint(meta, Path(folder, "tokenizer.tiktoken").read_bytes()) != meta["fingerprint"]:
-        raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: prepare it again")
+        seconds = time.perf_counter() - started
+        documents, size = (splits["train"][key] + splits["val"][key] for key in ("documents", "bytes"))
+        skipped = "".join(f", {output.meta[f'skipped_{why}']:,} {why}" for why in DROPPED)
+        print(f"{out.name}: {documents:,} documents, {count:,} tokens, {size / count:.2f} bytes per token, "
+              f"{seconds:.1f} s, {(count - before) / seconds / 1e6:.2f}M tokens/s; left out{skipped[1:]}")
+    return output.meta
 
 
 def check(settings):
@@ -361,7 +349,7 @@ def main():
         else:
             prepare(**settings)
     except KeyboardInterrupt:
-        sys.exit("interrupted: nothing was written")
+        sys.exit("interrupted")
     except (DataError, OSError) as error:
         sys.exit(f"error: {error}")
 

@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from data import embedded, prepare as module
+from data import embedded, shards
+from data import prepare as module
 from data.prepare import load_meta, prepare, verify_folder
 from data.sources import read_documents
 from data.tokenizer import DataError, Tokenizer
@@ -179,7 +180,7 @@ def test_few_batches_are_in_memory(tokenizer):
     def source():
         nonlocal read
         for read in range(1, 101):
-            yield {"train": ["a text"], "val": []}
+            yield module.Batch(0, texts=["a text"])
 
     for workers, most in (1, 1), (2, 5):
         for done, _ in enumerate(itertools.islice(module.encode(source(), tokenizer, workers), 20)):
@@ -204,7 +205,7 @@ def start(source, out, *settings):
     """Run the script in the background; returns once it has begun to write."""
     command = [sys.executable, ROOT / "data" / "prepare.py", f"--source={source}", f"--out={out}", *settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: list(out.parent.glob(f"{out.name}.partial-{process.pid}")))
+    wait_for(lambda: list(out.parent.glob(f"{out.name}.partial/*/*.bin")))
     return process
 
 
@@ -241,12 +242,12 @@ def test_kill_leaves_nothing_that_looks_finished(sources, slow_source, tmp_path)
     workers = children()
     process.kill()
     process.wait()
-    assert not out.exists() and len(list(tmp_path.glob("out.partial-*"))) == 1
+    assert not out.exists() and len(list(tmp_path.glob("out.partial*"))) == 1
     with pytest.raises(DataError, match="no such folder; prepare it: python data/prepare.py"):
         load_meta(out)
     prepare(**sources, out=out)
     assert texts(out, "train") == DOCUMENTS
-    assert not list(tmp_path.glob("out.partial-*"))
+    assert not list(tmp_path.glob("out.partial*"))
     wait_for(lambda: not any(map(is_running, workers)))  # no orphans
 
 
@@ -277,7 +278,7 @@ def test_full_disk(sources, tmp_path, monkeypatch):
     def write(self, tokens):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.ShardWriter, "write", write)
+    monkeypatch.setattr(shards.ShardWriter, "write", write)
     with pytest.raises(DataError, match="the disk is full: .*out was not written"):
         prepare(**sources, out=tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["train.txt", "val.txt"]
@@ -331,18 +332,19 @@ def test_damage_is_found(sources, tmp_path):
     ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "a.txt, line 5: byte 0xff is not UTF-8"),
     ("a.txt", "utf-16".encode("utf-16"), "a.txt, line 1: byte 0xff is not UTF-8"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON: Expecting value at column 10"),
-    ("a.jsonl", b'{"id": 1, "content": "x"}', r"line 1: no string in the field 'text' .* id \(int\), content \(str\)"),
-    ("a.jsonl", b'{"text": null}', r"line 1: no string in the field 'text' .* text \(NoneType\)"),
+    ("a.jsonl", b'{"id": 1, "content": "x"}', r"line 1: no field 'text' .text_field., only id .int., content .str."),
+    ("a.jsonl", b'{"text": 12}', r"line 1: no string in the field 'text' \(text_field\) but 12"),
+    ("a.jsonl", b'{"text": null}', "no document is left for the train split: 0 found .1 skipped_empty"),
     ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
     ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
-    ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:-9], "a.jsonl.gz: damaged gzip file"),
-    ("a.txt.gz", b"not gzip", "a.txt.gz: damaged gzip file"),
-    ("a.txt", b"x" * 2000, "a.txt, line 1: a document of more than"),
-    ("a.txt", b"xxxxxxxx\n" * 200, "a.txt, line 1: a document of more than"),
-    ("a.jsonl", b'{"text": "' + b"x" * 2000, "a.jsonl, line 1: a document of more than"),
+    ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:-9], "a.jsonl.gz, damaged: "),
+    ("a.txt.gz", b"not gzip", "a.txt.gz, damaged: Not a gzipped"),
+    ("a.txt", b"x" * 2000, "no document is left for the train split: 0 found .*1 skipped_too_long"),
+    ("a.txt", b"xxxxxxxx\n" * 200, "no document is left for the train split: 0 found .*1 skipped_too_long"),
+    ("a.jsonl", b'{"text": "' + b"x" * 2000, "no document is left for the train split: 0 found .*1 skipped_too_long"),
     ("a.txt", b"just one document", "no document is left for the .* split: 1 found"),
     ("a.txt", b" \n", "no document is left for the train split: 0 found"),
-    ("a.parquet", b"PAR1", "a.parquet: .parquet files are not read, only .txt, .md, .jsonl, each also .gz"),
+    ("a.csv", b"x", "a.csv: .csv files are not read, only .txt, .md and .jsonl, each also .gz or .zst, and .parquet"),
     ("in/a.csv", b"x", "in: none of the 1 files in this folder is read; read are .txt"),
 ])
 def test_bad_sources(tmp_path, monkeypatch, name, content, message):
@@ -358,13 +360,15 @@ def test_bad_sources(tmp_path, monkeypatch, name, content, message):
 
 def test_all_bad_settings_are_told_at_once(tmp_path):
     settings = ["--source=nowhere", "--val_source=neither", "--tokenizer=gtp2", "--val_fraction=0.5",
-                "--shard_tokens=0", "--workers=-1", f"--out={tmp_path}"]
+                "--shard_tokens=0", "--workers=-1", "--max_tokens=-1", "--where=score", f"--out={tmp_path}"]
     command = [sys.executable, ROOT / "data" / "prepare.py", *settings]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2
     for message in (f"{tmp_path} exists", "no such file or folder: 'nowhere'", "no such file or folder: 'neither'",
                     "tokenizer 'gtp2': no such rank file", "val_fraction must be above 0 and below 0.5, got 0.5",
-                    "shard_tokens must be at least 1, got 0", "workers must be 0 (one per core) or more, got -1"):
+                    "shard_tokens must be at least 1, got 0", "workers must be 0 (one per core) or more, got -1",
+                    "max_tokens must be 0 (no limit) or more, got -1",
+                    "where: 'score' is not a field"):
         assert message in run.stderr
     with pytest.raises(DataError, match="val_fraction must be above 0"):
         prepare("embedded", tmp_path / "out", val_fraction=0.0)

@@ -1,5 +1,6 @@
 """Promise 9: every command in the README runs, at a small size; cluster lines are parsed and their settings checked."""
 
+import json
 import random
 import re
 import shlex
@@ -28,6 +29,9 @@ def folder(tmp_path_factory, encoder):
         (folder / name).mkdir()
         documents = [" ".join(rng.choices(WORDS, k=40)) for _ in range(400)]
         (folder / name / "a.txt").write_text("\n\n\n".join(documents))
+    (folder / "fineweb-edu" / "a.txt").unlink()
+    with open(folder / "fineweb-edu" / "a.jsonl", "w") as file:
+        file.writelines(json.dumps({"text": text, "language": "en", "language_score": 0.9}) + "\n" for text in documents)
     shutil.copy(ROOT / "README.md", folder)
     for name in ("train.csv", "test.csv"):
         rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
