@@ -446,7 +446,7 @@ def test_kill_9_at_random_moments(corpus, tmp_path, seed, options):
     rng, out, kills = random.Random(seed), tmp_path / "out", 0
     assert in_child(corpus / "in", tmp_path / "expected", {**options, "workers": 1}) == 0
     while True:
-        process = child(corpus / "in", out, options, pause=0.005)
+        process = child(corpus / "in", out, options, pause=0.03)
         process.join(rng.uniform(0.1, 0.3) * (1 + kills))  # longer each time, so that it ends on a busy machine too
         if process.exitcode is not None:
             break
