@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from eval.baselines import baselines
 from eval.families import FAMILIES, at_most
 from eval.tasks import load
 from model import ModelConfig, Transformer
-from train import resolved
+from train import FREE, resolved
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
@@ -59,7 +60,7 @@ eps = 1e-5  # AdamW
 weight_decay = 0.1  # AdamW, on all parameters
 grad_clip = 1.0  # largest norm of the gradient
 seed = 1  # of the head, the order of the examples and dropout
-freeze = False  # train the head alone: a linear probe
+freeze = False  # train the head alone
 # --- model ---
 causal = False  # the attention mask; False whatever the pretraining was
 pooling = "mean"  # sc and ir: mean of the hidden states, or the last one
@@ -106,6 +107,11 @@ def check(s):
     need(not (s["test_only"] and s["random_weights"]), "test_only and random_weights: give one of them")
     need(not Path(s["out_dir"], "result.json").exists(), f"{s['out_dir']} already holds a result: give another --out_dir")
     return found
+
+
+# What test_only takes from the command line; the rest is as it was in training.
+HERE = {"init_from", "task", "test_only", "family", "train", "validation", "test", "corpus", "columns", "label", "form",
+        "tasks_dir", "eval_examples", "full_corpus", "device", "dtype"}  # fmt: skip
 
 
 # ----------------------------------------------------------------------------
@@ -219,13 +225,24 @@ def learning_rate(step, steps):
 
 
 def origin(state, path):
-    """What a result says of the checkpoint that it began with; of a model of the hub, not how it was trained."""
+    """What a result says of the checkpoint that it began with; of a model of the hub, not how it was trained.
+
+    `recipe` is a checksum of the data and of all settings that alter what is learned, but for the seed and what the
+    other facts say: checkpoints that differ in it are not one model with several pretraining seeds.
+    """
     unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="")
     s, step, real = state["settings"] or unknown, state["step"], Path(path).resolve()
-    return dict(name=f"{real.parent.name}-{step}" if state["settings"] else real.name, path=str(path), step=step,
+    rest = {name: value for name, value in s.items() if name not in FREE | {"seed", "init_from", "branch_from"}}
+    return dict(name=f"{real.parent.name}-{step}" if state["settings"] else Path(init_from).name, path=str(path), step=step,
                 max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"],
                 seed=s["seed"], init_from=s["init_from"], untrained=random_weights, model=state["config"],
+                recipe=f"{zlib.crc32(json.dumps([rest, state.get('data')], sort_keys=True).encode()):08x}",
                 parameters=sum(weights.numel() for weights in state["model"].values()))  # fmt: skip
+
+
+def gold(test):
+    """What decides which test set it is: all of it, but of a retrieval set the judgements."""
+    return test if isinstance(test, list) else {name: part.qrels for name, part in test.items()}
 
 
 def fine_tune(settings):
@@ -252,8 +269,12 @@ def fine_tune(settings):
     if saved and not test_only:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
     if test_only:
+        unknown = {example.label for example in dataset.test} - {*saved["labels"]} if dataset.family == "sc" else ()
+        if unknown:
+            raise DataError(f"test_only: {path} does not know the labels {', '.join(sorted(unknown))}, but "
+                            f"{', '.join(saved['labels'])}")  # fmt: skip
         dataset.labels = saved["labels"]
-        globals().update(saved["settings"])
+        globals().update({name: saved["settings"][name] for name in ("causal", "pooling", "dropout", "max_len", "temperature")})
     if freeze and dataset.family == "ir":
         raise DataError("freeze: retrieval has no head of its own to train")
 
@@ -265,6 +286,7 @@ def fine_tune(settings):
     model = TaskModel(encoder, dataset.family, kind.n_outputs, causal, pooling, dropout).to(where)
     if test_only:
         model.head.load_state_dict(saved["head"])
+        kind.may_be_none = saved["may_be_none"]
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
     capacity = config.seq_len if where.type == "cuda" else min(64, config.seq_len)  # see `packed`
@@ -286,8 +308,10 @@ def fine_tune(settings):
     bar = tqdm(range(steps), desc=dataset.name, mininterval=1, disable=not steps)
     for step in bar:
         epoch, i = divmod(step, per_epoch)
-        order = np.random.default_rng([seed, epoch]).permutation(n)[i * batch_size : (i + 1) * batch_size]
-        items = [item for j in order for item in kind.items(dataset.train[j], "train")]
+        if i == 0:
+            order = np.random.default_rng([seed, epoch]).permutation(n)
+        items = [item for j in order[i * batch_size : (i + 1) * batch_size]
+                 for item in kind.items(dataset.train[j], "train" if epoch == 0 else None)]  # fmt: skip
         batch = packed([item.ids for item in items], capacity)
         n_tokens += len(batch["at"])
         optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
@@ -321,21 +345,22 @@ def fine_tune(settings):
     # Score, and write all of it or nothing.
     found = {split: evaluate(getattr(dataset, split), split) for split in ("validation", "test")}
     scores = {split: {name: metrics.score(x) for name, x in instances.items()} for split, instances in found.items()}
-    beside = baselines(dataset) if baseline else {}
+    beside = baselines(dataset) if baseline and not test_only else {}
     sizes = {split: sum(len(s.qrels) for s in part.values()) if isinstance(part, dict) else len(part)
              for split, part in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))}  # fmt: skip
     done = dict(steps=steps, best_step=best[1] if patience else steps, lr=lr, seed=seed, checkpoint=origin(state, path))
     done = saved["done"] if test_only else done
-    used = settings | (saved["settings"] if test_only else {})
+    used = saved["settings"] | {name: settings[name] for name in HERE} if test_only else settings
     used = {name: value for name, value in used.items() if name not in ("out_dir", "save_model", "baseline")}
     result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
-                  counts=dataset.counts | kind.counts, examples=sizes, **done, settings=used,
+                  counts=dataset.counts | kind.counts, examples=sizes,
+                  test_set=f"{zlib.crc32(repr(gold(dataset.test)).encode()):08x}", **done, settings=used,
                   versions=checkpoint.versions(where))  # fmt: skip
     arrays = {name: x.astype(np.float32) for name, x in found["test"].items()}
     checkpoint.write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     if save_model:
-        chosen = {name: globals()[name] for name in ("causal", "pooling", "dropout", "max_len", "temperature")}
-        facts = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=chosen, done=done)
+        facts = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=settings,
+                     may_be_none=kind.may_be_none, done=done)  # fmt: skip
         whole = {k: v for k, v in state.items() if k != "optimizer"} | {"model": encoder.state_dict(), "fine_tuned": facts}
         checkpoint.save(out / "model.pt", whole)
     checkpoint.write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))

@@ -20,7 +20,7 @@ from data.tokenizer import DataError
 COLUMNS = {"field": "field's metric", "paper": "paper's metric"}
 FAMILIES = {"sc": "Sequence classification", "tc": "Token classification", "qa": "Question answering",
             "ir": "Retrieval"}  # fmt: skip
-FACTS = ("parameters", "model", "max_steps", "step", "clm_steps", "mask_ratio", "init_from", "untrained")
+FACTS = ("parameters", "model", "max_steps", "step", "clm_steps", "mask_ratio", "init_from", "untrained", "recipe")
 OWN = {"task", "lr", "seed", "init_from", "out_dir"}  # settings that differ between the runs of a task by design
 
 
@@ -39,7 +39,7 @@ class Run:
     scores: dict  # {("field", "validation"): per cent, ...}
     test: dict  # {metric: per cent}
     baselines: dict  # {(name, "field"): per cent on test, ...}
-    n_test: object  # test instances
+    n_test: tuple  # how many test instances, and their checksum
     settings: str  # and versions, as JSON, without those that differ by design
     arm: int = -1
 
@@ -122,7 +122,7 @@ class Study:
                                 "folders.")  # fmt: skip
             like = first.setdefault(run.task, run)
             if (run.n_test, run.main) != (like.n_test, like.main):
-                sets = "".join(f"\n  {r.folder}: {r.n_test} examples, {r.main}" for r in (like, run))
+                sets = "".join(f"\n  {r.folder}: {r.n_test[0]} examples, checksum {r.n_test[1]}, {r.main}" for r in (like, run))
                 raise DataError(f"{run.task}: two test sets, which cannot be compared:{sets}")
             self.lrs[run.task].add(run.lr)
             self.seeds[run.task].add(run.seed)
@@ -175,6 +175,8 @@ def read_run(folder, r):
     main, metrics, c = r["main"], r["metrics"], r["checkpoint"]
     scores, baselines = {}, {}
     for column in COLUMNS:
+        if not main[column]:  # retrieval among judged documents only has no field's metric
+            continue
         # Of several retrieval sets, those without a validation part have no say in the choice of a learning rate.
         validated = [metrics["validation"][name] for name in main[column] if name in metrics["validation"]]
         scores[column, "validation"] = mean(validated)
@@ -188,7 +190,7 @@ def read_run(folder, r):
     checkpoint = {k: c[k] for k in (*FACTS, "seed", "name")}
     return Run(folder, r["task"], r["family"], float(r["lr"]), int(r["seed"]), c["seed"],
                sys.intern(json.dumps(checkpoint, sort_keys=True)), main, scores, metrics["test"], baselines,
-               r["examples"]["test"], sys.intern(json.dumps(settings, sort_keys=True)))  # fmt: skip
+               (r["examples"]["test"], r["test_set"]), sys.intern(json.dumps(settings, sort_keys=True)))  # fmt: skip
 
 
 def mean(values):

@@ -124,6 +124,8 @@ class QuestionAnswering(Family):
             self.count(split, "contexts longer than a window")
         if split == "train":
             starts = [next((s for s in starts if inside[s : s + room].sum() == inside.sum()), 0)]
+            if inside[starts[0] : starts[0] + room].sum() < inside.sum():
+                self.count(split, "answers longer than half a window, not whole in any")
         nothing = np.full(len(prefix), -1)
         return [Item(prefix + context[s : s + room] + [self.tokenizer.eos_id],
                      np.concatenate([nothing, inside[s : s + room], [-1]]), (len(prefix), s)) for s in starts]  # fmt: skip
@@ -172,11 +174,10 @@ class QuestionAnswering(Family):
 class InformationRetrieval(Family):
     """Queries and documents as unit vectors; a batch's other documents are each query's negatives."""
 
-    cached = (None, None)  # a corpus and its vectors: validation and test share theirs
-
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         both = ((name, part) for sets in (dataset.validation, dataset.test) for name, part in sets.items())
+        self.embedded = {}  # {name of the set: the vectors of its corpus}, which validation and test share
         self.judged = {name: set() for name in dataset.test}
         for name, part in both:
             self.judged[name].update(d for grades in part.qrels.values() for d in grades)
@@ -199,16 +200,27 @@ class InformationRetrieval(Family):
         copy = (kind[:, None] == kind) & ~torch.eye(len(kind), dtype=torch.bool, device=scores.device)
         return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(kind), device=scores.device))
 
+    def vectors(self, predict, corpus, split, chunk=2**15):
+        """(documents, d) fp32, in the order of the corpus; what lies between is made a chunk at a time."""
+        texts, vectors = [*corpus.values()], None
+        for begin in range(0, len(texts), chunk):
+            made = np.stack(predict([self.document(text, split) for text in texts[begin : begin + chunk]]))
+            if vectors is None:
+                vectors = np.empty((len(texts), made.shape[1]), np.float32)
+            vectors[begin : begin + chunk] = made
+        return vectors
+
     def score(self, predict, sets, split):
         """{metric: instances}: the field's over the whole corpus, the paper's over what validation and test judge."""
         found = {}
         for name, (queries, corpus, qrels) in sets.items():
             asked = metrics.answerable(qrels)
             names = list(corpus)
-            if split is None or self.cached[0] is not corpus:  # None: the model is still changing
-                items = [self.document(text, split) for text in corpus.values()]
-                self.cached = corpus, np.stack(predict(items))
-            vectors = self.cached[1]
+            vectors = self.embedded.get(name) if split else None  # None: the model is still changing
+            if vectors is None:
+                vectors = self.vectors(predict, corpus, split)
+            if split:
+                self.embedded[name] = vectors
             asked_vectors = np.stack(predict([self.query(queries[q], split) for q in asked]))
             part = [i for i, d in enumerate(names) if d in self.judged[name]]
             paper = top(asked_vectors, vectors[part], asked, [names[i] for i in part])
@@ -221,10 +233,10 @@ class InformationRetrieval(Family):
 
 def top(queries, documents, query_names, document_names, k=100, chunk=2**16):
     """The k nearest documents of each query by cosine: {query: {document: score}}. queries (n, d), documents (m, d)."""
-    queries, documents = (F.normalize(torch.from_numpy(x), dim=-1) for x in (queries, documents))
+    queries = F.normalize(torch.from_numpy(queries), dim=-1)
     best, where = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
     for begin in range(0, len(documents), chunk):
-        scores = queries @ documents[begin : begin + chunk].T  # (n, chunk)
+        scores = queries @ F.normalize(torch.from_numpy(documents[begin : begin + chunk]), dim=-1).T  # (n, chunk)
         at = torch.arange(begin, begin + scores.shape[1]).expand_as(scores)
         best, where = torch.cat((best, scores), 1), torch.cat((where, at), 1)
         best, order = best.topk(min(k, best.shape[1]), dim=1)

@@ -40,7 +40,7 @@ def lines(path):
         try:
             bar = tqdm(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
             for number, line in enumerate(bar, 1):
-                yield number, decode([line], number)
+                yield number, decode(line.removesuffix(b"\n"), number)
         except DataError as error:
             raise DataError(f"{path}, {error}") from None
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:

@@ -60,7 +60,7 @@ class Score:
 def task_score(study, a, task, column):
     """The Score of arm number a at the learning rate that validation chooses; None where it has no run."""
     rates, arm = study.grid.get((a, task)), study.arms[a]
-    if not rates:
+    if not rates or not all((column, "test") in run.scores for runs in rates.values() for run in runs.values()):
         return None
     most = max(map(len, rates.values()))
     validation = {lr: np.mean([run.scores[column, "validation"] for run in runs.values()])
@@ -252,7 +252,7 @@ def stability_table(study, scores):
     rows = []
     for task, (a, arm) in itertools.product(study.tasks, enumerate(study.arms)):
         rates, jobs = study.grid.get((a, task), {}), len(study.lrs[task]) * len(study.seeds[task]) * len(arm.seeds)
-        tests = {lr: [run.scores["field", "test"] for run in runs.values()] for lr, runs in rates.items()}
+        tests = {lr: [run.scores.get(("field", "test"), math.nan) for run in runs.values()] for lr, runs in rates.items()}
         chosen, deviation, spread, collapsed = scores[a, task], "-", "-", "-"
         if chosen:
             by_pretraining = defaultdict(list)
@@ -260,7 +260,7 @@ def stability_table(study, scores):
                 by_pretraining[pretraining].append(run.scores["field", "test"])
             variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
             deviation = f"{math.sqrt(np.mean(variances)):.2f}" if variances else "-"
-        if len(tests) > 1:
+        if chosen and len(tests) > 1:
             spread = f"{np.ptp([np.mean(values) for values in tests.values()]):.1f}"
         if chosen and (floor := study.baselines[task].get(("majority", "field"))) is not None:
             collapsed = str(sum(value < floor + 1e-6 for values in tests.values() for value in values))
@@ -347,7 +347,7 @@ def write_csv(path, header, rows):
 def write_results(study, path):
     columns = list(itertools.product(COLUMNS, ("validation", "test")))
     rows = [[run.folder, "done", study.arms[run.arm].label, run.pretraining, run.task, run.family, run.lr, run.seed,
-             *(run.scores[key] for key in columns), ""] for run in study.runs]  # fmt: skip
+             *(run.scores.get(key) for key in columns), ""] for run in study.runs]  # fmt: skip
     rows += [[job, "failed", *[""] * (6 + len(columns)), error] for job, error in study.failed.items()]
     write_csv(path, ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed",
                      *("_".join(key) for key in columns), "error"], rows)  # fmt: skip

@@ -9,12 +9,15 @@ has its result is never repeated, so the same command goes on after any interrup
 the output of a failed job stays beside it as error.txt. Two sweeps on one grid do not disturb each other.
 """
 
+import contextlib
 import fcntl
 import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import random
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -81,18 +84,27 @@ def label(path):
 
 
 def grid(s):
-    """Every job, seed by seed, so that what is done first is a whole table of one seed."""
-    labels, given = {path: label(path) for path in s["checkpoints"]}, shlex.split(s["finetune"])
-    for seed, lr, task, path in itertools.product(s["seeds"], s["lrs"], s["tasks"], s["checkpoints"]):
-        folder = Path(s["out_dir"], labels[path], task, f"lr-{lr:g}_seed-{seed}")
-        first = (seed, lr, path) == (s["seeds"][0], s["lrs"][0], s["checkpoints"][0])
-        words = [f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}", f"--out_dir={folder}",
-                 f"--baseline={first}"]  # the baselines of a task once  # fmt: skip
-        yield Job(folder, [*given, *words])
+    """Every job, seed by seed, so that what is done first is a whole table of one seed; shuffled within a seed, so that
+    equal parts of the grid take about equally long."""
+    given, exact = shlex.split(s["finetune"]), {}  # exact: the file, should pretraining go on meanwhile
+    for path in s["checkpoints"]:
+        steps = checkpoint.steps(path)
+        exact[path] = label(path), checkpoint.path_of(path, steps[-1]) if steps else path
+    for seed in s["seeds"]:
+        points = list(itertools.product(s["lrs"], s["tasks"], s["checkpoints"]))
+        random.Random(seed).shuffle(points)
+        for lr, task, path in points:
+            name, file = exact[path]
+            folder = Path(s["out_dir"], name, task, f"lr-{lr:g}_seed-{seed}")
+            first = (seed, lr, path) == (s["seeds"][0], s["lrs"][0], s["checkpoints"][0])
+            words = [f"--task={task}", f"--init_from={file}", f"--lr={lr}", f"--seed={seed}", f"--out_dir={folder}",
+                     f"--baseline={first}"]  # the baselines of a task once  # fmt: skip
+            yield Job(folder, [*given, *words])
 
 
 def run(job, environment):
     """In a process of its own: the job, its output in the job's folder until it has succeeded."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(environment)
     os.setpgrp()  # Ctrl-C is for the sweep, which ends its jobs itself
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +115,7 @@ def run(job, environment):
         sys.exit(BUSY)
     if (job.folder / "result.json").exists():
         return
-    output = job.folder / "error.txt"
+    output = job.folder / "output.txt"
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -112,11 +124,15 @@ def run(job, environment):
 
     finetune.main()
     output.unlink()
+    (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
 
 
-def last_line(job, exit_code):
-    """What a failed job said last."""
-    lines = (job.folder / "error.txt").read_text(errors="replace").split("\n") if (job.folder / "error.txt").exists() else []
+def failed(job, exit_code):
+    """Keeps what a failed job printed as error.txt, and returns the last line of it."""
+    output, error = job.folder / "output.txt", job.folder / "error.txt"
+    with contextlib.suppress(FileNotFoundError):  # it failed before its first word
+        os.replace(output, error)
+    lines = error.read_text(errors="replace").split("\n") if error.exists() else []
     return next((line for line in reversed(lines) if line.strip()), f"nothing said, exit code {exit_code}")
 
 
@@ -136,7 +152,8 @@ def main():
     else:
         slots = [{}] * (s["jobs"] or cores)
         os.environ["OMP_NUM_THREADS"] = str(max(1, cores // len(slots)))
-    running, failed, busy = {}, [], 0  # running: {process: (job, slot)}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs end too
+    running, losses, busy = {}, [], 0  # running: {process: (job, slot)}
     bar = tqdm(total=len(mine), initial=len(mine) - len(todo), unit="job", smoothing=0.05)
     try:
         while todo or running:
@@ -152,16 +169,16 @@ def main():
                 bar.update()
                 busy += process.exitcode == BUSY
                 if process.exitcode not in (0, BUSY):
-                    failed.append(job)
-                    bar.write(f"failed: {job.folder}/error.txt: {last_line(job, process.exitcode)}")
+                    losses.append(job)
+                    bar.write(f"failed: {job.folder}/error.txt: {failed(job, process.exitcode)}")
     finally:
         for process in running:
             process.terminate()
         bar.close()
     if busy:
         print(f"{busy} jobs were being run by another sweep")
-    if failed:
-        sys.exit(f"{len(failed)} of {len(mine)} jobs failed; the same command tries them again")
+    if losses:
+        sys.exit(f"{len(losses)} of {len(mine)} jobs failed; the same command tries them again")
 
 
 if __name__ == "__main__":

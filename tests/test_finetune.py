@@ -383,6 +383,27 @@ def test_a_result_is_never_overwritten_and_a_fine_tuned_model_not_fine_tuned_aga
     assert code == 1 and "fine-tuned already" in text
 
 
+def test_labels_that_a_saved_model_does_not_know_are_refused(run, encoder, data, tmp_path):
+    assert run([*words(data, "sc"), "--max_steps=1", "--save_model=True", f"--init_from={encoder}", f"--out_dir={tmp_path}/a"],
+               "finetune.py")[0] == 0  # fmt: skip
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).write_text((data / name).read_text().replace("True", "yes").replace("False", "no"))
+    code, text = run([*words(tmp_path, "sc"), f"--init_from={tmp_path}/a/model.pt", "--test_only=True",
+                      f"--out_dir={tmp_path}/b"], "finetune.py")  # fmt: skip
+    assert code == 1 and "does not know the labels no, yes, but False, True" in text and not (tmp_path / "b").exists()
+
+
+def test_the_recipe_of_a_checkpoint_is_all_that_was_learned_from_but_the_seed(encoder):
+    state = dict(checkpoint.load(encoder))
+
+    def recipe(data="f00d", **changed):
+        return finetune.origin(state | {"settings": state["settings"] | changed, "data": data}, encoder)["recipe"]
+
+    same = [recipe(), recipe(seed=5), recipe(out_dir="x"), recipe(device="cpu"), recipe(branch_from="out/seed-5/ckpt-200.pt")]
+    other = [recipe(data="beef"), recipe(lr=1e-3), recipe(window_split="document"), recipe(decay_steps=100)]
+    assert len(set(same)) == 1 and len({same[0], *other}) == 5
+
+
 def test_a_vocabulary_larger_than_the_model_is_refused(run, encoder, data, tmp_path):
     state = dict(checkpoint.load(encoder))
     state["config"] = state["config"] | {"vocab_size": 1000}

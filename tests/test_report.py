@@ -37,12 +37,12 @@ def make_result(root, name="mlm", task="sst2", family="sc", lr=1e-4, seed=1, tes
         scores["validation"][paper_metric] = validation if paper is None else paper[1]
     scores["test"] = {metric: float(stats.ratio_score(array.sum(0))) for metric, array in arrays.items()}
     checkpoint = {"name": name, "path": f"out/{name}/ckpt-2000.pt", "step": 2000, "max_steps": 2000, "clm_steps": 0,
-                  "mask_ratio": 0.4, "seed": pretraining, "init_from": "", "untrained": False, "parameters": 1_740_000,
+                  "mask_ratio": 0.4, "seed": pretraining, "init_from": "", "untrained": False, "recipe": "0" * 8, "parameters": 1_740_000,
                   "model": {"n_layer": 4}, **facts}  # fmt: skip
     result = {"task": task, "family": family, "metrics": scores,
               "main": {"field": [field_metric], "paper": [paper_metric]},
               "baselines": {"majority": {field_metric: 40.0}}, "counts": {}, "steps": 1000, "lr": lr, "seed": seed,
-              "examples": {"train": 1000, "validation": 50, "test": n}, "checkpoint": checkpoint,
+              "examples": {"train": 1000, "validation": 50, "test": n}, "test_set": "0" * 8, "checkpoint": checkpoint,
               "settings": {"task": task, "lr": lr, "seed": seed, "batch": 32, **dict(settings)},
               "versions": {"torch": "2.13"}}  # fmt: skip
     folder = Path(root, name, task, f"lr-{lr:g}_seed-{seed}")
@@ -103,6 +103,26 @@ def test_baselines_are_shown_whichever_run_scored_them(tmp_path):
             result = json.loads((folder / "result.json").read_text())
             (folder / "result.json").write_text(json.dumps(result | {"baselines": {}}))
     assert "| *majority*     | 40.0" in report.report(tmp_path)
+
+
+def test_retrieval_among_judged_documents_only_has_no_fields_metric(tmp_path):
+    for name in ("mlm", "clm"):
+        for seed in (1, 2):
+            folder = make_result(tmp_path, name, "nq", "ir", seed=seed, clm_steps=2000 * (name == "clm"))
+            result = json.loads((folder / "result.json").read_text())
+            result["main"]["field"] = []
+            (folder / "result.json").write_text(json.dumps(result))
+            make_result(tmp_path, name, seed=seed, clm_steps=2000 * (name == "clm"))
+    report.report(tmp_path)
+    assert {scores(tmp_path, "field")[model, "nq"] for model in ("MLM only", "CLM only")} == {"-"}
+    assert scores(tmp_path, "paper")["MLM only", "nq"].startswith("50.0")
+    assert scores(tmp_path, "field")["MLM only", "sst2"].startswith("50.0")
+
+
+def test_what_was_trained_on_other_data_is_another_model(tmp_path):
+    make_result(tmp_path, "web", pretraining=1, recipe="00000001")
+    make_result(tmp_path, "books", pretraining=2, recipe="00000002")
+    assert [(arm.label, arm.seeds) for arm in Study(tmp_path).arms] == [("books", [2]), ("web", [1])]
 
 
 def test_each_column_chooses_its_learning_rate_by_its_own_metric(tmp_path):

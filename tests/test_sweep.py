@@ -66,11 +66,12 @@ def test_a_sweep_killed_in_the_middle_and_resumed_gives_the_same_report(words, t
         process.send_signal(kill)
         process.wait()
     done = results(tmp_path / "b/r")
-    assert 10 <= len(done) < 32
+    assert 10 <= len(done) < 32 and not list(tmp_path.rglob("error.txt"))  # a job that was ended has not failed
     stamps = {job: (tmp_path / "b/r" / job / "result.json").stat().st_mtime_ns for job in done}
     rest = subprocess.run(command(*words, f"--out_dir={tmp_path}/b/r"), capture_output=True, text=True)
     assert rest.returncode == 0, rest.stderr
     assert results(tmp_path / "b/r") == results(tmp_path / "a/r")
+    assert not list(tmp_path.rglob("output.txt"))
     for job, stamp in stamps.items():
         assert (tmp_path / "b/r" / job / "result.json").stat().st_mtime_ns == stamp  # what was done was not repeated
     assert not list(tmp_path.rglob("error.txt"))
@@ -122,6 +123,8 @@ def test_parts_are_the_grid_and_its_baselines_are_computed_once(words):
     with_baselines = [job for job in jobs if "--baseline=True" in job.words]
     assert sorted(job.folder.parent.name for job in with_baselines) == ["scifact", "squad", "sst2", "wnut17"]
     assert {job.words[-3] for job in jobs[:16]} == {"--seed=1"}  # a whole table of one seed comes first
+    for part in range(4):  # and no part has all of a slow task
+        assert len({job.folder.parent.name for job in jobs[part::4]}) >= 3
 
 
 def test_fifteen_thousand_jobs_are_planned_in_seconds(tmp_path):
