@@ -10,6 +10,7 @@ import csv
 import glob
 import gzip
 import json
+import operator
 import re
 import zlib
 from itertools import chain
@@ -254,7 +255,7 @@ def flat_questions(path):
     """The same of a table with a question a row: id (or the row's number), question, context and answers."""
     for number, row in rows(path, ("question", "context", "answers")):
         try:
-            answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
+            answers = list(zip(row["answers"]["text"], map(operator.index, row["answers"]["answer_start"]), strict=True))
         except (KeyError, TypeError, ValueError):
             raise DataError(f'{path}, line {number}: expected answers {{"text": [...], "answer_start": [...]}}, got '
                             f'{row["answers"]!r}') from None  # fmt: skip
@@ -303,6 +304,11 @@ def read_sentences(path, task, split, counts):
     for number, words, tags in found:
         if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
             raise DataError(f"{path}, line {number}: expected two lists of one length, got {words!r} and {tags!r}")
+        if odd := [word for word in words if not isinstance(word, str)]:
+            raise DataError(f"{path}, line {number}: expected words, got {odd[0]!r}")
+        if not words:
+            counts["sentences without a word, left out"] += 1
+            continue
         try:
             bio = to_bio(tags, task.outside)
         except DataError as error:
@@ -411,7 +417,7 @@ def read_qrels(path):
                 add(number, query, str(passage["docid"]), 1)
     else:
         for number, row in rows(path, ("query-id", "corpus-id", "score")):
-            if not row["score"].lstrip("-").isdecimal():
+            if not row["score"].removeprefix("-").isdecimal():
                 raise DataError(f"{path}, line {number}: the score {row['score']!r} is not a whole number")
             add(number, row["query-id"], row["corpus-id"], int(row["score"]))
     return qrels, queries

@@ -149,6 +149,8 @@ def compare_all(study, scores, column):
     arms, covariance, place, found = range(len(study.arms)), {}, {}, []
     for task in study.tasks if len(arms) > 1 else ():
         runs = [run for a in arms if scores[a, task] for run in scores[a, task].runs.values()]
+        if not runs:
+            continue
         place |= {run.folder: i for i, run in enumerate(runs)}
         covariance[task] = score_covariance(study, task, column, runs)
     for (title, tasks), (a, b) in itertools.product(study.targets.items(), itertools.combinations(arms, 2)):

@@ -416,6 +416,8 @@ def retrieval_splits(task, fraction, full_corpus, counts):
         counts[rule(name, f"{split}: queries left out, without a relevant document")] = len(found) - len(useful)
         for grades in useful.values():
             named.setdefault(folder, {}).update(dict.fromkeys(grades, path))
+        if not useful:
+            raise DataError(f"{path}: no query has a relevant document")
         judged[name, split] = useful
 
     # Validation, where it has no judgements of its own.

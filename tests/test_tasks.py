@@ -441,6 +441,11 @@ def test_tags_from_json_lines_and_the_counts(put):
     assert data.counts["test: labels never seen in training"] == 2
     with pytest.raises(DataError, match=r"bad.jsonl, line 1: expected two lists of one length"):
         load(family="tc", train=train, test=put("bad.jsonl", [{"tokens": ["a"], "label": []}]))
+    with pytest.raises(DataError, match=r"odd.jsonl, line 1: expected words, got 7"):
+        load(family="tc", train=train, test=put("odd.jsonl", [{"tokens": [7], "label": ["O"]}]))
+    with_empty = put("empty.jsonl", [{"tokens": [], "label": []}, {"tokens": ["a"], "label": ["O"]}])
+    found = load(family="tc", train=train, test=with_empty)
+    assert len(found.test) == 1 and found.counts["test: sentences without a word, left out"] == 1
     with pytest.raises(DataError, match=r"test.conll has no header; give the numbers"):
         load(family="tc", train=test, test=test, columns=("word",))
 
@@ -485,7 +490,10 @@ def test_an_impossible_question_has_no_answers_whatever_the_file_suggests(put):
 
 
 def test_questions_from_json_lines(put):
-    row = {"id": 7, "question": "Where?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": [3]}}
+    row = {"id": 7, "question": "Where?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": ["3"]}}
+    with pytest.raises(DataError, match=r"text.jsonl, line 1: expected answers"):
+        load(family="qa", train=put("text.jsonl", [row]), test=put("text.jsonl", [row]))
+    row["answers"]["answer_start"] = [3]
     path = put("a.jsonl", [row, {**row, "id": 8, "answers": {"text": [], "answer_start": []}}])
     data = load(family="qa", train=path, validation=path, test=path)
     assert data.test == [Question("7", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
@@ -566,6 +574,9 @@ def test_judged_documents_only(put, tmp_path):
     assert data.counts == {"test: queries left out, without a relevant document": 1, "corpus: empty documents": 1,
                            "corpus: documents left out, as they are not judged": 26}  # fmt: skip
     assert len(load(family="ir", corpus=f"{tmp_path}/b").test[""].corpus) == 30
+    put("b/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq22\td22\t0\n")
+    with pytest.raises(DataError, match=r"b/qrels/test.tsv: no query has a relevant document"):
+        load(family="ir", corpus=f"{tmp_path}/b")
 
 
 def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(put):
