@@ -3,11 +3,14 @@
     sc   majority     the class most frequent in training
          tfidf        logistic regression on TF-IDF of words
     tc   word         the tag that the word had most often in training
-    qa   overlap      the stretch of words next to what the question shares with the context
+    qa   random       as many words in a row as answers have, anywhere in the context
+         overlap      the stretch of words next to what the question shares with the context
          no_answer    always "no answer", where a test question has none
-    ir   bm25         BM25
+    ir   random       documents in a random order
+         bm25         BM25
 """
 
+import random
 import re
 from array import array
 from collections import Counter, defaultdict
@@ -115,11 +118,23 @@ def tc_baselines(dataset):
 
 
 def qa_baselines(dataset):
-    predicted = {"overlap": {x.id: overlap_answer(x.question, x.context) for x in dataset.test}}
+    length = int(np.median([len(words(text)) for x in dataset.train for text, _ in x.answers[:1]] or [1]))
+    draw = random.Random(0)
+    predicted = {"random": {x.id: random_answer(x.context, length, draw) for x in dataset.test},
+                 "overlap": {x.id: overlap_answer(x.question, x.context) for x in dataset.test}}  # fmt: skip
     if not all(x.answers for x in dataset.test):
         predicted["no_answer"] = {x.id: "" for x in dataset.test}
     return {name: {metric: metrics.score(instances) for metric, instances in metrics.squad(p, dataset.test).items()}
             for name, p in predicted.items()}  # fmt: skip
+
+
+def random_answer(context, length, draw):
+    """A run of so many words anywhere in the context, "" if it has none."""
+    found = [*WORD.finditer(context)]
+    if not found:
+        return ""
+    begin = draw.randrange(max(1, len(found) - length + 1))
+    return context[found[begin].start() : found[min(begin + length, len(found)) - 1].end()]
 
 
 def overlap_answer(question, context):
@@ -157,15 +172,23 @@ def overlap_answer(question, context):
 
 
 def ir_baselines(dataset):
-    found = {}
+    found = {"random": {}, "bm25": {}}
     for name, (queries, corpus, qrels) in dataset.test.items():
         asked = {query: queries[query] for query in qrels}
         judged = {document: corpus[document] for grades in qrels.values() for document in grades}
-        scores = {"ndcg@10_judged": metrics.ndcg_retrieved(bm25(asked, judged), qrels)}
-        if dataset.main["field"]:  # else the corpus is not the whole one
-            scores |= metrics.retrieval(bm25(asked, corpus), qrels)
-        found |= {f"{name}/{metric}" if name else metric: metrics.score(x) for metric, x in scores.items()}
-    return {"bm25": found}
+        for method, rank in (("random", random_ranking), ("bm25", bm25)):
+            scores = {"ndcg@10_judged": metrics.ndcg_retrieved(rank(asked, judged), qrels)}
+            if dataset.main["field"]:  # else the corpus is not the whole one
+                scores |= metrics.retrieval(rank(asked, corpus), qrels)
+            found[method] |= {f"{name}/{metric}" if name else metric: metrics.score(x) for metric, x in scores.items()}
+    return found
+
+
+def random_ranking(queries, corpus, best=100):
+    """{query id: {document id: score}} of documents drawn at random, in a random order."""
+    draw, ids = random.Random(0), list(corpus)
+    return {query: {document: -rank for rank, document in enumerate(draw.sample(ids, min(best, len(ids))))}
+            for query in queries}  # fmt: skip
 
 
 def bm25(queries, corpus, k1=0.9, b=0.4, best=100):

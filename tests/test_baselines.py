@@ -1,4 +1,5 @@
 """The baselines: hand-computed values, other implementations, and the embedded tasks."""
+import random
 import sys
 from math import log
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from eval import embedded
-from eval.baselines import baselines, bm25, overlap_answer, tfidf_predictions
+from eval.baselines import baselines, bm25, overlap_answer, random_answer, tfidf_predictions
 from eval.tasks import Dataset, Question, Retrieval, Sentence, Text
 
 
@@ -37,6 +38,13 @@ def test_bm25_by_hand():
     assert run["none"] == run["absent"] == {}
     other = bm25({"q": "blue"}, CORPUS, k1=2.0, b=1.0)
     assert other["q"] == pytest.approx({"a": term(2, 1, 4, 2.0, 1.0), "d": term(2, 2, 4, 2.0, 1.0)})
+
+
+def test_random_answers_are_runs_of_words_anywhere():
+    draw, context = random.Random(0), "One, two three-four five."
+    drawn = {random_answer(context, 2, draw) for _ in range(200)}
+    assert drawn == {"One, two", "two three", "three-four", "four five"}
+    assert random_answer("?!", 2, draw) == "" and random_answer("one", 2, draw) == "one"
 
 
 def test_bm25_returns_the_best():
@@ -124,9 +132,10 @@ def test_overlap_answer(question, context, answer):
 def test_answer_baselines():
     can = Question("1", "Who built an engine?", CONTEXT, [("Babbage", 80), ("Charles Babbage", 72)])
     cannot = Question("2", "Who sleeps?", CONTEXT, [])
-    assert baselines(dataset("qa", [], [can])) == {"overlap": {"exact_match": 100, "f1": 100}}
+    found = baselines(dataset("qa", [], [can]))
+    assert found["overlap"] == {"exact_match": 100, "f1": 100} and [*found] == ["random", "overlap"]
     found = baselines(dataset("qa", [], [can, cannot]))
-    assert found == {"overlap": {"exact_match": 50, "f1": 50}, "no_answer": {"exact_match": 50, "f1": 50}}
+    assert found["overlap"] == found["no_answer"] == {"exact_match": 50, "f1": 50}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -137,7 +146,7 @@ def test_embedded_tasks_are_neither_trivial_nor_hopeless():
     print(sc, tc, qa, ir)
     assert sc["majority"]["accuracy"] + 25 < sc["tfidf"]["accuracy"] < 90
     assert 10 < tc["word"]["entity_f1"] < 60
-    assert 10 < qa["overlap"]["f1"] < 50
-    assert 30 < ir["bm25"]["ndcg@10"] < 80
+    assert 0 < 1.5 * qa["random"]["f1"] < qa["overlap"]["f1"] < 50
+    assert ir["random"]["ndcg@10"] < 10 and 30 < ir["bm25"]["ndcg@10"] < 80
     task = embedded.load("embedded-sc")
     assert baselines(task) == sc and set(sc["tfidf"]) == {"accuracy", "f1"}
