@@ -232,7 +232,8 @@ def origin(state, path):
     """
     unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="")
     s, step, real = state["settings"] or unknown, state["step"], Path(path).resolve()
-    rest = {name: value for name, value in s.items() if name not in FREE | {"seed", "init_from", "branch_from"}}
+    apart = {"seed", "init_from", "branch_from", "max_steps", "switch_step", "mask_ratio"}
+    rest = {name: value for name, value in s.items() if name not in FREE | apart}
     return dict(name=f"{real.parent.name}-{step}" if state["settings"] else Path(init_from).name, path=str(path), step=step,
                 max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"],
                 seed=s["seed"], init_from=s["init_from"], untrained=random_weights, model=state["config"],
