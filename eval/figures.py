@@ -138,7 +138,7 @@ def draw_lines(path, titles, lines, levels, x_label, y_label):
     if log:
         axes.set_xscale("log")
     elif min(np.diff(everywhere)) > 0.15 * (last - first):  # room for a number at each
-        axes.set_xticks(everywhere, [f"{x:g}" for x in everywhere])
+        axes.set_xticks(everywhere, [f"{round(x, 1):g}" for x in everywhere])
     else:
         axes.locator_params(axis="x", nbins=5)
     handles = []
