@@ -7,7 +7,7 @@
     python eval/bench.py kernels    attention alone, beside PyTorch's; --quick=True for the few rows that matter most
     python eval/bench.py kernels --aot    the attention kernels compiled, without a GPU, for every architecture
 
-step and kernels take settings as --key=value and list them with --help. `sh eval/gpu_session.sh FOLDER` runs what
+step and kernels take settings as --key=value and list them with --help. `sh eval/gpu.sh FOLDER` runs what
 there is to measure on a GPU.
 """
 

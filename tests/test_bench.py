@@ -205,13 +205,13 @@ def test_usage(capsys):
         assert exit.value.code == 2 and message in capsys.readouterr().err
 
 
-def parts_of_the_session():
-    text = (ROOT / "eval/gpu_session.sh").read_text().replace("${MODEL:-210m}", "210m").replace("$out/", "")
+def parts_of_the_script():
+    text = (ROOT / "eval/gpu.sh").read_text().replace("${MODEL:-210m}", "210m").replace("$out/", "")
     return [shlex.split(line) for line in text.splitlines() if re.match(r"part \w+ \d+ python", line)]
 
 
-def test_the_gpu_session_asks_for_what_there_is():
-    parts = {name: (int(limit), command) for _, name, limit, _, *command in parts_of_the_session()}
+def test_the_gpu_script_asks_for_what_there_is():
+    parts = {name: (int(limit), command) for _, name, limit, _, *command in parts_of_the_script()}
     assert list(parts) == ["tests", "kernels", "step_clm", "step_mlm", "train"]
     assert sum(limit for limit, _ in parts.values()) <= 21 * 60  # as its comment says
     for name, (_, (script, *args)) in parts.items():
@@ -223,10 +223,10 @@ def test_the_gpu_session_asks_for_what_there_is():
 
 
 @pytest.mark.slow
-def test_the_gpu_session_runs_to_its_end(tmp_path):
+def test_the_gpu_script_runs_to_its_end(tmp_path):
     """On a CPU: the parts that fit the time; one that fails does not stop the next."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(["sh", "eval/gpu_session.sh", tmp_path / "out", "tests", "step_clm", "step_mlm"], cwd=ROOT,
+    done = subprocess.run(["sh", "eval/gpu.sh", tmp_path / "out", "tests", "step_clm", "step_mlm"], cwd=ROOT,
                           env=os.environ | {"PATH": path, "MODEL": "none"}, capture_output=True, text=True)  # fmt: skip
     exits = re.findall(r"^(\w+): exit (\d+)", done.stdout, re.M)
     assert exits == [("tests", "0"), ("step_clm", "2"), ("step_mlm", "2")], done.stdout

@@ -1,13 +1,13 @@
 #!/bin/sh
 # What to measure when a GPU is at hand and minutes are counted, the most important first:
 #
-#   sh eval/gpu_session.sh FOLDER                  # all parts
-#   sh eval/gpu_session.sh FOLDER tests kernels    # some of them
+#   sh eval/gpu.sh FOLDER                  # all parts
+#   sh eval/gpu.sh FOLDER tests kernels    # some of them
 #
 # Each part has its own time limit, at most 21 minutes together, and writes to FOLDER as it goes; one that fails
 # does not stop the next. MODEL=610m measures the steps of another preset.
 set -u
-[ $# -gt 0 ] || { echo "usage: sh eval/gpu_session.sh FOLDER [tests] [kernels] [step_clm] [...]" >&2; exit 2; }
+[ $# -gt 0 ] || { echo "usage: sh eval/gpu.sh FOLDER [tests] [kernels] [step_clm] [...]" >&2; exit 2; }
 out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
 shift
 parts=${*:-tests kernels step_clm step_mlm train}
