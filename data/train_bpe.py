@@ -66,11 +66,9 @@ def check(settings):
 
 def main():
     settings = configurator.load(__file__, sys.argv[1:], check)
-    size = sum(file.stat().st_size for file in find_files(settings["source"])[0])
+    documents = tqdm(read_documents(settings["source"], settings["text_field"]), unit=" documents", disable=None)
     try:
-        with tqdm(total=size or None, unit="B", unit_scale=True, disable=None if size else True) as bar:
-            documents = read_documents(settings["source"], settings["text_field"], bar)
-            ranks, _ = train(documents, settings["vocab_size"] - 4)
+        ranks, _ = train(documents, settings["vocab_size"] - 4)
     except DataError as error:
         sys.exit(f"error: {error}")
     tokens = sorted(ranks, key=ranks.get)
