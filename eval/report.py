@@ -116,13 +116,13 @@ def score_covariance(study, task, column, runs):
             path = Path(study.root, run.folder, "instances.npz")
             try:
                 with np.load(path) as file:
-                    array, ids = file[metric], [file[k].tolist() for k in file.files if k.split("/")[-1] == "ids"]
+                    array = file[metric]
             except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
                 raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
-            first = first or (array.shape, ids, path)
-            if (array.shape, ids) != first[:2]:
-                raise DataError(f"{task}, {metric}: two test sets, which cannot be compared:\n  {first[2]}: {first[0]}"
-                                f"\n  {path}: {array.shape}" + ", other ids" * (array.shape == first[0]))  # fmt: skip
+            first = first or (array.shape, path)
+            if array.shape != first[0]:
+                raise DataError(f"{task}, {metric}: two test sets, which cannot be compared:\n  {first[1]}: {first[0]}"
+                                f"\n  {path}: {array.shape}")  # fmt: skip
             if abs(stats.ratio_score(array.sum(0, dtype=np.float64)) - run.test[metric]) > 0.01:
                 raise DataError(f"{path}: not the {metric} of {run.test[metric]} in result.json. Make the run again")
             arrays.append(array)
