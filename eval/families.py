@@ -177,7 +177,7 @@ class InformationRetrieval(Family):
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         both = ((name, part) for sets in (dataset.validation, dataset.test) for name, part in sets.items())
-        self.embedded = {}  # {name of the set: the vectors of its corpus}, which validation and test share
+        self.embedded = {}  # {name of the set: (corpus, its vectors)}: validation and test mostly share theirs
         self.judged = {name: set() for name in dataset.test}
         for name, part in both:
             self.judged[name].update(d for grades in part.qrels.values() for d in grades)
@@ -216,11 +216,11 @@ class InformationRetrieval(Family):
         for name, (queries, corpus, qrels) in sets.items():
             asked = metrics.answerable(qrels)
             names = list(corpus)
-            vectors = self.embedded.get(name) if split else None  # None: the model is still changing
-            if vectors is None:
+            known, vectors = self.embedded.get(name, (None, None))
+            if known is not corpus:
                 vectors = self.vectors(predict, corpus, split)
-            if split:
-                self.embedded[name] = vectors
+            if split:  # else the model is still changing
+                self.embedded[name] = corpus, vectors
             asked_vectors = np.stack(predict([self.query(queries[q], split) for q in asked]))
             part = [i for i, d in enumerate(names) if d in self.judged[name]]
             paper = top(asked_vectors, vectors[part], asked, [names[i] for i in part])

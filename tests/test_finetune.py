@@ -213,9 +213,13 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     assert found["ndcg@10_judged"] == 100  # but nobody judged d4
     ir.score(predict, sets, "test")
     assert calls == [4, 2, 2]  # the corpus once for both splits
-    ir.score(predict, sets, None)
-    ir.score(predict, sets, None)
-    assert calls[3:] == [4, 2, 4, 2]  # but anew in each validation during training
+    other = {"": sets[""]._replace(corpus={"d2": "green", "d1": "red", "d3": "blue"})}
+    ir.score(predict, other, "test")
+    assert calls[3:] == [3, 2]  # another one anew
+    small = at_most(sets, 2)
+    ir.score(predict, small, None)
+    ir.score(predict, small, None)
+    assert calls[5:] == [2, 2, 2, 2]  # and each time in the validations during training
     ir.full_corpus = False
     assert [*ir.score(predict, sets, "test")] == ["ndcg@10_judged"]
     small = at_most(sets, 1)[""]
