@@ -311,6 +311,16 @@ def test_each_family_learns_and_repeats_itself(run, encoder, data, tmp_path, nam
         assert (tmp_path / "c/result.json").read_bytes() == (tmp_path / "a/result.json").read_bytes()
 
 
+@pytest.mark.parametrize("name", ["ir", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sc", "tc", "qa"))])
+def test_the_embedded_tasks_run_to_their_end(run, encoder, tmp_path, name):
+    """In retrieval the corpus of validation is not that of test."""
+    args = [f"--task=embedded-{name}", f"--init_from={encoder}", "--max_steps=2", f"--out_dir={tmp_path}/out"]
+    code, text = run([*args, "--dtype=float32", "--eval_examples=20"], "finetune.py")
+    assert code == 0, text
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert min(result["examples"].values()) > 100 and set(result["main"]["field"]) <= set(result["metrics"]["test"])
+
+
 def test_random_labels_stay_at_chance(run, encoder, data, tmp_path):
     rng = random.Random(1)
     for name in ("train.csv", "test.csv"):
