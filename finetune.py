@@ -69,7 +69,8 @@ temperature = 0.05  # ir: the cosines are divided by it
 max_len = 2028  # tokens of a text, at most; the model's seq_len if that is less
 # --- evaluation ---
 eval_interval = 100  # steps between validations
-eval_examples = 1000  # of the validation set in those; the whole of it is scored at the end
+eval_examples = 1000  # of the validation set in those
+test_examples = 0  # of validation and of test that are scored at the end, spread evenly over each; 0 = all
 patience = 0  # stop after so many validations without a new best, and return to the best; 0 = never
 baseline = True  # also score the task's trivial and lexical baselines
 full_corpus = True  # ir: search all documents; False: those that a judgement names, for the paper's metric alone
@@ -86,8 +87,8 @@ def check(s):
         if not fits:
             found.append(sentence)
 
-    lowest = dict(max_steps=1, epochs=1, batch_size=1, seed=0, eval_interval=1, eval_examples=1, patience=0,
-                  max_len=8, eps=0, weight_decay=0)  # fmt: skip
+    lowest = dict(max_steps=1, epochs=1, batch_size=1, seed=0, eval_interval=1, eval_examples=1, test_examples=0,
+                  patience=0, max_len=8, eps=0, weight_decay=0)  # fmt: skip
     for name, low in lowest.items():
         need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
     for name in ("lr", "grad_clip", "temperature"):
@@ -111,7 +112,7 @@ def check(s):
 
 # What test_only takes from the command line; the rest is as it was in training.
 HERE = {"init_from", "task", "test_only", "family", "train", "validation", "test", "corpus", "columns", "label", "form",
-        "tasks_dir", "eval_examples", "full_corpus", "device", "dtype"}  # fmt: skip
+        "tasks_dir", "eval_examples", "test_examples", "full_corpus", "device", "dtype"}  # fmt: skip
 
 
 # ----------------------------------------------------------------------------
@@ -230,13 +231,13 @@ def origin(state, path):
     `recipe` is a checksum of the data and of all settings that alter what is learned, but for the seed and what the
     other facts say: checkpoints that differ in it are not one model with several pretraining seeds.
     """
-    unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="")
+    unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0)
     s, step, real = state["settings"] or unknown, state["step"], Path(path).resolve()
-    apart = {"seed", "init_from", "branch_from", "max_steps", "switch_step", "mask_ratio"}
+    apart = {"seed", "init_from", "branch_from", "max_steps", "switch_step", "mask_ratio", "lr"}
     rest = {name: value for name, value in s.items() if name not in FREE | apart}
     return dict(name=f"{real.parent.name}-{step}" if state["settings"] else Path(init_from).name, path=str(path), step=step,
                 max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"],
-                seed=s["seed"], init_from=s["init_from"], untrained=random_weights, model=state["config"],
+                seed=s["seed"], init_from=s["init_from"], peak_lr=s["lr"], untrained=random_weights, model=state["config"],
                 recipe=f"{zlib.crc32(json.dumps([rest, state.get('data')], sort_keys=True).encode()):08x}",
                 parameters=sum(weights.numel() for weights in state["model"].values()))  # fmt: skip
 
@@ -263,6 +264,8 @@ def fine_tune(settings):
     own = dict(family=family, train=train, validation=validation, test=test, corpus=corpus,
                columns=tuple(columns.split(",")) if columns else (), label=label, form=form, full_corpus=full_corpus)  # fmt: skip
     dataset = load(task, folder=tasks_dir, **own)
+    for split in ("validation", "test"):
+        setattr(dataset, split, at_most(getattr(dataset, split), test_examples or sys.maxsize))
 
     saved = state.get("fine_tuned")
     if test_only and (not saved or saved["family"] != dataset.family):
@@ -275,7 +278,9 @@ def fine_tune(settings):
             raise DataError(f"test_only: {path} does not know the labels {', '.join(sorted(unknown))}, but "
                             f"{', '.join(saved['labels'])}")  # fmt: skip
         dataset.labels = saved["labels"]
-        globals().update({name: saved["settings"][name] for name in ("causal", "pooling", "dropout", "max_len", "temperature")})
+        globals().update(
+            {name: saved["settings"][name] for name in ("causal", "pooling", "dropout", "max_len", "temperature")}
+        )
     if freeze and dataset.family == "ir":
         raise DataError("freeze: retrieval has no head of its own to train")
 
@@ -305,7 +310,7 @@ def fine_tune(settings):
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     log = None if test_only else checkpoint.MetricsLog(out / "metrics.jsonl")
-    small, began, validating = at_most(dataset.validation, eval_examples), time.perf_counter(), 0.0
+    small, began, validating = at_most(dataset.validation, eval_examples, judged_only=True), time.perf_counter(), 0.0
     bar = tqdm(range(steps), desc=dataset.name, mininterval=1, disable=not steps)
     for step in bar:
         epoch, i = divmod(step, per_epoch)

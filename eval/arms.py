@@ -17,10 +17,11 @@ import numpy as np
 
 from data.tokenizer import DataError
 
-COLUMNS = {"field": "field's metric", "paper": "paper's metric"}
+COLUMNS = {"field": "field's metric", "paper": "paper's metric"}  # and "main": the field's, the paper's where it has none
 FAMILIES = {"sc": "Sequence classification", "tc": "Token classification", "qa": "Question answering",
             "ir": "Retrieval"}  # fmt: skip
-FACTS = ("parameters", "model", "max_steps", "step", "clm_steps", "mask_ratio", "init_from", "untrained", "recipe")
+FACTS = ("parameters", "model", "max_steps", "step", "clm_steps", "mask_ratio", "init_from", "untrained", "peak_lr",
+         "recipe")  # fmt: skip
 OWN = {"task", "lr", "seed", "init_from", "out_dir"}  # settings that differ between the runs of a task by design
 
 
@@ -89,7 +90,7 @@ class Arm:
 class Study:
     """All results of a folder.
 
-    root: the folder. runs: every Run, by folder. arms: every Arm.
+    root: the folder; only: names of the folders in it that count, None = all. runs: every Run, by folder. arms: every Arm.
     tasks: {task: family}, by family. targets: {title: tasks}, what arms are compared on: each family's mean, where it
         has several tasks, and each task.
     grid: {(number of the arm, task): {lr: {(pretraining seed, seed): Run}}}.
@@ -98,10 +99,11 @@ class Study:
     Raises DataError: no result there, damaged files (all of them), a run that is there twice, two test sets of a task.
     """
 
-    def __init__(self, root):
+    def __init__(self, root, only=None):
         self.root, files = root, defaultdict(set)
         for folder, name in scan(root):
-            files[folder].add(name)
+            if only is None or Path(os.path.relpath(folder, root)).parts[0] in only:
+                files[folder].add(name)
         self.runs = read_runs(root, sorted(folder for folder in files if "result.json" in files[folder]))
         self.arms = make_arms(self.runs)
         tasks = {run.task: run.family for run in self.runs}
@@ -122,7 +124,9 @@ class Study:
                                 "folders.")  # fmt: skip
             like = first.setdefault(run.task, run)
             if (run.n_test, run.main) != (like.n_test, like.main):
-                sets = "".join(f"\n  {r.folder}: {r.n_test[0]} examples, checksum {r.n_test[1]}, {r.main}" for r in (like, run))
+                sets = "".join(
+                    f"\n  {r.folder}: {r.n_test[0]} examples, checksum {r.n_test[1]}, {r.main}" for r in (like, run)
+                )
                 raise DataError(f"{run.task}: two test sets, which cannot be compared:{sets}")
             self.lrs[run.task].add(run.lr)
             self.seeds[run.task].add(run.seed)
@@ -172,9 +176,10 @@ def read_runs(root, folders):
 
 def read_run(folder, r):
     """The Run of a parsed result.json."""
-    main, metrics, c = r["main"], r["metrics"], r["checkpoint"]
+    metrics, c = r["metrics"], r["checkpoint"]
+    main = {**r["main"], "main": r["main"]["field"] or r["main"]["paper"]}
     scores, baselines = {}, {}
-    for column in COLUMNS:
+    for column in main:
         if not main[column]:  # retrieval among judged documents only has no field's metric
             continue
         # Of several retrieval sets, those without a validation part have no say in the choice of a learning rate.

@@ -245,15 +245,21 @@ def top(queries, documents, query_names, document_names, k=100, chunk=2**16):
             for query, row, scores in zip(query_names, where.tolist(), best.tolist())}  # fmt: skip
 
 
-def at_most(examples, n):
-    """The first n examples; of retrieval sets, the first n queries and the documents judged for them."""
+def at_most(examples, n, judged_only=False):
+    """n of the examples, spread evenly over them; all where there are no more. Of retrieval sets, so many queries;
+    judged_only: and of the corpus only the documents that are judged for them."""
+
+    def spread(values):
+        return [values[i * len(values) // n] for i in range(n)] if n < len(values) else values
+
     if isinstance(examples, list):
-        return examples[:n]
+        return spread(examples)
     small = {}
     for name, part in examples.items():
-        qrels = dict(list(part.qrels.items())[:n])
-        judged = dict.fromkeys(d for grades in qrels.values() for d in grades)
-        small[name] = part._replace(corpus={d: part.corpus[d] for d in judged}, qrels=qrels)
+        qrels = {query: part.qrels[query] for query in spread([*part.qrels])}
+        judged = (d for grades in qrels.values() for d in grades)
+        corpus = {d: part.corpus[d] for d in judged} if judged_only else part.corpus
+        small[name] = part._replace(corpus=corpus, qrels=qrels)
     return small
 
 

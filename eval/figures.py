@@ -16,6 +16,16 @@ STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 NAMES = ("share", "step", "mask", "lr")
 
 
+def available():
+    """Whether matplotlib is there; it then draws into files only."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    return True
+
+
 def draw(study, scores, column, metric, out):
     """Writes those figures that have more than one value on their axis: their paths; [] without matplotlib.
 
@@ -24,11 +34,8 @@ def draw(study, scores, column, metric, out):
     paths = {name: Path(out, f"{name}-{column}.png") for name in NAMES}
     for path in paths.values():  # of an earlier report, on other results
         path.unlink(missing_ok=True)
-    try:
-        import matplotlib
-    except ImportError:
+    if not available():
         return []
-    matplotlib.use("Agg")
     levels = {arm.label: {title: scores[a, title].mean for title in study.targets if scores[a, title]}
               for a, arm in enumerate(study.arms) if arm.facts["untrained"]}  # fmt: skip
     lines = {"share": arm_lines(study, scores, by_share), "mask": arm_lines(study, scores, by_mask),
@@ -49,7 +56,7 @@ def draw(study, scores, column, metric, out):
 
 
 def by_share(arm):
-    return (100 * arm.share, key(arm, "clm_steps"), {**arm.words(), "objective": ""}) if arm.decayed else None
+    return (100 * arm.share, key(arm, "clm_steps", "peak_lr"), {**arm.words(), "objective": ""}) if arm.decayed else None
 
 
 def by_mask(arm):
@@ -159,6 +166,28 @@ def draw_lines(path, titles, lines, levels, x_label, y_label):
             panels[title].axhline(level[title], **style)
         handles += panels[titles[0]].plot([], [], **style, label=label)
     finish(figure, path, x_label, y_label, handles, legend_columns)
+
+
+def draw_losses(path, curves):
+    """Both validation losses of pretraining runs, in nats per predicted token. curves: {label: {seed: lines of its log}};
+    the first seed is drawn, the others lightly."""
+    figure, panels, legend_columns = grid_of(["CLM", "MLM"], 3.2, [*curves], sharex=True)
+    handles = []
+    for (label, by_seed), (colour, marker) in zip(curves.items(), STYLES):
+        for i, lines in enumerate(by_seed.values()):
+            evaluated = [line for line in lines if "val_clm_loss" in line]
+            for title, axes in panels.items():
+                points = [(line["step"], line[f"val_{title.lower()}_loss"]) for line in evaluated]
+                axes.plot(
+                    *zip(*points),
+                    color=colour,
+                    marker=marker if i == 0 else "",
+                    ms=3.5,
+                    lw=1.2,
+                    alpha=1 if i == 0 else 0.35,
+                )
+        handles += panels["CLM"].plot([], [], color=colour, marker=marker, ms=4, lw=1.2, label=label)
+    finish(figure, path, "pretraining step", "validation loss (nats per predicted token)", handles, legend_columns)
 
 
 def draw_rates(path, study, scores, column, x_label):

@@ -144,8 +144,9 @@ def pair(arm_a, arm_b, runs_a, runs_b):
     return units, "pretraining seed" if len(common) > 1 else "seed" if common else ""
 
 
-def compare_all(study, scores, column):
-    """A Comparison of every two arms on every target where both have a score, Holm-corrected together."""
+def compare_all(study, scores, column, reference=None):
+    """A Comparison of every two arms on every target where both have a score, Holm-corrected together; only of those
+    with the arm number `reference` where one is given."""
     arms, covariance, place, found = range(len(study.arms)), {}, {}, []
     for task in study.tasks if len(arms) > 1 else ():
         runs = [run for a in arms if scores[a, task] for run in scores[a, task].runs.values()]
@@ -154,7 +155,7 @@ def compare_all(study, scores, column):
         place |= {run.folder: i for i, run in enumerate(runs)}
         covariance[task] = score_covariance(study, task, column, runs)
     for (title, tasks), (a, b) in itertools.product(study.targets.items(), itertools.combinations(arms, 2)):
-        if not (scores[a, title] and scores[b, title]):
+        if not (scores[a, title] and scores[b, title]) or reference not in (None, a, b):
             continue
         pairs = [pair(study.arms[a], study.arms[b], scores[a, task].runs, scores[b, task].runs) for task in tasks]
         shared = set.intersection(*(set(by_unit) for by_unit, _ in pairs))
@@ -249,22 +250,22 @@ def rank_table(study, ranks):
     return table(["possible ranks", *study.targets], rows)
 
 
-def stability_table(study, scores):
-    """Of each arm and task, by the field's metric: what changes with the seed and the learning rate, what failed."""
+def stability_table(study, scores, column="field"):
+    """Of each arm and task: what changes with the seed and the learning rate, what failed."""
     rows = []
     for task, (a, arm) in itertools.product(study.tasks, enumerate(study.arms)):
         rates, jobs = study.grid.get((a, task), {}), len(study.lrs[task]) * len(study.seeds[task]) * len(arm.seeds)
-        tests = {lr: [run.scores.get(("field", "test"), math.nan) for run in runs.values()] for lr, runs in rates.items()}
+        tests = {lr: [run.scores.get((column, "test"), math.nan) for run in runs.values()] for lr, runs in rates.items()}
         chosen, deviation, spread, collapsed = scores[a, task], "-", "-", "-"
         if chosen:
             by_pretraining = defaultdict(list)
             for (pretraining, _), run in chosen.runs.items():
-                by_pretraining[pretraining].append(run.scores["field", "test"])
+                by_pretraining[pretraining].append(run.scores[column, "test"])
             variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
             deviation = f"{math.sqrt(np.mean(variances)):.2f}" if variances else "-"
         if chosen and len(tests) > 1:
             spread = f"{np.ptp([np.mean(values) for values in tests.values()]):.1f}"
-        if chosen and (floor := study.baselines[task].get(("majority", "field"))) is not None:
+        if chosen and (floor := study.baselines[task].get(("majority", column))) is not None:
             collapsed = str(sum(value < floor + 1e-6 for values in tests.values() for value in values))
         done, failed = sum(map(len, tests.values())), study.n_failed[a, task]
         rows.append([task, arm.label, f"{chosen.lr:g}" if chosen else "-", deviation, spread, f"{done} of {jobs}",
@@ -373,7 +374,7 @@ def write_table(study, scores, ranks, path):
 def write_comparisons(study, comparisons, path):
     labels = {None: None, **{a: arm.label for a, arm in enumerate(study.arms)}}
     rows = [[column, c.target, labels[c.a], labels[c.b], c.estimate, c.estimate - c.half, c.estimate + c.half, c.p,
-             c.holm, c.units, c.unit, labels[c.better]] for column in COLUMNS for c in comparisons[column]]  # fmt: skip
+             c.holm, c.units, c.unit, labels[c.better]] for column in comparisons for c in comparisons[column]]  # fmt: skip
     write_csv(path, ["metric", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm",
                      "units", "unit", "better"], rows)  # fmt: skip
 

@@ -80,7 +80,17 @@ def label(path):
     path = Path(path)
     if steps := checkpoint.steps(path):
         path = checkpoint.path_of(path, steps[-1])
-    return f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.resolve().name
+    return (
+        f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.resolve().name
+    )
+
+
+def make_job(out_dir, name, path, task, lr, seed, words, baseline):
+    """The fine-tuning of the checkpoint at `path`, called `name`; words: further ones for finetune.py. The baselines of
+    a task are the same for each of its jobs: one is enough."""
+    folder = Path(out_dir, name, task, f"lr-{lr:g}_seed-{seed}")
+    return Job(folder, [*words, f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}",
+                        f"--out_dir={folder}", f"--baseline={baseline}"])  # fmt: skip
 
 
 def grid(s):
@@ -94,12 +104,14 @@ def grid(s):
         points = list(itertools.product(s["lrs"], s["tasks"], s["checkpoints"]))
         random.Random(seed).shuffle(points)
         for lr, task, path in points:
-            name, file = exact[path]
-            folder = Path(s["out_dir"], name, task, f"lr-{lr:g}_seed-{seed}")
             first = (seed, lr, path) == (s["seeds"][0], s["lrs"][0], s["checkpoints"][0])
-            words = [f"--task={task}", f"--init_from={file}", f"--lr={lr}", f"--seed={seed}", f"--out_dir={folder}",
-                     f"--baseline={first}"]  # the baselines of a task once  # fmt: skip
-            yield Job(folder, [*given, *words])
+            yield make_job(s["out_dir"], *exact[path], task, lr, seed, given, first)
+
+
+def share_of(part, jobs):
+    """Part "3/100" of a list."""
+    i, n = map(int, part.split("/"))
+    return jobs[i - 1 :: n]
 
 
 def run(job, environment):
@@ -136,36 +148,39 @@ def failed(job, exit_code):
     return next((line for line in reversed(lines) if line.strip()), f"nothing said, exit code {exit_code}")
 
 
-def main():
-    s = configurator.load(__file__, sys.argv[1:], check)
-    i, n = map(int, s["part"].split("/"))
-    mine = list(grid(s))[i - 1 :: n]
-    todo = [job for job in mine if not (job.folder / "result.json").exists()]
-    print(f"{len(mine)} jobs, {len(mine) - len(todo)} of them done before; results in {s['out_dir']}")
+def slots(jobs, processes=0):
+    """The environments of as many jobs as run at a time: jobs (0 = one) on each GPU, or one on every `processes` GPUs;
+    without a GPU `jobs` in all (0 = one for each core, or for every `processes`), each with its part of the cores."""
+    n_gpus, cores = torch.cuda.device_count(), len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    if not n_gpus:
+        n = jobs or max(1, cores // max(1, processes))
+        return [{"OMP_NUM_THREADS": str(max(1, cores // (n * max(1, processes))))}] * n
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
+    gpus, each = gpus.split(","), max(1, processes)
+    groups = [",".join(gpus[i : i + each]) for i in range(0, n_gpus - each + 1, each)]
+    return [{"CUDA_VISIBLE_DEVICES": group} for group in groups] * (1 if processes else jobs or 1)
 
+
+def run_all(mine, free):
+    """Runs the jobs that have no result yet, as many at a time as there are environments in `free`: those that failed."""
+    todo = [job for job in mine if not (job.folder / "result.json").exists()]
     server = multiprocessing.get_context("forkserver")  # jobs are forked off a process that has imported torch
     server.set_forkserver_preload(["finetune"])
-    n_gpus, cores = torch.cuda.device_count(), len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    if n_gpus:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
-        slots = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible.split(",")] * (s["jobs"] or 1)
-    else:
-        slots = [{}] * (s["jobs"] or cores)
-        os.environ["OMP_NUM_THREADS"] = str(max(1, cores // len(slots)))
+    os.environ.update({name: value for name, value in free[0].items() if name == "OMP_NUM_THREADS"})  # before that import
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs end too
-    running, losses, busy = {}, [], 0  # running: {process: (job, slot)}
+    running, losses, busy, free = {}, [], 0, [*free]  # running: {process: (job, its environment)}
     bar = tqdm(total=len(mine), initial=len(mine) - len(todo), unit="job", smoothing=0.05)
     try:
         while todo or running:
-            while todo and slots:
-                job, slot = todo.pop(0), slots.pop()
-                process = server.Process(target=run, args=(job, slot))
+            while todo and free:
+                job, environment = todo.pop(0), free.pop()
+                process = server.Process(target=run, args=(job, environment))
                 process.start()
-                running[process] = job, slot
+                running[process] = job, environment
             multiprocessing.connection.wait([process.sentinel for process in running])
             for process in [p for p in running if p.exitcode is not None]:
-                job, slot = running.pop(process)
-                slots.append(slot)
+                job, environment = running.pop(process)
+                free.append(environment)
                 bar.update()
                 busy += process.exitcode == BUSY
                 if process.exitcode not in (0, BUSY):
@@ -177,7 +192,15 @@ def main():
         bar.close()
     if busy:
         print(f"{busy} jobs were being run by another sweep")
-    if losses:
+    return losses
+
+
+def main():
+    s = configurator.load(__file__, sys.argv[1:], check)
+    mine = share_of(s["part"], list(grid(s)))
+    n_done = sum((job.folder / "result.json").exists() for job in mine)
+    print(f"{len(mine)} jobs, {n_done} of them done before; results in {s['out_dir']}")
+    if losses := run_all(mine, slots(s["jobs"])):
         sys.exit(f"{len(losses)} of {len(mine)} jobs failed; the same command tries them again")
 
 

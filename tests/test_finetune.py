@@ -160,7 +160,9 @@ def test_no_answer_is_possible_only_where_training_had_such_questions():
     for train, right in ((asked, 50), (asked[:1], 0)):  # v2: nothing is right for the second; v1: something must be said
         qa = family("qa", train=train)
         qa.offsets = [0.0]
-        found = qa.score(lambda items: [np.stack([np.ones(len(i.ids)), np.zeros(len(i.ids))], -1) for i in items], asked, None)
+        found = qa.score(
+            lambda items: [np.stack([np.ones(len(i.ids)), np.zeros(len(i.ids))], -1) for i in items], asked, None
+        )
         assert metrics.score(found["exact_match"]) == right
 
 
@@ -216,14 +218,16 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     other = {"": sets[""]._replace(corpus={"d2": "green", "d1": "red", "d3": "blue"})}
     ir.score(predict, other, "test")
     assert calls[3:] == [3, 2]  # another one anew
-    small = at_most(sets, 2)
+    small = at_most(sets, 2, judged_only=True)
     ir.score(predict, small, None)
     ir.score(predict, small, None)
     assert calls[5:] == [2, 2, 2, 2]  # and each time in the validations during training
     ir.full_corpus = False
     assert [*ir.score(predict, sets, "test")] == ["ndcg@10_judged"]
-    small = at_most(sets, 1)[""]
+    small = at_most(sets, 1, judged_only=True)[""]
     assert list(small.qrels) == ["q1"] and list(small.corpus) == ["d1"]
+    assert at_most(sets, 1)[""].corpus is sets[""].corpus  # so that its vectors are kept
+    assert at_most([*range(10)], 4) == [0, 2, 5, 7] and at_most([1, 2], 3) == [1, 2]
 
 
 # ----------------------------------------------------------------------------
@@ -413,9 +417,20 @@ def test_the_recipe_of_a_checkpoint_is_all_that_was_learned_from_but_the_seed(en
     def recipe(data="f00d", **changed):
         return finetune.origin(state | {"settings": state["settings"] | changed, "data": data}, encoder)["recipe"]
 
-    same = [recipe(), recipe(seed=5), recipe(out_dir="x"), recipe(device="cpu"), recipe(branch_from="out/seed-5/ckpt-200.pt")]
-    same += [recipe(switch_step=0), recipe(max_steps=900), recipe(mask_ratio=0.2)]  # facts of their own, which figures vary
-    other = [recipe(data="beef"), recipe(lr=1e-3), recipe(window_split="document"), recipe(decay_steps=100)]
+    same = [
+        recipe(),
+        recipe(seed=5),
+        recipe(out_dir="x"),
+        recipe(device="cpu"),
+        recipe(branch_from="out/seed-5/ckpt-200.pt"),
+    ]
+    same += [
+        recipe(switch_step=0),
+        recipe(max_steps=900),
+        recipe(mask_ratio=0.2),
+        recipe(lr=1e-3),
+    ]  # facts of their own, which figures vary
+    other = [recipe(data="beef"), recipe(beta2=0.9), recipe(window_split="document"), recipe(decay_steps=100)]
     assert len(set(same)) == 1 and len({same[0], *other}) == 5
 
 
@@ -428,6 +443,8 @@ def test_a_vocabulary_larger_than_the_model_is_refused(run, encoder, data, tmp_p
 
 
 def test_a_loss_that_is_not_finite_gives_no_result(run, encoder, data, tmp_path):
-    code, text = run([*words(data, "sc"), f"--init_from={encoder}", "--lr=1e30", f"--out_dir={tmp_path}/out"], "finetune.py")
+    code, text = run(
+        [*words(data, "sc"), f"--init_from={encoder}", "--lr=1e30", f"--out_dir={tmp_path}/out"], "finetune.py"
+    )
     assert code == 1 and "no result" in text, text
     assert not (tmp_path / "out/result.json").exists()

@@ -37,8 +37,8 @@ def make_result(root, name="mlm", task="sst2", family="sc", lr=1e-4, seed=1, tes
         scores["validation"][paper_metric] = validation if paper is None else paper[1]
     scores["test"] = {metric: float(stats.ratio_score(array.sum(0))) for metric, array in arrays.items()}
     checkpoint = {"name": name, "path": f"out/{name}/ckpt-2000.pt", "step": 2000, "max_steps": 2000, "clm_steps": 0,
-                  "mask_ratio": 0.4, "seed": pretraining, "init_from": "", "untrained": False, "recipe": "0" * 8, "parameters": 1_740_000,
-                  "model": {"n_layer": 4}, **facts}  # fmt: skip
+                  "mask_ratio": 0.4, "seed": pretraining, "init_from": "", "untrained": False, "peak_lr": 1e-3,
+                  "recipe": "0" * 8, "parameters": 1_740_000, "model": {"n_layer": 4}, **facts}  # fmt: skip
     result = {"task": task, "family": family, "metrics": scores,
               "main": {"field": [field_metric], "paper": [paper_metric]},
               "baselines": {"majority": {field_metric: 40.0}}, "counts": {}, "steps": 1000, "lr": lr, "seed": seed,
@@ -181,8 +181,17 @@ def test_several_pretraining_seeds_are_the_unit(tmp_path):
     for pretraining, mlm, clm in ((1, 48, 60), (2, 50, 61), (3, 52, 65)):
         for seed, task in itertools.product((1, 2), ("sst2", "mnli")):
             for name, level, steps in (("mlm", mlm, 0), ("clm", clm, 2000)):
-                make_result(tmp_path, f"{name}-seed-{pretraining}", task, seed=seed, test=100 * level + 1000 * seed,
-                            n=10**4, pretraining=pretraining, clm_steps=steps, init_from=f"out/seed{pretraining}/a.pt")
+                make_result(
+                    tmp_path,
+                    f"{name}-seed-{pretraining}",
+                    task,
+                    seed=seed,
+                    test=100 * level + 1000 * seed,
+                    n=10**4,
+                    pretraining=pretraining,
+                    clm_steps=steps,
+                    init_from=f"out/seed{pretraining}/a.pt",
+                )
     table, (found, _) = scores(tmp_path), comparisons(tmp_path)
     for target in ("sst2", "mnli", "sc mean"):  # tasks share what pretraining did: their mean is no more certain
         assert table["MLM only", target] == "65.0 ± 5.0"  # a standard deviation of 2

@@ -1,0 +1,40 @@
+# The study of arXiv 2507.00994: three sizes, three budgets, five splits, four mask ratios, continued pretraining.
+#
+#   python eval/study.py config/study_paper.py --plan
+#   python eval/study.py config/study_paper.py --slurm     # 110k hours of an MI250X in the paper
+#
+# 15 models of pure objectives + 17 splits + 6 continued = 38, and 12 checkpoints on the way: 50 models, each with
+# 10 trainings * 6 learning rates * 5 seeds = 300 fine-tunings: 15,000.
+sizes = (("610m", "config/610m.py"), ("210m", "config/210m.py"), ("1b", "config/1b.py"))
+out_dir = "out/study-paper"
+processes = 8
+
+# budget, then the steps of CLM: about 0, 25, 50, 75 and 100 %
+splits = (
+    (12_000, 0, 3_000, 6_000, 9_000, 12_000),
+    (22_000, 0, 5_000, 11_000, 17_000, 22_000),
+    (42_000, 0, 10_000, 21_000, 32_000, 42_000),
+)
+mask_ratios = (0.4, 0.2, 0.3, 0.5)
+late_switch = 40_000
+lrs = (5e-4,)
+intermediate = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)
+
+# The paper does not say with which learning rate; this is its pretraining's, warmed up again.
+continued = (2_000, 12_000, 22_000)
+continue_words = "--warmup_steps=500"
+
+tasks = (
+    ("sst2", ""),
+    ("qqp", ""),
+    ("mnli", ""),
+    ("conll2003", ""),
+    ("ontonotes", ""),
+    ("uner", ""),
+    ("squad", ""),
+    ("squad_v2", ""),
+    ("record", ""),
+    ("msmarco", "--full_corpus=False"),
+)
+finetune_lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
+finetune_seeds = (1, 2, 3, 4, 5)

@@ -1,0 +1,34 @@
+# A real study for two CPU cores and a working day: text books and novels, a model of 4.7M parameters.
+#
+#   python data/train_bpe.py --source=texts/ --vocab_size=8192 --out=texts.tiktoken
+#   python data/prepare.py --source=texts/ --tokenizer=texts.tiktoken --val_fraction=0.02 --out=data/prepared/textbooks
+#   python eval/study.py config/study_small.py
+#
+# texts/ are 47 MB of OpenStax text books and 69 MB of novels of 1780 to 1928, 28.5M tokens; a budget of 1,600 steps
+# of 2,048 tokens is 3.3M of them, an eighth of an epoch. Results: eval/results/study_small/.
+train = "--data=data/prepared/textbooks --seq_len=256 --global_batch_tokens=2048 --warmup_steps=100 --decay_steps=320 --eval_interval=100 --eval_windows=128 --checkpoint_interval=200"
+sizes = (("small", "--n_layer=4 --n_head=3 --n_kv_head=1 --d_model=192 --d_ff=512"),)
+out_dir = "out/study-small"
+
+# budget, then the steps of CLM: 0, 25, 50, 75 and 100 %
+splits = (
+    (800, 0, 200, 400, 600, 800),
+    (1_600, 0, 400, 800, 1_200, 1_600),
+)
+lrs = (1e-3, 2e-3, 4e-3)
+lr_steps = 400
+seeds = (1, 2, 3)
+repeated = (0, 400, 800, 1_600)
+continued = (400,)
+continue_words = "--warmup_steps=50"
+
+tasks = (
+    ("sst2", "--max_steps=200"),
+    ("wnut17", "--max_steps=300 --epochs=3"),
+    ("squad", "--max_steps=150 --batch_size=16 --test_examples=500"),
+    ("scifact", "--max_steps=80 --batch_size=16 --epochs=2 --full_corpus=False"),
+)
+finetune = "--eval_interval=1000"
+finetune_lrs = (1e-3, 3e-3)
+finetune_seeds = (1, 2, 3)
+choose_once = True

@@ -1,0 +1,237 @@
+"""What a study is made of: runs that share what they can, checkpoints to fine-tune, and how much all of it is.
+
+A plan follows from the settings of eval/study.py alone. Two runs with the same size, seed and start that do the same
+up to some step are trained once up to it: the shorter or later one branches off the other's checkpoint of that step.
+That is as in arXiv 2507.00994, where every split begins on one CLM trunk, and short budgets leave long ones where
+their learning rate starts to decay.
+"""
+
+import itertools
+import shlex
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import configurator
+import train as training
+from data.shards import load_meta
+from eval.flops import flops_per_token, peak_flops
+from eval.tasks import TASKS
+from model import Transformer
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN, FINETUNE = str(ROOT / "train.py"), str(ROOT / "finetune.py")
+LENGTHS = {"sc": 64, "tc": 32, "qa": 200, "ir": 200}  # tokens of an example, a guess for the estimate
+
+
+@dataclass
+class Run:
+    """A run of train.py: CLM for its first `clm` steps, then MLM, up to its budget."""
+
+    name: str
+    size: str
+    budget: int
+    clm: int
+    mask: float
+    seed: int
+    base: str = ""  # the run whose final weights it starts from
+    lr: float = 0.0  # of a run that is there to choose one
+    parent: str = ""  # the run it branches off ...
+    start: int = 0  # ... at this step
+    keep: tuple = ()  # steps whose checkpoints others branch off, or that are fine-tuned
+
+
+@dataclass
+class Model:
+    """A checkpoint to fine-tune; or, untrained, random weights of its shape."""
+
+    run: Run
+    step: int
+    untrained: bool = False
+
+    @property
+    def name(self):
+        return f"untrained-{self.run.size}" if self.untrained else f"{self.run.name}-{self.step}"
+
+
+class Plan:
+    """What a study is made of.
+
+    runs: {name: Run}, each after those that it begins with. models: every Model to fine-tune, the final ones first.
+    shape: {size: (train.py's settings, ModelConfig)}.
+    """
+
+    def __init__(self, s):
+        self.s, self.runs, self.shape, self.times = s, {}, {}, {}
+        self.seed, self.size = s["seeds"][0], s["sizes"][0][0]  # what has all of the study
+        self.longest, *switches = max(s["splits"])
+        for size, _ in s["sizes"]:
+            settings = configurator.load(TRAIN, self.words(size))
+            data = Path(settings["data"])
+            assumed = 4096 if settings["data"] == training.DEFAULT_DATA else 128_256  # the embedded one's, Llama 3's
+            vocab = load_meta(data)["tokenizer"]["vocab_size"] if data.exists() else assumed
+            self.shape[size] = settings, training.model_config(settings, vocab)
+            for continues in (False, True):
+                its = configurator.load(TRAIN, self.words(size, continues=continues))
+                self.times[size, continues] = its["warmup_steps"], its["decay_steps"]
+
+        if len(s["lrs"]) > 1:
+            for size, clm, lr in itertools.product(self.shape, (s["lr_steps"], 0), s["lrs"]):
+                self.add(size, s["lr_steps"], clm, s["mask_ratios"][0], self.seed, lr=lr)
+        wanted = {
+            (size, self.seed, self.longest, clm, s["mask_ratios"][0])
+            for size in self.shape
+            for clm in {0, self.longest} & {*switches}
+        }
+        wanted |= {
+            (self.size, self.seed, budget, clm, s["mask_ratios"][0]) for budget, *steps in s["splits"] for clm in steps
+        }
+        wanted |= {(size, self.seed, self.longest, 0, mask) for size in self.shape for mask in s["mask_ratios"][1:]}
+        wanted |= {
+            (self.size, self.seed, self.longest, s["late_switch"], mask) for mask in s["mask_ratios"] if s["late_switch"]
+        }
+        wanted |= {
+            (self.size, seed, self.longest, clm, s["mask_ratios"][0])
+            for seed in s["seeds"][1:]
+            for clm in s["repeated"] or switches
+        }
+        sizes = [*self.shape]
+        for size, seed, budget, clm, mask in sorted(
+            wanted, key=lambda w: (s["seeds"].index(w[1]), sizes.index(w[0]), -w[2], -w[3], w[4])
+        ):
+            self.add(size, budget, clm, mask, seed)
+        for clm, steps in itertools.product((self.longest, 0), sorted(s["continued"], reverse=True)):
+            self.add(self.size, steps, 0, s["mask_ratios"][0], self.seed, base=self.pure(clm).name)
+
+        self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
+        self.inside = [Model(self.pure(clm), step) for step in s["intermediate"] for clm in (self.longest, 0)]
+        self.untrained = [
+            Model(next(m.run for m in self.finals if m.run.size == size), 0, True) for size in sizes if s["untrained"]
+        ]
+        self.models = self.finals + self.inside + self.untrained
+        for run, step in [(self.runs[run.parent], run.start) for run in self.runs.values() if run.parent] + [
+            (model.run, model.step) for model in self.inside
+        ]:
+            run.keep = tuple(sorted({*run.keep, step}))
+
+    def words(self, size, further=(), continues=False):
+        """For train.py."""
+        shared = shlex.split(f"{self.s['train']} {dict(self.s['sizes'])[size]}")
+        return [*shared, *further, *shlex.split(self.s["continue_words"] if continues else "")]
+
+    def pure(self, clm):
+        """The run of a pure objective that has all of the study."""
+        return next(run for run in self.runs.values() if (run.size, run.seed, run.budget, run.clm, run.mask, run.base, run.lr)
+                    == (self.size, self.seed, self.longest, clm, self.s["mask_ratios"][0], "", 0))  # fmt: skip
+
+    def add(self, size, budget, clm, mask, seed, base="", lr=0.0):
+        """Named as on the study's page of the hub: 610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM."""
+        mlm, total = f"mlm{100 * mask:.3g}", budget + (self.longest if base else 0)
+        parts = [f"clm-{thousands(clm)}"] * (clm > 0) + [f"{mlm}-{thousands(total)}"] * (clm < budget)
+        if base:
+            parts.insert(0, f"{'clm' if self.runs[base].clm else mlm}-dec{thousands(self.longest)}")
+        name = "-".join([size, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
+        run = self.runs[name] = Run(name, size, budget, clm, mask, seed, base, lr)
+        for other in [*self.runs.values()][:-1]:
+            if (steps := self.shared(run, other)) > run.start:
+                run.parent, run.start = other.name, steps
+
+    def schedule(self, run):
+        """Steps of (warmup, decay); where the budget is too short for both, all that is left after the warmup decays."""
+        warmup, decay = self.times[run.size, bool(run.base)]
+        warmup = min(warmup, run.budget - 1)
+        return warmup, min(decay, run.budget - warmup)
+
+    def shared(self, a, b):
+        """Steps that two runs have in common: the same start, data, masks and learning rate. 0 where that is no more than
+        the warmup, whose few steps are not worth a checkpoint."""
+        if (a.size, a.seed, a.base) != (b.size, b.seed, b.base) or a.lr or b.lr:
+            return 0
+        steps = min(run.budget - self.schedule(run)[1] for run in (a, b))
+        if a.clm != b.clm or a.mask != b.mask:
+            steps = min(steps, a.clm, b.clm)
+        return steps if steps > self.schedule(a)[0] else 0
+
+    def jobs(self, model):
+        """How many fine-tunings of a model there are."""
+        s, n_lrs, n_seeds = self.s, len(self.s["finetune_lrs"]), len(self.s["finetune_seeds"])
+        if not s["choose_once"]:
+            return n_lrs * n_seeds * len(s["tasks"])
+        return (n_seeds + (n_lrs - 1) * (model.run.seed == self.seed)) * len(s["tasks"])
+
+
+def thousands(steps):
+    return f"{steps // 1000}k" if steps % 1000 == 0 else f"{steps}"
+
+
+# ----------------------------------------------------------------------------
+# Telling it
+
+
+def tell(p):
+    """The plan as text: the tree of runs, then how much of everything."""
+    children, lines, runs = defaultdict(list), [], [*p.runs.values()]
+    for run in runs:
+        children[run.parent or run.base].append(run)
+
+    def branch(run, depth):
+        begin = f"from step {run.start:,}, " if run.parent else "from the final weights, " if run.base else ""
+        phases = [f"CLM to {run.clm:,}"] * (run.clm > run.start) + [f"MLM to {run.budget:,}"] * (run.clm < run.budget)
+        keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
+        lines.append(f"{'  ' * depth}{run.name}: {begin}{', '.join(phases)}{keep}")
+        for child in children[run.name]:
+            branch(child, depth + 1)
+
+    for run in children[""]:
+        branch(run, 0)
+    trained, whole = sum(run.budget - run.start for run in runs), sum(run.budget for run in runs)
+    tokens, flops, disk = map(sum, zip(*(cost(p, run) for run in runs)))
+    tuning = 0  # FLOPs: 6 for each weight of the blocks and token
+    for task, words in p.s["tasks"]:
+        t = configurator.load(FINETUNE, shlex.split(f"{p.s['finetune']} {words}"))
+        length = LENGTHS[TASKS[task].family if task in TASKS else task[-2:]]
+        for model in p.models:
+            n = p.jobs(model) // len(p.s["tasks"]) * t["max_steps"] * t["batch_size"] * length
+            tuning += n * flops_per_token(p.shape[model.run.size][1], length, False, 0)
+    settings = training.resolved(p.shape[p.size][0])
+    rate, how = flops_per_second(torch.device(settings["device"]), settings["dtype"])
+    searching = sum(run.lr > 0 for run in runs)
+    lines += ["", f"tokens of pretraining {tokens:,}",
+              f"FLOPs {flops:.2g} of pretraining, {tuning:.2g} of fine-tuning, if texts are as long as usual",
+              f"hours on this machine {flops / rate / 3600:,.1f} + {tuning / rate / 3600:,.1f}, at {rate / 1e12:,.3g} TFLOP/s, {how}",
+              f"disk {disk / 1e9:,.1f} GB", ""]  # fmt: skip
+    lines += [f"runs that choose a learning rate {searching}"] * (searching > 0)
+    lines += [f"final models {len(p.finals)}", f"intermediate models {len(p.inside)}",
+              f"fine-tuning runs {sum(map(p.jobs, p.finals + p.inside))}",
+              f"fine-tuning runs of random weights {sum(map(p.jobs, p.untrained))}",
+              f"steps trained {trained}", f"steps saved by sharing {whole - trained}"]  # fmt: skip
+    return "\n".join(lines)
+
+
+def cost(p, run):
+    """(tokens, FLOPs, bytes of checkpoints: weights and two moments in fp32) of a run."""
+    settings, config = p.shape[run.size]
+    clm = max(0, run.clm - run.start)
+    causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
+    with torch.device("meta"):
+        n = sum(weights.numel() for weights in Transformer(config).parameters())
+    step = settings["global_batch_tokens"]
+    mlm = run.budget - run.start - clm
+    return step * (clm + mlm), step * (clm * causal + mlm * full), 12 * n * (len(run.keep) + 1)
+
+
+def flops_per_second(device, dtype):
+    """(FLOP/s that this machine may reach in training, how that is known)."""
+    if device.type == "cuda" and (peak := peak_flops(device)):
+        n = torch.cuda.device_count()
+        return 0.4 * peak * n, f"40 % of the peak of {n} x {torch.cuda.get_device_name()}"
+    a = torch.randn(1024, 1024, device=device).to(getattr(torch, dtype))
+    times = []
+    for _ in range(6):
+        started = time.perf_counter()
+        (a @ a).sum().item()
+        times.append(time.perf_counter() - started)
+    return 0.4 * 2 * 1024**3 / min(times), f"40 % of what a product of matrices reaches here in {dtype}"

@@ -1,0 +1,376 @@
+"""A study: should this encoder be pretrained with MLM, CLM, or CLM and then MLM? One settings file, one command.
+
+    python eval/study.py config/study_demo.py            # all that is missing, then the page, OUT_DIR/report/page.md
+    python eval/study.py config/study_paper.py --plan    # what it would do; needs no data
+    python eval/study.py config/study_paper.py --slurm   # job scripts for a cluster, in OUT_DIR/slurm
+
+A study is runs of train.py, then jobs of finetune.py, then a page by eval/page.py. Runs share what they can: two runs
+with the same size and seed that do the same up to some step are trained once up to it, the second one branches off.
+Killed at any moment, the same command goes on. OUT_DIR holds runs/, results/ (of the fine-tunings), report/.
+"""
+
+import fcntl
+import itertools
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import checkpoint
+import configurator
+import train as training
+from data.shards import load_meta
+from data.tokenizer import DataError
+from eval import arms, page, sweep
+from eval.plan import FINETUNE, ROOT, TRAIN, Plan, tell
+from eval.plot import read_metrics
+from eval.tasks import EMBEDDED, TASKS, in_folder, missing
+
+# --- pretraining ---
+train = ""  # words for train.py that all runs share: config files, --key=value
+sizes = (("demo", ""),)  # (name, further words for train.py); the first has the splits, the rest the pure objectives
+splits = ((650, 0, 325, 650),)  # each a budget in steps, then the steps of CLM that its models begin with
+mask_ratios = (0.4,)  # the first is that of all models; the others, of every size, of MLM alone on the longest budget
+late_switch = 0  # steps of CLM, on the longest budget, after which MLM follows at each of these ratios; 0 = none
+continued = ()  # steps of MLM that the pure models of the longest budget get on top, with a new optimizer
+continue_words = ""  # further words for train.py in those
+intermediate = ()  # steps of the two pure runs on the longest budget at which they are fine-tuned too
+seeds = (1,)  # of pretraining; all but the first only repeat:
+repeated = ()  # steps of CLM, on the longest budget
+lrs = (3e-3,)  # peak learning rate; of several, each objective has the one that is best in a short run of it alone
+lr_steps = 0  # how long those runs are
+processes = 1  # of a run, under torchrun; on GPUs one each
+# --- fine-tuning ---
+tasks = (("embedded-tc", ""),)  # (data set by name, further words for finetune.py)
+finetune = ""  # words for finetune.py that all jobs share
+finetune_lrs = (1e-3, 3e-3)  # peak learning rates
+finetune_seeds = (1, 2, 3)
+choose_once = False  # an arm's rate on a task is chosen on the first seeds of pretraining and fine-tuning alone
+untrained = True  # also fine-tune random weights, of each size
+# --- where and how ---
+out_dir = "out/study"
+jobs = 0  # runs or fine-tunings at a time: on each GPU fine-tunings; without a GPU in all. 0 = one a GPU, one a core
+plan = False  # print what there is to do, and stop
+slurm = False  # write job scripts instead of running, and stop
+only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
+
+
+def check(s):
+    """What does not fit in the settings s, a sentence each."""
+    for name in ("sizes", "splits", "mask_ratios", "seeds", "lrs", "tasks", "finetune_lrs", "finetune_seeds"):
+        if not s[name]:
+            yield f"{name}: give at least one"
+        if twice := [value for value in dict.fromkeys(s[name]) if s[name].count(value) > 1]:
+            yield f"{name}: {twice[0]} is given twice"
+    for name in ("sizes", "tasks"):
+        for pair in s[name]:
+            if len(pair) != 2:
+                yield f"{name}: each is (name, words), got {pair}"
+    for task in (pair[0] for pair in s["tasks"]):
+        if task not in (*TASKS, *EMBEDDED):
+            yield f"tasks: no data set is called {task}: python eval/tasks.py lists them"
+    for budget, *switches in s["splits"]:
+        if not switches or budget < 1 or any(not 0 <= steps <= budget for steps in switches):
+            yield f"splits: {(budget, *switches)}: give a budget, then steps of CLM between 0 and it"
+    if not all(s[name] for name in ("sizes", "splits", "seeds", "tasks")):
+        return
+    longest, *switches = max(s["splits"])
+    pure = {0, longest} <= set(switches)
+    for name, needs in (("continued", s["continued"]), ("intermediate", s["intermediate"]), ("lrs", len(s["lrs"]) > 1)):
+        if needs and not pure:
+            yield f"{name}: needs both pure objectives, 0 and {longest} steps of CLM, in the split of {longest} steps"
+    if (len(s["lrs"]) > 1) != (s["lr_steps"] > 0):
+        yield f"lr_steps={s['lr_steps']}: is for the choice between several lrs, got {s['lrs']}"
+    if not 0 <= s["late_switch"] < longest:
+        yield f"late_switch={s['late_switch']}: must be within the budget of {longest} steps"
+    if wrong := set(s["repeated"]) - {*switches}:
+        yield f"repeated: {min(wrong)} is none of the steps of CLM in the split of {longest} steps"
+    if wrong := [step for step in s["intermediate"] if not 0 < step < longest]:
+        yield f"intermediate: {wrong[0]} is not within the budget of {longest} steps"
+    for name, low in (("processes", 1), ("jobs", 0), ("lr_steps", 0)):
+        if s[name] < low:
+            yield f"{name}={s[name]}: must be at least {low}"
+
+
+# ----------------------------------------------------------------------------
+# Pretraining
+
+
+def folder_of(p, name):
+    return Path(p.s["out_dir"], "runs", name)
+
+
+def done(p, run):
+    return checkpoint.path_of(folder_of(p, run.name), run.budget).exists()
+
+
+def chosen_lr(p, size, causal):
+    """The peak learning rate whose short run ended with the lowest validation loss; None before all of them have ended."""
+    if len(p.s["lrs"]) == 1:
+        return p.s["lrs"][0]
+    ends = {}
+    for run in p.runs.values():
+        if run.lr and run.size == size and (run.clm > 0) == causal:
+            if not done(p, run):
+                return None
+            ends[read_metrics(folder_of(p, run.name))[-1]["val_clm_loss" if causal else "val_mlm_loss"]] = run.lr
+    return ends[min(ends)]
+
+
+def command(p, run):
+    """What starts or resumes a run; None while what it begins with is not there yet."""
+    origin = ()
+    if run.parent or run.base:
+        path = checkpoint.path_of(folder_of(p, run.parent or run.base), run.start if run.parent else p.longest)
+        if not path.exists():
+            return None
+        origin = [f"--{'branch_from' if run.parent else 'init_from'}={path}"]
+    lr = run.lr or chosen_lr(p, run.size, causal=run.start < run.clm)
+    if not lr:
+        return None
+    warmup, decay = p.schedule(run)
+    words = [*p.words(run.size, [f"--lr={lr}"], continues=bool(run.base)), f"--max_steps={run.budget}",
+             f"--switch_step={run.clm}", f"--mask_ratio={run.mask}", f"--seed={run.seed}", f"--warmup_steps={warmup}",
+             f"--decay_steps={decay}", f"--out_dir={folder_of(p, run.name)}", "--keep_last=1",
+             f"--keep_steps={','.join(map(str, run.keep))}", "--resume=True", *origin]  # fmt: skip
+    n = p.s["processes"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
+    return [sys.executable, *launcher, TRAIN, *words]
+
+
+def lock(folder):
+    """An open file that keeps others off a folder until it is closed everywhere; None where another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = open(folder / "lock", "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    return file
+
+
+def pretrain(p, runs):
+    """Does those of the runs that are not done, as many at a time as there is room for; returns the names of the failed."""
+    free = sweep.slots(p.s["jobs"], p.s["processes"])
+    todo, running, elsewhere, failed = [run for run in runs if not done(p, run)], {}, set(), []  # {process: (run, slot)}
+    total, ended = (
+        sum(run.budget - run.start for run in runs),
+        sum(run.budget - run.start for run in runs if run not in todo),
+    )
+    bar = tqdm(total=total, initial=ended, unit="step", desc="pretraining", disable=not todo,
+               mininterval=0.5 if sys.stderr.isatty() else 20)  # fmt: skip
+    try:
+        while todo or running:
+            for run in [*todo]:
+                words, folder = command(p, run), folder_of(p, run.name)
+                if done(p, run):  # by another process
+                    todo.remove(run)
+                    ended += run.budget - run.start
+                elif free and words:
+                    if not (held := lock(folder)):
+                        if run.name not in elsewhere:
+                            bar.write(f"{run.name}: another process is at it; waiting for its end")
+                        elsewhere.add(run.name)
+                        continue
+                    todo.remove(run)
+                    slot = free.pop()
+                    with open(folder / "output.txt", "a") as log:  # the lock stays as long as the run does
+                        process = subprocess.Popen(
+                            words, env=os.environ | slot, stdout=log, stderr=log, pass_fds=[held.fileno()]
+                        )
+                    held.close()
+                    running[process] = run, slot
+                    bar.write(f"{run.name}: steps {run.start} to {run.budget}")
+            if not running and not elsewhere & {run.name for run in todo}:
+                break
+            time.sleep(0.5)
+            for process in [process for process in running if process.poll() is not None]:
+                run, slot = running.pop(process)
+                free.append(slot)
+                if process.returncode or not done(p, run):
+                    failed.append(run.name)
+                    output = folder_of(p, run.name) / "output.txt"
+                    bar.write(
+                        f"failed: {run.name}: {output.read_text(errors='replace').strip().splitlines()[-1:]}; see {output}"
+                    )
+                else:
+                    ended += run.budget - run.start
+            bar.update(ended + sum(steps_done(p, run) for run, _ in running.values()) - bar.n)
+    finally:
+        for process in running:  # each saves where it is
+            process.terminate()
+        for process in running:
+            process.wait()
+        bar.close()
+    if todo:
+        print(f"not begun, for what they begin with is missing: {', '.join(run.name for run in todo)}")
+    return failed + [run.name for run in todo]
+
+
+def steps_done(p, run):
+    """Of a run that is under way, by its log."""
+    log = folder_of(p, run.name) / "metrics.jsonl"
+    return max([line["step"] - run.start for line in read_metrics(log.parent)], default=0) if log.exists() else 0
+
+
+# ----------------------------------------------------------------------------
+# Fine-tuning
+
+
+def first_jobs(p):
+    """The fine-tunings that choose a learning rate, seed by seed; all of them but with choose_once."""
+    s = p.s
+    models = [model for model in p.models if model.run.seed == p.seed] if s["choose_once"] else p.models
+    for seed in s["finetune_seeds"][: 1 if s["choose_once"] else None]:
+        points = list(itertools.product(s["finetune_lrs"], models, s["tasks"]))
+        random.Random(seed).shuffle(points)  # so that equal parts of them take about equally long
+        yield from (job(p, model, task, lr, seed) for lr, model, task in points)
+
+
+def other_jobs(p):
+    """With choose_once: the rest, of models whose rate is known."""
+    s = p.s
+    twins = {arm_of(model): model for model in p.models if model.run.seed == p.seed}
+    for seed in s["finetune_seeds"] if s["choose_once"] else ():
+        points = list(itertools.product(p.models, s["tasks"]))
+        random.Random(seed).shuffle(points)
+        for model, task in points:
+            made = [job(p, twins[arm_of(model)], task, lr, s["finetune_seeds"][0]).folder for lr in s["finetune_lrs"]]
+            if all((folder / "result.json").exists() for folder in made):
+                results = arms.read_runs(results_of(p), made)
+                best = max(results, key=lambda run: (run.scores["main", "validation"], -run.lr))
+                yield job(p, model, task, best.lr, seed)
+
+
+def arm_of(model):
+    run = model.run
+    return run.size, run.budget, run.clm, run.mask, run.base, model.step, model.untrained
+
+
+def results_of(p):
+    return Path(p.s["out_dir"], "results")
+
+
+def job(p, model, task, lr, seed):
+    s, (name, words) = p.s, task
+    path = checkpoint.path_of(folder_of(p, model.run.name), model.step or model.run.budget)
+    words = shlex.split(f"{s['finetune']} {words}") + ["--random_weights=True"] * model.untrained
+    first = (model, lr, seed) == (p.models[0], s["finetune_lrs"][0], s["finetune_seeds"][0])
+    return sweep.make_job(results_of(p), model.name, path, name, lr, seed, words, baseline=first)
+
+
+def finetune_all(p, part="1/1"):
+    """Runs one of N equal parts of the jobs; returns what failed."""
+    free, failed = sweep.slots(p.s["jobs"]), []
+    for which, jobs in (("that choose a rate", first_jobs), ("at the chosen rate", other_jobs)):
+        mine = sweep.share_of(part, list(jobs(p)))
+        ready = [job for job in mine if Path(job.words[-5].partition("=")[2]).exists()]
+        if mine:
+            print(f"fine-tuning, {which if p.s['choose_once'] else 'all'}: {len(mine)} jobs")
+            failed += [str(job.folder) for job in sweep.run_all(ready, free)] + [
+                str(job.folder) for job in mine if job not in ready
+            ]
+    return failed
+
+
+# ----------------------------------------------------------------------------
+# The command
+
+
+def absent(p):
+    """What data are missing, a sentence each."""
+    for size, (settings, _) in p.shape.items():
+        if settings["data"] != training.DEFAULT_DATA:
+            try:
+                load_meta(settings["data"])
+            except DataError as error:
+                yield f"{size}: {error}"
+    for task, words in p.s["tasks"]:
+        folder = configurator.load(FINETUNE, shlex.split(f"{p.s['finetune']} {words}"))["tasks_dir"]
+        if task in TASKS and (why := missing(task, in_folder(TASKS[task], folder))):
+            if not (TASKS[task].hub and find_spec("datasets")):
+                yield why
+
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --array=0-{last}
+#SBATCH --nodes=1 --ntasks=1 --gpus-per-node={gpus}
+#SBATCH --time=24:00:00 --signal=B:TERM@300
+#SBATCH --output={folder}/{name}-%a.txt
+cd {root}
+{body}
+"""
+
+
+def write_scripts(p, words):
+    """Job scripts in OUT_DIR/slurm: an array for the runs of each depth of the tree, one for the fine-tunings, the page;
+    and submit.sh, which submits them one after the other. Returns its path."""
+    folder, python = Path(p.s["out_dir"], "slurm"), shlex.join([sys.executable, "eval/study.py", *words])
+    depth, scripts = {}, []  # scripts: (name, how many, the bash lines)
+    searching = any(run.lr for run in p.runs.values())
+    for run in p.runs.values():
+        before = run.parent or run.base
+        depth[run.name] = 0 if run.lr else depth[before] + 1 if before else int(searching)
+    for level in range(max(depth.values()) + 1):
+        names = [name for name in depth if depth[name] == level]
+        scripts.append((f"runs-{level}", len(names), p.s["processes"],
+                        f"names=({' '.join(names)})\nexec {python} --only=${{names[$SLURM_ARRAY_TASK_ID]}}"))  # fmt: skip
+    n = min(100, len(list(first_jobs(p))))
+    for i in range(2 if p.s["choose_once"] else 1):
+        scripts.append((f"finetune-{i}", n, 1, f"exec {python} --only=finetune:$((SLURM_ARRAY_TASK_ID + 1))/{n}"))
+    scripts.append(("report", 1, 0, f"exec {python} --only=report"))
+    folder.mkdir(parents=True, exist_ok=True)
+    submit = ["#!/bin/bash", "# Each array waits for the one before. After an interruption run this again: what is done stays done.",
+              "set -e"]  # fmt: skip
+    for i, (name, n, gpus, body) in enumerate(scripts):
+        text = SCRIPT.format(name=name, last=n - 1, gpus=gpus, folder=folder, root=ROOT, body=body)
+        (folder / f"{name}.sbatch").write_text(text)
+        submit.append(f"id=$(sbatch --parsable{' --dependency=afterok:$id' * (i > 0)} {folder}/{name}.sbatch)")
+    (folder / "submit.sh").write_text("\n".join(submit) + "\n")
+    return folder / "submit.sh"
+
+
+def main():
+    words = [f"{word}=True" if word in ("--plan", "--slurm") else word for word in sys.argv[1:]]
+    s = configurator.load(__file__, words, check)
+    p = Plan(s)
+    what, _, part = s["only"].partition(":")
+    if what not in ("", "finetune", "report", *p.runs):
+        sys.exit(f"only={s['only']}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
+    if s["plan"]:
+        return print(tell(p))
+    if s["slurm"]:
+        return print(write_scripts(p, [word for word in words if word != "--slurm=True"]))
+    if not what:
+        print(tell(p))
+    if problems := list(absent(p)):
+        sys.exit("\n".join(["nothing was started:", *problems]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended too
+    failed = []
+    if what in ("", *p.runs):
+        if (
+            any(settings["data"] == training.DEFAULT_DATA for settings, _ in p.shape.values())
+            and not Path(training.DEFAULT_DATA).exists()
+        ):
+            training.prepare("embedded", training.DEFAULT_DATA, val_fraction=0.05)
+        failed += pretrain(p, [run for run in p.runs.values() if what in ("", run.name)])
+    if what in ("", "finetune"):
+        failed += finetune_all(p, part or "1/1")
+    if what in ("", "report"):
+        print(page.write(p))
+    if failed:
+        sys.exit(f"{len(failed)} parts failed; the same command tries them again: {', '.join(failed[:20])}")
+
+
+if __name__ == "__main__":
+    main()

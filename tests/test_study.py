@@ -1,0 +1,233 @@
+"""eval/study.py: the plan of the paper's study by its own counts; a study that is killed and goes on; its page."""
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT, TINY
+from test_report import make_result
+from test_sweep import words  # noqa: F401, the fixture with the miniature data sets
+
+import configurator
+from eval import page, study
+from eval.plan import Plan, tell
+
+
+def plan_of(*words):
+    return Plan(configurator.load(study.__file__, list(words), study.check))
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return plan_of(
+        str(ROOT / "config/study_paper.py"),
+        f"--train={ROOT}/config/610m.py",
+        '--sizes=(("610m", ""), ("210m", "--model=210m"), ("1b", "--model=1b"))',
+    )
+
+
+def test_the_counts_of_the_papers_study(paper):
+    text = tell(paper)
+    for line in ("final models 38", "intermediate models 12", "fine-tuning runs 15000", "fine-tuning runs of random weights 900",
+                 "steps trained 812000"):  # fmt: skip
+        assert f"\n{line}\n" in text
+    runs = paper.runs.values()
+    steps = {kind: sum(run.budget - run.start for run in runs if of(run)) for kind, of in {
+        "base": lambda run: run.clm in (0, 42_000) and run.budget == 42_000,
+        "splits": lambda run: not run.base and (run.budget < 42_000 or 0 < run.clm < 42_000),
+        "continued": lambda run: run.base}.items()}  # fmt: skip
+    assert steps == {"base": 630_000, "splits": 130_000, "continued": 52_000}
+    kinds = [sum(map(of, runs)) for of in (lambda run: run.clm in (0, 42_000) and run.budget == 42_000,
+             lambda run: not run.base and (run.budget < 42_000 or 0 < run.clm < 42_000), lambda run: bool(run.base))]  # fmt: skip
+    assert kinds == [15, 17, 6]
+    assert int(re.search(r"steps saved by sharing (\d+)", text)[1]) == sum(run.start for run in runs)
+
+
+def test_the_splits_branch_where_the_paper_says(paper):
+    """CLM, then MLM, in thousands of steps, and where each leaves the trunk (the config files of the splits agree)."""
+    splits = {12: [(0, 12), (3, 9), (6, 6), (9, 3), (12, 0)], 22: [(0, 22), (5, 17), (11, 11), (17, 5), (22, 0)],
+              42: [(0, 42), (10, 32), (21, 21), (32, 10), (42, 0)]}  # fmt: skip
+    for budget, phases in splits.items():
+        for clm, mlm in phases:
+            kind = {0: f"mlm40-{budget}k", budget: f"clm-{budget}k"}.get(clm, f"clm-{clm}k-mlm40-{budget}k")
+            run = paper.runs[f"610m-{kind}"]
+            assert (run.clm, run.budget - run.clm) == (clm * 1000, mlm * 1000)
+            leaves = clm if 0 < clm < budget else budget - 2 if budget < 42 else 0
+            assert run.start == leaves * 1000
+            trunk = "610m-mlm40-42k" if clm == 0 else "610m-clm-42k"
+            assert run.parent == (trunk if leaves else "")
+            assert not leaves or run.start in paper.runs[trunk].keep
+            file = ROOT / f"config/splits/{budget}k-{[0, 25, 50, 75, 100][phases.index((clm, mlm))]}.py"
+            given = dict(re.findall(r"^(\w+) = ([^#\n]+)", file.read_text(), re.M))
+            assert (int(given["max_steps"]), int(given["switch_step"])) == (budget * 1000, clm * 1000)
+            assert given.get("branch_from", "").strip() == (f'"out/{trunk}/ckpt-{run.start}.pt"' if leaves else "")
+    for mask in (20, 30, 40, 50):
+        run = paper.runs[f"610m-clm-40k-mlm{mask}-42k"]
+        assert (run.parent, run.start, run.mask) == ("610m-clm-42k", 40_000, mask / 100)
+    assert {model.step for model in paper.inside} == {1000, 2000, 5000, 10_000, 20_000, 40_000}
+
+
+def test_budgets_share_what_they_do_alike():
+    """200 of 1,000 steps decay: a short budget leaves the long one before it decays, on whatever trunk goes farthest."""
+    p = plan_of("--splits=((500, 0, 200, 490, 500), (1000, 0, 200, 1000))")
+    starts = {name: (run.parent, run.start) for name, run in p.runs.items()}
+    assert starts == {
+        "demo-clm-1k": ("", 0), "demo-clm-200-mlm40-1k": ("demo-clm-1k", 200), "demo-mlm40-1k": ("", 0),
+        "demo-clm-500": ("demo-clm-1k", 300), "demo-clm-490-mlm40-500": ("demo-clm-1k", 300),
+        "demo-clm-200-mlm40-500": ("demo-clm-200-mlm40-1k", 300), "demo-mlm40-500": ("demo-mlm40-1k", 300),
+    }  # fmt: skip
+    assert plan_of("--splits=((240, 0), (1000, 0))").runs["demo-mlm40-240"].start == 0  # within the warmup: not shared
+    seeds = plan_of("--splits=((1000, 0, 200, 1000),)", "--seeds=1,2", "--repeated=0,200").runs
+    assert seeds["demo-clm-200-mlm40-1k-seed-2"].parent == "" and len(seeds) == 5  # its trunk is not trained
+
+
+@pytest.mark.parametrize("words, sentence", [
+    ("--splits='((100, 0, 120),)'", "splits: (100, 0, 120): give a budget, then steps of CLM between 0 and it"),
+    ("--tasks='((\"embedded-xx\", \"\"),)'", "no data set is called"),
+    ("--continued=10 --splits='((100, 0, 50),)'", "continued: needs both pure objectives"),
+    ("--lrs=1e-3,2e-3", "lr_steps=0: is for the choice between several lrs"),
+    ("--repeated=7 --seeds=1,2", "repeated: 7 is none of the steps of CLM"),
+    ("--intermediate=9999", "intermediate: 9999 is not within the budget"),
+    ("--late_switch=650", "late_switch=650: must be within the budget"),
+    ("--seeds=1,1", "seeds: 1 is given twice"),
+    ("--only=nothing", "only=nothing: is none of its runs"),
+])  # fmt: skip
+def test_wrong_settings_are_told(words, sentence, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["eval/study.py", "--plan", *shlex.split(words)])
+    with pytest.raises(SystemExit) as stop:
+        study.main()
+    assert sentence in capsys.readouterr().err + str(stop.value)
+
+
+@pytest.fixture(scope="module")
+def small(words, data_dir, tmp_path_factory):
+    """A settings file of a study that takes seconds: three shares of CLM and the untrained arm on one task."""
+    folder = tmp_path_factory.mktemp("study")
+    tasks_dir = re.search(r"--tasks_dir=(\S+)", " ".join(words))[1]
+    shared = " ".join(word for word in TINY if not word.startswith(("--max_steps", "--switch_step", "--keep_last")))
+    (folder / "study.py").write_text(f"""
+train = "{shared} --data={data_dir} --decay_steps=4"
+sizes = (("tiny", ""),)
+splits = ((12, 0, 6, 12),)
+lrs = (1e-3,)
+tasks = (("sst2", "--max_steps=2"),)
+finetune = "--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32"
+finetune_lrs = (1e-3,)
+finetune_seeds = (1,)
+out_dir = "out/tiny"
+""")
+    return folder / "study.py"
+
+
+def report_of(folder):
+    """The text of each file that the page consists of."""
+    return {file.name: file.read_text() for file in (folder / "out/tiny/report").iterdir() if file.suffix != ".png"}
+
+
+def test_a_study_killed_twice_and_resumed_gives_the_same_page(small, tmp_path):
+    command = [sys.executable, str(ROOT / "eval/study.py"), str(small)]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+    result = subprocess.run(command, cwd=whole, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for number, kind, n in ((signal.SIGKILL, "runs/*/ckpt-*.pt", 3), (signal.SIGTERM, "results/*/*/*/result.json", 1)):
+        process = subprocess.Popen(command, cwd=parts, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(list(parts.glob(f"out/tiny/{kind}"))) < n:
+            time.sleep(0.05)
+            assert process.poll() is None
+        process.send_signal(number)
+        process.wait()
+    assert not (parts / "out/tiny/report").exists()
+    result = subprocess.run(command, cwd=parts, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert report_of(parts) == report_of(whole)
+    page = report_of(whole)["page.md"]
+    assert "- pretraining: 3 of 3 runs have ended" in page and "- fine-tuning: 4 of 4 jobs have a result" in page
+    for title in (
+        "The answer",
+        "Scores against the share of CLM",
+        "Both losses through the switch",
+        "Stability of fine-tuning",
+    ):
+        assert f"\n## {title}\n" in page
+
+
+# ----------------------------------------------------------------------------
+# The page, on made-up results
+
+
+def made_up(folder, scores, budget=40):
+    """A plan whose results say that each share of CLM (%, or "untrained") got `scores` of 400 test instances right."""
+    p = plan_of(f"--out_dir={folder}", f"--splits=(({budget}, 0, {budget // 2}, {budget}),)", "--finetune_lrs=1e-3",
+                "--tasks=((\"sst2\", \"\"),)")  # fmt: skip
+    for i, model in enumerate(p.models):
+        run, jitter = model.run, np.roll((-1, 0, 2), i)
+        right = scores["untrained" if model.untrained else 100 * run.clm // run.budget]
+        for seed, extra in zip((1, 2, 3), jitter):
+            make_result(folder / "results", model.name, seed=seed, lr=1e-3, test=right + extra, n=400, step=budget,
+                        max_steps=budget, clm_steps=run.clm, untrained=model.untrained)  # fmt: skip
+    for path in (folder / "results").rglob("result.json"):  # an untrained arm is named after the model that lent its shape
+        if "untrained-" in str(path):
+            path.write_text(path.read_text().replace('"untrained-demo"', f'"demo-clm-{budget}-{budget}"'))
+    return p
+
+
+@pytest.mark.parametrize("scores, sentences", [
+    ({0: 300, 50: 350, 100: 290, "untrained": 200},
+     ["Highest on sst2: **50% CLM**", "Begin with CLM: clearly better than MLM alone, the best first: 50% CLM."]),
+    ({0: 300, 50: 302, 100: 250, "untrained": 200},
+     ["Not enough to prefer it: no share of CLM is clearly better", "CLM only is clearly worse than MLM alone."]),
+    ({0: 300, 50: 260, 100: 299, "untrained": 200},
+     ["MLM alone is a sound choice", "and 50% CLM clearly worse."]),
+    ({0: 300, 50: 310, 100: 290, "untrained": 300},
+     ["No recommendation: no task tells a pretrained model from an untrained one.", "at this scale it says nothing"]),
+])  # fmt: skip
+def test_the_recommendation_follows_from_the_comparisons(tmp_path, scores, sentences):
+    text = page.write(made_up(tmp_path, scores)).read_text()
+    for sentence in sentences:
+        assert sentence in text, text
+
+
+def test_a_page_of_a_study_that_has_hardly_begun(tmp_path):
+    p = plan_of(f"--out_dir={tmp_path}")
+    assert "0 of 3 runs have ended" in page.write(p).read_text()
+    make_result(tmp_path / "results", "demo-mlm40-650-650", lr=1e-3, step=650, max_steps=650)
+    text = page.write(p).read_text()
+    assert "1 of " in text and "No recommendation" in text and "| MLM only" in text
+
+
+def test_the_job_scripts_of_a_cluster(tmp_path, monkeypatch, capsys):
+    """Each depth of the tree is an array whose tasks are that depth's runs; submit.sh makes each wait for the one before."""
+    words = [
+        "--splits=((500, 0, 200), (1000, 0, 200, 1000))",
+        f"--out_dir={tmp_path}",
+        "--processes=8",
+        "--choose_once=True",
+    ]
+    monkeypatch.setattr(sys, "argv", ["eval/study.py", *words, "--slurm"])
+    study.main()
+    submit = tmp_path / "slurm/submit.sh"
+    assert capsys.readouterr().out.strip() == str(submit)
+    (tmp_path / "sbatch").write_text('#!/bin/bash\necho "$@" >> log\necho $((100 + $(wc -l < log)))\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    subprocess.run(["bash", str(submit)], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    names = ["runs-0", "runs-1", "runs-2", "finetune-0", "finetune-1", "report"]
+    expected = [f"--parsable {f'--dependency=afterok:{100 + i} ' if i else ''}{tmp_path}/slurm/{name}.sbatch"
+                for i, name in enumerate(names)]  # fmt: skip
+    assert (tmp_path / "log").read_text().splitlines() == expected
+    p, seen = plan_of(*words), []
+    for script, n in (("runs-0", 2), ("runs-1", 2), ("runs-2", 1)):
+        text = (tmp_path / f"slurm/{script}.sbatch").read_text()
+        assert f"--array=0-{n - 1}\n" in text and "--gpus-per-node=8\n" in text
+        for i in range(n):  # the line that the task would run, echoed
+            line = text.replace("exec ", "echo ").splitlines()
+            run = subprocess.run(["bash", "-c", "\n".join(line[-2:])], env={"SLURM_ARRAY_TASK_ID": str(i)},
+                                 capture_output=True, text=True).stdout.split()  # fmt: skip
+            seen.append(run[-1].removeprefix("--only="))
+    assert sorted(seen) == sorted(p.runs)
