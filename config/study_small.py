@@ -4,22 +4,22 @@
 #   python data/prepare.py --source=texts/ --tokenizer=texts.tiktoken --val_fraction=0.02 --out=data/prepared/textbooks
 #   python eval/study.py config/study_small.py
 #
-# texts/ are 47 MB of OpenStax text books and 69 MB of novels of 1780 to 1928, 28.5M tokens; a budget of 1,600 steps
-# of 2,048 tokens is 3.3M of them, an eighth of an epoch. Results: eval/results/study_small/.
-train = "--data=data/prepared/textbooks --seq_len=256 --global_batch_tokens=2048 --warmup_steps=100 --decay_steps=320 --eval_interval=100 --eval_windows=128 --checkpoint_interval=200"
+# texts/ are 47 MB of OpenStax text books and 69 MB of novels of 1780 to 1928, 28.5M tokens; a budget of 1,200 steps
+# of 4,096 tokens is 4.9M of them, a sixth of an epoch. Results: eval/results/study_small/.
+train = "--data=data/prepared/textbooks --seq_len=256 --warmup_steps=100 --decay_steps=240 --eval_interval=100 --checkpoint_interval=200"
 sizes = (("small", "--n_layer=4 --n_head=3 --n_kv_head=1 --d_model=192 --d_ff=512"),)
 out_dir = "out/study-small"
 
 # budget, then the steps of CLM: 0, 25, 50, 75 and 100 %
 splits = (
-    (800, 0, 200, 400, 600, 800),
-    (1_600, 0, 400, 800, 1_200, 1_600),
+    (600, 0, 150, 300, 450, 600),
+    (1_200, 0, 300, 600, 900, 1_200),
 )
-lrs = (1e-3, 2e-3, 4e-3)
+lrs = (2e-3, 4e-3)
 lr_steps = 400
 seeds = (1, 2, 3)
-repeated = (0, 400, 800, 1_600)
-continued = (400,)
+repeated = (0, 300, 600, 1_200)
+continued = (300,)
 continue_words = "--warmup_steps=50"
 
 tasks = (

@@ -21,6 +21,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -286,7 +287,9 @@ def finetune_all(p, part="1/1"):
 
 
 def absent(p):
-    """What data are missing, a sentence each."""
+    """What is missing here for a run, a sentence each."""
+    if 0 < (n := torch.cuda.device_count()) < p.s["processes"]:
+        yield f"processes={p.s['processes']}: this machine has {n} GPUs"
     for size, (settings, _) in p.shape.items():
         if settings["data"] != training.DEFAULT_DATA:
             try:
