@@ -13,6 +13,7 @@ import fcntl
 import itertools
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -226,59 +227,63 @@ def steps_done(p, run):
 # Fine-tuning
 
 
-def first_jobs(p):
-    """The fine-tunings that choose a learning rate, seed by seed; all of them but with choose_once."""
-    s = p.s
-    models = [model for model in p.models if model.run.seed == p.seed] if s["choose_once"] else p.models
-    for seed in s["finetune_seeds"][: 1 if s["choose_once"] else None]:
-        points = list(itertools.product(s["finetune_lrs"], models, s["tasks"]))
-        random.Random(seed).shuffle(points)  # so that equal parts of them take about equally long
-        yield from (job(p, model, task, lr, seed) for lr, model, task in points)
+def rounds(p):
+    """The fine-tunings as two lists of (model, task, rate, seed), seed by seed, shuffled within one so that equal parts of
+    a list take about equally long. With choose_once those of the second list are at the rate that the first chooses."""
+    s, lists = p.s, ([], [])
+    for seed in s["finetune_seeds"]:
+        models = p.models
+        if s["choose_once"]:
+            models = [model for model in models if model.run.seed == p.seed] if seed == s["finetune_seeds"][0] else []
+            lists[1].append([*itertools.product(p.models, s["tasks"], [None], [seed])])
+        lists[0].append([*itertools.product(models, s["tasks"], s["finetune_lrs"], [seed])])
+        for of_seed in (its[-1] for its in lists if its):
+            random.Random(seed).shuffle(of_seed)
+    return [sum(its, []) for its in lists]
 
 
-def other_jobs(p):
-    """With choose_once: the rest, of models whose rate is known."""
-    s = p.s
-    twins = {arm_of(model): model for model in p.models if model.run.seed == p.seed}
-    for seed in s["finetune_seeds"] if s["choose_once"] else ():
-        points = list(itertools.product(p.models, s["tasks"]))
-        random.Random(seed).shuffle(points)
-        for model, task in points:
-            made = [job(p, twins[arm_of(model)], task, lr, s["finetune_seeds"][0]).folder for lr in s["finetune_lrs"]]
-            if all((folder / "result.json").exists() for folder in made):
-                results = arms.read_runs(results_of(p), made)
-                best = max(results, key=lambda run: (run.scores["main", "validation"], -run.lr))
-                yield job(p, model, task, best.lr, seed)
-
-
-def arm_of(model):
-    run = model.run
-    return run.size, run.budget, run.clm, run.mask, run.base, model.step, model.untrained
+def best_rate(p, model, task):
+    """The rate at which a model's arm did best on validation, with the first seeds; None before it has been tried at all."""
+    run, s = model.run, p.s
+    twin = next(m for m in p.models if (m.run.size, m.run.budget, m.run.clm, m.run.mask, m.run.base, m.step, m.untrained)
+                == (run.size, run.budget, run.clm, run.mask, run.base, model.step, model.untrained))  # fmt: skip
+    folders = [make_job(p, twin, task, lr, s["finetune_seeds"][0]).folder for lr in s["finetune_lrs"]]
+    if not all((folder / "result.json").exists() for folder in folders):
+        return None
+    results = arms.read_runs(results_of(p), folders)
+    return max(results, key=lambda result: (result.scores["main", "validation"], -result.lr)).lr
 
 
 def results_of(p):
     return Path(p.s["out_dir"], "results")
 
 
-def job(p, model, task, lr, seed):
+def checkpoint_of(p, model):
+    """Also of an untrained one, which takes its shape and tokenizer from there."""
+    return checkpoint.path_of(folder_of(p, model.run.name), model.step or model.run.budget)
+
+
+def make_job(p, model, task, lr, seed):
     s, (name, words) = p.s, task
-    path = checkpoint.path_of(folder_of(p, model.run.name), model.step or model.run.budget)
     words = shlex.split(f"{s['finetune']} {words}") + ["--random_weights=True"] * model.untrained
     first = (model, lr, seed) == (p.models[0], s["finetune_lrs"][0], s["finetune_seeds"][0])
-    return sweep.make_job(results_of(p), model.name, path, name, lr, seed, words, baseline=first)
+    return sweep.make_job(results_of(p), model.name, checkpoint_of(p, model), name, lr, seed, words, baseline=first)
 
 
 def finetune_all(p, part="1/1"):
-    """Runs one of N equal parts of the jobs; returns what failed."""
+    """Runs one of N equal parts of the fine-tunings; returns what failed."""
     free, failed = sweep.slots(p.s["jobs"]), []
-    for which, jobs in (("that choose a rate", first_jobs), ("at the chosen rate", other_jobs)):
-        mine = sweep.share_of(part, list(jobs(p)))
-        ready = [job for job in mine if Path(job.words[-5].partition("=")[2]).exists()]
-        if mine:
-            print(f"fine-tuning, {which if p.s['choose_once'] else 'all'}: {len(mine)} jobs")
-            failed += [str(job.folder) for job in sweep.run_all(ready, free)] + [
-                str(job.folder) for job in mine if job not in ready
-            ]
+    for number, points in enumerate(rounds(p), 1):
+        jobs = []
+        for model, task, lr, seed in sweep.share_of(part, points):
+            lr = lr or best_rate(p, model, task)
+            if lr and checkpoint_of(p, model).exists():
+                jobs.append(make_job(p, model, task, lr, seed))
+            else:
+                failed.append(f"{model.name} on {task[0]}, seed {seed}, for lack of {'a checkpoint' if lr else 'a rate'}")
+        if jobs:
+            print(f"fine-tuning, round {number}: {len(jobs)} jobs")
+            failed += [str(job.folder) for job in sweep.run_all(jobs, free)]
     return failed
 
 
@@ -328,13 +333,13 @@ def write_scripts(p, words):
         names = [name for name in depth if depth[name] == level]
         scripts.append((f"runs-{level}", len(names), p.s["processes"],
                         f"names=({' '.join(names)})\nexec {python} --only=${{names[$SLURM_ARRAY_TASK_ID]}}"))  # fmt: skip
-    n = min(100, len(list(first_jobs(p))))
+    n = min(100, len(rounds(p)[0]))
     for i in range(2 if p.s["choose_once"] else 1):
         scripts.append((f"finetune-{i}", n, 1, f"exec {python} --only=finetune:$((SLURM_ARRAY_TASK_ID + 1))/{n}"))
     scripts.append(("report", 1, 0, f"exec {python} --only=report"))
     folder.mkdir(parents=True, exist_ok=True)
-    submit = ["#!/bin/bash", "# Each array waits for the one before. After an interruption run this again: what is done stays done.",
-              "set -e"]  # fmt: skip
+    submit = ["#!/bin/bash", "# Each array waits for the one before. After an interruption run this again: what is done",
+              "# stays done.", "set -e"]  # fmt: skip
     for i, (name, n, gpus, body) in enumerate(scripts):
         text = SCRIPT.format(name=name, last=n - 1, gpus=gpus, folder=folder, root=ROOT, body=body)
         (folder / f"{name}.sbatch").write_text(text)
@@ -348,7 +353,7 @@ def main():
     s = configurator.load(__file__, words, check)
     p = Plan(s)
     what, _, part = s["only"].partition(":")
-    if what not in ("", "finetune", "report", *p.runs):
+    if s["only"] not in ("", "report", *p.runs) and not re.fullmatch(r"finetune:[1-9]\d*/[1-9]\d*", s["only"]):
         sys.exit(f"only={s['only']}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
     if s["plan"]:
         return print(tell(p))
@@ -361,16 +366,17 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended too
     failed = []
     if what in ("", *p.runs):
-        if (
-            any(settings["data"] == training.DEFAULT_DATA for settings, _ in p.shape.values())
-            and not Path(training.DEFAULT_DATA).exists()
-        ):
+        its_data = {settings["data"] for settings, _ in p.shape.values()}
+        if training.DEFAULT_DATA in its_data and not Path(training.DEFAULT_DATA).exists():  # before several runs do it
             training.prepare("embedded", training.DEFAULT_DATA, val_fraction=0.05)
         failed += pretrain(p, [run for run in p.runs.values() if what in ("", run.name)])
     if what in ("", "finetune"):
         failed += finetune_all(p, part or "1/1")
     if what in ("", "report"):
-        print(page.write(p))
+        try:
+            print(page.write(p))
+        except DataError as error:
+            sys.exit(str(error))
     if failed:
         sys.exit(f"{len(failed)} parts failed; the same command tries them again: {', '.join(failed[:20])}")
 

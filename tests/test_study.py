@@ -96,6 +96,7 @@ def test_budgets_share_what_they_do_alike():
     ("--late_switch=650", "late_switch=650: must be within the budget"),
     ("--seeds=1,1", "seeds: 1 is given twice"),
     ("--only=nothing", "only=nothing: is none of its runs"),
+    ("--only=finetune:0/3", "only=finetune:0/3: is none of its runs"),
 ])  # fmt: skip
 def test_wrong_settings_are_told(words, sentence, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["eval/study.py", "--plan", *shlex.split(words)])
