@@ -104,13 +104,13 @@ def arm_lines(study, scores, choose):
 
 
 def grid_of(titles, row_height, labels, **options):
-    """A figure with a panel per title, three to a row, and room for a legend of these labels.
+    """A figure with a panel per title, three to a row (of four two), and room for a legend of these labels.
 
     Returns (figure, {title: axes}, columns of the legend).
     """
     import matplotlib.pyplot as plt
 
-    columns = min(3, len(titles))
+    columns = 2 if len(titles) == 4 else min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
     width = max(5.0, 2.7 * columns)  # inches
     legend_columns = max(1, int(width / (0.5 + 0.075 * max(map(len, labels)))))

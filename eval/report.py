@@ -250,22 +250,22 @@ def rank_table(study, ranks):
     return table(["possible ranks", *study.targets], rows)
 
 
-def stability_table(study, scores, column="field"):
-    """Of each arm and task: what changes with the seed and the learning rate, what failed."""
+def stability_table(study, scores):
+    """Of each arm and task, by the field's metric: what changes with the seed and the learning rate, what failed."""
     rows = []
     for task, (a, arm) in itertools.product(study.tasks, enumerate(study.arms)):
         rates, jobs = study.grid.get((a, task), {}), len(study.lrs[task]) * len(study.seeds[task]) * len(arm.seeds)
-        tests = {lr: [run.scores.get((column, "test"), math.nan) for run in runs.values()] for lr, runs in rates.items()}
+        tests = {lr: [run.scores.get(("field", "test"), math.nan) for run in runs.values()] for lr, runs in rates.items()}
         chosen, deviation, spread, collapsed = scores[a, task], "-", "-", "-"
         if chosen:
             by_pretraining = defaultdict(list)
             for (pretraining, _), run in chosen.runs.items():
-                by_pretraining[pretraining].append(run.scores[column, "test"])
+                by_pretraining[pretraining].append(run.scores["field", "test"])
             variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
             deviation = f"{math.sqrt(np.mean(variances)):.2f}" if variances else "-"
         if chosen and len(tests) > 1:
             spread = f"{np.ptp([np.mean(values) for values in tests.values()]):.1f}"
-        if chosen and (floor := study.baselines[task].get(("majority", column))) is not None:
+        if chosen and (floor := study.baselines[task].get(("majority", "field"))) is not None:
             collapsed = str(sum(value < floor + 1e-6 for values in tests.values() for value in values))
         done, failed = sum(map(len, tests.values())), study.n_failed[a, task]
         rows.append([task, arm.label, f"{chosen.lr:g}" if chosen else "-", deviation, spread, f"{done} of {jobs}",

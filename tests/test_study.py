@@ -183,9 +183,9 @@ def made_up(folder, scores, budget=40):
     ({0: 300, 50: 350, 100: 290, "untrained": 200},
      ["Highest on sst2: **50% CLM**", "Begin with CLM: clearly better than MLM alone, the best first: 50% CLM."]),
     ({0: 300, 50: 302, 100: 250, "untrained": 200},
-     ["Not enough to prefer it: no share of CLM is clearly better", "CLM only is clearly worse than MLM alone."]),
+     ["Not enough to prefer it: no share of CLM is clearly better", "Clearly worse than MLM alone: CLM only."]),
     ({0: 300, 50: 260, 100: 299, "untrained": 200},
-     ["MLM alone is a sound choice", "and 50% CLM clearly worse."]),
+     ["MLM alone is a sound choice", "Clearly worse than MLM alone: 50% CLM."]),
     ({0: 300, 50: 310, 100: 290, "untrained": 300},
      ["No recommendation: no task tells a pretrained model from an untrained one.", "at this scale it says nothing"]),
 ])  # fmt: skip
