@@ -1,7 +1,8 @@
 """Weights in from, and out to, the model folders of the Hugging Face hub, without its libraries.
 
 A folder holds config.json, the tensors in *.safetensors, and the tokenizer in tokenizer.json. In come Llama, SmolLM,
-TinyLlama, Mistral, Qwen 2 and EuroBERT; out go folders that `transformers` opens as EuroBERT or Llama.
+TinyLlama, Mistral, Qwen 2 and EuroBERT, with the study's own models; out go folders that `transformers` opens as
+EuroBERT or Llama.
 """
 
 import json
@@ -16,7 +17,9 @@ import torch
 import checkpoint
 from data.tokenizer import DataError, Tokenizer
 
-KINDS = ("llama", "mistral", "qwen2", "eurobert")
+# By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
+# study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
+KINDS = ("llama", "mistral", "qwen2", "eurobert", "sl_model")
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 HEAD = "lm_head.weight"
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's rotations
@@ -170,9 +173,10 @@ def stored(folder):
     names = ["model.safetensors"]
     if not (folder / names[0]).is_file():
         if not index.is_file():
-            pickles = [p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth")]
-            raise DataError(f"{folder}: no model.safetensors" + (f". {pickles[0]} is a pickle: opening one can run any "
-                            "code, so it is not read. Convert it to safetensors" if pickles else ""))  # fmt: skip
+            raise DataError(
+                f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read, as opening one can run any code. "
+                "Who trusts it converts it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW_FILE)"
+            )
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -203,7 +207,7 @@ def load(folder, need_tokenizer, report):
     config = shape(file)
     found = stored(folder)
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
-        found = {f"model.{name}": entry for name, entry in found.items()}
+        found = {name if name == HEAD else f"model.{name}": entry for name, entry in found.items()}
     wanted = tensors(config, out_bias=json.loads(file.read_text(encoding="utf-8"))["model_type"] != "qwen2")
     absent = {HEAD} - found.keys()
     if config["tie_embeddings"]:

@@ -80,15 +80,15 @@ def read(path, mask_token=""):
     def named(kind):
         """The id of the special token that is mask, pad, bos or eos, by name or by id, or None."""
         for name, config in configs.items():
-            if token := config.get(f"{kind}_token"):
-                token = token.get("content") if isinstance(token, dict) else token
-                if token not in [*special]:
-                    raise DataError(f"{file.with_name(name)}: {kind}_token {token!r} is not in added_tokens of {file}")
-                return special[token]
-            found = config.get(f"{kind}_token_id")
+            token, found = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
+            token = token.get("content") if isinstance(token, dict) else token
             found = found[0] if isinstance(found, list) and found else found
+            if token in [*special]:
+                return special[token]
             if found in special.values():  # a config may carry the default ids of its class, which mean nothing here
                 return found
+            if config.get(f"{kind}_token"):
+                raise DataError(f"{file.with_name(name)}: {kind}_token {token!r} is not in added_tokens of {file}")
 
     def new(name):
         return special.setdefault(name, max([largest, *special.values()]) + 1)
