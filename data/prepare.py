@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
-from data.shards import Output, fingerprint, load_meta, partial_folder, put_back, sync, verify_folder  # noqa: F401
+from data.shards import Output, fingerprint, partial_folder, put_back, verify_folder
 from data.sources import READABLE, find_files, parse_where, read_file
 from data.tokenizer import DataError, Tokenizer
 
@@ -170,13 +170,10 @@ def token_dtype(tokenizer):
 
 def encode_texts(tokenizer, texts):
     """Return the tokens of all texts, eos after each, as one array, and their number for each text as another."""
-    tokens, lengths = array.array("I"), []
-    for text in texts:
-        ids = tokenizer.encode(text)
-        tokens.extend(ids)
-        tokens.append(tokenizer.eos_id)
-        lengths.append(len(ids) + 1)
-    return np.frombuffer(tokens, np.uint32).astype(token_dtype(tokenizer)), np.array(lengths, np.int64)
+    eos = np.array([tokenizer.eos_id], np.uint32)
+    documents = [np.append(tokenizer.encode_array(text), eos) for text in texts]
+    lengths = np.array([len(ids) for ids in documents], np.int64)
+    return np.concatenate([eos[:0], *documents]).astype(token_dtype(tokenizer)), lengths
 
 
 def encode(batches, tokenizer, workers):

@@ -16,7 +16,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
 from data.hub_tokenizer import BYTE_OF
-from data.prepare import sync
+from data.shards import sync
 from data.sources import find_files, read_documents
 from data.tokenizer import PATTERN, DataError
 

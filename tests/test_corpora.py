@@ -18,7 +18,8 @@ from test_prepare import many_documents, texts, tokens, write_jsonl
 
 from data import prepare as module
 from data import shards, sources
-from data.prepare import HashSet, load_meta, prepare, verify_folder
+from data.prepare import HashSet, prepare
+from data.shards import load_meta, verify_folder
 from data.sources import find_files, parse_where, read_documents
 from data.tokenizer import DataError
 

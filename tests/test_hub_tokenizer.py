@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from data import embedded
 from data.hub_tokenizer import BYTE_OF, CHARACTER_OF
-from data.prepare import load_meta, prepare
+from data.prepare import prepare
+from data.shards import load_meta
 from data.tokenizer import PATTERN, DataError, Tokenizer
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}  # cuts by GPT-2's expression
