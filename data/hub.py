@@ -61,7 +61,7 @@ def shape(file):
     sizes = dict(vocab_size="vocab_size", n_layer="num_hidden_layers", n_head="num_attention_heads", d_model="hidden_size",
                  d_ff="intermediate_size", seq_len="max_position_embeddings", norm_eps="rms_norm_eps")  # fmt: skip
     if kind not in KINDS:
-        why = "its QK-norm has no place here" if kind == "qwen3" else "if it is one of them by another name, change it there"
+        why = "its QK-norm has no place here" if kind == "qwen3" else "if it computes what one of them does, give it that name there"
         raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}; {why}")
     if wrong := [name for name in sizes.values() if type(c.get(name)) not in (int, float)]:
         raise DataError(f"{file}: {', '.join(wrong)}: missing, or not a number")

@@ -170,7 +170,9 @@ def unsupported(content, normalizers, pattern):
     if (kind := model.get("type", "BPE")) != "BPE":  # old files of BPE tokenizers give no type
         yield f"model.type is {kind!r}, it must be BPE"
         return
-    for field in "byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix":
+    if model.get("byte_fallback"):
+        yield "model.byte_fallback is true, it must be off (a SentencePiece model, as of Llama 2, Mistral or TinyLlama)"
+    for field in "dropout", "continuing_subword_prefix", "end_of_word_suffix":
         if model.get(field):
             yield f"model.{field} is {model[field]!r}, it must be off"
     for step in normalizers:

@@ -64,7 +64,7 @@ verify = ""  # a prepared folder whose checksums to check; nothing is prepared t
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before a pool of processes is up
 ESTIMATE_BYTES = 64 << 20  # a smaller source is done in seconds
-SAMPLE_BYTES = 1 << 19  # of a file on the disk, to estimate
+SAMPLE_BYTES = 4 << 20  # on the disk, of up to four files together, to estimate
 DROPPED = "empty", "too_long", "filtered", "duplicate"
 
 
@@ -138,10 +138,11 @@ def batches(files, start, seen, val_fraction, text_field, where):
 def print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out):
     """Say what a preparation will take, from the beginning of up to four files; return the bytes it will read."""
     sampled = tokens = seconds = 0
-    for file, size, _ in files[:: -(-len(files) // 4)]:
+    some_files = files[:: -(-len(files) // 4)]
+    for file, size, _ in some_files:
         last = some = spent = 0
         for position, text, dropped in read_file(file, text_field, where):
-            if position > last >= SAMPLE_BYTES:
+            if position > last >= SAMPLE_BYTES / len(some_files):
                 break
             last, started = position, time.perf_counter()
             some += 0 if dropped else len(tokenizer.encode(text)) + 1
@@ -154,9 +155,9 @@ def print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out
     if max_tokens:
         scale = min(scale, max_tokens / max(tokens, 1))
     disk, free = tokens * scale * token_dtype(tokenizer).itemsize, shutil.disk_usage(out.parent).free
-    print(f"{len(files)} files, {size / 1e9:,.2f} GB: about {tokens * scale / 1e6:,.2f}M tokens, "
-          f"{seconds * scale / workers / 3600:,.2f} hours with {workers} workers, {disk / 1e9:,.2f} GB of disk "
-          f"({free / 1e9:,.2f} GB are free)")
+    number, duration = tqdm.format_sizeof, tqdm.format_interval(seconds * scale / workers)
+    print(f"{len(files)} files, {number(size)}B: about {number(tokens * scale)} tokens, {duration} with {workers} workers, "
+          f"{number(disk)}B of disk ({number(free)}B are free)")
     return int(sampled * scale)
 
 

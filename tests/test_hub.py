@@ -328,7 +328,7 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 CONFIGS = {
     "model_type=qwen3: must be one of llama, .*; its QK-norm has no place here": dict(model_type="qwen3"),
-    "model_type=bert: must be one of llama, .*; if it is one of them by another name": dict(model_type="bert"),
+    "model_type=bert: must be one of llama, .*; if it computes what one of them does": dict(model_type="bert"),
     "hidden_size: missing, or not a number": dict(hidden_size="drop"),
     "hidden_act=gelu: must be silu; mlp_bias=True: must be False": dict(hidden_act="gelu", mlp_bias=True),
     "head_dim=16: must be 8": dict(head_dim=16),

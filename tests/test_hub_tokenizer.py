@@ -266,7 +266,7 @@ BYTES = {token: i for i, token in enumerate(BYTE_OF)}
     "content, message",
     [
         # Llama 2, TinyLlama, Mistral: all reasons at once
-        (SENTENCEPIECE, 'byte_fallback is True, it must be off; normalizer has {"type": "Prepend", "prepend": "▁"}, it '
+        (SENTENCEPIECE, 'byte_fallback is true, it must be off .a SentencePiece model.*; normalizer has {"type": "Prepend", "prepend": "▁"}, it '
                         'must be null or NFC; normalizer has {"type": "Replace".*; pre_tokenizer is null, it must be'),
         (edited("pre_tokenizer", {"type": "Metaspace", "replacement": "▁"}), 'pre_tokenizer is {"type": "Metaspace"'),
         (edited("model", {"type": "Unigram", "vocab": [["a", 0.0]]}), "model.type is 'Unigram', it must be BPE"),
