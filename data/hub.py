@@ -144,7 +144,7 @@ def header(file):
             found[name], end = (file, dtype, dims, end, last - first), start + last
         if end != size:
             raise ValueError(f"it has {size} bytes, its tensors end at {end}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise checkpoint.Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
     return found
 
@@ -178,7 +178,7 @@ def stored(folder):
                 "Who trusts it converts it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW_FILE)"
             )
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            names = sorted(set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise checkpoint.Damaged(f"{index} is damaged ({error!r})") from error
     found = {}
