@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import checkpoint
+from data import hub_tokenizer
 from data.tokenizer import DataError, Tokenizer
 
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
@@ -321,7 +322,7 @@ def export(path, folder, kind):
     shutil.rmtree(aside, ignore_errors=True)
     try:
         (aside / "1_Pooling" if len(files) > 1 else aside).mkdir(parents=True)
-        tokenizer.save_hub(aside, c["seq_len"], append_eos=kind == "eurobert")
+        hub_tokenizer.write(tokenizer, aside, c["seq_len"], append_eos=kind == "eurobert")
         for file, content in files.items():
             (aside / file).write_text(json.dumps(content, indent=1), encoding="utf-8")
         (aside / "README.md").write_text(card(folder.name, name, state, weights | head), encoding="utf-8")

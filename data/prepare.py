@@ -138,18 +138,17 @@ def batches(files, start, seen, val_fraction, text_field, where):
 def print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out):
     """Say what a preparation will take, from the beginning of up to four files; return the bytes it will read."""
     sampled = tokens = seconds = 0
-    some_files = files[:: -(-len(files) // 4)]
-    for file, size, _ in some_files:
-        last = some = spent = 0
+    begun = files[:: -(-len(files) // 4)]
+    for file, size, _ in begun:
+        last, some, started = 0, 0, time.perf_counter()
         for position, text, dropped in read_file(file, text_field, where):
-            if position > last >= SAMPLE_BYTES / len(some_files):
+            if position > last >= SAMPLE_BYTES / len(begun):
                 break
-            last, started = position, time.perf_counter()
+            last = position
             some += 0 if dropped else len(tokenizer.encode(text)) + 1
-            spent += time.perf_counter() - started
-        sampled, tokens, seconds = (
-            total + part * size / max(last, 1) for total, part in ((sampled, last), (tokens, some), (seconds, spent))
-        )
+        share = size / max(last, 1)
+        sampled, tokens = sampled + last * share, tokens + some * share
+        seconds += (time.perf_counter() - started) * share
     size = sum(size for _, size, _ in files)
     scale = size / max(sampled, 1)
     if max_tokens:

@@ -179,12 +179,6 @@ class Tokenizer:
         """The tokenizer of which these are state() and rank_bytes()."""
         return cls(ranks=parse_ranks(rank_bytes, f"ranks of tokenizer {state['name']!r}"), **state)
 
-    def save_hub(self, folder, max_length, append_eos=True):
-        """Write it for tokenizers and transformers, see data/hub_tokenizer.py."""
-        from data import hub_tokenizer
-
-        hub_tokenizer.write(self, folder, max_length, append_eos)
-
     def __reduce__(self):  # pickled like this on the way to a worker process
         return Tokenizer.from_state, (self.state(), self.rank_bytes())
 
