@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream, prefetch, to_device
-from data.prepare import load_meta, prepare
+from data.prepare import prepare
+from data.shards import load_meta
 from data.tokenizer import DataError, Tokenizer
 from eval.flops import flops_per_token, peak_flops
 from eval.plot import plot_run, summary
@@ -254,7 +254,7 @@ def train(settings):
     resumed = newest[0] is not None
     if resumed or origin:
         state = checkpoint.load(newest[0] or origin, verified=resumed or rank > 0, report=say)
-        checkpoint.match(state, asdict(config), tokenizer.state(), rank_bytes, newest[0] or origin)
+        checkpoint.match(state, vars(config), tokenizer.state(), rank_bytes, newest[0] or origin)
         transformer.load_state_dict(state["model"])
         if resumed or branch_from:
             optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch does not take
@@ -267,7 +267,7 @@ def train(settings):
         sys.exit(f"branch_from={branch_from} is at step {step}, beyond max_steps={max_steps}")
     if rank == 0:
         out.mkdir(parents=True, exist_ok=True)
-        run_facts = dict(settings=settings, model=asdict(config), parameters=sum(p.numel() for p in params),
+        run_facts = dict(settings=settings, model=vars(config), parameters=sum(p.numel() for p in params),
                          processes=world, data_fingerprint=meta["fingerprint"], versions=checkpoint.versions(where),
                          source={f: (ROOT / f).read_text() for f in ("train.py", "model.py", "data/loader.py")})  # fmt: skip
         checkpoint.record(out / "config.json", run_facts, step if resumed else None)
@@ -297,7 +297,7 @@ def train(settings):
     def save():
         if rank == 0:
             state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
-                     "config": asdict(config), "settings": settings, "versions": checkpoint.versions(where),
+                     "config": vars(config), "settings": settings, "versions": checkpoint.versions(where),
                      "data": meta["fingerprint"], "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
             log.sync()
             checkpoint.save(checkpoint.path_of(out, step), state)

@@ -1,7 +1,8 @@
 """Weights in from, and out to, the model folders of the Hugging Face hub, without its libraries.
 
 A folder holds config.json, the tensors in *.safetensors, and the tokenizer in tokenizer.json. In come Llama, SmolLM,
-TinyLlama, Mistral, Qwen 2 and EuroBERT; out go folders that `transformers` opens as EuroBERT or Llama.
+TinyLlama, Mistral, Qwen 2 and EuroBERT, with the study's own models; out go folders that `transformers` opens as
+EuroBERT or Llama.
 """
 
 import json
@@ -14,9 +15,12 @@ import numpy as np
 import torch
 
 import checkpoint
+from data import hub_tokenizer
 from data.tokenizer import DataError, Tokenizer
 
-KINDS = ("llama", "mistral", "qwen2", "eurobert")
+# By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
+# study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
+KINDS = ("llama", "mistral", "qwen2", "eurobert", "sl_model")
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 HEAD = "lm_head.weight"
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's rotations
@@ -58,7 +62,7 @@ def shape(file):
     sizes = dict(vocab_size="vocab_size", n_layer="num_hidden_layers", n_head="num_attention_heads", d_model="hidden_size",
                  d_ff="intermediate_size", seq_len="max_position_embeddings", norm_eps="rms_norm_eps")  # fmt: skip
     if kind not in KINDS:
-        why = "its QK-norm has no place here" if kind == "qwen3" else "if it is one of them by another name, change it there"
+        why = "its QK-norm has no place here" if kind == "qwen3" else "if it computes what one of them does, give it that name there"
         raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}; {why}")
     if wrong := [name for name in sizes.values() if type(c.get(name)) not in (int, float)]:
         raise DataError(f"{file}: {', '.join(wrong)}: missing, or not a number")
@@ -141,7 +145,7 @@ def header(file):
             found[name], end = (file, dtype, dims, end, last - first), start + last
         if end != size:
             raise ValueError(f"it has {size} bytes, its tensors end at {end}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise checkpoint.Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
     return found
 
@@ -170,11 +174,12 @@ def stored(folder):
     names = ["model.safetensors"]
     if not (folder / names[0]).is_file():
         if not index.is_file():
-            pickles = [p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth")]
-            raise DataError(f"{folder}: no model.safetensors" + (f". {pickles[0]} is a pickle: opening one can run any "
-                            "code, so it is not read. Convert it to safetensors" if pickles else ""))  # fmt: skip
+            raise DataError(
+                f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read, as opening one can run any code. "
+                "Who trusts it converts it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW_FILE)"
+            )
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            names = sorted(set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise checkpoint.Damaged(f"{index} is damaged ({error!r})") from error
     found = {}
@@ -203,7 +208,7 @@ def load(folder, need_tokenizer, report):
     config = shape(file)
     found = stored(folder)
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
-        found = {f"model.{name}": entry for name, entry in found.items()}
+        found = {name if name == HEAD else f"model.{name}": entry for name, entry in found.items()}
     wanted = tensors(config, out_bias=json.loads(file.read_text(encoding="utf-8"))["model_type"] != "qwen2")
     absent = {HEAD} - found.keys()
     if config["tie_embeddings"]:
@@ -317,7 +322,7 @@ def export(path, folder, kind):
     shutil.rmtree(aside, ignore_errors=True)
     try:
         (aside / "1_Pooling" if len(files) > 1 else aside).mkdir(parents=True)
-        tokenizer.save_hub(aside, c["seq_len"], append_eos=kind == "eurobert")
+        hub_tokenizer.write(tokenizer, aside, c["seq_len"], append_eos=kind == "eurobert")
         for file, content in files.items():
             (aside / file).write_text(json.dumps(content, indent=1), encoding="utf-8")
         (aside / "README.md").write_text(card(folder.name, name, state, weights | head), encoding="utf-8")

@@ -80,15 +80,15 @@ def read(path, mask_token=""):
     def named(kind):
         """The id of the special token that is mask, pad, bos or eos, by name or by id, or None."""
         for name, config in configs.items():
-            if token := config.get(f"{kind}_token"):
-                token = token.get("content") if isinstance(token, dict) else token
-                if token not in [*special]:
-                    raise DataError(f"{file.with_name(name)}: {kind}_token {token!r} is not in added_tokens of {file}")
-                return special[token]
-            found = config.get(f"{kind}_token_id")
+            token, found = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
+            token = token.get("content") if isinstance(token, dict) else token
             found = found[0] if isinstance(found, list) and found else found
+            if token in [*special]:
+                return special[token]
             if found in special.values():  # a config may carry the default ids of its class, which mean nothing here
                 return found
+            if config.get(f"{kind}_token"):
+                raise DataError(f"{file.with_name(name)}: {kind}_token {token!r} is not in added_tokens of {file}")
 
     def new(name):
         return special.setdefault(name, max([largest, *special.values()]) + 1)
@@ -170,7 +170,9 @@ def unsupported(content, normalizers, pattern):
     if (kind := model.get("type", "BPE")) != "BPE":  # old files of BPE tokenizers give no type
         yield f"model.type is {kind!r}, it must be BPE"
         return
-    for field in "byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix":
+    if model.get("byte_fallback"):
+        yield "model.byte_fallback is true, it must be off (a SentencePiece model, as of Llama 2, Mistral or TinyLlama)"
+    for field in "dropout", "continuing_subword_prefix", "end_of_word_suffix":
         if model.get(field):
             yield f"model.{field} is {model[field]!r}, it must be off"
     for step in normalizers:

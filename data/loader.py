@@ -59,7 +59,7 @@ def permute(i, n, key):
 class TokenStream:
     """The shards of one split as one long sequence of token ids, memory-mapped.
 
-    `meta` is the data folder's meta.json, as `data.prepare.load_meta` returns it.
+    `meta` is the data folder's meta.json, as `data.shards.load_meta` returns it.
     """
 
     def __init__(self, folder, meta, split):

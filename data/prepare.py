@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
-from data.shards import Output, fingerprint, load_meta, partial_folder, put_back, sync, verify_folder  # noqa: F401
+from data.shards import Output, fingerprint, partial_folder, put_back, verify_folder
 from data.sources import READABLE, find_files, parse_where, read_file
 from data.tokenizer import DataError, Tokenizer
 
@@ -64,7 +64,7 @@ verify = ""  # a prepared folder whose checksums to check; nothing is prepared t
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before a pool of processes is up
 ESTIMATE_BYTES = 64 << 20  # a smaller source is done in seconds
-SAMPLE_BYTES = 1 << 19  # of a file on the disk, to estimate
+SAMPLE_BYTES = 4 << 20  # on the disk, of up to four files together, to estimate
 DROPPED = "empty", "too_long", "filtered", "duplicate"
 
 
@@ -138,25 +138,25 @@ def batches(files, start, seen, val_fraction, text_field, where):
 def print_estimate(files, tokenizer, text_field, where, max_tokens, workers, out):
     """Say what a preparation will take, from the beginning of up to four files; return the bytes it will read."""
     sampled = tokens = seconds = 0
-    for file, size, _ in files[:: -(-len(files) // 4)]:
-        last = some = spent = 0
+    begun = files[:: -(-len(files) // 4)]
+    for file, size, _ in begun:
+        last, some, started = 0, 0, time.perf_counter()
         for position, text, dropped in read_file(file, text_field, where):
-            if position > last >= SAMPLE_BYTES:
+            if position > last >= SAMPLE_BYTES / len(begun):
                 break
-            last, started = position, time.perf_counter()
+            last = position
             some += 0 if dropped else len(tokenizer.encode(text)) + 1
-            spent += time.perf_counter() - started
-        sampled, tokens, seconds = (
-            total + part * size / max(last, 1) for total, part in ((sampled, last), (tokens, some), (seconds, spent))
-        )
+        share = size / max(last, 1)
+        sampled, tokens = sampled + last * share, tokens + some * share
+        seconds += (time.perf_counter() - started) * share
     size = sum(size for _, size, _ in files)
     scale = size / max(sampled, 1)
     if max_tokens:
         scale = min(scale, max_tokens / max(tokens, 1))
     disk, free = tokens * scale * token_dtype(tokenizer).itemsize, shutil.disk_usage(out.parent).free
-    print(f"{len(files)} files, {size / 1e9:,.2f} GB: about {tokens * scale / 1e6:,.2f}M tokens, "
-          f"{seconds * scale / workers / 3600:,.2f} hours with {workers} workers, {disk / 1e9:,.2f} GB of disk "
-          f"({free / 1e9:,.2f} GB are free)")
+    number, duration = tqdm.format_sizeof, tqdm.format_interval(seconds * scale / workers)
+    print(f"{len(files)} files, {number(size)}B: about {number(tokens * scale)} tokens, {duration} with {workers} workers, "
+          f"{number(disk)}B of disk ({number(free)}B are free)")
     return int(sampled * scale)
 
 
@@ -170,13 +170,10 @@ def token_dtype(tokenizer):
 
 def encode_texts(tokenizer, texts):
     """Return the tokens of all texts, eos after each, as one array, and their number for each text as another."""
-    tokens, lengths = array.array("I"), []
-    for text in texts:
-        ids = tokenizer.encode(text)
-        tokens.extend(ids)
-        tokens.append(tokenizer.eos_id)
-        lengths.append(len(ids) + 1)
-    return np.frombuffer(tokens, np.uint32).astype(token_dtype(tokenizer)), np.array(lengths, np.int64)
+    eos = np.array([tokenizer.eos_id], np.uint32)
+    documents = [np.append(tokenizer.encode_array(text), eos) for text in texts]
+    lengths = np.array([len(ids) for ids in documents], np.int64)
+    return np.concatenate([eos[:0], *documents]).astype(token_dtype(tokenizer)), lengths
 
 
 def encode(batches, tokenizer, workers):

@@ -9,10 +9,12 @@ its merge priority. Special tokens are never made from text: `encode` treats "[M
 
 import base64
 import functools
+import itertools
 import re
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import tiktoken
 
 EMBEDDED = Path(__file__).with_name("embedded.tiktoken")
@@ -115,13 +117,20 @@ class Tokenizer:
         return unicodedata.normalize("NFC", text) if self.nfc else text
 
     def encode(self, text):
-        """The ids of a text; text that looks like a special token stays text."""
-        text, ids, begin = self.normalize(text), [], 0
-        for start in range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK):
-            if text[start : start + BLANK_BLOCK].isspace():
-                ids += self.encoding.encode_ordinary(text[begin:start])
-                begin = start
-        return ids + self.encoding.encode_ordinary(text[begin:])
+        """The ids of a text, a list; text that looks like a special token stays text."""
+        return self.encode_array(text).tolist()
+
+    def encode_array(self, text):
+        """`encode` as an array of uint32: for much text, as no Python integers are made."""
+        text = self.normalize(text)
+        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
+        cuts = [0, *(start for start in blocks if text[start : start + BLANK_BLOCK].isspace()), len(text)]
+        try:
+            parts = [self.encoding.encode_to_numpy(text[start:end], disallowed_special=())
+                     for start, end in itertools.pairwise(cuts)]  # fmt: skip
+        except UnicodeEncodeError:  # half a surrogate pair: U+FFFD in its place
+            return self.encode_array(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def encode_masked(self, text):
         """As `encode`, but each [MASK] becomes mask_id.
@@ -169,12 +178,6 @@ class Tokenizer:
     def from_state(cls, state, rank_bytes):
         """The tokenizer of which these are state() and rank_bytes()."""
         return cls(ranks=parse_ranks(rank_bytes, f"ranks of tokenizer {state['name']!r}"), **state)
-
-    def save_hub(self, folder, max_length, append_eos=True):
-        """Write it for tokenizers and transformers, see data/hub_tokenizer.py."""
-        from data import hub_tokenizer
-
-        hub_tokenizer.write(self, folder, max_length, append_eos)
 
     def __reduce__(self):  # pickled like this on the way to a worker process
         return Tokenizer.from_state, (self.state(), self.rank_bytes())

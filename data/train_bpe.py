@@ -16,7 +16,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
 from data.hub_tokenizer import BYTE_OF
-from data.prepare import sync
+from data.shards import sync
 from data.sources import find_files, read_documents
 from data.tokenizer import PATTERN, DataError
 
@@ -67,17 +67,17 @@ def check(settings):
 def main():
     settings = configurator.load(__file__, sys.argv[1:], check)
     documents = tqdm(read_documents(settings["source"], settings["text_field"]), unit=" documents", disable=None)
-    try:
-        ranks, _ = train(documents, settings["vocab_size"] - 4)
-    except DataError as error:
-        sys.exit(f"error: {error}")
-    tokens = sorted(ranks, key=ranks.get)
     out = Path(settings["out"])
     partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
     try:
+        ranks, _ = train(documents, settings["vocab_size"] - 4)
+        tokens = sorted(ranks, key=ranks.get)
+        out.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text("".join(f"{base64.b64encode(token).decode()} {ranks[token]}\n" for token in tokens))
         sync(partial)
         partial.replace(out)
+    except (DataError, OSError) as error:
+        sys.exit(f"error: {error}")
     finally:
         partial.unlink(missing_ok=True)
     print(f"{out}: {len(tokens):,} ranks, the last {b' '.join(tokens[-8:]).decode(errors='replace')}")

@@ -1,13 +1,14 @@
 """Benchmarks. Each prints medians of alternating repeats, measured in one run, and their ratios.
 
     python eval/bench.py loader     tokens/s that one core prepares, beside a nanoGPT-style sampler
+    python eval/bench.py prepare    data/prepare.py beside tiktoken alone, and what 100B tokens need
     python eval/bench.py step       training steps beside other code of the same shape, and where their time goes
     python eval/bench.py finetune   tokens/s of fine-tuning on batches without padding, beside a padded loop
     python eval/bench.py memory     GPU memory of the presets, computed, and the largest micro_batch that fits
     python eval/bench.py kernels    attention alone, beside PyTorch's; --quick=True for the few rows that matter most
     python eval/bench.py kernels --aot    the attention kernels compiled, without a GPU, for every architecture
 
-step and kernels take settings as --key=value and list them with --help. `sh eval/gpu.sh FOLDER` runs what
+prepare, step and kernels take settings as --key=value and list them with --help. `sh eval/gpu.sh FOLDER` runs what
 there is to measure on a GPU.
 """
 
@@ -28,7 +29,7 @@ import finetune
 import model
 from data.loader import Batches, TokenStream
 from data.tokenizer import Tokenizer
-from eval import bench_kernels, bench_step
+from eval import bench_kernels, bench_prepare, bench_step
 from eval.timing import alternating, hardware
 from model import PRESETS, ModelConfig, Transformer
 from train import resolved
@@ -234,7 +235,7 @@ def bench_kernels_aot():
 if __name__ == "__main__":
     name, *argv = sys.argv[1:] or [""]
     alone = {"loader": bench_loader, "finetune": bench_finetune, "memory": bench_memory, "kernels --aot": bench_kernels_aot}
-    with_settings = {"step": bench_step.main, "kernels": bench_kernels.main}
+    with_settings = {"prepare": bench_prepare.main, "step": bench_step.main, "kernels": bench_kernels.main}
     if run := alone.get(" ".join(sys.argv[1:])):
         print(hardware())
         run()

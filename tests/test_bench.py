@@ -18,7 +18,7 @@ import configurator
 import model
 import train
 from conftest import ROOT
-from eval import bench, bench_kernels, bench_step
+from eval import bench, bench_kernels, bench_prepare, bench_step
 
 
 def test_loader(capsys):
@@ -27,6 +27,13 @@ def test_loader(capsys):
     bench.torch.set_num_threads(threads)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 7 and all(re.search(r"\d+\.\dM tokens/s$", line) for line in lines)
+
+
+def test_prepare(capsys):
+    bench_prepare.main(["--megabytes=1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and all(re.search(r"\d\.\d\dM tokens/s +[\d.]+ of its time$", line) for line in lines[1:4])
+    assert re.search(r"^100B tokens: \d+ GB of text, [\d.]+ core-hours, .* 200 GB of disk$", lines[5])
 
 
 def steps_of(capsys, *argv):
@@ -198,6 +205,7 @@ def test_usage(capsys):
              (bench_step, ["--model=210m", "--only=nanogpt"], "for the demo's shape"),
              (bench_kernels, "--only=fast", "only=fast"), (bench_kernels, "--passes=sideways", "passes=sideways"),
              (bench_kernels, "--groups=5", "multiple of D x group"), (bench_kernels, "--lengths=0", "at least 1"),
+             (bench_prepare, "--source=nowhere", "no such file"), (bench_prepare, "--megabytes=0", "at least 1"),
              (bench_kernels, "--out=no/such/file", "no such folder"))  # fmt: skip
     for module, argument, message in wrong:
         with pytest.raises(SystemExit) as exit:

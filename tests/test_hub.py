@@ -142,6 +142,25 @@ def test_in_trained_and_out_again(transformers, tokenizer, name, tmp_path):
         assert back.config == model.config and torch.equal(outputs(back, causal), outputs(model, causal))
 
 
+def test_the_models_of_the_study(folder, copy):
+    """Their config.json names code of their own; a special token may have another name in the tokenizer."""
+    weights = {name: hub.read(*entry).clone() for name, entry in hub.header(folder / "model.safetensors").items()}
+    own = dict(model_type="sl_model", architectures=["SLModel"], auto_map={"AutoModel": "modeling_sl_model.SLModel"},
+               is_causal=False, mask_token="<|mask|>", mask_token_id=4092, bos_token="<s>", bos_token_id=4094)  # fmt: skip
+    bare = {name.removeprefix("model."): x for name, x in weights.items()}
+    for name, add in (("prefix", {}), ("bare", bare), ("no head", {k: v for k, v in bare.items() if k != hub.HEAD})):
+        theirs = copy(own, weights if add else (), add, name)
+        (theirs / "tokenizer_config.json").unlink()
+        (theirs / "special_tokens_map.json").unlink()
+        said = []
+        state, expected = hub.load(theirs, True, said.append), hub.load(folder, True, said.append)
+        assert state["tokenizer"]["mask_id"] == 4092 and state["tokenizer"]["bos_id"] == 4094
+        if name == "no head":
+            expected["model"]["head.weight"].zero_()
+        assert said == [f"{theirs}: an encoder without a head: it gets one of zeros, to be trained"] * (name == "no head")
+        torch.testing.assert_close(state["model"], expected["model"], atol=0, rtol=0)
+
+
 def test_half_precision_and_old_names(transformers, tmp_path):
     """bfloat16 and float16 files become fp32; configs of transformers 4 have rope_theta and rope_scaling."""
     theirs = random_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, **MODELS["llama 3.2"][1])))
@@ -309,7 +328,7 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 CONFIGS = {
     "model_type=qwen3: must be one of llama, .*; its QK-norm has no place here": dict(model_type="qwen3"),
-    "model_type=bert: must be one of llama, .*; if it is one of them by another name": dict(model_type="bert"),
+    "model_type=bert: must be one of llama, .*; if it computes what one of them does": dict(model_type="bert"),
     "hidden_size: missing, or not a number": dict(hidden_size="drop"),
     "hidden_act=gelu: must be silu; mlp_bias=True: must be False": dict(hidden_act="gelu", mlp_bias=True),
     "head_dim=16: must be 8": dict(head_dim=16),
@@ -414,7 +433,7 @@ def test_a_pickle_is_refused_and_never_opened(copy, tmp_path):
     with pytest.raises(checkpoint.Damaged, match="of another format"):
         Transformer.from_pretrained(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(DataError, match="pytorch_model.bin is a pickle: opening one can run any code"):
+    with pytest.raises(DataError, match="no model.safetensors. Pickles .* are not read, as opening one can run any code"):
         Transformer.from_pretrained(folder)
     index = {"weight_map": {"lm_head.weight": "pytorch_model.bin"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

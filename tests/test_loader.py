@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data.loader import Batches, TokenStream, hashed, permute, prefetch
-from data.prepare import load_meta
+from data.shards import load_meta
 from data.tokenizer import Tokenizer
 
 

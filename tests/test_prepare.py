@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from data import embedded, shards
 from data import prepare as module
-from data.prepare import load_meta, prepare, verify_folder
+from data.prepare import prepare
+from data.shards import load_meta, verify_folder
 from data.sources import read_documents
 from data.tokenizer import DataError, Tokenizer
 

@@ -5,6 +5,7 @@ import random
 import re
 import shlex
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -27,7 +28,7 @@ def folder(tmp_path_factory, encoder):
     folder, rng = tmp_path_factory.mktemp("reader"), random.Random(0)
     for name in ("texts", "fineweb-edu"):
         (folder / name).mkdir()
-        documents = [" ".join(rng.choices(WORDS, k=40)) for _ in range(400)]
+        documents = [" ".join(rng.choices(WORDS, k=40)) + f" {i}" for i in range(400)]
         (folder / name / "a.txt").write_text("\n\n\n".join(documents))
     (folder / "fineweb-edu" / "a.txt").unlink()
     with open(folder / "fineweb-edu" / "a.jsonl", "w") as file:
@@ -64,6 +65,10 @@ def test_the_local_commands_run_in_their_order(folder):
             args += ["--max_steps=2"]
         if script == "eval/sweep.py":  # one seed and rate of one task, for all checkpoints
             args += ["--tasks=embedded-tc", "--lrs=1e-3", "--seeds=1", "--finetune=--max_steps=2"]
+        if script == "data/train_bpe.py":  # the text is short
+            if not find_spec("tokenizers"):
+                continue
+            args = [a.replace("=8192", "=384") for a in args]
         if script == "data/prepare.py":  # gpt2's ranks would be downloaded
             args = [a.replace("=gpt2", "=embedded") for a in args] + ["--val_fraction=0.1"]
         code, text = Run(args, folder / "output", script, folder).wait()
