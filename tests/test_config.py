@@ -2,14 +2,18 @@
 
 import ast
 import re
+import shlex
 
 import pytest
 
 import configurator
 import train
 from conftest import ROOT
+from eval import study
+from eval.plan import Plan
 
-CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
+STUDIES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").glob("study_*.py"))
+CONFIGS = sorted({str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py")} - {*STUDIES})
 MISSING = re.compile(r"no such folder; prepare it|no such file|already holds a run")  # what is there or not yet
 
 
@@ -35,6 +39,22 @@ def test_every_config_is_accepted(path, capsys, monkeypatch):
             settings_of(capsys, "config/610m.py", path)
         elif world == "1" or "demo" not in path:
             settings_of(capsys, path)
+
+
+@pytest.mark.parametrize("path", STUDIES)
+def test_every_study_is_accepted_and_so_are_its_runs(path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    p = Plan(configurator.load(study.__file__, [path], study.check))
+    monkeypatch.setattr("eval.study.checkpoint.path_of", lambda *_: ROOT / "train.py")  # what they begin with is there
+    monkeypatch.setattr("eval.study.chosen_lr", lambda *_, **__: p.s["lrs"][-1])
+    monkeypatch.setenv("WORLD_SIZE", str(p.s["processes"]))
+    for run in p.runs.values():
+        words = study.command(p, run)
+        words = [w for w in words[words.index(study.TRAIN) + 1 :] if not w.startswith(("--init_from", "--branch_from"))]
+        s = settings_of(capsys, *words)
+        assert (s["max_steps"], s["switch_step"], s["seed"]) == (run.budget, run.clm, run.seed)
+    for _, words in p.s["tasks"]:
+        configurator.load(ROOT / "finetune.py", shlex.split(f"{p.s['finetune']} {words}"))
 
 
 def test_the_demo_is_the_default(capsys):
