@@ -6,7 +6,6 @@
 The settings are the assignments below; config files and --key=value change them.
 """
 
-import contextlib
 import errno
 import math
 import os
@@ -120,7 +119,7 @@ def check(s):
 
     lowest = dict(max_steps=1, switch_step=0, warmup_steps=0, decay_steps=0, global_batch_tokens=1, micro_batch=1,
                   seed=0, log_interval=1, eval_interval=1, eval_windows=1, checkpoint_interval=1, keep_last=1,
-                  eps=0, weight_decay=0, vocab_size=0)  # fmt: skip
+                  beta1=0, beta2=0, eps=0, weight_decay=0, vocab_size=0)  # fmt: skip
     for name, low in lowest.items():
         need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
     for name in ("lr", "grad_clip"):
@@ -128,8 +127,7 @@ def check(s):
     need(s["seed"] < 2**63, f"seed={s['seed']}: must be below 2**63")
     need(not Path(s["out_dir"]).is_file(), f"out_dir={s['out_dir']}: is a file")
     need(0 < s["mask_ratio"] < 1, f"mask_ratio={s['mask_ratio']}: must be above 0 and below 1")
-    for name in ("beta1", "beta2"):
-        need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
+    need(max(s["beta1"], s["beta2"]) < 1, f"beta1={s['beta1']}, beta2={s['beta2']}: must be below 1")
     choices = dict(model=[*PRESETS, "origin"], window_split=["none", "random", "document"], device=["auto", "cpu", "cuda"],
                    dtype=["auto", "float32", "bfloat16", "float16"])  # fmt: skip
     for name, values in choices.items():
@@ -174,6 +172,11 @@ def check(s):
 
     same = {name: value for name, value in resolved(s).items() if name not in FREE} if s["resume"] else None
     return found + [*checkpoint.conflicts(s["out_dir"], same, meta and meta["fingerprint"])]
+
+
+def is_causal(step):
+    """Whether step number `step`, from 0, is CLM. The phases of a run are decided on this line and nowhere else."""
+    return step < switch_step
 
 
 def learning_rate(step):
@@ -289,7 +292,7 @@ def train(settings):
         return losses
 
     def write(causal, line):
-        if rank == 0:
+        if rank == 0 and line:
             log.write(step=step, phase="clm" if causal else "mlm", tokens=step * global_batch_tokens, **line)
             if "val_clm_loss" in line:
                 plot_run(out)
@@ -316,29 +319,28 @@ def train(settings):
     if world > 1 and step < max_steps:
         # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
         # thrown away lets that happen before any step counts: a resumed run must sum as the undisturbed one.
-        ddp(to_device(train_batches.batch(step, step < switch_step, 0, micro), where), step < switch_step)[0].backward()
+        ddp(to_device(train_batches.batch(step, is_causal(step), 0, micro), where), is_causal(step))[0].backward()
         optimizer.zero_grad(set_to_none=False)
 
-    jobs = ((s, s < switch_step, first, first + micro)
+    jobs = ((s, is_causal(s), first, first + micro)
             for s in range(step, max_steps) for first in range(rank * share, (rank + 1) * share, micro))  # fmt: skip
     batches = prefetch(train_batches.batch, jobs)
     bar = tqdm(total=max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True,
                mininterval=0.5 if sys.stderr.isatty() else 20)  # fmt: skip
     stopping, seconds, since = 0, 0.0, step  # seconds: spent in the steps since the last line of the log
     if not resumed:
-        write(step < switch_step, evaluate())
+        write(is_causal(step), evaluate())
 
     while step < max_steps and not stopping:
-        started, causal = time.perf_counter(), step < switch_step
+        started, causal = time.perf_counter(), is_causal(step)
 
         # Forward and backward. The sum of the losses goes backward; the mean comes in below.
         total = torch.zeros(3, dtype=torch.float64, device=where)  # sum of losses, predicted tokens, signals
         for first in range(0, share, micro):
             batch = to_device(next(batches), where)
-            last = first + micro == share
-            with contextlib.nullcontext() if last or world == 1 else ddp.no_sync():
-                loss_sum, count = ddp(batch, causal)
-                loss_sum.backward()
+            ddp.require_backward_grad_sync = first + micro == share  # DDP's: processes exchange after the last one
+            loss_sum, count = ddp(batch, causal)
+            loss_sum.backward()
             total[:2] += torch.stack((loss_sum.detach(), count))
         total[2] = len(stop)
         if world > 1:
@@ -356,8 +358,7 @@ def train(settings):
         torch._foreach_mul_(grads, to_mean * min(1.0, grad_clip / (grad_norm + 1e-6)))
 
         # Update.
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+        optimizer.param_groups[0]["lr"] = learning_rate(step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=world == 1)  # DDP's gradients are views of its buckets and stay
         step += 1
@@ -374,8 +375,7 @@ def train(settings):
             seconds, since = 0.0, step
         if step % eval_interval == 0 or step in (switch_step, max_steps):
             line |= evaluate()
-        if line:
-            write(causal, line)
+        write(causal, line)
         if rank == 0 and step in (switch_step, max_steps):
             with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
                 say(f"\nat step {step}, the end of {'CLM' if causal else 'MLM'}\n{examples(transformer, tokenizer)}")

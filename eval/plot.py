@@ -3,7 +3,9 @@
     python eval/plot.py out/demo
 """
 
+import itertools
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -38,19 +40,19 @@ def plot_run(out_dir):
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     train = [line for line in lines if "loss" in line]
     for phase, colour in (("clm", "#9db8d9"), ("mlm", "#e8b78a")):
-        part = [line for line in train if line["phase"] == phase]
-        if part:
-            axes.plot([line["step"] for line in part], [line["loss"] for line in part], color=colour, lw=1,
+        losses = [line["loss"] if line["phase"] == phase else math.nan for line in train]  # a gap for the other phase
+        if not all(map(math.isnan, losses)):
+            axes.plot([line["step"] for line in train], losses, color=colour, lw=1,
                       label=f"training, {phase.upper()} phase")  # fmt: skip
     evaluated = [line for line in lines if "val_clm_loss" in line]
     for key, colour, marker in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
         axes.plot([line["step"] for line in evaluated], [line[key] for line in evaluated], marker, color=colour, ms=4,
                   label=f"validation, {key[4:7].upper()}")  # fmt: skip
-    phases = [line["phase"] for line in lines]
-    if "clm" in phases and "mlm" in phases:
-        first = next(line for line in reversed(lines) if line["phase"] == "clm")["step"]
-        axes.axvline(first, color="0.5", lw=1, ls=":")
-        axes.annotate(" CLM to MLM", (first, 1), xycoords=("data", "axes fraction"), va="top", color="0.35")
+    switches = [(a["step"], b["phase"].upper()) for a, b in itertools.pairwise(lines) if a["phase"] != b["phase"]]
+    for n, (step, phase) in enumerate(switches):
+        axes.axvline(step, color="0.5", lw=1, ls=":")
+        axes.annotate(f" to {phase}", (step, 1 - 0.04 * (n % 2)), xycoords=("data", "axes fraction"), va="top", color="0.35",
+                      fontsize=8)  # fmt: skip
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

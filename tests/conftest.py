@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "train", "finetune"])
+server.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "train", "finetune", "matplotlib.pyplot"])
 
 # A model and a schedule that take a second.
 TINY = ["--n_layer=2", "--n_head=4", "--n_kv_head=2", "--d_model=32", "--d_ff=48", "--seq_len=32", "--dtype=float32",
