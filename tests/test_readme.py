@@ -65,16 +65,20 @@ def test_the_local_commands_run_in_their_order(folder):
             args += ["--max_steps=2"]
         if script == "eval/sweep.py":  # one seed and rate of one task, for all checkpoints
             args += ["--tasks=embedded-tc", "--lrs=1e-3", "--seeds=1", "--finetune=--max_steps=2"]
+        if script == "eval/study.py" and "--plan" not in args and "--slurm" not in args:  # two models, one task
+            small = " ".join(word for word in TINY if not word.startswith(("--max", "--switch", "--keep")))
+            args += [f"--train={small}", "--splits=((20, 0, 20),)", '--tasks=(("embedded-tc", ""),)', "--untrained=False",
+                     "--finetune=--max_steps=2", "--finetune_lrs=1e-3", "--finetune_seeds=1"]  # fmt: skip
         if script == "data/train_bpe.py":  # the text is short
             if not find_spec("tokenizers"):
                 continue
             args = [a.replace("=8192", "=384") for a in args]
         if script == "data/prepare.py":  # gpt2's ranks would be downloaded
             args = [a.replace("=gpt2", "=embedded") for a in args] + ["--val_fraction=0.1"]
-        code, text = Run(args, folder / "output", script, folder).wait()
+        code, text = Run(args, folder / "output", script, folder).wait(300)  # a study starts processes of its own
         assert code == 0, f"{command}\n{text}"
     assert (folder / "out" / "demo" / "ckpt-20.pt").exists()
-    for result in ("finetune/result.json", "topics/result.json", "sweep/report.md"):
+    for result in ("finetune/result.json", "topics/result.json", "sweep/report.md", "study-demo/report/page.md"):
         assert (folder / "out" / result).exists()
 
 
