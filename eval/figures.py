@@ -76,7 +76,7 @@ def by_step(arm):
 def by_budget(arm):
     """A line through the ends of budgets with the same share of CLM."""
     f = arm.facts
-    same = key(arm, "step", "clm_steps", "max_steps") + f"{arm.share}"
+    same = key(arm, "step", "clm_steps", "max_steps", "peak_lr") + f"{arm.share}"
     return (f["step"], same, {**arm.words(), "steps": ""}) if arm.decayed else None
 
 
@@ -173,7 +173,7 @@ def draw_losses(path, curves):
     the first seed is drawn, the others lightly."""
     figure, panels, legend_columns = grid_of(["CLM", "MLM"], 3.2, [*curves], sharex=True)
     handles = []
-    for (label, by_seed), (colour, marker) in zip(curves.items(), STYLES):
+    for (label, by_seed), (colour, marker) in zip(curves.items(), itertools.cycle(STYLES)):
         for i, lines in enumerate(by_seed.values()):
             evaluated = [line for line in lines if "val_clm_loss" in line]
             for title, axes in panels.items():

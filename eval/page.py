@@ -1,12 +1,12 @@
 """The page of a study: what was asked, what came out, how sure that is. Made by eval/study.py from its runs and results.
 
 Writes OUT_DIR/report/: page.md, the figures (with matplotlib), losses.csv (both validation losses of every run),
-results.csv (a row for each fine-tuning) and comparisons.csv. Scores are the field's metric of each task, the paper's for
+results.csv (a row for each fine-tuning) and comparisons-BUDGET.csv (each share of CLM against MLM alone). Scores are the field's metric of each task, the paper's for
 retrieval among judged documents only; how they are compared is told in eval/report.py and eval/stats.py.
 """
 
-import copy
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 import checkpoint
 from data.shards import load_meta
 from eval import figures, report, stats
-from eval.arms import Study, label_by_difference, scan
+from eval.arms import Study, differences, label_by_difference
 from eval.plot import read_metrics
 
 COLUMN = "main"  # the field's metric, the paper's where a task has none
@@ -33,44 +33,30 @@ are not corrected."""
 
 def write(p):
     """Writes the page of a plan (eval/study.py) as far as its results are there; returns its path. Raises DataError."""
-    out = Path(p.s["out_dir"], "report")
-    out.mkdir(parents=True, exist_ok=True)
-    curves = {name: curve(p, run) for name, run in p.runs.items()}
-    curves = {name: lines for name, lines in curves.items() if lines}
-    parts = [f"# {Path(p.s['out_dir']).name}: MLM, CLM, or CLM and then MLM?", setting(p, curves)]
-    split_models = {
+    final, out = Path(p.s["out_dir"], "report"), Path(p.s["out_dir"], "report.new")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    curves = {name: lines for name, run in p.runs.items() if (lines := curve(p, run))}
+    by_budget = {
         budget: [m for m in p.finals if is_split(p, m.run) and m.run.budget == budget] for budget, *_ in p.s["splits"]
     }
-    budgets = sorted(split_models, reverse=True)
-    everything = study_of(p, p.models)
-    if everything:
-        sensitive, table = sensitivity(p, split_models[budgets[0]])
-        parts += ["## The answer", *(answer(p, budget, split_models[budget], sensitive, out) for budget in budgets), table]
-        parts += share_section(p, [m for models in split_models.values() for m in models], out)
-    parts += losses_section(p, curves, [m.run for m in split_models[budgets[0]]], out)
-    if everything:
-        pures = [m for m in p.finals if p.inside and m.run in (p.pure(0), p.pure(p.longest))]
-        along, axis = (
-            (p.inside + pures, figures.by_step) if p.inside else (sum(split_models.values(), []), figures.by_budget)
-        )
-        label = "pretraining step (hollow: learning rate not yet decayed)"
-        parts += lines_section(
-            p, "Data efficiency", along if p.inside or len(budgets) > 1 else [], axis, label, out / "steps.png"
-        )
-        masks = [m for m in p.finals if m.run.seed == p.seed and not m.run.base and len(p.s["mask_ratios"]) > 1
-                 and m.run.budget == p.longest and m.run.clm in (0, p.s["late_switch"])]  # fmt: skip
-        parts += lines_section(
-            p, "Mask ratio", masks, figures.by_mask, "masked tokens in pretraining (%)", out / "masks.png"
-        )
-        parts += continued_section(p, out)
-        parts += sizes_section(p)
-        scores = report.all_scores(everything, COLUMN)
-        parts += ["## Stability of fine-tuning", stability(everything, scores)]
-        report.write_results(everything, out / "results.csv")
-    parts += ["## How to read the numbers", HOW]
-    write_losses(curves, out / "losses.csv")
-    checkpoint.write_whole(out / "page.md", lambda f: f.write(("\n\n".join(parts) + "\n").encode()))
-    return out / "page.md"
+    longest, study = by_budget[p.longest], study_of(p, p.models)
+    parts = [f"# {Path(p.s['out_dir']).name}: MLM, CLM, or CLM and then MLM?", setting(p, curves, study)]
+    if study:
+        sensitive, table = sensitivity(p, longest)
+        answers = [answer(p, budget, by_budget[budget], sensitive, out) for budget in sorted(by_budget, reverse=True)]
+        parts += ["## The answer", *answers, "### Which tasks say something", table]
+        parts += share_section(p, sum(by_budget.values(), []), out)
+    parts += losses_section(p, curves, [m.run for m in longest], out)
+    if study:
+        parts += efficiency_section(p, by_budget, out) + mask_section(p, out) + continued_section(p, out) + sizes_section(p)
+        parts += ["## Stability of fine-tuning", stability(study, report.all_scores(study, COLUMN))]
+        report.write_results(study, out / "results.csv")
+    write_losses(p, curves, out / "losses.csv")
+    (out / "page.md").write_text("\n\n".join([*parts, "## How to read the numbers", HOW]) + "\n", encoding="utf-8")
+    shutil.rmtree(final, ignore_errors=True)
+    out.rename(final)
+    return final / "page.md"
 
 
 # ----------------------------------------------------------------------------
@@ -89,10 +75,8 @@ def study_of(p, models):
     if not any(next(root.glob(f"{name}/*/*/result.json"), None) for name in by_name):
         return None
     study = Study(root, set(by_name))
-    words = []
-    for arm in study.arms:
-        untrained = [m for m in models if m.untrained and f"{m.run.name}-{m.run.budget}" in arm.names]
-        words.append(words_for(p, untrained[0] if arm.facts["untrained"] else by_name[arm.names[0]]))
+    model_of = {run.arm: by_name[Path(run.folder).parts[0]] for run in study.runs}  # one of an arm's
+    words = [words_for(p, model_of[a]) for a in range(len(study.arms))]
     for arm, label, its in zip(study.arms, label_by_difference(words), words):
         arm.label = label or its["objective"]
     return study
@@ -124,10 +108,7 @@ def curve(p, run):
     if not checkpoint.path_of(folder, run.budget).exists():
         return []
     before = curve(p, p.runs[run.parent]) if run.parent else []
-    if run.parent and not before:
-        return []
-    return [line for line in before if line["step"] <= run.start] + [
-        line for line in read_metrics(folder) if line["step"] > run.start or not run.parent]  # fmt: skip
+    return [line for line in before if line["step"] < run.start] + read_metrics(folder)
 
 
 def share_words(run):
@@ -138,16 +119,15 @@ def share_words(run):
 # The sections, each a list of Markdown blocks
 
 
-def setting(p, curves):
-    """What was trained, on what."""
+def setting(p, curves, study):
+    """What was trained, on what, how much of it is there. study: of all models, or None."""
     settings, config = p.shape[p.size]
-    results = Path(p.s["out_dir"], "results")
-    n_done = sum(name == "result.json" for _, name in scan(results)) if results.exists() else 0
+    n_done, n_failed = (len(study.runs), len(study.failed)) if study else (0, 0)
     seeds, tuning_seeds = (", ".join(map(str, p.s[name])) for name in ("seeds", "finetune_seeds"))
     budgets = " and ".join(f"{budget:,}" for budget, *_ in p.s["splits"])
     lines = [
         f"- pretraining: {len(curves)} of {len(p.runs)} runs have ended; seeds {seeds}",
-        f"- fine-tuning: {n_done} of {sum(map(p.jobs, p.models))} jobs have a result; seeds {tuning_seeds}",
+        f"- fine-tuning: {n_done} of {sum(map(p.jobs, p.models))} jobs have a result, {n_failed} failed; seeds {tuning_seeds}",
         f"- budgets: {budgets} steps of {settings['global_batch_tokens']:,} tokens",
         f"- main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
@@ -167,7 +147,17 @@ def setting(p, curves):
         if ends:
             lines.append(f"- learning rate for {objective}: {min(ends, key=ends.get):g}, by the {objective} loss after "
                          f"{p.s['lr_steps']} steps of it alone ({tried})")  # fmt: skip
+    for task in study.tasks if study else ():
+        differing = differences([run for run in study.runs if run.task == task and run.arm not in untrained_of(study)])
+        lines += [
+            f"- careful: the runs of {task} differ in `{name}`: {', '.join(values)}" for name, values in differing.items()
+        ]
     return "\n".join(lines)
+
+
+def untrained_of(study):
+    """The numbers of its untrained arms."""
+    return [a for a, arm in enumerate(study.arms) if arm.facts["untrained"]]
 
 
 def sensitivity(p, models):
@@ -175,25 +165,25 @@ def sensitivity(p, models):
     study = study_of(p, models + [m for m in p.untrained if m.run.size == p.size])
     if not study:
         return [], ""
-    scores = report.all_scores(study, COLUMN)
-    none = [a for a, arm in enumerate(study.arms) if arm.facts["untrained"]]
+    scores, none = report.all_scores(study, COLUMN), untrained_of(study)
+    if not none:
+        return [*study.tasks], "Not asked: there are no results of random weights. So every task has a vote."
     rows, found = [], []
-    for task in study.tasks if none else ():
-        if not scores[none[0], task]:
-            continue
+    for task in [task for task in study.tasks if scores[none[0], task]]:
         estimate, half = against_untrained(p, study, scores, none[0], task)
-        if estimate - half > 0:
+        verdict = "no: at this scale it says nothing about pretraining"
+        if np.isnan(estimate):
+            verdict = "not known: needs two fine-tuning seeds that all models have"
+        elif estimate - half > 0:
+            verdict = "yes"
             found.append(task)
-        verdict = "yes" if estimate - half > 0 else "no: at this scale it says nothing about pretraining"
-        trivial = ", ".join(
-            f"{name} {level:.1f}" for (name, column), level in study.baselines[task].items() if column == COLUMN
-        )
-        rows.append([task, f"{scores[none[0], task]}", f"{estimate:+.1f} ± {half:.1f}", verdict, trivial or "-"])
+        trivial = [f"{name} {level:.1f}" for (name, column), level in study.baselines[task].items() if column == COLUMN]
+        difference = "-" if np.isnan(estimate) else f"{estimate:+.1f} ± {half:.1f}"
+        rows.append([task, f"{scores[none[0], task]}", difference, verdict, ", ".join(trivial) or "-"])
     header = ["task", "untrained", "pretrained, on average", "does pretraining matter", "without a model"]
     note = ("Random weights with the same fine-tuning, and how much better the models of the longest budget are on average "
             "(first pretraining seed, paired by fine-tuning seed, 95 % interval, not corrected):")  # fmt: skip
-    text = f"{note}\n\n{report.table(header, rows)}" if rows else "There is no untrained arm."
-    return found, f"### Which tasks say something\n\n{text}"
+    return found, f"{note}\n\n{report.table(header, rows)}"
 
 
 def against_untrained(p, study, scores, none, task):
@@ -219,59 +209,65 @@ def answer(p, budget, models, sensitive, out):
     if not study or not sensitive:
         why = "no task tells a pretrained model from an untrained one" if study else "no results yet"
         return f"{title}\n\nNo recommendation: {why}."
-    mean = f"mean of {', '.join(sensitive)}"
-    study.targets = {task: (task,) for task in sensitive} | ({mean: tuple(sensitive)} if len(sensitive) > 1 else {})
-    target = [*study.targets][-1]
+    target = f"mean of {', '.join(sensitive)}" if len(sensitive) > 1 else sensitive[0]
+    study.targets = {target: tuple(sensitive)} | {task: (task,) for task in sensitive}
     scores = report.all_scores(study, COLUMN)
     reference = next((a for a, arm in enumerate(study.arms) if arm.share == 0), None)
-    arms = [a for a in range(len(study.arms)) if scores[a, target]]
-    if reference not in arms or len(arms) < 2:
-        return f"{title}\n\nNo recommendation yet: MLM alone, or what to compare it with, has no results."
-    mine, per_task = {}, []
-    for targets in ([target], study.targets.keys() - {target}):  # corrected apart: the answer rests on the first ones alone
-        part = copy.copy(study)
-        part.targets = {name: study.targets[name] for name in study.targets if name in targets}
-        found = report.compare_all(part, scores, COLUMN, reference) if part.targets else []
-        per_task += found
-        mine = mine or {c.a + c.b - reference: c for c in found}
-    report.write_comparisons(study, {COLUMN: per_task}, out / f"comparisons-{budget}.csv")
-    best, base = max(arms, key=lambda a: scores[a, target].mean), study.arms[reference].label
-    several = any(c.unit == "pretraining seed" for c in mine.values())
-    name = {a: study.arms[a].label + " (one pretraining seed)" * (several and c.unit == "seed") for a, c in mine.items()}
+    if reference is None or not scores[reference, target]:
+        lacks = [task for task in sensitive if reference is None or not scores[reference, task]]
+        return f"{title}\n\nNo recommendation yet: MLM alone has no result on {', '.join(lacks)}."
+    comparisons = report.compare_all(study, scores, COLUMN, reference)
+    mine = {c.a + c.b - reference: c for c in comparisons if c.target == target and c.units > 1}
+    if not mine:
+        return f"{title}\n\nNo recommendation yet: no share of CLM has two seeds in common with MLM alone on {target}."
+    correct(mine.values())  # apart from the single tasks: the answer rests on these alone
+    correct([c for c in comparisons if c.target != target])
+    report.write_comparisons(study, {COLUMN: comparisons}, out / f"comparisons-{budget}.csv")
+
+    names = {a: study.arms[a].label for a in (reference, *mine)}
+    best = max(names, key=lambda a: scores[a, target].mean)
     better = sorted((a for a, c in mine.items() if c.better == a), key=lambda a: -scores[a, target].mean)
-    worse = [name[a] for a, c in mine.items() if c.better == reference]
-    widest = max((c.half for c in mine.values() if c.half == c.half), default=np.nan)
-    lines = [
-        f"Highest on {target}: **{study.arms[best].label}**, {scores[best, target]}; {base} has {scores[reference, target]}."
-    ]
+    worse = [names[a] for a, c in mine.items() if c.better == reference]
+    lines = [f"Highest on {target}: **{names[best]}**, {scores[best, target]}."]
     if better:
         lines.append(
-            f"Begin with CLM: clearly better than MLM alone, the best first: {', '.join(name[a] for a in better)}."
+            f"Begin with CLM: clearly better than MLM alone, the best first: {', '.join(names[a] for a in better)}."
         )
     elif best == reference:
         lines.append("MLM alone is a sound choice: nothing that begins with CLM is clearly better.")
     else:
-        lines.append("Not enough to prefer it: no share of CLM is clearly better than MLM alone. The intervals reach "
-                     f"± {widest:.1f}; a smaller difference cannot be seen with so few seeds.")  # fmt: skip
+        lines.append(f"Not enough to prefer it to MLM alone ({scores[reference, target]}): no share of CLM is clearly better. The "
+                     f"intervals of the differences reach ± {max(c.half for c in mine.values()):.1f}; with so few seeds no "
+                     "smaller one can be seen.")  # fmt: skip
     if worse:
         lines.append(f"Clearly worse than MLM alone: {', '.join(worse)}.")
-    return "\n\n".join([title, " ".join(lines), f"Minus {base} (points; bold: clearly different):",
-                        difference_table(study, per_task, reference, target)])  # fmt: skip
+    if once := [names[a] for a, c in mine.items() if c.unit == "seed"]:
+        lines.append(
+            f"Careful: what is said of {', '.join(once)} rests on one pretraining seed; another may say otherwise."
+        )
+    table = difference_table(study, comparisons, reference)
+    return "\n\n".join([title, " ".join(lines), f"Minus {names[reference]} (points; bold: clearly different):", table])
 
 
-def difference_table(study, comparisons, reference, first):
-    """A row for each arm but the reference, a column for each target."""
-    titles, rows = [first, *(title for title in study.targets if title != first)], []
+def correct(comparisons):
+    """Holm's correction over these alone."""
+    tested = [c for c in comparisons if c.units > 1]
+    for c, p in zip(tested, stats.holm([c.p for c in tested])):
+        c.holm = float(p)
+
+
+def difference_table(study, comparisons, reference):
+    """A row for each arm but the reference, a column for each target; what the pairs of the first one are."""
+    rows = []
     for a in [a for a in range(len(study.arms)) if a != reference]:
-        cells, units = [], ""
-        for title in titles:
-            c = next((c for c in comparisons if c.target == title and a in (c.a, c.b)), None)
-            known = c is not None and c.half == c.half
-            units = f"{c.units} {c.unit}s" if known else units
-            text = f"{c.estimate if c.a == a else -c.estimate:+.1f} ± {c.half:.1f}" if known else "-"
-            cells.append(f"**{text}**" if known and c.better is not None else text)
-        rows.append([study.arms[a].label, *cells, units])
-    return report.table(["", *titles, "over"], rows)
+        mine, cells = {c.target: c for c in comparisons if a in (c.a, c.b) and c.units > 1}, []
+        for c in map(mine.get, study.targets):
+            text = f"{c.estimate if c.a == a else -c.estimate:+.1f} ± {c.half:.1f}" if c else "-"
+            cells.append(f"**{text}**" if c and c.better is not None else text)
+        first = mine.get(next(iter(study.targets)))
+        over = f"{first.units} {first.unit}s".replace(" seeds", " fine-tuning seeds") if first else "-"
+        rows.append([study.arms[a].label, *cells, over.replace("pretraining fine-tuning", "pretraining")])
+    return report.table(["", *study.targets, "over"], rows)
 
 
 def score_rows(study, scores):
@@ -283,9 +279,9 @@ def score_rows(study, scores):
 
 
 def picture(path, lines, titles, levels, label):
-    """The Markdown of a figure, [] where matplotlib is not installed or a line would be a point."""
-    path.unlink(missing_ok=True)
-    if not lines or not figures.available():
+    """The Markdown of a figure, [] where matplotlib is not installed or there is but one place on its axis."""
+    places = {point[0] for line in lines.values() for points in line.values() for point in points}
+    if len(places) < 2 or not figures.available():
         return []
     figures.draw_lines(path, titles, lines, levels, label, WORDS)
     return [f"![{path.stem}]({path.name})"]
@@ -314,23 +310,56 @@ def lines_section(p, title, models, choose, label, path):
     return [f"## {title}", *picture(path, lines, [*study.targets], {}, label), score_rows(study, scores)]
 
 
+def efficiency_section(p, by_budget, out):
+    """Along the pure runs, where checkpoints on the way are fine-tuned; else over the budgets."""
+    along = [*p.inside, *(m for m in p.finals if m.run in (p.pure(0), p.pure(p.longest)))] if p.inside else []
+    if not along and len(by_budget) < 2:
+        return []
+    label = "pretraining step (hollow: learning rate not yet decayed)"
+    return lines_section(p, "Data efficiency", along or sum(by_budget.values(), []),
+                         figures.by_step if along else figures.by_budget, label, out / "steps.png")  # fmt: skip
+
+
+def mask_section(p, out):
+    models = [m for m in p.finals if m.run.seed == p.seed and not m.run.base and m.run.budget == p.longest
+              and m.run.clm in (0, p.s["late_switch"])] if len(p.s["mask_ratios"]) > 1 else []  # fmt: skip
+    return lines_section(p, "Mask ratio", models, figures.by_mask, "masked tokens in pretraining (%)", out / "masks.png")
+
+
 def continued_section(p, out):
     """What more MLM does for a finished decoder and a finished encoder; first pretraining seed."""
     further = [m for m in p.finals if m.run.base]
-    bases = {f"from {share_words(p.runs[name])}": p.runs[name] for name in dict.fromkeys(m.run.base for m in further)}
-    study = study_of(p, further + [m for m in p.finals if m.run in bases.values()])
-    if not study or not further:
+    bases = [p.runs[name] for name in dict.fromkeys(m.run.base for m in further)]
+    study = study_of(p, further + [m for m in p.finals if m.run in bases]) if further else None
+    if not study:
         return []
+    place = {m.name: (m.run.base or m.run.name, m.step if m.run.base else 0) for m in p.finals}  # base, steps added
+    arm_at = {place[Path(run.folder).parts[0]]: run.arm for run in study.runs}
     scores, lines = report.all_scores(study, COLUMN), {}
-    for label, base in bases.items():
-        added = {m.name: m.step if m.run.base else 0 for m in p.finals if base.name in (m.run.name, m.run.base)}
-        arms = sorted((added[arm.names[0]], a) for a, arm in enumerate(study.arms) if arm.names[0] in added)
-        lines[label] = {title: [(x, scores[a, title].mean, scores[a, title].half or 0, True) for x, a in arms if scores[a, title]]
-                        for title in study.targets}  # fmt: skip
-    share = max(p.s["continued"]) / p.longest
-    note = f"From the decayed models of {p.longest:,} steps, with a new optimizer; at most {share:.0%} of the steps before."
+    for base in bases:
+        added = sorted((steps, a) for (name, steps), a in arm_at.items() if name == base.name)
+        lines[f"from {share_words(base)}"] = {
+            title: [(x, scores[a, title].mean, scores[a, title].half or 0, True) for x, a in added if scores[a, title]]
+            for title in study.targets}  # fmt: skip
+    note = (f"From the decayed models of {p.longest:,} steps, with a new optimizer; at most "
+            f"{max(p.s['continued']) / p.longest:.0%} of the steps before.")  # fmt: skip
     image = picture(out / "continued.png", lines, [*study.targets], {}, "steps of MLM added")
-    return ["## Continued pretraining", note, *image, score_rows(study, scores)]
+    parts = ["## Continued pretraining", note, *image, score_rows(study, scores)]
+    for steps in sorted(p.s["continued"]):
+        both = {arm_at.get((p.pure(clm).name, steps)) for clm in (0, p.longest)}
+        if None not in both:
+            pair = [c for c in report.compare_all(study, scores, COLUMN, min(both)) if {c.a, c.b} == both]
+            correct(pair)
+            sentences = "\n".join(f"- {c.target}: {report.sentence(study, c)}" for c in pair)
+            parts += [f"After {steps:,} more steps of MLM, corrected together:", sentences]
+    return parts
+
+
+def sizes_section(p):
+    models = [m for m in p.finals if m.run.seed == p.seed and m.run.budget == p.longest and not m.run.base
+              and m.run.clm in (0, p.longest)]  # fmt: skip
+    study = study_of(p, models + p.untrained) if len(p.shape) > 1 else None
+    return ["## Sizes", score_rows(study, report.all_scores(study, COLUMN))] if study else []
 
 
 def stability(study, scores):
@@ -339,27 +368,18 @@ def stability(study, scores):
     for a, arm in enumerate(study.arms):
         cells = []
         for task in study.tasks:
-            chosen, groups = scores[a, task], defaultdict(list)
+            chosen, groups, rates = scores[a, task], defaultdict(list), study.grid.get((a, task), {})
             for (pretraining, _), run in chosen.runs.items() if chosen else ():
                 groups[pretraining].append(run.scores[COLUMN, "test"])
             variances = [np.var(values, ddof=1) for values in groups.values() if len(values) > 1]
-            means = [
-                np.mean([run.scores[COLUMN, "test"] for run in runs.values()])
-                for runs in study.grid.get((a, task), {}).values()
-            ]
             text = f"{np.sqrt(np.mean(variances)):.1f}" if variances else "-"
+            alike = set.intersection(*map(set, rates.values())) if rates else ()  # the seeds at which every rate was tried
+            means = [np.mean([runs[key].scores[COLUMN, "test"] for key in alike]) for runs in rates.values() if alike]
             cells.append(f"{text}, {np.ptp(means):.1f}" if len(means) > 1 else text)
         rows.append([arm.label, *cells])
-    note = ("Points: the standard deviation over fine-tuning seeds at the chosen learning rate, and how far apart the means at "
-            "the tried rates are.")  # fmt: skip
+    note = ("Points: the standard deviation over fine-tuning seeds at the chosen learning rate; then how far apart the means at "
+            "the tried rates are, over the seeds at which all were tried.")  # fmt: skip
     return f"{note}\n\n{report.table(['', *study.tasks], rows)}"
-
-
-def sizes_section(p):
-    models = [m for m in p.finals if m.run.seed == p.seed and m.run.budget == p.longest and not m.run.base
-              and m.run.clm in (0, p.longest)]  # fmt: skip
-    study = study_of(p, models + p.untrained) if len(p.shape) > 1 else None
-    return ["## Sizes", score_rows(study, report.all_scores(study, COLUMN))] if study else []
 
 
 # ----------------------------------------------------------------------------
@@ -386,7 +406,6 @@ def losses_section(p, curves, runs, out):
     note = ("Nats per predicted token at the end of the longest budget, mean over pretraining seeds ± half of the 95 % interval. "
             "The last column is over the last tenth of the steps, step by step on the same batches with the same masks.")  # fmt: skip
     path = out / "losses.png"
-    path.unlink(missing_ok=True)
     image = []
     if figures.available():
         figures.draw_losses(
@@ -405,7 +424,8 @@ def interval(values, sign=""):
     return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
-def write_losses(curves, path):
-    rows = [[name, line["step"], line["phase"], line["val_clm_loss"], line["val_mlm_loss"]]
+def write_losses(p, curves, path):
+    """The mask ratio is that of the run's own validation: MLM losses at two ratios are not comparable."""
+    rows = [[name, p.runs[name].mask, line["step"], line["phase"], line["val_clm_loss"], line["val_mlm_loss"]]
             for name, lines in curves.items() for line in lines if "val_clm_loss" in line]  # fmt: skip
-    report.write_csv(path, ["run", "step", "phase", "val_clm_loss", "val_mlm_loss"], rows)
+    report.write_csv(path, ["run", "mask_ratio", "step", "phase", "val_clm_loss", "val_mlm_loss"], rows)

@@ -18,6 +18,7 @@ import torch
 import configurator
 import train as training
 from data.shards import load_meta
+from data.tokenizer import DataError
 from eval.flops import flops_per_token, peak_flops
 from eval.tasks import TASKS
 from model import Transformer
@@ -62,6 +63,7 @@ class Plan:
 
     runs: {name: Run}, each after those that it begins with. models: every Model to fine-tune, the final ones first.
     shape: {size: (train.py's settings, ModelConfig)}.
+    Raises DataError: data that are no prepared folder, a run that would need two learning rates.
     """
 
     def __init__(self, s):
@@ -106,6 +108,10 @@ class Plan:
         for clm, steps in itertools.product((self.longest, 0), sorted(s["continued"], reverse=True)):
             self.add(self.size, steps, 0, s["mask_ratios"][0], self.seed, base=self.pure(clm).name)
 
+        mixed = [run for run in self.runs.values() if run.start < run.clm < run.budget]
+        if len(s["lrs"]) > 1 and mixed:
+            raise DataError(f"lrs: {mixed[0].name} has both objectives in one run, which has one learning rate. Let it branch "
+                            f"off CLM: also give {self.longest} steps of CLM, in splits and repeated")  # fmt: skip
         self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
         self.inside = [Model(self.pure(clm), step) for step in s["intermediate"] for clm in (self.longest, 0)]
         self.untrained = [
@@ -148,12 +154,15 @@ class Plan:
     def shared(self, a, b):
         """Steps that two runs have in common: the same start, data, masks and learning rate. 0 where that is no more than
         the warmup, whose few steps are not worth a checkpoint."""
-        if (a.size, a.seed, a.base) != (b.size, b.seed, b.base) or a.lr or b.lr:
+        (warmup, decay), (other_warmup, other_decay) = self.schedule(a), self.schedule(b)
+        if (a.size, a.seed, a.base) != (b.size, b.seed, b.base) or a.lr or b.lr or warmup != other_warmup:
             return 0
-        steps = min(run.budget - self.schedule(run)[1] for run in (a, b))
+        steps = a.budget - 1
+        if a.budget != b.budget:  # then their learning rates part where the first one decays
+            steps = min(a.budget - max(1, decay), b.budget - max(1, other_decay))
         if a.clm != b.clm or a.mask != b.mask:
             steps = min(steps, a.clm, b.clm)
-        return steps if steps > self.schedule(a)[0] else 0
+        return steps if steps > warmup else 0
 
     def jobs(self, model):
         """How many fine-tunings of a model there are."""

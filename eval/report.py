@@ -148,7 +148,7 @@ def compare_all(study, scores, column, reference=None):
     """A Comparison of every two arms on every target where both have a score, Holm-corrected together; only of those
     with the arm number `reference` where one is given."""
     arms, covariance, place, found = range(len(study.arms)), {}, {}, []
-    for task in study.tasks if len(arms) > 1 else ():
+    for task in dict.fromkeys(task for tasks in study.targets.values() for task in tasks) if len(arms) > 1 else ():
         runs = [run for a in arms if scores[a, task] for run in scores[a, task].runs.values()]
         if not runs:
             continue

@@ -11,6 +11,7 @@ Killed at any moment, the same command goes on. OUT_DIR holds runs/, results/ (o
 
 import fcntl
 import itertools
+import math
 import os
 import random
 import re
@@ -29,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import checkpoint
 import configurator
 import train as training
-from data.shards import load_meta
 from data.tokenizer import DataError
 from eval import arms, page, sweep
 from eval.plan import FINETUNE, ROOT, TRAIN, Plan, tell
@@ -47,7 +47,7 @@ continue_words = ""  # further words for train.py in those
 intermediate = ()  # steps of the two pure runs on the longest budget at which they are fine-tuned too
 seeds = (1,)  # of pretraining; all but the first only repeat:
 repeated = ()  # steps of CLM, on the longest budget
-lrs = (3e-3,)  # peak learning rate; of several, each objective has the one that is best in a short run of it alone
+lrs = (0.0,)  # peak learning rate, 0 = that of train; of several, each objective has the best in a short run of it alone
 lr_steps = 0  # how long those runs are
 processes = 1  # of a run, under torchrun; on GPUs one each
 # --- fine-tuning ---
@@ -70,34 +70,38 @@ def check(s):
     for name in ("sizes", "splits", "mask_ratios", "seeds", "lrs", "tasks", "finetune_lrs", "finetune_seeds"):
         if not s[name]:
             yield f"{name}: give at least one"
-        if twice := [value for value in dict.fromkeys(s[name]) if s[name].count(value) > 1]:
-            yield f"{name}: {twice[0]} is given twice"
+    if not all(s[name] for name in ("sizes", "splits", "mask_ratios", "seeds", "lrs", "tasks")):
+        return
     for name in ("sizes", "tasks"):
         for pair in s[name]:
             if len(pair) != 2:
                 yield f"{name}: each is (name, words), got {pair}"
+    for name in [name for name, value in s.items() if isinstance(value, tuple)]:
+        keys = [value[0] if isinstance(value, tuple) else value for value in s[name]]  # names of pairs, budgets of splits
+        if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+            yield f"{name}: {twice[0]} is given twice"
     for task in (pair[0] for pair in s["tasks"]):
         if task not in (*TASKS, *EMBEDDED):
             yield f"tasks: no data set is called {task}: python eval/tasks.py lists them"
     for budget, *switches in s["splits"]:
         if not switches or budget < 1 or any(not 0 <= steps <= budget for steps in switches):
             yield f"splits: {(budget, *switches)}: give a budget, then steps of CLM between 0 and it"
-    if not all(s[name] for name in ("sizes", "splits", "seeds", "tasks")):
-        return
     longest, *switches = max(s["splits"])
-    pure = {0, longest} <= set(switches)
-    for name, needs in (("continued", s["continued"]), ("intermediate", s["intermediate"]), ("lrs", len(s["lrs"]) > 1)):
+    pure, several = {0, longest} <= set(switches), len(s["lrs"]) > 1
+    for name, needs in (("continued", s["continued"]), ("intermediate", s["intermediate"]), ("lrs", several)):
         if needs and not pure:
             yield f"{name}: needs both pure objectives, 0 and {longest} steps of CLM, in the split of {longest} steps"
-    if (len(s["lrs"]) > 1) != (s["lr_steps"] > 0):
-        yield f"lr_steps={s['lr_steps']}: is for the choice between several lrs, got {s['lrs']}"
+    if several != (s["lr_steps"] > 0) or (several and min(s["lrs"]) <= 0):
+        yield f"lr_steps={s['lr_steps']}: is for the choice between several lrs above 0, got {s['lrs']}"
     if not 0 <= s["late_switch"] < longest:
         yield f"late_switch={s['late_switch']}: must be within the budget of {longest} steps"
     if wrong := set(s["repeated"]) - {*switches}:
         yield f"repeated: {min(wrong)} is none of the steps of CLM in the split of {longest} steps"
     if wrong := [step for step in s["intermediate"] if not 0 < step < longest]:
         yield f"intermediate: {wrong[0]} is not within the budget of {longest} steps"
-    for name, low in (("processes", 1), ("jobs", 0), ("lr_steps", 0)):
+    if wrong := [ratio for ratio in s["mask_ratios"] if not 0 < ratio < 1]:
+        yield f"mask_ratios: {wrong[0]} is not above 0 and below 1"
+    for name, low in (("processes", 1), ("jobs", 0)):
         if s[name] < low:
             yield f"{name}={s[name]}: must be at least {low}"
 
@@ -115,37 +119,54 @@ def done(p, run):
 
 
 def chosen_lr(p, size, causal):
-    """The peak learning rate whose short run ended with the lowest validation loss; None before all of them have ended."""
-    if len(p.s["lrs"]) == 1:
-        return p.s["lrs"][0]
-    ends = {}
+    """The peak learning rate whose short run ended with the lowest validation loss, None before all of them have ended. One
+    that diverged has lost."""
+    ends = {0: p.s["lrs"][0]} if len(p.s["lrs"]) == 1 else {}
     for run in p.runs.values():
         if run.lr and run.size == size and (run.clm > 0) == causal:
-            if not done(p, run):
+            if not done(p, run) and not diverged(p, run):
                 return None
-            ends[read_metrics(folder_of(p, run.name))[-1]["val_clm_loss" if causal else "val_mlm_loss"]] = run.lr
+            loss = "val_clm_loss" if causal else "val_mlm_loss"
+            ends[math.inf if diverged(p, run) else read_metrics(folder_of(p, run.name))[-1][loss]] = run.lr
     return ends[min(ends)]
 
 
+def diverged(p, run):
+    """Whether a run that was to try a learning rate stopped at a loss that is not finite."""
+    output = folder_of(p, run.name) / "output.txt"
+    return (
+        run.lr > 0
+        and not done(p, run)
+        and output.exists()
+        and "Stopped before the update" in output.read_text(errors="replace")
+    )
+
+
+def begins_with(p, run):
+    """The checkpoint that a run begins with, as (setting of train.py, path); None from scratch."""
+    if run.parent:
+        return "branch_from", checkpoint.path_of(folder_of(p, run.parent), run.start)
+    return ("init_from", checkpoint.path_of(folder_of(p, run.base), p.longest)) if run.base else None
+
+
 def command(p, run):
-    """What starts or resumes a run; None while what it begins with is not there yet."""
-    origin = ()
-    if run.parent or run.base:
-        path = checkpoint.path_of(folder_of(p, run.parent or run.base), run.start if run.parent else p.longest)
-        if not path.exists():
-            return None
-        origin = [f"--{'branch_from' if run.parent else 'init_from'}={path}"]
-    lr = run.lr or chosen_lr(p, run.size, causal=run.start < run.clm)
-    if not lr:
+    """What starts or resumes a run; None while what it begins with, or its learning rate, is not there yet."""
+    origin, lr = begins_with(p, run), run.lr or chosen_lr(p, run.size, causal=run.start < run.clm)
+    if lr is None or (origin and not origin[1].exists()):
         return None
-    warmup, decay = p.schedule(run)
-    words = [*p.words(run.size, [f"--lr={lr}"], continues=bool(run.base)), f"--max_steps={run.budget}",
-             f"--switch_step={run.clm}", f"--mask_ratio={run.mask}", f"--seed={run.seed}", f"--warmup_steps={warmup}",
-             f"--decay_steps={decay}", f"--out_dir={folder_of(p, run.name)}", "--keep_last=1",
-             f"--keep_steps={','.join(map(str, run.keep))}", "--resume=True", *origin]  # fmt: skip
     n = p.s["processes"]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    return [sys.executable, *launcher, TRAIN, *words]
+    start = [f"--{origin[0]}={origin[1]}"] if origin else []
+    return [sys.executable, *launcher, TRAIN, *words_for(p, run, lr), *start]
+
+
+def words_for(p, run, lr):
+    """A run's settings for train.py, but for what it begins with."""
+    warmup, decay = p.schedule(run)
+    return [*p.words(run.size, [f"--lr={lr}"] * (lr > 0), continues=bool(run.base)), f"--max_steps={run.budget}",
+            f"--switch_step={run.clm}", f"--mask_ratio={run.mask}", f"--seed={run.seed}", f"--warmup_steps={warmup}",
+            f"--decay_steps={decay}", f"--out_dir={folder_of(p, run.name)}", "--keep_last=1",
+            f"--keep_steps={','.join(map(str, run.keep))}", "--resume=True"]  # fmt: skip
 
 
 def lock(folder):
@@ -160,7 +181,7 @@ def lock(folder):
 
 
 def pretrain(p, runs):
-    """Does those of the runs that are not done, as many at a time as there is room for; returns the names of the failed."""
+    """Does those of the runs that are not done, as many at a time as there is room for; returns what failed."""
     free = sweep.slots(p.s["jobs"], p.s["processes"])
     todo, running, elsewhere, failed = [run for run in runs if not done(p, run)], {}, set(), []  # {process: (run, slot)}
     total, ended = (
@@ -173,38 +194,44 @@ def pretrain(p, runs):
         while todo or running:
             for run in [*todo]:
                 words, folder = command(p, run), folder_of(p, run.name)
-                if done(p, run):  # by another process
+                if done(p, run) or diverged(p, run):  # the first: by another process
                     todo.remove(run)
                     ended += run.budget - run.start
-                elif free and words:
+                elif words and len(free) > len(elsewhere):  # what runs elsewhere has a device as well
                     if not (held := lock(folder)):
                         if run.name not in elsewhere:
                             bar.write(f"{run.name}: another process is at it; waiting for its end")
                         elsewhere.add(run.name)
                         continue
+                    elsewhere.discard(run.name)
                     todo.remove(run)
                     slot = free.pop()
-                    with open(folder / "output.txt", "a") as log:  # the lock stays as long as the run does
+                    with open(folder / "output.txt", "w") as log:  # the lock stays as long as the run does
                         process = subprocess.Popen(
                             words, env=os.environ | slot, stdout=log, stderr=log, pass_fds=[held.fileno()]
                         )
                     held.close()
                     running[process] = run, slot
                     bar.write(f"{run.name}: steps {run.start} to {run.budget}")
-            if not running and not elsewhere & {run.name for run in todo}:
+            elsewhere &= {run.name for run in todo}
+            if not running and not elsewhere:
                 break
             time.sleep(0.5)
             for process in [process for process in running if process.poll() is not None]:
                 run, slot = running.pop(process)
                 free.append(slot)
-                if process.returncode or not done(p, run):
-                    failed.append(run.name)
-                    output = folder_of(p, run.name) / "output.txt"
-                    bar.write(
-                        f"failed: {run.name}: {output.read_text(errors='replace').strip().splitlines()[-1:]}; see {output}"
-                    )
-                else:
+                if done(p, run) or diverged(p, run):
                     ended += run.budget - run.start
+                    bar.write(
+                        f"{run.name}: diverged, its learning rate is out" if diverged(p, run) else f"{run.name}: done"
+                    )
+                    continue
+                output = folder_of(p, run.name) / "output.txt"
+                failed.append(f"{run.name} ({output})")
+                bar.write(
+                    f"failed: {run.name}; the end of {output}:\n"
+                    + "\n".join(output.read_text(errors="replace").splitlines()[-5:])
+                )
             bar.update(ended + sum(steps_done(p, run) for run, _ in running.values()) - bar.n)
     finally:
         for process in running:  # each saves where it is
@@ -212,15 +239,25 @@ def pretrain(p, runs):
         for process in running:
             process.wait()
         bar.close()
-    if todo:
-        print(f"not begun, for what they begin with is missing: {', '.join(run.name for run in todo)}")
-    return failed + [run.name for run in todo]
+    return failed + [f"{run.name} ({why_not(p, run)})" for run in todo]
+
+
+def why_not(p, run):
+    """Why a run could not begin."""
+    _, path = begins_with(p, run) or ("", None)
+    if path is None or path.exists():
+        return "no learning rate is chosen: a run that tries one failed"
+    before = p.runs[run.parent or run.base]
+    if done(p, before):
+        return f"{before.name} is done and has not kept step {path.stem.removeprefix('ckpt-')}: delete its folder to have it again"
+    return f"{path} is not there"
 
 
 def steps_done(p, run):
-    """Of a run that is under way, by its log."""
+    """Of a run that is under way, by its log, which may end in half a line."""
     log = folder_of(p, run.name) / "metrics.jsonl"
-    return max([line["step"] - run.start for line in read_metrics(log.parent)], default=0) if log.exists() else 0
+    steps = re.findall(r'"step": (\d+)', log.read_text()) if log.exists() else []
+    return max(0, max(map(int, steps), default=0) - run.start)
 
 
 # ----------------------------------------------------------------------------
@@ -243,14 +280,16 @@ def rounds(p):
 
 
 def best_rate(p, model, task):
-    """The rate at which a model's arm did best on validation, with the first seeds; None before it has been tried at all."""
+    """The rate at which a model's arm did best on validation, with the first seeds; None before all have been tried, and
+    where all have failed."""
     run, s = model.run, p.s
     twin = next(m for m in p.models if (m.run.size, m.run.budget, m.run.clm, m.run.mask, m.run.base, m.step, m.untrained)
                 == (run.size, run.budget, run.clm, run.mask, run.base, model.step, model.untrained))  # fmt: skip
     folders = [make_job(p, twin, task, lr, s["finetune_seeds"][0]).folder for lr in s["finetune_lrs"]]
-    if not all((folder / "result.json").exists() for folder in folders):
+    there = [folder for folder in folders if (folder / "result.json").exists()]
+    if not there or not all(folder in there or (folder / "error.txt").exists() for folder in folders):
         return None
-    results = arms.read_runs(results_of(p), folders)
+    results = arms.read_runs(results_of(p), there)
     return max(results, key=lambda result: (result.scores["main", "validation"], -result.lr)).lr
 
 
@@ -291,17 +330,18 @@ def finetune_all(p, part="1/1"):
 # The command
 
 
-def absent(p):
-    """What is missing here for a run, a sentence each."""
-    if 0 < (n := torch.cuda.device_count()) < p.s["processes"]:
-        yield f"processes={p.s['processes']}: this machine has {n} GPUs"
-    for size, (settings, _) in p.shape.items():
-        if settings["data"] != training.DEFAULT_DATA:
-            try:
-                load_meta(settings["data"])
-            except DataError as error:
-                yield f"{size}: {error}"
-    for task, words in p.s["tasks"]:
+def problems(p, what):
+    """What stands in the way of one part of the study, or of all of it (""), a sentence each."""
+    if what in ("", *p.runs):
+        if 0 < (n := torch.cuda.device_count()) < p.s["processes"]:
+            yield f"processes={p.s['processes']}: this machine has {n} GPUs"
+        os.environ["WORLD_SIZE"] = str(p.s["processes"])  # for train.py's check
+        for run in [run for run in p.runs.values() if what in ("", run.name)]:
+            words = command(p, run)
+            words = words[words.index(TRAIN) + 1 :] if words else words_for(p, run, p.s["lrs"][0])
+            yield from (f"{run.name}: {sentence}" for sentence in training.check(configurator.load(TRAIN, words)))
+        del os.environ["WORLD_SIZE"]
+    for task, words in p.s["tasks"] if what in ("", "finetune") else ():
         folder = configurator.load(FINETUNE, shlex.split(f"{p.s['finetune']} {words}"))["tasks_dir"]
         if task in TASKS and (why := missing(task, in_folder(TASKS[task], folder))):
             if not (TASKS[task].hub and find_spec("datasets")):
@@ -312,10 +352,10 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --array=0-{last}
-#SBATCH --nodes=1 --ntasks=1 --gpus-per-node={gpus}
+#SBATCH --nodes=1 --ntasks=1 --gpus-per-node={gpus} --cpus-per-task={cpus}
 #SBATCH --time=24:00:00 --signal=B:TERM@300
 #SBATCH --output={folder}/{name}-%a.txt
-cd {root}
+cd {here}
 {body}
 """
 
@@ -323,7 +363,7 @@ cd {root}
 def write_scripts(p, words):
     """Job scripts in OUT_DIR/slurm: an array for the runs of each depth of the tree, one for the fine-tunings, the page;
     and submit.sh, which submits them one after the other. Returns its path."""
-    folder, python = Path(p.s["out_dir"], "slurm"), shlex.join([sys.executable, "eval/study.py", *words])
+    folder, python = Path(p.s["out_dir"], "slurm"), shlex.join([sys.executable, os.path.abspath(__file__), *words])
     depth, scripts = {}, []  # scripts: (name, how many, the bash lines)
     searching = any(run.lr for run in p.runs.values())
     for run in p.runs.values():
@@ -338,12 +378,14 @@ def write_scripts(p, words):
         scripts.append((f"finetune-{i}", n, 1, f"exec {python} --only=finetune:$((SLURM_ARRAY_TASK_ID + 1))/{n}"))
     scripts.append(("report", 1, 0, f"exec {python} --only=report"))
     folder.mkdir(parents=True, exist_ok=True)
-    submit = ["#!/bin/bash", "# Each array waits for the one before. After an interruption run this again: what is done",
-              "# stays done.", "set -e"]  # fmt: skip
+    submit = ["#!/bin/bash", "# Each array waits for the end of the one before. If anything was cut short or failed, run this",
+              "# again: what is done stays done.", "set -e"]  # fmt: skip
     for i, (name, n, gpus, body) in enumerate(scripts):
-        text = SCRIPT.format(name=name, last=n - 1, gpus=gpus, folder=folder, root=ROOT, body=body)
+        text = SCRIPT.format(
+            name=name, last=n - 1, gpus=gpus, cpus=8 * max(1, gpus), folder=folder, here=Path.cwd(), body=body
+        )
         (folder / f"{name}.sbatch").write_text(text)
-        submit.append(f"id=$(sbatch --parsable{' --dependency=afterok:$id' * (i > 0)} {folder}/{name}.sbatch)")
+        submit.append(f"id=$(sbatch --parsable{' --dependency=afterany:$id' * (i > 0)} {folder}/{name}.sbatch)")
     (folder / "submit.sh").write_text("\n".join(submit) + "\n")
     return folder / "submit.sh"
 
@@ -351,34 +393,41 @@ def write_scripts(p, words):
 def main():
     words = [f"{word}=True" if word in ("--plan", "--slurm") else word for word in sys.argv[1:]]
     s = configurator.load(__file__, words, check)
-    p = Plan(s)
-    what, _, part = s["only"].partition(":")
-    if s["only"] not in ("", "report", *p.runs) and not re.fullmatch(r"finetune:[1-9]\d*/[1-9]\d*", s["only"]):
-        sys.exit(f"only={s['only']}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
-    if s["plan"]:
+    try:
+        study(Plan(s), words)
+    except DataError as error:
+        sys.exit(str(error))
+
+
+def study(p, words):
+    what, _, part = p.s["only"].partition(":")
+    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", part or "1/1")
+    fits = numbers and int(numbers[1]) <= int(numbers[2]) and (what == "finetune") == bool(part)
+    if not fits or what not in ("", "finetune", "report", *p.runs):
+        sys.exit(f"only={p.s['only']}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
+    if p.s["plan"]:
         return print(tell(p))
-    if s["slurm"]:
+    if p.s["slurm"]:
         return print(write_scripts(p, [word for word in words if word != "--slurm=True"]))
     if not what:
         print(tell(p))
-    if problems := list(absent(p)):
-        sys.exit("\n".join(["nothing was started:", *problems]))
+    its_data = {settings["data"] for settings, _ in p.shape.values()}
+    if what in ("", *p.runs) and training.DEFAULT_DATA in its_data and not Path(training.DEFAULT_DATA).exists():
+        training.prepare("embedded", training.DEFAULT_DATA, val_fraction=0.05)  # before several runs do it
+    if found := list(problems(p, what)):
+        sys.exit("\n".join(["nothing was started:", *found]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended too
     failed = []
     if what in ("", *p.runs):
-        its_data = {settings["data"] for settings, _ in p.shape.values()}
-        if training.DEFAULT_DATA in its_data and not Path(training.DEFAULT_DATA).exists():  # before several runs do it
-            training.prepare("embedded", training.DEFAULT_DATA, val_fraction=0.05)
         failed += pretrain(p, [run for run in p.runs.values() if what in ("", run.name)])
     if what in ("", "finetune"):
         failed += finetune_all(p, part or "1/1")
     if what in ("", "report"):
-        try:
-            print(page.write(p))
-        except DataError as error:
-            sys.exit(str(error))
+        print(page.write(p))
     if failed:
-        sys.exit(f"{len(failed)} parts failed; the same command tries them again: {', '.join(failed[:20])}")
+        sys.exit(
+            "\n".join([f"{len(failed)} parts failed or could not begin; the same command tries them again:", *failed[:20]])
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """eval/study.py: the plan of the paper's study by its own counts; a study that is killed and goes on; its page."""
 
+import itertools
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, TINY
 from test_report import make_result
-from test_sweep import words  # noqa: F401, the fixture with the miniature data sets
+from test_sweep import words as sweep_words  # the fixture with the miniature data sets
 
 import configurator
 from eval import page, study
@@ -73,15 +76,18 @@ def test_the_splits_branch_where_the_paper_says(paper):
 
 
 def test_budgets_share_what_they_do_alike():
-    """200 of 1,000 steps decay: a short budget leaves the long one before it decays, on whatever trunk goes farthest."""
+    """The last 200 steps decay: a short budget leaves the long one before it decays, on whatever trunk goes farthest; one
+    that switches in its own decay goes with CLM of the same budget until then."""
     p = plan_of("--splits=((500, 0, 200, 490, 500), (1000, 0, 200, 1000))")
     starts = {name: (run.parent, run.start) for name, run in p.runs.items()}
     assert starts == {
         "demo-clm-1k": ("", 0), "demo-clm-200-mlm40-1k": ("demo-clm-1k", 200), "demo-mlm40-1k": ("", 0),
-        "demo-clm-500": ("demo-clm-1k", 300), "demo-clm-490-mlm40-500": ("demo-clm-1k", 300),
+        "demo-clm-500": ("demo-clm-1k", 300), "demo-clm-490-mlm40-500": ("demo-clm-500", 490),
         "demo-clm-200-mlm40-500": ("demo-clm-200-mlm40-1k", 300), "demo-mlm40-500": ("demo-mlm40-1k", 300),
     }  # fmt: skip
     assert plan_of("--splits=((240, 0), (1000, 0))").runs["demo-mlm40-240"].start == 0  # within the warmup: not shared
+    sharp = plan_of("--train=--decay_steps=0", "--splits=((500, 0), (1000, 0))").runs["demo-mlm40-500"]
+    assert sharp.start == 499  # its last step is its own: there must be one to train
     seeds = plan_of("--splits=((1000, 0, 200, 1000),)", "--seeds=1,2", "--repeated=0,200").runs
     assert seeds["demo-clm-200-mlm40-1k-seed-2"].parent == "" and len(seeds) == 5  # its trunk is not trained
 
@@ -96,6 +102,13 @@ def test_budgets_share_what_they_do_alike():
     ("--late_switch=650", "late_switch=650: must be within the budget"),
     ("--seeds=1,1", "seeds: 1 is given twice"),
     ("--only=nothing", "only=nothing: is none of its runs"),
+    ("--only=finetune:4/3", "only=finetune:4/3: is none of its runs"),
+    ("--splits='((650, 0), (650, 650))'", "splits: 650 is given twice"),
+    ("--tasks='((\"sst2\", \"\"), (\"sst2\", \"--max_steps=1\"))'", "tasks: sst2 is given twice"),
+    ("--continued=300,300", "continued: 300 is given twice"),
+    ("--mask_ratios=40", "mask_ratios: 40.0 is not above 0"),
+    ("--lrs=1e-3,2e-3 --lr_steps=9 --splits='((1000, 0, 200, 1000),)' --seeds=1,2 --repeated=0,200", "has both objectives in one"),
+    ("--train=--data=/", "/ is not a folder that data/prepare.py has written"),
     ("--only=finetune:0/3", "only=finetune:0/3: is none of its runs"),
 ])  # fmt: skip
 def test_wrong_settings_are_told(words, sentence, capsys, monkeypatch):
@@ -106,10 +119,10 @@ def test_wrong_settings_are_told(words, sentence, capsys, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def small(words, data_dir, tmp_path_factory):
+def small(sweep_words, data_dir, tmp_path_factory):
     """A settings file of a study that takes seconds: three shares of CLM and the untrained arm on one task."""
     folder = tmp_path_factory.mktemp("study")
-    tasks_dir = re.search(r"--tasks_dir=(\S+)", " ".join(words))[1]
+    tasks_dir = re.search(r"--tasks_dir=(\S+)", " ".join(sweep_words))[1]
     shared = " ".join(word for word in TINY if not word.startswith(("--max_steps", "--switch_step", "--keep_last")))
     (folder / "study.py").write_text(f"""
 train = "{shared} --data={data_dir} --decay_steps=4"
@@ -173,9 +186,6 @@ def made_up(folder, scores, budget=40):
         for seed, extra in zip((1, 2, 3), jitter):
             make_result(folder / "results", model.name, seed=seed, lr=1e-3, test=right + extra, n=400, step=budget,
                         max_steps=budget, clm_steps=run.clm, untrained=model.untrained)  # fmt: skip
-    for path in (folder / "results").rglob("result.json"):  # an untrained arm is named after the model that lent its shape
-        if "untrained-" in str(path):
-            path.write_text(path.read_text().replace('"untrained-demo"', f'"demo-clm-{budget}-{budget}"'))
     return p
 
 
@@ -183,7 +193,7 @@ def made_up(folder, scores, budget=40):
     ({0: 300, 50: 350, 100: 290, "untrained": 200},
      ["Highest on sst2: **50% CLM**", "Begin with CLM: clearly better than MLM alone, the best first: 50% CLM."]),
     ({0: 300, 50: 302, 100: 250, "untrained": 200},
-     ["Not enough to prefer it: no share of CLM is clearly better", "Clearly worse than MLM alone: CLM only."]),
+     ["Not enough to prefer it to MLM alone (75.1", "no share of CLM is clearly better.", "Clearly worse than MLM alone: CLM only."]),
     ({0: 300, 50: 260, 100: 299, "untrained": 200},
      ["MLM alone is a sound choice", "Clearly worse than MLM alone: 50% CLM."]),
     ({0: 300, 50: 310, 100: 290, "untrained": 300},
@@ -195,12 +205,122 @@ def test_the_recommendation_follows_from_the_comparisons(tmp_path, scores, sente
         assert sentence in text, text
 
 
+def test_what_was_not_tested_is_not_said(tmp_path):
+    scores = {0: 300, 50: 350, 100: 290, "untrained": 200}
+    p = made_up(tmp_path, scores)
+    text = page.write(p).read_text()
+    assert "Careful: what is said of 50% CLM, CLM only rests on one pretraining seed" in text
+    assert "| 3 fine-tuning seeds |" in text and "3 pretraining" not in text
+    for path in (tmp_path / "results").rglob("lr-0.001_seed-[23]"):
+        shutil.rmtree(path)
+    text = page.write(p).read_text()
+    assert "not known: needs two fine-tuning seeds" in text and "No recommendation" in text and "nan" not in text
+    shutil.rmtree(tmp_path / "results/untrained-demo")
+    text = page.write(p).read_text()
+    assert "every task has a vote" in text and "no share of CLM has two seeds in common with MLM alone" in text
+    shutil.rmtree(tmp_path / "results/demo-mlm40-40-40")
+    assert "No recommendation yet: MLM alone has no result on sst2." in page.write(p).read_text()
+    (path,) = (tmp_path / "results/demo-clm-40-40").rglob("result.json")
+    path.with_name("error.txt").write_text("out of memory\n")
+    path.unlink()
+    assert "1 failed" in page.write(p).read_text()
+
+
+def test_a_task_on_which_pretraining_does_not_matter_has_no_vote(tmp_path):
+    """A study of two tasks, three pretraining seeds, two budgets and continued pretraining, at each stage of its results."""
+    p = plan_of(f"--out_dir={tmp_path}", "--splits=((20, 0, 10, 20), (40, 0, 20, 40))", "--seeds=1,2,3", "--continued=10,20",
+                "--intermediate=8,16", "--mask_ratios=0.4,0.2", "--finetune_lrs=1e-3",
+                '--tasks=(("sst2", ""), ("wnut17", ""))')  # fmt: skip
+    rng = np.random.default_rng(0)
+    for model in p.models:
+        run = model.run
+        right = 200 if model.untrained else 260 + 40 * (run.clm == 20)
+        for (task, family), seed in itertools.product((("sst2", "sc"), ("wnut17", "tc")), (1, 2, 3)):
+            make_result(tmp_path / "results", model.name, task, family, 1e-3, seed, test=200 if task == "wnut17" else
+                        int(right + rng.integers(-2, 3)), n=400, pretraining=run.seed, step=model.step or run.budget,
+                        max_steps=run.budget, clm_steps=min(run.clm, model.step or run.budget), mask_ratio=run.mask,
+                        untrained=model.untrained, init_from=f"out/{run.base}" if run.base else "")  # fmt: skip
+        text = page.write(p).read_text()
+    assert "Highest on sst2: **50% CLM**" in text and "| wnut17 | " in text and "at this scale it says nothing" in text
+    assert "| 3 pretraining seeds |" in text
+    assert "After 10 more steps of MLM, corrected together:\n\n- sst2: " in text
+    for title in ("Data efficiency", "Mask ratio", "Continued pretraining", "Stability of fine-tuning"):
+        assert f"\n## {title}\n" in text
+    header = (tmp_path / "report/comparisons-40.csv").read_text().splitlines()
+    assert len(header) == 1 + 2 and all(
+        "sst2" in line for line in header[1:]
+    )  # each share against MLM alone, once a target
+
+
 def test_a_page_of_a_study_that_has_hardly_begun(tmp_path):
     p = plan_of(f"--out_dir={tmp_path}")
     assert "0 of 3 runs have ended" in page.write(p).read_text()
     make_result(tmp_path / "results", "demo-mlm40-650-650", lr=1e-3, step=650, max_steps=650)
     text = page.write(p).read_text()
     assert "1 of " in text and "No recommendation" in text and "| MLM only" in text
+
+
+# ----------------------------------------------------------------------------
+# Learning rates and clusters
+
+
+def ended(p, name, loss=None):
+    """Leaves what a run of train.py leaves; without a loss, of one that diverged."""
+    folder, run = study.folder_of(p, name), p.runs[name]
+    folder.mkdir(parents=True)
+    (folder / "output.txt").write_text("step 7 (mlm): loss nan. Stopped before the update" if loss is None else "")
+    if loss is not None:
+        (folder / f"ckpt-{run.budget}.pt").touch()
+        (folder / "metrics.jsonl").write_text(
+            f'{{"step": {run.budget}, "val_clm_loss": {loss}, "val_mlm_loss": {9 - loss}}}\n'
+        )
+
+
+def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_has_lost(tmp_path):
+    p = plan_of(f"--out_dir={tmp_path}", "--lrs=1e-3,2e-3,3.0", "--lr_steps=260", "--splits=((650, 0, 325, 650),)")
+    assert study.command(p, p.runs["demo-mlm40-650"]) is None  # nothing is chosen yet
+    for lr, loss in (("0.001", 5.5), ("0.002", 5.0), ("3", None)):
+        ended(p, f"demo-clm-260-lr-{lr}", loss)
+    assert "--lr=0.002" in study.command(p, p.runs["demo-clm-650"]) and study.command(p, p.runs["demo-mlm40-650"]) is None
+    for lr, loss in (("0.001", 5.5), ("0.002", 5.0), ("3", 4.0)):
+        ended(p, f"demo-mlm40-260-lr-{lr}", loss)
+    assert "--lr=0.001" in study.command(p, p.runs["demo-mlm40-650"])
+    run = p.runs["demo-clm-325-mlm40-650"]
+    assert study.command(p, run) is None and "is not there" in study.why_not(p, run)
+    trunk = study.folder_of(p, "demo-clm-650")
+    trunk.mkdir()
+    (trunk / "ckpt-650.pt").touch()
+    assert "demo-clm-650 is done and has not kept step 325" in study.why_not(p, run)
+    (trunk / "ckpt-325.pt").touch()
+    words = study.command(p, run)
+    assert "--lr=0.001" in words and f"--branch_from={trunk}/ckpt-325.pt" in words  # what it trains is MLM
+
+
+def test_a_rate_is_chosen_among_those_that_worked(tmp_path):
+    p = plan_of(f"--out_dir={tmp_path}", "--choose_once=True", "--seeds=1,2", "--finetune_lrs=1e-3,3e-3,1.0",
+                '--tasks=(("sst2", ""),)')  # fmt: skip
+    first, second = (next(m for m in p.models if m.run.name == f"demo-mlm40-650{seed}") for seed in ("", "-seed-2"))
+    rounds = study.rounds(p)
+    assert {(m.run.seed, seed) for m, _, _, seed in rounds[0]} == {(1, 1)} and {lr for _, _, lr, _ in rounds[1]} == {None}
+    assert len(rounds[0]) == 4 * 3 and len(rounds[1]) == 7 * 3 and sum(map(p.jobs, p.models)) == 4 * 3 + 7 * 3 - 4
+    for lr, validation in ((1e-3, 60.0), (3e-3, 70.0)):
+        make_result(tmp_path / "results", first.name, lr=lr, validation=validation)
+        assert study.best_rate(p, second, ("sst2", "")) is None  # the third has not been tried
+    failed = study.make_job(p, first, ("sst2", ""), 1.0, 1).folder
+    failed.mkdir()
+    (failed / "error.txt").write_text("the loss is nan\n")
+    assert study.best_rate(p, first, ("sst2", "")) == study.best_rate(p, second, ("sst2", "")) == 3e-3
+
+
+def test_a_part_of_a_study_asks_only_for_what_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    words = [f"--out_dir={tmp_path}", "--processes=8", f"--finetune=--tasks_dir={tmp_path}", '--tasks=(("sst2", ""),)',
+             "--train=--lr=-1"]  # fmt: skip
+    p = plan_of(*words)
+    runs, tuning, report = (list(study.problems(p, what)) for what in ("demo-clm-650", "finetune", "report"))
+    assert runs[0] == "processes=8: this machine has 1 GPUs" and "demo-clm-650: lr=-1.0: must be above 0" in runs
+    assert not any("sst2" in sentence for sentence in runs) and "train.tsv" in tuning[0] and report == []
+    assert "WORLD_SIZE" not in os.environ
 
 
 def test_the_job_scripts_of_a_cluster(tmp_path, monkeypatch, capsys):
@@ -219,13 +339,13 @@ def test_the_job_scripts_of_a_cluster(tmp_path, monkeypatch, capsys):
     (tmp_path / "sbatch").chmod(0o755)
     subprocess.run(["bash", str(submit)], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
     names = ["runs-0", "runs-1", "runs-2", "finetune-0", "finetune-1", "report"]
-    expected = [f"--parsable {f'--dependency=afterok:{100 + i} ' if i else ''}{tmp_path}/slurm/{name}.sbatch"
+    expected = [f"--parsable {f'--dependency=afterany:{100 + i} ' if i else ''}{tmp_path}/slurm/{name}.sbatch"
                 for i, name in enumerate(names)]  # fmt: skip
     assert (tmp_path / "log").read_text().splitlines() == expected
     p, seen = plan_of(*words), []
     for script, n in (("runs-0", 2), ("runs-1", 2), ("runs-2", 1)):
         text = (tmp_path / f"slurm/{script}.sbatch").read_text()
-        assert f"--array=0-{n - 1}\n" in text and "--gpus-per-node=8\n" in text
+        assert f"--array=0-{n - 1}\n" in text and "--gpus-per-node=8 --cpus-per-task=64\n" in text
         for i in range(n):  # the line that the task would run, echoed
             line = text.replace("exec ", "echo ").splitlines()
             run = subprocess.run(["bash", "-c", "\n".join(line[-2:])], env={"SLURM_ARRAY_TASK_ID": str(i)},
