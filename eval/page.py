@@ -85,19 +85,13 @@ def study_of(p, models):
 def words_for(p, model):
     """{fact: words} of a model, for its label."""
     run = model.run
-    words = {
-        "objective": share_words(p.runs[run.base] if run.base else run),
-        "added": "",
-        "mask": "",
-        "steps": "",
-        "size": run.size,
-    }
+    words = {"objective": share_words(run), "mask": "", "steps": "", "size": run.size}
     if model.untrained:
         return words | {"objective": "untrained"}
     if run.clm < run.budget:
         words["mask"] = f"mask {100 * run.mask:.3g}%"
     if run.base:
-        return words | {"added": f"{run.budget:,} more of MLM"}
+        return words | {"objective": f"{share_words(p.runs[run.base])}, then {run.budget:,} MLM"}
     steps = f"{run.budget:,} steps" if model.step == run.budget else f"step {model.step:,} of {run.budget:,}"
     return words | {"steps": steps}
 

@@ -244,6 +244,7 @@ def test_a_task_on_which_pretraining_does_not_matter_has_no_vote(tmp_path):
     assert "Highest on sst2: **50% CLM**" in text and "| wnut17 | " in text and "at this scale it says nothing" in text
     assert "| 3 pretraining seeds |" in text
     assert "After 10 more steps of MLM, corrected together:\n\n- sst2: " in text
+    assert "| CLM only, then 10 MLM |" in text and "| CLM only              |" in text
     for title in ("Data efficiency", "Mask ratio", "Continued pretraining", "Stability of fine-tuning"):
         assert f"\n## {title}\n" in text
     header = (tmp_path / "report/comparisons-40.csv").read_text().splitlines()
