@@ -1,4 +1,4 @@
-# A study on what every Python installation carries: no download, no GPU, about 20 minutes on two cores.
+# A study on what every Python installation carries: no download, no GPU.
 #
 #   python eval/study.py config/study_demo.py
 #

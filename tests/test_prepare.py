@@ -1,5 +1,6 @@
 """Text to shards: what is read, what is written, and that it is whole or absent."""
 import errno
+import functools
 import gzip
 import itertools
 import json
@@ -205,7 +206,8 @@ def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
 def start(source, out, *settings):
     """Run the script in the background; returns once it has begun to write."""
     command = [sys.executable, ROOT / "data" / "prepare.py", f"--source={source}", f"--out={out}", *settings]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background may ignore it
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heard)
     wait_for(lambda: list(out.parent.glob(f"{out.name}.partial/*/*.bin")))
     return process
 
