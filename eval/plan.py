@@ -80,47 +80,36 @@ class Plan:
                 its = configurator.load(TRAIN, self.words(size, continues=continues))
                 self.times[size, continues] = its["warmup_steps"], its["decay_steps"]
 
+        sizes, (ratio, *ratios), longest, first = [*self.shape], s["mask_ratios"], self.longest, self.seed
         if len(s["lrs"]) > 1:
-            for size, clm, lr in itertools.product(self.shape, (s["lr_steps"], 0), s["lrs"]):
-                self.add(size, s["lr_steps"], clm, s["mask_ratios"][0], self.seed, lr=lr)
-        wanted = {
-            (size, self.seed, self.longest, clm, s["mask_ratios"][0])
-            for size in self.shape
-            for clm in {0, self.longest} & {*switches}
-        }
-        wanted |= {
-            (self.size, self.seed, budget, clm, s["mask_ratios"][0]) for budget, *steps in s["splits"] for clm in steps
-        }
-        wanted |= {(size, self.seed, self.longest, 0, mask) for size in self.shape for mask in s["mask_ratios"][1:]}
-        wanted |= {
-            (self.size, self.seed, self.longest, s["late_switch"], mask) for mask in s["mask_ratios"] if s["late_switch"]
-        }
-        wanted |= {
-            (self.size, seed, self.longest, clm, s["mask_ratios"][0])
-            for seed in s["seeds"][1:]
-            for clm in s["repeated"] or switches
-        }
-        sizes = [*self.shape]
-        for size, seed, budget, clm, mask in sorted(
-            wanted, key=lambda w: (s["seeds"].index(w[1]), sizes.index(w[0]), -w[2], -w[3], w[4])
-        ):
+            for size, clm, lr in itertools.product(sizes, (s["lr_steps"], 0), s["lrs"]):
+                self.add(size, s["lr_steps"], clm, ratio, first, lr=lr)
+        wanted = {(size, first, longest, clm, ratio) for size in sizes for clm in {0, longest} & {*switches}}
+        wanted |= {(size, first, longest, 0, mask) for size in sizes for mask in ratios}
+        wanted |= {(self.size, first, budget, clm, ratio) for budget, *steps in s["splits"] for clm in steps}
+        wanted |= {(self.size, first, longest, s["late_switch"], mask) for mask in s["mask_ratios"] if s["late_switch"]}
+        wanted |= {(self.size, seed, longest, clm, ratio) for seed in s["seeds"][1:] for clm in s["repeated"] or switches}
+
+        def order(its):  # long before short, CLM before what leaves it
+            size, seed, budget, clm, mask = its
+            return s["seeds"].index(seed), sizes.index(size), -budget, -clm, mask
+
+        for size, seed, budget, clm, mask in sorted(wanted, key=order):
             self.add(size, budget, clm, mask, seed)
-        for clm, steps in itertools.product((self.longest, 0), sorted(s["continued"], reverse=True)):
-            self.add(self.size, steps, 0, s["mask_ratios"][0], self.seed, base=self.pure(clm).name)
+        for clm, steps in itertools.product((longest, 0), sorted(s["continued"], reverse=True)):
+            self.add(self.size, steps, 0, ratio, first, base=self.pure(clm).name)
 
         mixed = [run for run in self.runs.values() if run.start < run.clm < run.budget]
         if len(s["lrs"]) > 1 and mixed:
-            raise DataError(f"lrs: {mixed[0].name} has both objectives in one run, which has one learning rate. Let it branch "
-                            f"off CLM: also give {self.longest} steps of CLM, in splits and repeated")  # fmt: skip
+            raise DataError(f"lrs: {mixed[0].name} has both objectives in one run, which has one learning rate. Let it "
+                            f"branch off CLM: also give {longest} steps of CLM, in splits and repeated")  # fmt: skip
         self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
         self.inside = [Model(self.pure(clm), step) for step in s["intermediate"] for clm in (self.longest, 0)]
-        self.untrained = [
-            Model(next(m.run for m in self.finals if m.run.size == size), 0, True) for size in sizes if s["untrained"]
-        ]
+        shapes = [next(m.run for m in self.finals if m.run.size == size) for size in sizes]
+        self.untrained = [Model(run, 0, untrained=True) for run in shapes if s["untrained"]]
         self.models = self.finals + self.inside + self.untrained
-        for run, step in [(self.runs[run.parent], run.start) for run in self.runs.values() if run.parent] + [
-            (model.run, model.step) for model in self.inside
-        ]:
+        kept = [(self.runs[run.parent], run.start) for run in self.runs.values() if run.parent]
+        for run, step in kept + [(model.run, model.step) for model in self.inside]:
             run.keep = tuple(sorted({*run.keep, step}))
 
     def words(self, size, further=(), continues=False):
@@ -134,7 +123,7 @@ class Plan:
                     == (self.size, self.seed, self.longest, clm, self.s["mask_ratios"][0], "", 0))  # fmt: skip
 
     def add(self, size, budget, clm, mask, seed, base="", lr=0.0):
-        """Named as on the study's page of the hub: 610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM."""
+        """Named as on the paper's page of the hub: 610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM."""
         mlm, total = f"mlm{100 * mask:.3g}", budget + (self.longest if base else 0)
         parts = [f"clm-{thousands(clm)}"] * (clm > 0) + [f"{mlm}-{thousands(total)}"] * (clm < budget)
         if base:
