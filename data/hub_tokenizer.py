@@ -54,14 +54,14 @@ ALIKE = re.compile(r"""(?x: \\[pP]\{\w+\} | \\[sSrntz] | \\[^\w\s] | \(\?(?:i?:|
     | \{\d+(?:,\d*)?\}(?![+?]) | [^\\\[\]{}^$.(] )*""")
 
 
-def read(path, mask_token=""):
+def read(path, mask_token="", pad_token=""):
     """The arguments of data.tokenizer.Tokenizer for a folder with tokenizer.json, or for such a file.
 
     The special tokens are named by tokenizer_config.json, special_tokens_map.json, config.json or
     generation_config.json beside it, the first that does. For those that none names: mask is the first token with
     "reserved" in its name (Llama 3: <|reserved_special_token_0|>, as in the study), else a new id after the largest;
-    eos is a new id; pad and bos are eos. `mask_token` is the name of a special token to mask with. All added tokens
-    count as special here.
+    eos is a new id; pad and bos are eos. `mask_token` and `pad_token` are names of special tokens to take for them. All
+    added tokens count as special here.
     vocab_size is config.json's, so that a model keeps its shape, where all ids are below that.
 
     Raises DataError with all reasons if tiktoken cannot do the same.
@@ -93,8 +93,9 @@ def read(path, mask_token=""):
     def new(name):
         return special.setdefault(name, max([largest, *special.values()]) + 1)
 
-    if mask_token and mask_token not in special:
-        raise DataError(f"mask_token {mask_token!r} is not a special token of {file}; it has {', '.join(special)}")
+    for kind, token in ("mask", mask_token), ("pad", pad_token):
+        if token and token not in special:
+            raise DataError(f"{kind}_token {token!r} is not a special token of {file}; it has {', '.join(special)}")
     reserved = sorted(i for name, i in special.items() if "reserved" in name)
     mask, pad, bos, eos = map(named, ("mask", "pad", "bos", "eos"))
     if mask_token:
@@ -102,7 +103,7 @@ def read(path, mask_token=""):
     elif mask is None:
         mask = reserved[0] if reserved else new("[MASK]")
     eos = new("[EOS]") if eos is None else eos
-    pad, bos = (eos if i is None else i for i in (pad, bos))
+    pad, bos = (eos if i is None else i for i in (special.get(pad_token, pad), bos))
     rows, ids = configs.get("config.json", {}).get("vocab_size"), max([largest, *special.values()]) + 1
     return dict(
         name=file.resolve().parent.name, pattern=pattern, ranks=ranks, special_tokens=special, mask_id=mask, pad_id=pad,

@@ -52,6 +52,7 @@ deduplicate = False  # drop a document whose text was there before; takes 10 byt
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
+pad_token = ""  # with a hub folder: its special token to pad with; empty: the one it names, or eos
 out = "data/prepared/embedded"  # folder to write
 overwrite = False  # replace that folder, if it is a prepared one, and an unfinished preparation of other settings
 shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
@@ -240,7 +241,7 @@ def problems(settings):
         yield f"{folder} exists: choose another --out, or replace it with --overwrite=True"
     elif folder.exists() and not (folder / "meta.json").is_file():
         yield f"{folder} exists and is not a prepared folder (it has no meta.json), so it is not replaced"
-    loads = [(find_files, "source"), (find_files, "val_source"), (Tokenizer.load, "tokenizer", "mask_token"),
+    loads = [(find_files, "source"), (find_files, "val_source"), (Tokenizer.load, "tokenizer", "mask_token", "pad_token"),
              (parse_where, "where")]  # fmt: skip
     for load, *names in loads:
         try:
@@ -259,7 +260,7 @@ def problems(settings):
 
 def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01, shard_tokens=1_000_000_000, workers=0,
             text_field="text", where="", deduplicate=False, max_tokens=0, overwrite=False, mask_token="",
-            progress=True):
+            pad_token="", progress=True):
     """Encode `source` into the folder `out` and return its meta; the arguments are the settings at the top.
 
     Above POOL_BYTES, or with workers > 1, the calling script needs the `if __name__ == "__main__":` that
@@ -269,7 +270,7 @@ def prepare(source, out, tokenizer="embedded", val_source="", val_fraction=0.01,
     put_back(out)
     if wrong := list(problems(settings)):
         raise DataError("\n".join(wrong))
-    tokenizer, where = Tokenizer.load(tokenizer, mask_token), parse_where(where)
+    tokenizer, where = Tokenizer.load(tokenizer, mask_token, pad_token), parse_where(where)
     files, ignored = [], []  # files: (file, size, split)
     # Validation first: what is in it is a duplicate in training, not the other way round, and max_tokens ends it all.
     for name, split in [(val_source, "val"), (source, "train")] if val_source else [(source, None)]:

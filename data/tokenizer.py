@@ -62,10 +62,10 @@ class Tokenizer:
         )
 
     @classmethod
-    def load(cls, spec, mask_token=""):
+    def load(cls, spec, mask_token="", pad_token=""):
         """Load "embedded", a tiktoken encoding by name, a local rank file, or a tokenizer.json or the folder with it.
 
-        mask_token: the special token of a tokenizer.json that is the mask; by default as in data/hub_tokenizer.py.
+        mask_token, pad_token: special tokens of a tokenizer.json for them; by default as in data/hub_tokenizer.py.
         Raises DataError.
         """
         spec = str(spec)
@@ -73,9 +73,10 @@ class Tokenizer:
         if not named and (Path(spec).is_dir() or spec.endswith(".json")):
             from data import hub_tokenizer  # which needs DataError of this module
 
-            return cls(**hub_tokenizer.read(spec, mask_token))
-        if mask_token:
-            raise DataError(f"mask_token {mask_token!r}: a choice for a tokenizer.json only; {spec!r} has its own mask")
+            return cls(**hub_tokenizer.read(spec, mask_token, pad_token))
+        for kind, token in ("mask", mask_token), ("pad", pad_token):
+            if token:
+                raise DataError(f"{kind}_token {token!r}: a choice for a tokenizer.json only; {spec!r} has its own {kind}")
         if named and spec != "embedded":
             return cls._from_tiktoken(spec)
         path = EMBEDDED if named else Path(spec)

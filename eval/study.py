@@ -32,7 +32,7 @@ import configurator
 import train as training
 from data.tokenizer import DataError
 from eval import arms, page, sweep
-from eval.plan import FINETUNE, ROOT, TRAIN, Plan, tell
+from eval.plan import FINETUNE, TRAIN, Plan, tell
 from eval.plot import read_metrics
 from eval.tasks import EMBEDDED, TASKS, in_folder, missing
 

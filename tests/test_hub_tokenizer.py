@@ -189,8 +189,8 @@ def small(**model):
 def test_special_tokens(tmp_path):
     end, reserved, pad = "<|end|>", "<|reserved_special_token_0|>", "<pad>"
 
-    def load(content, mask_token="", **configs):
-        loaded = Tokenizer.load(save(tmp_path / "one", content, **configs), mask_token)
+    def load(content, mask_token="", pad_token="", **configs):
+        loaded = Tokenizer.load(save(tmp_path / "one", content, **configs), mask_token, pad_token)
         for path in (tmp_path / "one").iterdir():
             path.unlink()
         return loaded, (loaded.mask_id, loaded.pad_id, loaded.bos_id, loaded.eos_id)
@@ -208,6 +208,7 @@ def test_special_tokens(tmp_path):
     assert load(content, config={"bos_token_id": 1, "eos_token_id": [258, 261]})[1] == (259, 258, 258, 258)
     assert load(content, special_tokens_map={"mask_token": pad, "eos_token": end})[1] == (261, 258, 258, 258)
     assert load(content, generation_config={"eos_token_id": 258}, mask_token=pad)[1] == (261, 258, 258, 258)
+    assert load(content, generation_config={"eos_token_id": 258}, pad_token=pad)[1] == (259, 261, 258, 258)
     # A model with fewer rows than there are ids has to grow.
     assert load(small(), tokenizer_config=config | {"pad_token": None}, config={"vocab_size": 259})[0].vocab_size == 384
 
@@ -215,12 +216,16 @@ def test_special_tokens(tmp_path):
         load(content, tokenizer_config={"eos_token": "</s>"})
     with pytest.raises(DataError, match=r"mask_token '<m>' is not a special token of .*; it has <\|end\|>, .*<pad>"):
         load(content, mask_token="<m>")
+    with pytest.raises(DataError, match=r"pad_token '<m>' is not a special token"):
+        load(content, pad_token="<m>")
     with pytest.raises(DataError, match="eos_token None is not in added_tokens"):
         load(content, tokenizer_config={"eos_token": {"token": end}})
     with pytest.raises(DataError, match=r"config.json: not JSON"):
         load(content, config="{")
     with pytest.raises(DataError, match="mask_token '<m>': a choice for a tokenizer.json only; 'embedded' has its own"):
         Tokenizer.load("embedded", "<m>")
+    with pytest.raises(DataError, match="pad_token '<m>': a choice for a tokenizer.json only"):
+        Tokenizer.load("embedded", pad_token="<m>")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty has no tokenizer.json; of hub folders only"):
         Tokenizer.load(tmp_path / "empty")
@@ -349,8 +354,8 @@ def test_prepare_with_a_hub_folder(tmp_path):
     with pytest.raises(DataError, match="mask_token '<m>' is not a special token"):
         prepare(str(tmp_path / "a.txt"), str(tmp_path / "o"), str(folder), mask_token="<m>", progress=False)
     prepare(str(tmp_path / "a.txt"), str(tmp_path / "o"), str(folder), mask_token="<|end|>", val_fraction=0.2,
-            progress=False)  # fmt: skip
-    assert load_meta(tmp_path / "o")["tokenizer"]["mask_id"] == 258
+            pad_token="<|end|>", progress=False)  # fmt: skip
+    assert load_meta(tmp_path / "o")["tokenizer"]["mask_id"] == load_meta(tmp_path / "o")["tokenizer"]["pad_id"] == 258
 
 
 def test_out_and_in_again(tmp_path, original):
