@@ -183,19 +183,19 @@ def lock(folder):
 def pretrain(p, runs):
     """Does those of the runs that are not done, as many at a time as there is room for; returns what failed."""
     free = sweep.slots(p.s["jobs"], p.s["processes"])
-    todo, running, elsewhere, failed = [run for run in runs if not done(p, run)], {}, set(), []  # {process: (run, slot)}
+    due, running, elsewhere, failed = [run for run in runs if not done(p, run)], {}, set(), []  # {process: (run, slot)}
     total, ended = (
         sum(run.budget - run.start for run in runs),
-        sum(run.budget - run.start for run in runs if run not in todo),
+        sum(run.budget - run.start for run in runs if run not in due),
     )
-    bar = tqdm(total=total, initial=ended, unit="step", desc="pretraining", disable=not todo,
+    bar = tqdm(total=total, initial=ended, unit="step", desc="pretraining", disable=not due,
                mininterval=0.5 if sys.stderr.isatty() else 20)  # fmt: skip
     try:
-        while todo or running:
-            for run in [*todo]:
+        while due or running:
+            for run in [*due]:
                 words, folder = command(p, run), folder_of(p, run.name)
                 if done(p, run) or diverged(p, run):  # the first: by another process
-                    todo.remove(run)
+                    due.remove(run)
                     ended += run.budget - run.start
                 elif words and len(free) > len(elsewhere):  # what runs elsewhere has a device as well
                     if not (held := lock(folder)):
@@ -204,7 +204,7 @@ def pretrain(p, runs):
                         elsewhere.add(run.name)
                         continue
                     elsewhere.discard(run.name)
-                    todo.remove(run)
+                    due.remove(run)
                     slot = free.pop()
                     with open(folder / "output.txt", "w") as log:  # the lock stays as long as the run does
                         process = subprocess.Popen(
@@ -213,7 +213,7 @@ def pretrain(p, runs):
                     held.close()
                     running[process] = run, slot
                     bar.write(f"{run.name}: steps {run.start} to {run.budget}")
-            elsewhere &= {run.name for run in todo}
+            elsewhere &= {run.name for run in due}
             if not running and not elsewhere:
                 break
             time.sleep(0.5)
@@ -239,7 +239,7 @@ def pretrain(p, runs):
         for process in running:
             process.wait()
         bar.close()
-    return failed + [f"{run.name} ({why_not(p, run)})" for run in todo]
+    return failed + [f"{run.name} ({why_not(p, run)})" for run in due]
 
 
 def why_not(p, run):
