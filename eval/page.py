@@ -1,8 +1,9 @@
 """The page of a study: what was asked, what came out, how sure that is. Made by eval/study.py from its runs and results.
 
 Writes OUT_DIR/report/: page.md, the figures (with matplotlib), losses.csv (both validation losses of every run),
-results.csv (a row for each fine-tuning) and comparisons-BUDGET.csv (each share of CLM against MLM alone). Scores are the field's metric of each task, the paper's for
-retrieval among judged documents only; how they are compared is told in eval/report.py and eval/stats.py.
+results.csv (a row for each fine-tuning) and comparisons-BUDGET.csv (each share of CLM against MLM alone). Scores
+are the field's metric of each task, the paper's for retrieval among judged documents only; how they are compared is told
+in eval/report.py and eval/stats.py.
 """
 
 import json
@@ -16,6 +17,7 @@ import checkpoint
 from data.shards import load_meta
 from eval import figures, report, stats
 from eval.arms import Study, differences, label_by_difference
+from eval.plan import folder_of, results_of
 from eval.plot import read_metrics
 
 COLUMN = "main"  # the field's metric, the paper's where a task has none
@@ -71,7 +73,7 @@ def is_split(p, run):
 
 def study_of(p, models):
     """The Study of these models' results, its arms labelled by what they differ in; None where there is no result."""
-    root, by_name = Path(p.s["out_dir"], "results"), {model.name: model for model in models}
+    root, by_name = results_of(p), {model.name: model for model in models}
     if not any(next(root.glob(f"{name}/*/*/result.json"), None) for name in by_name):
         return None
     study = Study(root, set(by_name))
@@ -98,7 +100,7 @@ def words_for(p, model):
 
 def curve(p, run):
     """The lines of a run's log from step 0, those of the runs that it branched off included; [] where one has not ended."""
-    folder = Path(p.s["out_dir"], "runs", run.name)
+    folder = folder_of(p, run.name)
     if not checkpoint.path_of(folder, run.budget).exists():
         return []
     before = curve(p, p.runs[run.parent]) if run.parent else []
@@ -131,7 +133,7 @@ def setting(p, curves, study):
         epochs = p.longest * settings["global_batch_tokens"] / tokens
         lines.append(f"- text: {tokens:,} tokens, of which the longest budget is {epochs:.2g} epochs; a vocabulary of "
                      f"{meta['tokenizer']['vocab_size']:,}")  # fmt: skip
-    facts = [json.loads((Path(p.s["out_dir"], "runs", name) / "config.json").read_text()) for name in curves]
+    facts = [json.loads((folder_of(p, name) / "config.json").read_text()) for name in curves]
     versions = sorted({", ".join(f"{k} {v}" for k, v in fact["versions"].items()) for fact in facts})
     lines += [f"- {words}" for words in versions]
     for objective, key in (("CLM", "val_clm_loss"), ("MLM", "val_mlm_loss")):

@@ -161,6 +161,16 @@ class Plan:
         return (n_seeds + (n_lrs - 1) * (model.run.seed == self.seed)) * len(s["tasks"])
 
 
+def folder_of(p, name):
+    """Of a run."""
+    return Path(p.s["out_dir"], "runs", name)
+
+
+def results_of(p):
+    """The folder of all fine-tunings: checkpoint/task/lr-LR_seed-SEED below it."""
+    return Path(p.s["out_dir"], "results")
+
+
 def thousands(steps):
     return f"{steps // 1000}k" if steps % 1000 == 0 else f"{steps}"
 

@@ -32,7 +32,7 @@ import configurator
 import train as training
 from data.tokenizer import DataError
 from eval import arms, page, sweep
-from eval.plan import FINETUNE, TRAIN, Plan, tell
+from eval.plan import FINETUNE, TRAIN, Plan, folder_of, results_of, tell
 from eval.plot import read_metrics
 from eval.tasks import EMBEDDED, TASKS, in_folder, missing
 
@@ -108,10 +108,6 @@ def check(s):
 
 # ----------------------------------------------------------------------------
 # Pretraining
-
-
-def folder_of(p, name):
-    return Path(p.s["out_dir"], "runs", name)
 
 
 def done(p, run):
@@ -291,10 +287,6 @@ def best_rate(p, model, task):
         return None
     results = arms.read_runs(results_of(p), there)
     return max(results, key=lambda result: (result.scores["main", "validation"], -result.lr)).lr
-
-
-def results_of(p):
-    return Path(p.s["out_dir"], "results")
 
 
 def checkpoint_of(p, model):
