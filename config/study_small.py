@@ -25,7 +25,7 @@ continue_words = "--warmup_steps=50"
 tasks = (
     ("sst2", "--max_steps=200"),
     ("wnut17", "--max_steps=300 --epochs=3"),
-    ("squad", "--max_steps=150 --batch_size=16 --test_examples=500"),
+    ("squad", "--max_steps=100 --batch_size=16 --eval_examples=50 --test_examples=300"),
     ("scifact", "--max_steps=80 --batch_size=16 --epochs=2 --full_corpus=False"),
 )
 finetune = "--eval_interval=1000"

@@ -90,7 +90,8 @@ class Arm:
 class Study:
     """All results of a folder.
 
-    root: the folder; only: names of the folders in it that count, None = all. runs: every Run, by folder. arms: every Arm.
+    root: the folder; only: the folders of jobs that count, as paths from root, None = all. runs: every Run, by folder.
+    arms: every Arm.
     tasks: {task: family}, by family. targets: {title: tasks}, what arms are compared on: each family's mean, where it
         has several tasks, and each task.
     grid: {(number of the arm, task): {lr: {(pretraining seed, seed): Run}}}.
@@ -102,7 +103,7 @@ class Study:
     def __init__(self, root, only=None):
         self.root, files = root, defaultdict(set)
         for folder, name in scan(root):
-            if only is None or Path(os.path.relpath(folder, root)).parts[0] in only:
+            if only is None or os.path.relpath(folder, root) in only:
                 files[folder].add(name)
         self.runs = read_runs(root, sorted(folder for folder in files if "result.json" in files[folder]))
         self.arms = make_arms(self.runs)

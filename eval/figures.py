@@ -200,7 +200,7 @@ def draw_rates(path, study, scores, column, x_label):
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(rates)))
     for (task, axes), (i, lr) in itertools.product(panels.items(), enumerate(rates)):
         tests = {a: [run.scores[column, "test"] for run in runs.values()] for a in range(len(study.arms))
-                 if (runs := study.grid.get((a, task), {}).get(lr))}  # fmt: skip
+                 if scores[a, task] and (runs := study.grid.get((a, task), {}).get(lr))}  # fmt: skip
         y = np.array([*tests]) + 0.6 * (i / max(1, len(rates) - 1) - 0.5)
         mean = np.array([np.mean(values) for values in tests.values()])
         chosen = np.array([scores[a, task].lr == lr for a in tests], bool)

@@ -6,6 +6,7 @@ are the field's metric of each task, the paper's for retrieval among judged docu
 in eval/report.py and eval/stats.py.
 """
 
+import itertools
 import json
 import shutil
 from collections import defaultdict
@@ -19,6 +20,7 @@ from eval import figures, report, stats
 from eval.arms import Study, differences, label_by_difference
 from eval.plan import folder_of, results_of
 from eval.plot import read_metrics
+from eval.sweep import job_folder
 
 COLUMN = "main"  # the field's metric, the paper's where a task has none
 WORDS = "score (%, the metric of each task)"
@@ -74,9 +76,11 @@ def is_split(p, run):
 def study_of(p, models):
     """The Study of these models' results, its arms labelled by what they differ in; None where there is no result."""
     root, by_name = results_of(p), {model.name: model for model in models}
-    if not any(next(root.glob(f"{name}/*/*/result.json"), None) for name in by_name):
+    jobs = itertools.product(by_name, [task for task, _ in p.s["tasks"]], p.s["finetune_lrs"], p.s["finetune_seeds"])
+    folders = {str(job_folder(*job)) for job in jobs}
+    if not any((root / folder / "result.json").exists() for folder in folders):
         return None
-    study = Study(root, set(by_name))
+    study = Study(root, folders)
     model_of = {run.arm: by_name[Path(run.folder).parts[0]] for run in study.runs}  # one of an arm's
     words = [words_for(p, model_of[a]) for a in range(len(study.arms))]
     for arm, label, its in zip(study.arms, label_by_difference(words), words):
@@ -165,20 +169,23 @@ def sensitivity(p, models):
     if not none:
         return [*study.tasks], "Not asked: there are no results of random weights. So every task has a vote."
     rows, found = [], []
-    for task in [task for task in study.tasks if scores[none[0], task]]:
+    for task in study.tasks:
         estimate, half = against_untrained(p, study, scores, none[0], task)
-        verdict = "no: at this scale it says nothing about pretraining"
+        verdict = "not shown: the interval includes 0"
         if np.isnan(estimate):
-            verdict = "not known: needs two fine-tuning seeds that all models have"
-        elif estimate - half > 0:
+            verdict = "not known: needs two fine-tuning seeds that all models have, random weights too"
+        elif estimate - half > 1e-6:
             verdict = "yes"
             found.append(task)
+        elif estimate + half < -1e-6:
+            verdict = "no: random weights are better"
         trivial = [f"{name} {level:.1f}" for (name, column), level in study.baselines[task].items() if column == COLUMN]
         difference = "-" if np.isnan(estimate) else f"{estimate:+.1f} ± {half:.1f}"
-        rows.append([task, f"{scores[none[0], task]}", difference, verdict, ", ".join(trivial) or "-"])
+        rows.append([task, str(scores[none[0], task] or "-"), difference, verdict, ", ".join(trivial) or "-"])
     header = ["task", "untrained", "pretrained, on average", "does pretraining matter", "without a model"]
     note = ("Random weights with the same fine-tuning, and how much better the models of the longest budget are on average "
-            "(first pretraining seed, paired by fine-tuning seed, 95 % interval, not corrected):")  # fmt: skip
+            "(first pretraining seed, paired by fine-tuning seed, 95 % interval, not corrected). Where that is not above 0, "
+            "the task tells nothing about objectives at this scale and has no say in the answer:")  # fmt: skip
     return found, f"{note}\n\n{report.table(header, rows)}"
 
 
@@ -188,7 +195,7 @@ def against_untrained(p, study, scores, none, task):
             for a in range(len(study.arms)) if scores[a, task]}  # fmt: skip
     runs = {a: by_seed for a, by_seed in runs.items() if by_seed}
     seeds = sorted(set.intersection(*map(set, runs.values())))
-    if len(seeds) < 2 or len(runs) < 2:
+    if len(seeds) < 2 or len(runs) < 2 or none not in runs:
         return np.nan, np.nan
     flat = [by_seed[seed] for by_seed in runs.values() for seed in seeds]
     weight = np.array([-1.0 if a == none else 1 / (len(runs) - 1) for a in runs])
@@ -203,7 +210,7 @@ def answer(p, budget, models, sensitive, out):
     """The recommendation for a budget, in words."""
     study, title = study_of(p, models), f"### At {budget:,} steps"
     if not study or not sensitive:
-        why = "no task tells a pretrained model from an untrained one" if study else "no results yet"
+        why = "no task is shown to tell a pretrained model from an untrained one" if study else "no results yet"
         return f"{title}\n\nNo recommendation: {why}."
     target = f"mean of {', '.join(sensitive)}" if len(sensitive) > 1 else sensitive[0]
     study.targets = {target: tuple(sensitive)} | {task: (task,) for task in sensitive}
@@ -221,22 +228,27 @@ def answer(p, budget, models, sensitive, out):
     report.write_comparisons(study, {COLUMN: comparisons}, out / f"comparisons-{budget}.csv")
 
     names = {a: study.arms[a].label for a in (reference, *mine)}
-    best = max(names, key=lambda a: scores[a, target].mean)
-    better = sorted((a for a, c in mine.items() if c.better == a), key=lambda a: -scores[a, target].mean)
+    gain = {reference: 0.0} | {a: c.estimate if c.a == a else -c.estimate for a, c in mine.items()}  # by pairs of seeds
+    best = max(gain, key=gain.get)
+    better = sorted((a for a, c in mine.items() if c.better == a), key=lambda a: -gain[a])
     worse = [names[a] for a, c in mine.items() if c.better == reference]
-    lines = [f"Highest on {target}: **{names[best]}**, {scores[best, target]}."]
+    level = f"MLM only has {scores[reference, target]}"
+    reach = max(gain[a] + c.half for a, c in mine.items())
+    doubt = f" A gain of {reach:.1f} points is not ruled out." if reach > 0 else ""
     if better:
-        lines.append(
-            f"Begin with CLM: clearly better than MLM alone, the best first: {', '.join(names[a] for a in better)}."
-        )
+        best_first = ", ".join(names[a] for a in better)
+        lines = [f"Begin with CLM: clearly better than MLM alone on {target}, the best first: **{best_first}**. {level}."]
     elif best == reference:
-        lines.append("MLM alone is a sound choice: nothing that begins with CLM is clearly better.")
+        lines = [f"Stay with **MLM alone**: on {target} nothing that begins with CLM is ahead. {level}.{doubt}"]
     else:
-        lines.append(f"Not enough to prefer it to MLM alone ({scores[reference, target]}): no share of CLM is clearly better. The "
-                     f"intervals of the differences reach ± {max(c.half for c in mine.values()):.1f}; with so few seeds no "
-                     "smaller one can be seen.")  # fmt: skip
+        ahead = f"{names[best]} is ahead by {gain[best]:.1f} ± {mine[best].half:.1f}"
+        lines = [f"No share of CLM is clearly better than **MLM alone** on {target}: {ahead}. {level}.{doubt}"]
     if worse:
         lines.append(f"Clearly worse than MLM alone: {', '.join(worse)}.")
+    compared = {round(study.arms[a].share, 6) for a in names}
+    lacking = [m.run for m in models if m.run.seed == p.seed and round(m.run.clm / budget, 6) not in compared]
+    if lacking:
+        lines.append(f"Not compared yet, for results are missing: {', '.join(map(share_words, lacking))}.")
     if once := [names[a] for a, c in mine.items() if c.unit == "seed"]:
         lines.append(
             f"Careful: what is said of {', '.join(once)} rests on one pretraining seed; another may say otherwise."

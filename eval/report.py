@@ -312,9 +312,10 @@ def comparison_lines(study, comparisons):
     for title in study.targets:
         against = [c for c in tested if c.target == title and (c.a in untrained) != (c.b in untrained)]
         sentences = [sentence(study, c) for c in listed if c.target == title]
-        if against and all(c.better is None or c.better in untrained for c in against):
-            sentences.insert(0, f"{title} says nothing about pretraining at this scale: no pretrained model clearly "
-                                "beats the untrained one")  # fmt: skip
+        above = [c for c in against if (c.estimate > 0) == (c.b in untrained)]
+        if against and not any(c.better is not None for c in above):
+            words = "once corrected" if any(c.p < 0.05 for c in above) else "so it says nothing about objectives here"
+            sentences.insert(0, f"{title}: no pretrained model is clearly better than the untrained one, {words}")
         if sentences:
             lines.append(f"{title}:\n" + "\n".join(f"- {s}" for s in sentences))
     return "\n\n".join(lines)

@@ -5,7 +5,8 @@ difference of their scores in unit u, the estimate is the mean of the D_u over U
 reasons, which are kept apart:
 
 - the units: the variance of the D_u between units, divided by U, with U - 1 degrees of freedom. It covers all that
-  changes from unit to unit: the seed's own effect, and which instances this seed happens to get right.
+  changes from unit to unit: the seed's own effect, and which instances this seed happens to get right. Scores are
+  counts, so units may tie, which is no sign that nothing varies: then it is the part that the resamples below see.
 - the sample of test instances, which all units share: instances are drawn anew, with replacement and the same for
   every run (a paired bootstrap), and the mean covariance between the D_u of different units over these resamples is
   the variance that more units would not remove. (The variance of the averaged difference, instead, would count what
@@ -103,6 +104,18 @@ def bootstrap(instances, resamples, seed):
     return scores
 
 
+def shared_variance(covariance):
+    """The mean of what is off the diagonal of a (U, U)."""
+    U = len(covariance)
+    return (covariance.sum() - np.trace(covariance)) / (U * (U - 1))
+
+
+def unit_variance(d, covariance):
+    """Of the differences d (U,) between units; where all tie, of what each unit's own answers to the instances add."""
+    variance = d.var(ddof=1)
+    return variance if variance > 1e-12 else max(0.0, np.trace(covariance) / len(d) - shared_variance(covariance))
+
+
 def compare(parts):
     """(estimate, half the width of its 95 % interval, p-value) of a paired comparison; see the top of this file.
 
@@ -111,11 +124,11 @@ def compare(parts):
         the parts, which must be independent.
     """
     estimate = float(np.mean([d.mean() for d, _ in parts]))
-    seeds = np.array([d.var(ddof=1) / len(d) for d, _ in parts]) / len(parts) ** 2  # (parts,) variances
+    seeds = np.array([unit_variance(d, c) / len(d) for d, c in parts]) / len(parts) ** 2  # (parts,)
     se, df = math.sqrt(seeds.sum()), 1.0
     if se:
         df = float(seeds.sum() ** 2 / (seeds**2 / [len(d) - 1 for d, _ in parts]).sum())
-    between = sum((c.sum() - np.trace(c)) / (len(c) * (len(c) - 1)) for _, c in parts) / len(parts) ** 2
+    between = sum(shared_variance(c) for _, c in parts) / len(parts) ** 2
     shared = math.sqrt(max(0.0, between))
     p = tail(abs(estimate), df, se, shared)[0] if se or shared else float(estimate == 0)
     return estimate, half_width(df, se, shared), p

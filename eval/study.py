@@ -115,8 +115,8 @@ def done(p, run):
 
 
 def chosen_lr(p, size, causal):
-    """The peak learning rate whose short run ended with the lowest validation loss, None before all of them have ended. One
-    that diverged has lost."""
+    """The peak learning rate whose short run ended with the lowest validation loss. One that diverged has lost. None before
+    all of them have ended, and where all diverged."""
     ends = {0: p.s["lrs"][0]} if len(p.s["lrs"]) == 1 else {}
     for run in p.runs.values():
         if run.lr and run.size == size and (run.clm > 0) == causal:
@@ -124,7 +124,7 @@ def chosen_lr(p, size, causal):
                 return None
             loss = "val_clm_loss" if causal else "val_mlm_loss"
             ends[math.inf if diverged(p, run) else read_metrics(folder_of(p, run.name))[-1][loss]] = run.lr
-    return ends[min(ends)]
+    return None if min(ends) == math.inf else ends[min(ends)]
 
 
 def diverged(p, run):
@@ -242,7 +242,7 @@ def why_not(p, run):
     """Why a run could not begin."""
     _, path = begins_with(p, run) or ("", None)
     if path is None or path.exists():
-        return "no learning rate is chosen: a run that tries one failed"
+        return "no learning rate is chosen: the runs that try one failed, or all of them diverged"
     before = p.runs[run.parent or run.base]
     if done(p, before):
         return f"{before.name} is done and has not kept step {path.stem.removeprefix('ckpt-')}: delete its folder to have it again"

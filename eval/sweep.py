@@ -85,10 +85,15 @@ def label(path):
     )
 
 
+def job_folder(name, task, lr, seed):
+    """Below that of all results."""
+    return Path(name, task, f"lr-{lr:g}_seed-{seed}")
+
+
 def make_job(out_dir, name, path, task, lr, seed, words, baseline):
     """The fine-tuning of the checkpoint at `path`, called `name`; words: further ones for finetune.py. The baselines of
     a task are the same for each of its jobs: one is enough."""
-    folder = Path(out_dir, name, task, f"lr-{lr:g}_seed-{seed}")
+    folder = Path(out_dir) / job_folder(name, task, lr, seed)
     return Job(folder, [*words, f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}",
                         f"--out_dir={folder}", f"--baseline={baseline}"])  # fmt: skip
 

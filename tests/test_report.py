@@ -106,13 +106,12 @@ def test_baselines_are_shown_whichever_run_scored_them(tmp_path):
 
 
 def test_retrieval_among_judged_documents_only_has_no_fields_metric(tmp_path):
-    for name in ("mlm", "clm"):
-        for seed in (1, 2):
-            folder = make_result(tmp_path, name, "nq", "ir", seed=seed, clm_steps=2000 * (name == "clm"))
-            result = json.loads((folder / "result.json").read_text())
-            result["main"]["field"] = []
-            (folder / "result.json").write_text(json.dumps(result))
-            make_result(tmp_path, name, seed=seed, clm_steps=2000 * (name == "clm"))
+    for name, seed, lr in itertools.product(("mlm", "clm"), (1, 2), (1e-4, 2e-4)):
+        folder = make_result(tmp_path, name, "nq", "ir", lr, seed, clm_steps=2000 * (name == "clm"))
+        result = json.loads((folder / "result.json").read_text())
+        result["main"]["field"] = []
+        (folder / "result.json").write_text(json.dumps(result))
+        make_result(tmp_path, name, lr=lr, seed=seed, clm_steps=2000 * (name == "clm"))
     report.report(tmp_path)
     assert {scores(tmp_path, "field")[model, "nq"] for model in ("MLM only", "CLM only")} == {"-"}
     assert scores(tmp_path, "paper")["MLM only", "nq"].startswith("50.0")
@@ -326,7 +325,16 @@ def test_a_task_on_which_untrained_is_as_good_says_nothing_about_pretraining(tmp
     for name, says in (("a", True), ("b", False)):
         report.report(tmp_path / name)
         text = (tmp_path / name / "report.md").read_text()
-        assert ("sst2 says nothing about pretraining at this scale" in text) == says
+        assert ("sst2: no pretrained model is clearly better than the untrained one, so it says nothing" in text) == says
+
+
+def test_a_difference_that_only_the_correction_hides_is_not_called_none(tmp_path):
+    for i in range(5):
+        make_arms(tmp_path, {f"mlm{i}": (0, {"mask_ratio": 0.1 * (i + 1)})}, seeds=(1, 2))
+    make_arms(tmp_path, {"untrained": (-40, {"untrained": True, "step": 0})}, seeds=(1, 2))
+    report.report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "better than the untrained one, once corrected" in text and "says nothing" not in text
 
 
 def test_what_cannot_be_compared_says_so(tmp_path):

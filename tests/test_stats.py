@@ -90,6 +90,9 @@ def test_compare_by_hand():
     assert p == pytest.approx(stats.tail(2 * math.sqrt(3), 2)[0])
     _, half, p = stats.compare([(d - d, np.full((3, 3), 4.0))])  # only what the units share
     assert half == pytest.approx(1.959963985 * 2) and p == 1
+    _, half, p = stats.compare([(d - d + 4, np.full((3, 3), 2.0) + np.diag([7.0] * 3))])  # units tie: their own 7 stand in
+    assert (half, p) == pytest.approx((stats.half_width(2, math.sqrt(7 / 3), math.sqrt(2)),
+                                       stats.tail(4, 2, math.sqrt(7 / 3), math.sqrt(2))[0]))  # fmt: skip
     estimate, half, _ = stats.compare([(d, np.zeros((3, 3))), (3 * d, np.zeros((3, 3)))])  # 1/3 and 9/3, df 200/82
     assert estimate == 4 and half == pytest.approx(math.sqrt(10 / 3) / 2 * stats.half_width(200 / 82))
     assert stats.compare([(d - d, np.zeros((3, 3)))]) == (0, 0, 1)
