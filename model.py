@@ -21,7 +21,7 @@ from functools import lru_cache
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint as recomputed
+from torch.utils.checkpoint import checkpoint as recompute
 
 import checkpoint
 
@@ -275,8 +275,7 @@ class Transformer(nn.Module):
         x = self.embedding(tokens).to(self.compute_dtype)  # (B, T, d_model)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                x = recomputed(block, x, cos, sin, causal, doc_start, doc_end, use_reentrant=False,
-                              preserve_rng_state=False)  # fmt: skip
+                x = recompute(block, x, cos, sin, causal, doc_start, doc_end, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, cos, sin, causal, doc_start, doc_end)
         return self.norm(x)
@@ -312,15 +311,16 @@ class Transformer(nn.Module):
 def loss_and_gradient(logits, targets):
     """logits (n, V), targets int64 (n,), negative = not predicted -> (summed loss in fp32, its gradient by the logits).
 
-    In place, because this is the largest tensor of a step; compiled it is one pass.
+    In place, because this is the largest tensor of a step. Compiled, its fp32 copy never exists.
     """
     keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
     x = logits.float()
     at_target, top = x.gather(1, target), x.amax(-1, keepdim=True)
-    x = x.sub_(top).exp_()
-    total = x.sum(-1, keepdim=True)
+    total = x.sub_(top).exp_().sum(-1, keepdim=True)
     loss = ((total.log() + top - at_target) * keep).sum()
-    return loss, x.mul_(keep / total).scatter_add_(1, target, -keep.float()).to(logits.dtype)  # softmax - onehot
+    gradient = x.mul_(keep / total).to(logits.dtype)  # softmax - onehot, but for the target's entry
+    entry = ((at_target - top).exp() * (keep / total) - keep.float()).to(logits.dtype)
+    return loss, gradient.index_put_((torch.arange(len(x), device=x.device)[:, None], target), entry)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -362,7 +362,7 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     they are. Divide by the count of the whole step, over all micro-batches and processes.
     """
     # A chunk of logits should fit a CPU's cache, or give a GPU enough rows to be busy.
-    chunk = max(64, (2**28 if hidden.is_cuda else 2**21) // len(weight))
+    chunk = max(64, (2**28 if hidden.is_cuda else 2**21) // len(weight) // 64 * 64)
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()
@@ -392,6 +392,7 @@ class PretrainingLoss(nn.Module):
         The blocks share one compilation for each mask and shape, and DDP's communication
         still overlaps the backward pass, which it could not with a single compiled graph.
         """
+        torch._dynamo.config.optimize_ddp = False  # which would cut each block again, at the bounds of DDP's buckets
         for block in self.model.blocks:
             block.compile(dynamic=False, fullgraph=True)
         self.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False, fullgraph=True)

@@ -345,13 +345,13 @@ def train(settings):
         total[2] = len(stop)
         if world > 1:
             dist.all_reduce(total)
-        loss_sum, count, stopping = total.tolist()
 
-        # The gradient so far is that of the summed loss, averaged over processes by DDP. One
-        # factor makes it that of the mean over all predicted tokens of the step, and clips it.
-        loss, to_mean = loss_sum / count, world / count
+        # The gradient so far is that of the summed loss, averaged over processes by DDP. One factor makes it that
+        # of the mean over all predicted tokens of the step, and clips it. A GPU is waited for once, for four numbers.
         grads = [p.grad for p in params]
-        grad_norm = torch.nn.utils.get_total_norm(grads).item() * to_mean
+        loss_sum, count, stopping, norm = torch.cat((total, torch.nn.utils.get_total_norm(grads)[None])).tolist()
+        loss, to_mean = loss_sum / count, world / count
+        grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             sys.exit(f"step {step} ({'clm' if causal else 'mlm'}): loss {loss}, gradient norm {grad_norm}. Stopped before "
                      f"the update; the checkpoints in {out} are as they were. A lower lr often helps.")  # fmt: skip

@@ -47,7 +47,7 @@ class Run:
         self.process = server.Process(target=run_script, args=(name, list(args), environment, str(output), str(folder)))
         self.process.start()
 
-    def wait(self, timeout=60):
+    def wait(self, timeout=240):  # on a GPU the kernels are compiled first
         """(exit code, output); the exit code is negative for a signal."""
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"still running after {timeout} s: {self.output.read_text()[-2000:]}"
