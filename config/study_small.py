@@ -10,12 +10,12 @@ train = "--data=data/prepared/textbooks --seq_len=256 --warmup_steps=100 --decay
 sizes = (("small", "--n_layer=4 --n_head=3 --n_kv_head=1 --d_model=192 --d_ff=512"),)
 out_dir = "out/study-small"
 
-# budget, then the steps of CLM: 0, 25, 50, 75 and 100 %
+# budget, then the steps of CLM
 splits = (
-    (600, 0, 150, 300, 450, 600),
+    (600, 0, 300, 600),
     (1_200, 0, 300, 600, 900, 1_200),
 )
-lrs = (2e-3, 4e-3)
+lrs = (1e-3, 2e-3, 4e-3)
 lr_steps = 400
 seeds = (1, 2, 3)
 repeated = (0, 300, 600, 1_200)
