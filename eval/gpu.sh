@@ -13,7 +13,6 @@ shift
 parts=${*:-tests kernels step_clm step_mlm train}
 cd "$(dirname "$0")/.." || exit 2
 export PYTHONUNBUFFERED=1
-python=$(command -v python3 || command -v python)
 
 part() { # name, limit in seconds, command
     name=$1 limit=$2
@@ -25,8 +24,8 @@ part() { # name, limit in seconds, command
 }
 
 # Without those that need no GPU: the interpreter and the compilation ahead of time.
-part tests 480 "$python" -m pytest tests/test_gpu.py tests/test_kernels.py -k "not interpreted and not ahead" -rs
-part kernels 240 "$python" eval/bench.py kernels --quick=True --search=True --out="$out/kernels.jsonl"
-part step_clm 300 "$python" eval/bench.py step --model="${MODEL:-210m}" --phase=clm --micro_batch=16
-part step_mlm 300 "$python" eval/bench.py step --model="${MODEL:-210m}" --phase=mlm --micro_batch=16
-part train 120 "$python" train.py --out_dir="$out/demo"
+part tests 480 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -k "not interpreted and not ahead" -rs
+part kernels 240 python3 eval/bench.py kernels --quick=True --search=True --out="$out/kernels.jsonl"
+part step_clm 300 python3 eval/bench.py step --model="${MODEL:-210m}" --phase=clm --micro_batch=16
+part step_mlm 300 python3 eval/bench.py step --model="${MODEL:-210m}" --phase=mlm --micro_batch=16
+part train 120 python3 train.py --out_dir="$out/demo"
