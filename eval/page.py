@@ -232,7 +232,7 @@ def answer(p, budget, models, sensitive, out):
     best = max(gain, key=gain.get)
     better = sorted((a for a, c in mine.items() if c.better == a), key=lambda a: -gain[a])
     worse = [names[a] for a, c in mine.items() if c.better == reference]
-    level = f"MLM only has {scores[reference, target]}"
+    level = f"{names[reference]} has {scores[reference, target]}"
     reach = max(gain[a] + c.half for a, c in mine.items())
     doubt = f" A gain of {reach:.1f} points is not ruled out." if reach > 0 else ""
     if better:
