@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-import checkpoint
 from data.shards import load_meta
 from eval import figures, report, stats
 from eval.arms import Study, differences, label_by_difference
-from eval.plan import folder_of, results_of
+from eval.plan import folder_of, logged, results_of
 from eval.plot import read_metrics
 from eval.sweep import job_folder
 
@@ -104,11 +103,10 @@ def words_for(p, model):
 
 def curve(p, run):
     """The lines of a run's log from step 0, those of the runs that it branched off included; [] where one has not ended."""
-    folder = folder_of(p, run.name)
-    if not checkpoint.path_of(folder, run.budget).exists():
+    if logged(p, run) < run.budget:
         return []
     before = curve(p, p.runs[run.parent]) if run.parent else []
-    return [line for line in before if line["step"] < run.start] + read_metrics(folder)
+    return [line for line in before if line["step"] < run.start] + read_metrics(folder_of(p, run.name))
 
 
 def share_words(run):

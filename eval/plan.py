@@ -7,6 +7,7 @@ their learning rate starts to decay.
 """
 
 import itertools
+import re
 import shlex
 import time
 from collections import defaultdict
@@ -164,6 +165,12 @@ class Plan:
 def folder_of(p, name):
     """Of a run."""
     return Path(p.s["out_dir"], "runs", name)
+
+
+def logged(p, run):
+    """The last step in a run's log, which may end in half a line; 0 without one. At its budget a run has ended."""
+    log = folder_of(p, run.name) / "metrics.jsonl"
+    return max(map(int, re.findall(r'"step": (\d+)', log.read_text())), default=0) if log.exists() else 0
 
 
 def results_of(p):

@@ -6,7 +6,8 @@
 
 A study is runs of train.py, then jobs of finetune.py, then a page by eval/page.py. Runs share what they can: two runs
 with the same size and seed that do the same up to some step are trained once up to it, the second one branches off.
-Killed at any moment, the same command goes on. OUT_DIR holds runs/, results/ (of the fine-tunings), report/.
+Killed at any moment, the same command goes on. OUT_DIR holds runs/, results/ (of the fine-tunings), report/. Checkpoints
+that nothing still to do begins with may be deleted: logs and results are all that the page is made of.
 """
 
 import fcntl
@@ -32,7 +33,7 @@ import configurator
 import train as training
 from data.tokenizer import DataError
 from eval import arms, page, sweep
-from eval.plan import FINETUNE, TRAIN, Plan, folder_of, results_of, tell
+from eval.plan import FINETUNE, TRAIN, Plan, folder_of, logged, results_of, tell
 from eval.plot import read_metrics
 from eval.tasks import EMBEDDED, TASKS, in_folder, missing
 
@@ -114,13 +115,25 @@ def done(p, run):
     return checkpoint.path_of(folder_of(p, run.name), run.budget).exists()
 
 
+def to_train(p):
+    """The names of the runs that have not ended, and of those whose checkpoint is gone that a run or a fine-tuning still
+    to do begins with. So checkpoints that a study no longer needs may be deleted."""
+    needed, names = {checkpoint_of(p, model) for model, *point in sum(rounds(p), []) if not has_result(p, model, *point)}, set()
+    for run in reversed(p.runs.values()):  # each before those that it begins with
+        its = {checkpoint.path_of(folder_of(p, run.name), step) for step in (*run.keep, run.budget)}
+        if logged(p, run) < run.budget or not all(path.exists() for path in its & needed):
+            names.add(run.name)
+            needed |= {path for _, path in [begins_with(p, run)] if path}
+    return names
+
+
 def chosen_lr(p, size, causal):
     """The peak learning rate whose short run ended with the lowest validation loss. One that diverged has lost. None before
     all of them have ended, and where all diverged."""
     ends = {0: p.s["lrs"][0]} if len(p.s["lrs"]) == 1 else {}
     for run in p.runs.values():
         if run.lr and run.size == size and (run.clm > 0) == causal:
-            if not done(p, run) and not diverged(p, run):
+            if logged(p, run) < run.budget and not diverged(p, run):
                 return None
             loss = "val_clm_loss" if causal else "val_mlm_loss"
             ends[math.inf if diverged(p, run) else read_metrics(folder_of(p, run.name))[-1][loss]] = run.lr
@@ -132,27 +145,27 @@ def diverged(p, run):
     output = folder_of(p, run.name) / "output.txt"
     return (
         run.lr > 0
-        and not done(p, run)
+        and logged(p, run) < run.budget
         and output.exists()
         and "Stopped before the update" in output.read_text(errors="replace")
     )
 
 
 def begins_with(p, run):
-    """The checkpoint that a run begins with, as (setting of train.py, path); None from scratch."""
+    """The checkpoint that a run begins with, as (setting of train.py, path); ("", None) from scratch."""
     if run.parent:
         return "branch_from", checkpoint.path_of(folder_of(p, run.parent), run.start)
-    return ("init_from", checkpoint.path_of(folder_of(p, run.base), p.longest)) if run.base else None
+    return ("init_from", checkpoint.path_of(folder_of(p, run.base), p.longest)) if run.base else ("", None)
 
 
 def command(p, run):
     """What starts or resumes a run; None while what it begins with, or its learning rate, is not there yet."""
-    origin, lr = begins_with(p, run), run.lr or chosen_lr(p, run.size, causal=run.start < run.clm)
-    if lr is None or (origin and not origin[1].exists()):
+    (how, path), lr = begins_with(p, run), run.lr or chosen_lr(p, run.size, causal=run.start < run.clm)
+    if lr is None or (path and not path.exists()):
         return None
     n = p.s["processes"]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    start = [f"--{origin[0]}={origin[1]}"] if origin else []
+    start = [f"--{how}={path}"] if path else []
     return [sys.executable, *launcher, TRAIN, *words_for(p, run, lr), *start]
 
 
@@ -179,7 +192,8 @@ def lock(folder):
 def pretrain(p, runs):
     """Does those of the runs that are not done, as many at a time as there is room for; returns what failed."""
     free = sweep.slots(p.s["jobs"], p.s["processes"])
-    due, running, elsewhere, failed = [run for run in runs if not done(p, run)], {}, set(), []  # {process: (run, slot)}
+    names = to_train(p)
+    due, running, elsewhere, failed = [run for run in runs if run.name in names], {}, set(), []  # {process: (run, slot)}
     total, ended = (
         sum(run.budget - run.start for run in runs),
         sum(run.budget - run.start for run in runs if run not in due),
@@ -228,7 +242,7 @@ def pretrain(p, runs):
                     f"failed: {run.name}; the end of {output}:\n"
                     + "\n".join(output.read_text(errors="replace").splitlines()[-5:])
                 )
-            bar.update(ended + sum(steps_done(p, run) for run, _ in running.values()) - bar.n)
+            bar.update(ended + sum(max(0, logged(p, run) - run.start) for run, _ in running.values()) - bar.n)
     finally:
         for process in running:  # each saves where it is
             process.terminate()
@@ -240,20 +254,13 @@ def pretrain(p, runs):
 
 def why_not(p, run):
     """Why a run could not begin."""
-    _, path = begins_with(p, run) or ("", None)
+    _, path = begins_with(p, run)
     if path is None or path.exists():
         return "no learning rate is chosen: the runs that try one failed, or all of them diverged"
     before = p.runs[run.parent or run.base]
     if done(p, before):
         return f"{before.name} is done and has not kept step {path.stem.removeprefix('ckpt-')}: delete its folder to have it again"
     return f"{path} is not there"
-
-
-def steps_done(p, run):
-    """Of a run that is under way, by its log, which may end in half a line."""
-    log = folder_of(p, run.name) / "metrics.jsonl"
-    steps = re.findall(r'"step": (\d+)', log.read_text()) if log.exists() else []
-    return max(0, max(map(int, steps), default=0) - run.start)
 
 
 # ----------------------------------------------------------------------------
@@ -301,6 +308,12 @@ def make_job(p, model, task, lr, seed):
     return sweep.make_job(results_of(p), model.name, checkpoint_of(p, model), name, lr, seed, words, baseline=first)
 
 
+def has_result(p, model, task, lr, seed):
+    """Whether a fine-tuning is done; lr: None for the rate that is to be chosen."""
+    lr = lr or best_rate(p, model, task)
+    return bool(lr) and (make_job(p, model, task, lr, seed).folder / "result.json").exists()
+
+
 def finetune_all(p, part="1/1"):
     """Runs one of N equal parts of the fine-tunings; returns what failed."""
     free, failed = sweep.slots(p.s["jobs"]), []
@@ -308,7 +321,7 @@ def finetune_all(p, part="1/1"):
         jobs = []
         for model, task, lr, seed in sweep.share_of(part, points):
             lr = lr or best_rate(p, model, task)
-            if lr and checkpoint_of(p, model).exists():
+            if lr and (checkpoint_of(p, model).exists() or has_result(p, model, task, lr, seed)):
                 jobs.append(make_job(p, model, task, lr, seed))
             else:
                 failed.append(f"{model.name} on {task[0]}, seed {seed}, for lack of {'a checkpoint' if lr else 'a rate'}")
@@ -330,7 +343,10 @@ def problems(p, what):
         os.environ["WORLD_SIZE"] = str(p.s["processes"])  # for train.py's check
         for run in [run for run in p.runs.values() if what in ("", run.name)]:
             words = command(p, run)
-            words = words[words.index(TRAIN) + 1 :] if words else words_for(p, run, p.s["lrs"][0])
+            if words:
+                words = words[words.index(TRAIN) + 1 :]
+            else:  # what cannot begin yet: as in a new folder, for what it will be resumed with is not known
+                words = [*words_for(p, run, p.s["lrs"][0]), f"--out_dir={folder_of(p, run.name)}/new"]
             yield from (f"{run.name}: {sentence}" for sentence in training.check(configurator.load(TRAIN, words)))
         del os.environ["WORLD_SIZE"]
     for task, words in p.s["tasks"] if what in ("", "finetune") else ():

@@ -171,6 +171,14 @@ def test_a_study_killed_twice_and_resumed_gives_the_same_page(small, tmp_path):
         "Stability of fine-tuning",
     ):
         assert f"\n## {title}\n" in page
+    # Checkpoints may be deleted. What a lost result takes is made again, and nothing else.
+    for path in parts.glob("out/tiny/runs/*/ckpt-*.pt"):
+        path.unlink()
+    shutil.rmtree(parts / "out/tiny/results/tiny-clm-6-mlm40-12-12")
+    result = subprocess.run(command, cwd=parts, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert report_of(parts) == report_of(whole)
+    assert {path.parent.name for path in parts.glob("out/tiny/runs/*/ckpt-*.pt")} == {"tiny-clm-12", "tiny-clm-6-mlm40-12"}
 
 
 # ----------------------------------------------------------------------------
