@@ -185,16 +185,33 @@ def test_a_study_killed_twice_and_resumed_gives_the_same_page(small, tmp_path):
 # The page, on made-up results
 
 
-def made_up(folder, scores, budget=40):
-    """A plan whose results say that each share of CLM (%, or "untrained") got `scores` of 400 test instances right."""
-    p = plan_of(f"--out_dir={folder}", f"--splits=(({budget}, 0, {budget // 2}, {budget}),)", "--finetune_lrs=1e-3",
-                "--tasks=((\"sst2\", \"\"),)")  # fmt: skip
-    for i, model in enumerate(p.models):
-        run, jitter = model.run, np.roll((-1, 0, 2), i)
-        right = scores["untrained" if model.untrained else 100 * run.clm // run.budget]
-        for seed, extra in zip((1, 2, 3), jitter):
-            make_result(folder / "results", model.name, seed=seed, lr=1e-3, test=right + extra, n=400, step=budget,
-                        max_steps=budget, clm_steps=run.clm, untrained=model.untrained)  # fmt: skip
+def fill(p, right, models=None):
+    """Results for a plan's models, all of them by default: of 400 test instances right(model, task, fine-tuning seed);
+    None for no result."""
+    for model, (task, _), seed in itertools.product(models or p.models, p.s["tasks"], (1, 2, 3)):
+        run, step = model.run, model.step or model.run.budget
+        if (test := right(model, task, seed)) is not None:
+            make_result(Path(p.s["out_dir"], "results"), model.name, task, "tc" if task == "wnut17" else "sc", 1e-3, seed,
+                        test=test, n=400, pretraining=run.seed, step=step, max_steps=run.budget,
+                        clm_steps=min(run.clm, step), mask_ratio=run.mask, untrained=model.untrained,
+                        init_from=f"out/{run.base}" if run.base else "")  # fmt: skip
+
+
+def one_task(folder, *words):
+    """A plan of 0, 50 and 100 % CLM."""
+    return plan_of(f"--out_dir={folder}", "--splits=((40, 0, 20, 40),)", "--finetune_lrs=1e-3",
+                   '--tasks=(("sst2", ""),)', *words)  # fmt: skip
+
+
+def made_up(folder, scores):
+    """A plan whose results say that each share of CLM (%, or "untrained") got about `scores` of 400 right."""
+    p = one_task(folder)
+
+    def right(model, task, seed):
+        share = "untrained" if model.untrained else 100 * model.run.clm // model.run.budget
+        return scores[share] + np.roll((-1, 0, 2), p.models.index(model))[seed - 1]
+
+    fill(p, right)
     return p
 
 
@@ -239,39 +256,25 @@ def test_what_was_not_tested_is_not_said(tmp_path):
     assert "1 failed" in page.write(p).read_text()
 
 
-def two_tasks(folder, *words):
-    return plan_of(f"--out_dir={folder}", "--splits=((40, 0, 20, 40),)", "--finetune_lrs=1e-3", *words)
-
-
-def fill(p, right, tasks=(("sst2", "sc"), ("mnli", "sc")), seeds=(1, 2, 3)):
-    """Results that say: of 400, right(model, task, fine-tuning seed), None for no result."""
-    for model, (task, family), seed in itertools.product(p.models, tasks, seeds):
-        run = model.run
-        if (test := right(model, task, seed)) is not None:
-            make_result(Path(p.s["out_dir"], "results"), model.name, task, family, 1e-3, seed, test=test, n=400,
-                        pretraining=run.seed, step=run.budget, max_steps=run.budget, clm_steps=run.clm,
-                        untrained=model.untrained)  # fmt: skip
-
-
 def test_a_share_with_a_missing_result_is_named_and_a_task_no_longer_asked_for_has_no_say(tmp_path):
     both = '--tasks=(("sst2", ""), ("mnli", ""))'
-    p = two_tasks(tmp_path, both)
+    p = one_task(tmp_path, both)
     fill(p, lambda model, task, seed: 200 + seed if model.untrained else None if (model.run.clm, task) == (20, "mnli")
          else 300 + 80 * (model.run.clm == 20) + seed * (model.run.clm == 40))  # fmt: skip
     assert "Not compared yet, for results are missing: 50% CLM." in page.write(p).read_text()
-    text = page.write(two_tasks(tmp_path, '--tasks=(("sst2", ""),)')).read_text()
+    text = page.write(one_task(tmp_path)).read_text()
     assert "mnli" not in text and "on sst2, the best first: **50% CLM**" in text and "Not compared yet" not in text
     assert "- fine-tuning: 12 of 12 jobs have a result" in text
     shutil.rmtree(tmp_path / "results/untrained-demo/mnli")
-    text = page.write(two_tasks(tmp_path, both)).read_text()
+    text = page.write(one_task(tmp_path, both)).read_text()
     assert "| mnli | -" in text and "random weights too" in text
 
 
 def test_arms_are_ranked_by_pairs_of_seeds(tmp_path):
     """The first pretraining seed is poor for everyone; a share that has no other seed is compared on it alone."""
-    p = two_tasks(tmp_path, '--tasks=(("sst2", ""),)', "--seeds=1,2,3", "--repeated=0,40")
+    p = one_task(tmp_path, "--seeds=1,2,3", "--repeated=0,40")
     fill(p, lambda model, task, seed: 100 if model.untrained else 330 - 90 * (model.run.seed == 1)
-         + 30 * (model.run.clm == 20) + (seed + model.run.clm) % 2, (("sst2", "sc"),))  # fmt: skip
+         + 30 * (model.run.clm == 20) + (seed + model.run.clm) % 2)  # fmt: skip
     text = page.write(p).read_text()
     assert "the best first: **50% CLM**" in text and "what is said of 50% CLM rests on one pretraining seed" in text
     assert re.search(r"\| MLM only +\| 75", text) and re.search(r"\| 50% CLM +\| 67", text)
@@ -283,16 +286,14 @@ def test_a_task_on_which_pretraining_does_not_matter_has_no_vote(tmp_path):
                 "--intermediate=8,16", "--mask_ratios=0.4,0.2", "--finetune_lrs=1e-3",
                 '--tasks=(("sst2", ""), ("wnut17", ""))')  # fmt: skip
     rng = np.random.default_rng(0)
-    for i, model in enumerate(p.models):
-        run = model.run
-        right = 200 if model.untrained else 260 + 40 * (run.clm == 20)
-        for (task, family), seed in itertools.product((("sst2", "sc"), ("wnut17", "tc")), (1, 2, 3)):
-            make_result(tmp_path / "results", model.name, task, family, 1e-3, seed, test=200 if task == "wnut17" else
-                        int(right + rng.integers(-2, 3)), n=400, pretraining=run.seed, step=model.step or run.budget,
-                        max_steps=run.budget, clm_steps=min(run.clm, model.step or run.budget), mask_ratio=run.mask,
-                        untrained=model.untrained, init_from=f"out/{run.base}" if run.base else "")  # fmt: skip
-        if i % 6 == 5:
-            page.write(p)
+
+    def right(model, task, seed):
+        told_apart = not model.untrained and task == "sst2"
+        return 200 + (60 + 40 * (model.run.clm == 20) + int(rng.integers(-2, 3))) * told_apart
+
+    for i in range(0, len(p.models), 6):
+        fill(p, right, p.models[i : i + 6])
+        page.write(p)
     text = page.write(p).read_text()
     assert "the best first: **50% CLM**" in text and "| wnut17 | " in text and "not shown: the interval" in text
     assert "| 3 pretraining seeds |" in text
