@@ -331,15 +331,16 @@ def fine_tune(settings):
             started, since = time.perf_counter(), step % eval_interval + 1
             if not torch.isfinite(loss_sum):
                 sys.exit(f"the loss is {loss_sum.item()} by step {step + 1}: no result. A smaller --lr may help")
-            scores = {name: metrics.score(x) for name, x in evaluate(small).items()}
-            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
+            scores = {}
+            if patience or step + 1 < steps:  # at the end all of the validation set is scored, below
+                scores = {name: metrics.score(x) for name, x in evaluate(small).items()}
+                score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
+                bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{score:.1f}")
             log.write(step=step + 1, loss=loss_sum.item() / since, lr=learning_rate(step, steps), **scores)
-            bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{score:.1f}")
             loss_sum, since_best = 0.0, since_best + 1
-            if score > best[0]:
+            if patience and score > best[0]:
                 best, since_best = (score, step + 1), 0
-                if patience:
-                    kept = {name: value.clone() for name, value in model.state_dict().items()}
+                kept = {name: value.clone() for name, value in model.state_dict().items()}
             validating += time.perf_counter() - started
             if patience and since_best == patience:
                 steps = step + 1
