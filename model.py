@@ -80,7 +80,7 @@ PRESETS = {
 def visible(T, causal, doc_start=None, doc_end=None, device=None):
     """Which keys each query may see: bool, (T, T) or, with documents, (B, 1, T, T).
 
-    This function is the whole difference between an encoder and a decoder.
+    This mask is the whole difference between an encoder and a decoder. Fused kernels make it tile by tile.
     """
     t = torch.arange(T, device=device)
     see = torch.ones(T, T, dtype=torch.bool, device=device)

@@ -1,4 +1,4 @@
-"""Promise 4: a checkpoint on disk is whole or absent, and a flipped byte is noticed."""
+"""A checkpoint on disk is whole or absent, and a flipped byte is noticed."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Promise 1: the batch is a function of (data, seed, step), masks included."""
+"""The batch is a function of (data, seed, step), masks included."""
 
 import numpy as np
 import pytest

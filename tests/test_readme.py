@@ -1,4 +1,4 @@
-"""Promise 9: every command in the README runs, at a small size; cluster lines are parsed and their settings checked."""
+"""Every command in the README runs, at a small size; cluster lines are parsed and their settings checked."""
 
 import json
 import random
