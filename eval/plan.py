@@ -27,6 +27,7 @@ from model import Transformer
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN, FINETUNE = str(ROOT / "train.py"), str(ROOT / "finetune.py")
 LENGTHS = {"sc": 64, "tc": 32, "qa": 200, "ir": 200}  # tokens of an example, a guess for the estimate
+SLOWER = 3  # than pretraining: fine-tuning has small batches, scores and starts anew; seen in config/study_small.py
 
 
 @dataclass
@@ -216,7 +217,8 @@ def tell(p):
     searching = sum(run.lr > 0 for run in runs)
     lines += ["", f"tokens of pretraining {tokens:,}",
               f"FLOPs {flops:.2g} of pretraining, {tuning:.2g} of fine-tuning, if texts are as long as usual",
-              f"hours on this machine {flops / rate / 3600:,.1f} + {tuning / rate / 3600:,.1f}, at {rate / 1e12:,.3g} TFLOP/s, {how}",
+              f"hours on this machine {flops / rate / 3600:,.1f} + {SLOWER * tuning / rate / 3600:,.1f}, at {rate / 1e12:,.3g} "
+              f"TFLOP/s, {how}, and a third of that in fine-tuning",
               f"disk {disk / 1e9:,.1f} GB", ""]  # fmt: skip
     lines += [f"runs that choose a learning rate {searching}"] * (searching > 0)
     lines += [f"final models {len(p.finals)}", f"intermediate models {len(p.inside)}",
