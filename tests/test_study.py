@@ -224,8 +224,10 @@ def made_up(folder, scores):
     ({0: 300, 50: 260, 100: 299, "untrained": 200},
      ["Stay with **MLM alone**: on sst2 nothing that begins with CLM is ahead.", " points is not ruled out.",
       "Clearly worse than MLM alone: 50% CLM."]),
-    ({0: 300, 50: 310, 100: 290, "untrained": 300},
-     ["No recommendation: no task is shown to tell a pretrained model from an untrained one.", "not shown: the interval includes 0"]),
+    ({0: 212, 50: 196, 100: 194, "untrained": 200},  # only one objective pays: then the task must count
+     ["MLM only: +", "| yes", "Stay with **MLM alone**: on sst2"]),
+    ({0: 300, 50: 302, 100: 297, "untrained": 300},
+     ["No recommendation: no task is shown to tell a pretrained model from an untrained one.", "not shown: no interval is above 0"]),
     ({0: 300, 50: 310, 100: 290, "untrained": 380},
      ["No recommendation: no task is shown", "no: random weights are better"]),
 ])  # fmt: skip
@@ -295,7 +297,7 @@ def test_a_task_on_which_pretraining_does_not_matter_has_no_vote(tmp_path):
         fill(p, right, p.models[i : i + 6])
         page.write(p)
     text = page.write(p).read_text()
-    assert "the best first: **50% CLM**" in text and "| wnut17 | " in text and "not shown: the interval" in text
+    assert "the best first: **50% CLM**" in text and "| wnut17 | " in text and "not shown: no interval" in text
     assert "| 3 pretraining seeds |" in text
     assert "After 10 more steps of MLM, corrected together:\n\n- sst2: " in text
     assert "| CLM only, then 10 MLM |" in text and "| CLM only              |" in text
