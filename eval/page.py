@@ -185,7 +185,8 @@ def sensitivity(p, models):
     note = ("Random weights with the same fine-tuning, and how much better the models of the longest budget are: their mean, and "
             "the one of them, or the mean, whose interval begins highest (first pretraining seed, paired by fine-tuning seed, "
             "95 % intervals, not corrected). Where none is above 0 the task tells nothing about objectives at this scale and has "
-            "no say in the answer. One is enough: a task on which a single objective pays must count.")  # fmt: skip
+            "no say in the answer. One is enough, for a task on which a single objective pays must count; so about one in ten of "
+            "the tasks that tell nothing has a say by chance, which adds noise to the mean, not a direction.")  # fmt: skip
     return found, f"{note}\n\n{report.table(header, rows)}"
 
 
