@@ -169,9 +169,9 @@ def folder_of(p, name):
 
 
 def logged(p, run):
-    """The last step in a run's log, which may end in half a line; 0 without one. At its budget a run has ended."""
+    """The last step in the whole lines of a run's log; 0 without one. At its budget a run has ended."""
     log = folder_of(p, run.name) / "metrics.jsonl"
-    return max(map(int, re.findall(r'"step": (\d+)', log.read_text())), default=0) if log.exists() else 0
+    return max(map(int, re.findall(r'"step": (\d+).*\n', log.read_text())), default=0) if log.exists() else 0
 
 
 def results_of(p):
@@ -218,7 +218,7 @@ def tell(p):
     lines += ["", f"tokens of pretraining {tokens:,}",
               f"FLOPs {flops:.2g} of pretraining, {tuning:.2g} of fine-tuning, if texts are as long as usual",
               f"hours on this machine {flops / rate / 3600:,.1f} + {SLOWER * tuning / rate / 3600:,.1f}, at {rate / 1e12:,.3g} "
-              f"TFLOP/s, {how}, and a third of that in fine-tuning",
+              f"TFLOP/s, {how}, and 1/{SLOWER} of that in fine-tuning",
               f"disk {disk / 1e9:,.1f} GB", ""]  # fmt: skip
     lines += [f"runs that choose a learning rate {searching}"] * (searching > 0)
     lines += [f"final models {len(p.finals)}", f"intermediate models {len(p.inside)}",

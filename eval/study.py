@@ -6,8 +6,8 @@
 
 A study is runs of train.py, then jobs of finetune.py, then a page by eval/page.py. Runs share what they can: two runs
 with the same size and seed that do the same up to some step are trained once up to it, the second one branches off.
-Killed at any moment, the same command goes on. OUT_DIR holds runs/, results/ (of the fine-tunings), report/. Checkpoints
-that nothing still to do begins with may be deleted: logs and results are all that the page is made of.
+Killed at any moment, the same command goes on. OUT_DIR holds runs/, results/ (of the fine-tunings), report/. The
+checkpoints of a run may be deleted; it is trained again only if something still to do begins with one of them.
 """
 
 import fcntl
@@ -121,10 +121,16 @@ def to_train(p):
     needed, names = {checkpoint_of(p, model) for model, *point in sum(rounds(p), []) if not has_result(p, model, *point)}, set()
     for run in reversed(p.runs.values()):  # each before those that it begins with
         its = {checkpoint.path_of(folder_of(p, run.name), step) for step in (*run.keep, run.budget)}
-        if logged(p, run) < run.budget or not all(path.exists() for path in its & needed):
+        gone = not all(path.exists() for path in its & needed)
+        if not done(p, run) and (gone or logged(p, run) < run.budget):
             names.add(run.name)
-            needed |= {path for _, path in [begins_with(p, run)] if path}
+            needed |= {path for _, path in [begins_with(p, run)] if path and not under_way(p, run)}
     return names
+
+
+def under_way(p, run):
+    """Whether a run has a checkpoint of its own to go on from."""
+    return bool(checkpoint.steps(folder_of(p, run.name)))
 
 
 def chosen_lr(p, size, causal):
@@ -161,7 +167,7 @@ def begins_with(p, run):
 def command(p, run):
     """What starts or resumes a run; None while what it begins with, or its learning rate, is not there yet."""
     (how, path), lr = begins_with(p, run), run.lr or chosen_lr(p, run.size, causal=run.start < run.clm)
-    if lr is None or (path and not path.exists()):
+    if lr is None or (path and not path.exists() and not under_way(p, run)):
         return None
     n = p.s["processes"]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
@@ -190,7 +196,7 @@ def lock(folder):
 
 
 def pretrain(p, runs):
-    """Does those of the runs that are not done, as many at a time as there is room for; returns what failed."""
+    """Does those of the runs that are to be trained, as many at a time as there is room for; returns what failed."""
     free = sweep.slots(p.s["jobs"], p.s["processes"])
     names = to_train(p)
     due, running, elsewhere, failed = [run for run in runs if run.name in names], {}, set(), []  # {process: (run, slot)}
@@ -309,9 +315,10 @@ def make_job(p, model, task, lr, seed):
 
 
 def has_result(p, model, task, lr, seed):
-    """Whether a fine-tuning is done; lr: None for the rate that is to be chosen."""
+    """Whether a fine-tuning is done. lr: None for the rate that is chosen, or as long as none is, for any of them."""
     lr = lr or best_rate(p, model, task)
-    return bool(lr) and (make_job(p, model, task, lr, seed).folder / "result.json").exists()
+    rates = [lr] if lr else p.s["finetune_lrs"]
+    return any((make_job(p, model, task, lr, seed).folder / "result.json").exists() for lr in rates)
 
 
 def finetune_all(p, part="1/1"):

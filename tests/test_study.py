@@ -17,6 +17,7 @@ from conftest import ROOT, TINY
 from test_report import make_result
 from test_sweep import words as sweep_words  # the fixture with the miniature data sets
 
+import checkpoint
 import configurator
 from eval import page, study
 from eval.plan import Plan, tell
@@ -185,13 +186,13 @@ def test_a_study_killed_twice_and_resumed_gives_the_same_page(small, tmp_path):
 # The page, on made-up results
 
 
-def fill(p, right, models=None):
+def fill(p, right, models=None, lr=1e-3):
     """Results for a plan's models, all of them by default: of 400 test instances right(model, task, fine-tuning seed);
     None for no result."""
     for model, (task, _), seed in itertools.product(models or p.models, p.s["tasks"], (1, 2, 3)):
         run, step = model.run, model.step or model.run.budget
         if (test := right(model, task, seed)) is not None:
-            make_result(Path(p.s["out_dir"], "results"), model.name, task, "tc" if task == "wnut17" else "sc", 1e-3, seed,
+            make_result(Path(p.s["out_dir"], "results"), model.name, task, "tc" if task == "wnut17" else "sc", lr, seed,
                         test=test, n=400, pretraining=run.seed, step=step, max_steps=run.budget,
                         clm_steps=min(run.clm, step), mask_ratio=run.mask, untrained=model.untrained,
                         init_from=f"out/{run.base}" if run.base else "")  # fmt: skip
@@ -295,8 +296,7 @@ def test_a_task_on_which_pretraining_does_not_matter_has_no_vote(tmp_path):
 
     for i in range(0, len(p.models), 6):
         fill(p, right, p.models[i : i + 6])
-        page.write(p)
-    text = page.write(p).read_text()
+        text = page.write(p).read_text()
     assert "the best first: **50% CLM**" in text and "| wnut17 | " in text and "not shown: no interval" in text
     assert "| 3 pretraining seeds |" in text
     assert "After 10 more steps of MLM, corrected together:\n\n- sst2: " in text
@@ -351,6 +351,33 @@ def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_has_los
     (trunk / "ckpt-325.pt").touch()
     words = study.command(p, run)
     assert "--lr=0.001" in words and f"--branch_from={trunk}/ckpt-325.pt" in words  # what it trains is MLM
+
+
+def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
+    p = one_task(tmp_path, "--seeds=1,2", "--choose_once=True", "--finetune_lrs=1e-3,3e-3",
+                 "--splits=((650, 0, 325, 650),)")  # fmt: skip
+    for name, run in p.runs.items():
+        ended(p, name, 5.0)
+        checkpoint.path_of(study.folder_of(p, name), run.budget).unlink()
+    fill(p, lambda model, task, seed: 300)
+    first = [model for model in p.models if model.run.seed == 1]
+    fill(p, lambda model, task, seed: 299 if seed == 1 else None, first, lr=3e-3)
+    assert study.to_train(p) == set()
+    # Of a choice of the rate only what it needs; that of the second pretraining seed waits for it.
+    shutil.rmtree(tmp_path / "results/demo-mlm40-650-650/sst2/lr-0.003_seed-1")
+    assert study.to_train(p) == {"demo-mlm40-650"}
+    # A branch needs its trunk, but not to go on from a checkpoint of its own.
+    shutil.rmtree(tmp_path / "results/demo-clm-325-mlm40-650-650")
+    trunk, branch = p.runs["demo-clm-650"], p.runs["demo-clm-325-mlm40-650"]
+    assert study.to_train(p) == {"demo-mlm40-650", trunk.name, branch.name} and study.command(p, branch) is None
+    (study.folder_of(p, branch.name) / "ckpt-600.pt").touch()
+    assert study.to_train(p) == {"demo-mlm40-650", branch.name} and "--resume=True" in study.command(p, branch)
+    # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
+    log = study.folder_of(p, "demo-clm-650-seed-2") / "metrics.jsonl"
+    log.write_text(log.read_text()[:-20])
+    assert study.to_train(p) == {"demo-mlm40-650", branch.name, "demo-clm-650-seed-2"}
+    (log.parent / "ckpt-650.pt").touch()
+    assert study.to_train(p) == {"demo-mlm40-650", branch.name}
 
 
 def test_where_every_learning_rate_diverged_none_is_chosen(tmp_path):
