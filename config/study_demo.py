@@ -12,6 +12,6 @@ splits = ((650, 0, 325, 650),)
 lrs = (3e-3,)
 
 tasks = (("embedded-sc", ""), ("embedded-tc", ""), ("embedded-qa", ""), ("embedded-ir", ""))
-finetune = "--max_steps=150 --epochs=4 --eval_interval=1000"
+finetune = "--max_steps=120 --epochs=4 --eval_interval=1000"
 finetune_lrs = (1e-3, 3e-3)
 finetune_seeds = (1, 2)
