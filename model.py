@@ -9,8 +9,7 @@ begin with causal language modelling (CLM), go on with masked language modelling
 The architecture is Llama's (pre-norm RMSNorm, rotary positions, grouped-query
 attention, SwiGLU, no dropout, no biases but for Qwen 2's), which is also EuroBERT's.
 
-Contents, in reading order: ModelConfig, attention, layers, Transformer, loss, and the
-fused attention kernels.
+In reading order: ModelConfig, attention, layers, Transformer, loss, fused attention kernels.
 """
 
 from __future__ import annotations  # so that the kernels' annotations need no Triton
@@ -24,6 +23,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint as recompute
 
 import checkpoint
+
+torch.ones(64).exp()  # sets up MKL, once: first called by two threads, one start in ten differed in its last bits
 
 # ----------------------------------------------------------------------------
 # Configuration
@@ -371,9 +372,8 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
 class PretrainingLoss(nn.Module):
     """batch -> (sum of losses, number of predicted tokens): the module that DDP wraps.
 
-    Both objectives are one line. They differ in the mask (`causal`), in `positions` and
-    `targets` (which tokens are predicted from where) and in what `tokens` shows there.
-    The last two are the batch's: see data/loader.py.
+    Both objectives are one line. They differ in the mask (`causal`), in `positions` and `targets` (which
+    tokens are predicted from where) and in what `tokens` shows there. The last two are the batch's.
     """
 
     def __init__(self, model):
