@@ -117,7 +117,7 @@ def done(p, run):
 
 def to_train(p):
     """The names of the runs that have not ended, and of those whose checkpoint is gone that a run or a fine-tuning still
-    to do begins with. So checkpoints that a study no longer needs may be deleted."""
+    to do begins with."""
     needed, names = {checkpoint_of(p, model) for model, *point in sum(rounds(p), []) if not has_result(p, model, *point)}, set()
     for run in reversed(p.runs.values()):  # each before those that it begins with
         its = {checkpoint.path_of(folder_of(p, run.name), step) for step in (*run.keep, run.budget)}
