@@ -90,7 +90,8 @@ class Plan:
         wanted |= {(size, first, longest, 0, mask) for size in sizes for mask in ratios}
         wanted |= {(self.size, first, budget, clm, ratio) for budget, *steps in s["splits"] for clm in steps}
         wanted |= {(self.size, first, longest, s["late_switch"], mask) for mask in s["mask_ratios"] if s["late_switch"]}
-        wanted |= {(self.size, seed, longest, clm, ratio) for seed in s["seeds"][1:] for clm in s["repeated"] or switches}
+        wanted |= {(self.size, seed, budget, clm, ratio) for seed in s["seeds"][1:] for budget, *steps in s["splits"]
+                   for clm in steps if not s["repeated"] or clm in s["repeated"]}  # fmt: skip
 
         def order(its):  # long before short, CLM before what leaves it
             size, seed, budget, clm, mask = its

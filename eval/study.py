@@ -46,8 +46,8 @@ late_switch = 0  # steps of CLM, on the longest budget, after which MLM follows 
 continued = ()  # steps of MLM that the pure models of the longest budget get on top, with a new optimizer
 continue_words = ""  # further words for train.py in those
 intermediate = ()  # steps of the two pure runs on the longest budget at which they are fine-tuned too
-seeds = (1,)  # of pretraining; all but the first only repeat:
-repeated = ()  # steps of CLM, on the longest budget
+seeds = (1,)  # of pretraining; all but the first only repeat the splits with these
+repeated = ()  # steps of CLM, on every budget that has them; empty = all splits
 lrs = (0.0,)  # peak learning rate, 0 = that of train; of several, each objective has the best in a short run of it alone
 lr_steps = 0  # how long those runs are
 processes = 1  # of a run, under torchrun; on GPUs one each
@@ -96,8 +96,8 @@ def check(s):
         yield f"lr_steps={s['lr_steps']}: is for the choice between several lrs above 0, got {s['lrs']}"
     if not 0 <= s["late_switch"] < longest:
         yield f"late_switch={s['late_switch']}: must be within the budget of {longest} steps"
-    if wrong := set(s["repeated"]) - {*switches}:
-        yield f"repeated: {min(wrong)} is none of the steps of CLM in the split of {longest} steps"
+    if wrong := set(s["repeated"]) - {clm for _, *steps in s["splits"] for clm in steps}:
+        yield f"repeated: {min(wrong)} is none of the steps of CLM in splits"
     if wrong := [step for step in s["intermediate"] if not 0 < step < longest]:
         yield f"intermediate: {wrong[0]} is not within the budget of {longest} steps"
     if wrong := [ratio for ratio in s["mask_ratios"] if not 0 < ratio < 1]:

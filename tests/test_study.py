@@ -92,6 +92,9 @@ def test_budgets_share_what_they_do_alike():
     assert sharp.start == 499  # its last step is its own: there must be one to train
     seeds = plan_of("--splits=((1000, 0, 200, 1000),)", "--seeds=1,2", "--repeated=0,200").runs
     assert seeds["demo-clm-200-mlm40-1k-seed-2"].parent == "" and len(seeds) == 5  # its trunk is not trained
+    two = plan_of("--splits=((500, 0, 200, 500), (1000, 0, 500, 1000))", "--seeds=1,2", "--repeated=0,500").runs
+    assert [name for name in two if "seed" in name] == [f"demo-{name}-seed-2" for name in (
+        "clm-500-mlm40-1k", "mlm40-1k", "clm-500", "mlm40-500")]  # on both budgets  # fmt: skip
 
 
 @pytest.mark.parametrize("words, sentence", [
