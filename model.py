@@ -429,13 +429,9 @@ class PretrainingLoss(nn.Module):
 try:
     import triton
     import triton.language as tl
+    from triton import jit
 except ImportError:  # no Triton: the kernels below stay plain functions that nobody calls
-    triton = None
-
-
-def jit(function):
-    """triton.jit, where there is Triton; T is not specialised, so a new length does not compile anew."""
-    return triton.jit(do_not_specialize=["T"])(function) if triton else function
+    triton, jit = None, lambda function: function
 
 
 @jit
@@ -461,50 +457,66 @@ def put(x, row, values, stride, T, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: t
 
 
 @jit
-def partners(doc_start, doc_end, b, t0, T, ROWS: tl.constexpr, CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,
-             OF_KEYS: tl.constexpr):  # fmt: skip
-    """Where the masks differ. Whom tokens t0 .. t0 + ROWS meet: (first, last, lo, hi).
+def partners(doc_start, doc_end, b, t0, T, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr,
+             DOCUMENTS: tl.constexpr, OF_KEYS: tl.constexpr):  # fmt: skip
+    """Where the masks differ. Whom tokens t0 .. t0 + ROWS meet: (first, last, lo, begin, end, hi).
 
     The keys that a query sees are an interval [first, last), and so are the queries that
-    see a key, because documents are intervals. [lo, hi) covers those of the whole tile:
-    the bounds of its loop. Two documents and a token of padding, T = 6:
+    see a key, because documents are intervals. Two documents and a token of padding, T = 6:
 
         token              0      1      2      3      4      5
         document         [0,3)  [0,3)  [0,3)  [3,5)  [3,5)  [0,0)
-        query, causal    [0,1)  [0,2)  [0,3)  [3,4)  [3,5)  [0,0)    a tile of tokens 2 .. 5: lo, hi = 0, 5
-        key, causal      [0,3)  [1,3)  [2,3)  [3,5)  [4,5)  [5,0)    a tile of tokens 2 .. 5: lo, hi = 2, 5
+        query, causal    [0,1)  [0,2)  [0,3)  [3,4)  [3,5)  [0,0)    tokens 0 .. 2: [lo, hi) = [0,3), all see [0,1)
+        key, causal      [0,3)  [1,3)  [2,3)  [3,5)  [4,5)  [5,0)    tokens 0 .. 2: [lo, hi) = [0,3), all see [2,3)
+
+    [lo, hi) covers those of the whole tile. [begin, end), a whole number of tiles of COLUMNS
+    (above 1) from lo, is what all of it sees. Only the edges need a mask, [lo, begin) and [end, hi).
     """
     t = t0 + tl.arange(0, ROWS)
     first, last, lo, hi = tl.zeros_like(t), tl.zeros_like(t) + T, 0, T
     if DOCUMENTS:
         first = tl.load(doc_start + b * T + t, mask=t < T, other=0)
         last = tl.load(doc_end + b * T + t, mask=t < T, other=0)
-    if CAUSAL:  # the one comparison: key <= query, from either side
-        if OF_KEYS:
-            first = tl.maximum(first, t)
-        else:
-            last = tl.minimum(last, t + 1)
-    if DOCUMENTS:  # the loop's bounds; who meets nobody has no say in them
-        lo, hi = tl.min(tl.where(first < last, first, T)), tl.max(tl.where(first < last, last, 0))
+    if CAUSAL and OF_KEYS:  # the one comparison, key <= query, from either side
+        first = tl.maximum(first, t)
     elif CAUSAL:
-        if OF_KEYS:
-            lo = t0
-        else:
-            hi = tl.minimum(t0 + ROWS, T)
-    return first, last, lo, hi
+        last = tl.minimum(last, t + 1)
+    if DOCUMENTS:  # who meets nobody has no say in these; a multiple of 16 is loaded faster
+        lo, hi = tl.min(tl.where(first < last, first, T)) // 16 * 16, tl.max(tl.where(first < last, last, 0))
+    elif CAUSAL and OF_KEYS:
+        lo = t0
+    elif CAUSAL:
+        hi = tl.minimum(t0 + ROWS, T)
+    begin, end = lo, hi // COLUMNS * COLUMNS
+    if DOCUMENTS or (CAUSAL and OF_KEYS):
+        begin += tl.cdiv(tl.maximum(tl.minimum(tl.max(first), hi) - lo, 0), COLUMNS) * COLUMNS
+    if DOCUMENTS or CAUSAL:
+        end = begin + tl.maximum(tl.min(last) - begin, 0) // COLUMNS * COLUMNS
+    return first, last, lo, begin, end, hi
+
+
+@jit
+def steps(lo, begin, end, hi, COLUMNS: tl.constexpr, MASKED: tl.constexpr):
+    """The number of tiles from begin to end or, MASKED, of the edges."""
+    return (begin - lo) // COLUMNS + tl.cdiv(hi - end, COLUMNS) if MASKED else (end - begin) // COLUMNS
+
+
+@jit
+def place(i, lo, begin, end, COLUMNS: tl.constexpr, MASKED: tl.constexpr):
+    """The first token of the i-th of them."""
+    return (tl.where(i < (begin - lo) // COLUMNS, lo, lo + end - begin) if MASKED else begin) + i * COLUMNS
 
 
 @jit
 def scores(rows, columns, c, first, last, FIRST: tl.constexpr, LAST: tl.constexpr):
-    """rows (R, D) times columns (C, D) transposed: (R, C), -inf where token c + j is not in row i's [first, last).
-
-    FIRST and LAST say which bound there is to check.
-    """
+    """rows (R, D) times columns (C, D) transposed: (R, C); -inf if FIRST and c + j < first, or LAST and c + j >= last."""
     s = tl.dot(rows, tl.trans(columns), input_precision="ieee")  # fp32 stays fp32; nothing to 16-bit
     j = c + tl.arange(0, columns.shape[0])[None, :]
-    if FIRST:
+    if FIRST and LAST:
+        s = tl.where((j >= first[:, None]) & (j < last[:, None]), s, -float("inf"))
+    elif FIRST:
         s = tl.where(j >= first[:, None], s, -float("inf"))
-    if LAST:
+    elif LAST:
         s = tl.where(j < last[:, None], s, -float("inf"))
     return s
 
@@ -523,28 +535,15 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     t0 = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES  # from the end: if causal, the longest first
     k += b * k_b + h // GROUP * k_h
     v += b * v_b + h // GROUP * v_h
-    first, last, lo, hi = partners(doc_start, doc_end, b, t0, T, QUERIES, CAUSAL, DOCUMENTS, False)
-
-    # Keys lo .. full are seen by every query of the tile and need no mask: with documents,
-    # where the tile lies in one.
-    if DOCUMENTS:
-        together = tl.max(tl.where(first < last, first, 0)) == lo
-        shortest = tl.min(tl.where(first < last, last, T))
-        full = tl.where(together, lo + (shortest - lo) // KEYS * KEYS, lo)
-    elif CAUSAL:
-        full = t0 // KEYS * KEYS
-    else:
-        full = T // KEYS * KEYS
+    first, last, lo, begin, end, hi = partners(doc_start, doc_end, b, t0, T, QUERIES, KEYS, CAUSAL, DOCUMENTS, False)
 
     queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
     acc, total = tl.zeros([QUERIES, WIDTH], tl.float32), tl.zeros([QUERIES], tl.float32)
     top = tl.full([QUERIES], -1e30, tl.float32)  # finite, so that a row that sees nothing makes no inf - inf
-    for masked in tl.static_range(2):  # two loops, written once
-        if masked:
-            begin, end = full, hi
-        else:
-            begin, end = lo, full
-        for n in range(begin, end, KEYS):
+    for masked in tl.static_range(2):  # two loops, written once; the edges second
+        tiles = steps(lo, begin, end, hi, KEYS, masked)
+        for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):
+            n = place(i, lo, begin, end, KEYS, masked)
             keys = tile(k, n, k_t, T, KEYS, D, WIDTH, masked)
             s = scores(queries, keys, n, first, last, masked and DOCUMENTS, masked)  # (QUERIES, KEYS)
             higher = tl.maximum(top, tl.max(s, 1) * SCALE)
@@ -575,7 +574,7 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
     k += b * k_b + h // GROUP * k_h
     v += b * v_b + h // GROUP * v_h
     own = (b * T * H + h) * D  # this head in the contiguous out and dq
-    first, last, lo, hi = partners(doc_start, doc_end, b, t0, T, QUERIES, CAUSAL, DOCUMENTS, False)
+    first, last, lo, begin, end, hi = partners(doc_start, doc_end, b, t0, T, QUERIES, KEYS, CAUSAL, DOCUMENTS, False)
 
     queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
     d_o = tile(d_out + b * o_b + h * o_h, t0, o_t, T, QUERIES, D, WIDTH, True)
@@ -585,14 +584,17 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
     tl.store(delta + (b * H + h) * T + t, row_delta, mask=t < T)
 
     acc = tl.zeros([QUERIES, WIDTH], tl.float32)
-    for n in range(lo, hi, KEYS):
-        keys = tile(k, n, k_t, T, KEYS, D, WIDTH, True)
-        values = tile(v, n, v_t, T, KEYS, D, WIDTH, True)
-        s = scores(queries, keys, n, first, last, DOCUMENTS, True)
-        p = tl.exp2(tl.fma(s, SCALE, -row_lse[:, None]))  # (QUERIES, KEYS)
-        dp = tl.dot(d_o, tl.trans(values), input_precision="ieee")
-        ds = p * (dp - row_delta[:, None])
-        acc = tl.dot(ds.to(keys.dtype), keys, acc, input_precision="ieee")
+    for masked in tl.static_range(2):  # two loops, written once; the edges second
+        tiles = steps(lo, begin, end, hi, KEYS, masked)
+        for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):
+            n = place(i, lo, begin, end, KEYS, masked)
+            keys = tile(k, n, k_t, T, KEYS, D, WIDTH, masked)
+            values = tile(v, n, v_t, T, KEYS, D, WIDTH, masked)
+            s = scores(queries, keys, n, first, last, masked and DOCUMENTS, masked)
+            p = tl.exp2(tl.fma(s, SCALE, -row_lse[:, None]))  # (QUERIES, KEYS)
+            dp = tl.dot(d_o, tl.trans(values), input_precision="ieee")
+            ds = p * (dp - row_delta[:, None])
+            acc = tl.dot(ds.to(keys.dtype), keys, acc, input_precision="ieee")
     put(dq + own, t0, acc * D**-0.5, H * D, T, QUERIES, D, WIDTH)
 
 
@@ -607,26 +609,29 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
     """
     SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5
     b, g, t0 = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64), tl.program_id(1) * KEYS
-    first, last, lo, hi = partners(doc_start, doc_end, b, t0, T, KEYS, CAUSAL, DOCUMENTS, True)
+    first, last, lo, begin, end, hi = partners(doc_start, doc_end, b, t0, T, KEYS, QUERIES, CAUSAL, DOCUMENTS, True)
     keys = tile(k + b * k_b + g * k_h, t0, k_t, T, KEYS, D, WIDTH, True)
     values = tile(v + b * v_b + g * v_h, t0, v_t, T, KEYS, D, WIDTH, True)
     acc_k, acc_v = tl.zeros([KEYS, WIDTH], tl.float32), tl.zeros([KEYS, WIDTH], tl.float32)
 
-    for i in range(GROUP):
-        h = g * GROUP + i
+    for member in range(GROUP):
+        h = g * GROUP + member
         head_q, head_do, statistics = q + b * q_b + h * q_h, d_out + b * o_b + h * o_h, (b * H + h) * T
-        for m in range(lo, hi, QUERIES):
-            t = m + tl.arange(0, QUERIES)
-            queries = tile(head_q, m, q_t, T, QUERIES, D, WIDTH, True)
-            d_o = tile(head_do, m, o_t, T, QUERIES, D, WIDTH, True)
-            row_lse = tl.load(lse + statistics + t, mask=t < T, other=0.0)
-            row_delta = tl.load(delta + statistics + t, mask=t < T, other=0.0)
-            s = scores(keys, queries, m, first, last, CAUSAL or DOCUMENTS, DOCUMENTS)  # rows past T are zeros
-            p = tl.exp2(tl.fma(s, SCALE, -row_lse[None, :]))  # (KEYS, QUERIES), as are dp and ds
-            acc_v = tl.dot(p.to(d_o.dtype), d_o, acc_v, input_precision="ieee")
-            dp = tl.dot(values, tl.trans(d_o), input_precision="ieee")
-            ds = p * (dp - row_delta[None, :])
-            acc_k = tl.dot(ds.to(queries.dtype), queries, acc_k, input_precision="ieee")
+        for masked in tl.static_range(2):
+            tiles = steps(lo, begin, end, hi, QUERIES, masked)
+            for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):
+                m = place(i, lo, begin, end, QUERIES, masked)
+                t = m + tl.arange(0, QUERIES)
+                queries = tile(head_q, m, q_t, T, QUERIES, D, WIDTH, masked)
+                d_o = tile(head_do, m, o_t, T, QUERIES, D, WIDTH, masked)
+                row_lse = tl.load(lse + statistics + t, mask=t < T if masked else None, other=0.0 if masked else None)
+                row_delta = tl.load(delta + statistics + t, mask=t < T if masked else None, other=0.0 if masked else None)
+                s = scores(keys, queries, m, first, last, masked and (CAUSAL or DOCUMENTS), masked and DOCUMENTS)
+                p = tl.exp2(tl.fma(s, SCALE, -row_lse[None, :]))  # (KEYS, QUERIES), as are dp and ds
+                acc_v = tl.dot(p.to(d_o.dtype), d_o, acc_v, input_precision="ieee")
+                dp = tl.dot(values, tl.trans(d_o), input_precision="ieee")
+                ds = p * (dp - row_delta[None, :])
+                acc_k = tl.dot(ds.to(queries.dtype), queries, acc_k, input_precision="ieee")
 
     own = (b * T * (H // GROUP) + g) * D
     put(dk + own, t0, acc_k * D**-0.5, H // GROUP * D, T, KEYS, D, WIDTH)
@@ -636,13 +641,11 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for the three kernels in turn, (queries in a tile, keys in a tile,
-# warps, stages). Architectures that are not listed, and the interpreter, take None's. Chosen as the largest tiles
-# that compile without spilling registers: `python eval/bench.py kernels --aot`.
+# warps, stages, and where two programs are to share a multiprocessor: registers of a thread). What is not listed, and
+# the interpreter, take None's. The largest tiles that compile without spills: `python eval/bench.py kernels --aot`.
 LAUNCH = {
-    (90, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
-    (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
+    (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
-    (100, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 64, 8, 2)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
@@ -672,9 +675,8 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     if dtype == torch.float32:
         architecture = "fp32"
     rows = LAUNCH[(architecture if (architecture, WIDTH) in LAUNCH else None), WIDTH]
-    queries, keys, warps, stages = rows[list(KERNELS).index(which)]
-    return dict(H=H, GROUP=H // H_kv, D=D, WIDTH=WIDTH, CAUSAL=causal, DOCUMENTS=documents, QUERIES=queries, KEYS=keys,
-                num_warps=warps, num_stages=stages)  # fmt: skip
+    row = dict(zip(("QUERIES", "KEYS", "num_warps", "num_stages", "maxnreg"), rows[list(KERNELS).index(which)]))
+    return dict(H=H, GROUP=H // H_kv, D=D, WIDTH=WIDTH, CAUSAL=causal, DOCUMENTS=documents) | row
 
 
 def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
@@ -694,6 +696,11 @@ def unit_stride(*tensors):
     return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
 
 
+def outputs(q):
+    """Room for the output and the log-sum-exp of queries (B, T, H, D)."""
+    return q.new_empty(q.shape), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+
+
 # Two operators that torch.compile does not look into: it needs their shapes (register_fake)
 # and the rule of differentiation (register_autograd).
 
@@ -705,8 +712,7 @@ def fused_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """As `attention`. Returns out (B, T, H, D) and the log-sum-exp of each row of scores, base 2, fp32 (B, H, T)."""
     q, k, v = unit_stride(q, k, v)
-    B, T, H, D = q.shape
-    out, lse = q.new_empty(B, T, H, D), q.new_empty(B, H, T, dtype=torch.float32)
+    out, lse = outputs(q)
     launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
     return out, lse
 
@@ -718,22 +724,15 @@ def fused_attention_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The gradients of q, k and v."""
     q, k, v, d_out = unit_stride(q, k, v, d_out)
-    dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
+    dq, dk, dv, delta = (*(x.new_empty(x.shape) for x in (q, k, v)), torch.empty_like(lse))
     rest = q, k, v, causal, doc_start, doc_end
     launch("dq", *rest, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))
     launch("dkv", *rest, (q, k, v, lse, d_out, delta, dk, dv), (q, k, v, d_out))
     return dq, dk, dv
 
 
-@fused_attention.register_fake
-def _(q, k, v, causal, doc_start, doc_end):
-    B, T, H, D = q.shape
-    return q.new_empty(B, T, H, D), q.new_empty(B, H, T, dtype=torch.float32)
-
-
-@fused_attention_backward.register_fake
-def _(d_out, q, k, v, out, lse, causal, doc_start, doc_end):
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+fused_attention.register_fake(lambda q, *_: outputs(q))
+fused_attention_backward.register_fake(lambda d_out, *qkv_and_rest: [x.new_empty(x.shape) for x in qkv_and_rest[:3]])
 
 
 def keep_for_backward(ctx, inputs, output):
