@@ -445,7 +445,7 @@ def tile(x, row, stride, T, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.const
     at = x + tl.cast(row, tl.int64) * stride + (r * stride + d)
     if WIDTH == D and not CHECK:
         return tl.load(at)
-    return tl.load(at, mask=(row + r < T) & (d < D), other=0.0)
+    return tl.load(at, mask=(d < D) & (row + r < T) if CHECK else d < D, other=0.0)
 
 
 @jit
@@ -481,8 +481,9 @@ def partners(doc_start, doc_end, b, t0, T, ROWS: tl.constexpr, COLUMNS: tl.const
         first = tl.maximum(first, t)
     elif CAUSAL:
         last = tl.minimum(last, t + 1)
-    if DOCUMENTS:  # who meets nobody has no say in these; a multiple of 16 is loaded faster
-        lo, hi = tl.min(tl.where(first < last, first, T)) // 16 * 16, tl.max(tl.where(first < last, last, 0))
+    if DOCUMENTS:  # who meets nobody has no say in these
+        lo, hi = tl.min(tl.where(first < last, first, T)), tl.max(tl.where(first < last, last, 0))
+        lo = lo // 16 * 16 if OF_KEYS else lo  # so that dkv's loads of lse and delta are aligned
     elif CAUSAL and OF_KEYS:
         lo = t0
     elif CAUSAL:
@@ -540,9 +541,9 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
     acc, total = tl.zeros([QUERIES, WIDTH], tl.float32), tl.zeros([QUERIES], tl.float32)
     top = tl.full([QUERIES], -1e30, tl.float32)  # finite, so that a row that sees nothing makes no inf - inf
-    for masked in tl.static_range(2):  # two loops, written once; the edges second
+    for masked in tl.static_range(2):  # two loops, written once: all see all, then the edges
         tiles = steps(lo, begin, end, hi, KEYS, masked)
-        for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):
+        for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):  # few edges: not pipelined
             n = place(i, lo, begin, end, KEYS, masked)
             keys = tile(k, n, k_t, T, KEYS, D, WIDTH, masked)
             s = scores(queries, keys, n, first, last, masked and DOCUMENTS, masked)  # (QUERIES, KEYS)
@@ -647,13 +648,13 @@ LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
-    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 64, 8, 2)),
+    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 8, 1)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
     ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
-    ("gfx9", 128): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 1)),
+    ("gfx9", 128): ((128, 64, 4, 2), (128, 32, 4, 2), (32, 64, 4, 1)),
     (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (32, 128, 8, 2)),
-    (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (64, 64, 8, 2)),
+    (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (32, 64, 8, 2)),
     ("fp32", 32): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
     ("fp32", 64): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
     ("fp32", 128): ((32, 32, 8, 1), (16, 16, 8, 1), (16, 32, 8, 1)),

@@ -181,8 +181,8 @@ ARCHITECTURES = {80: (166_912, "mma.sync"), 86: (101_376, "mma.sync"), 89: (101_
 
 
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
-    """A row of the launch table compiled: registers, bytes of stack (a spill is more than 16) and of shared memory,
-    and how many matrix instructions."""
+    """A row of the launch table compiled, for T a multiple of 16: registers, bytes of stack (a spill is more than 16) and
+    of shared memory, how many matrix instructions; for Hopper also what `hopper_loops` reads off the machine code."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -190,15 +190,15 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     kernel = model.KERNELS[which]
     cuda = isinstance(architecture, int)
     constants = model.launch_settings(which, architecture if cuda else architecture[:4], H, H_kv, D, dtype, causal, documents)
-    row = [constants[name] for name in ("QUERIES", "KEYS", "num_warps", "num_stages")]
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+    options = {name: constants.pop(name) for name in set(constants) - {*kernel.arg_names}}
+    row = [constants["QUERIES"], constants["KEYS"], options["num_warps"], options["num_stages"]]
     constants |= {} if documents else {"doc_start": None, "doc_end": None}
     types = {"lse": "*fp32", "delta": "*fp32", "doc_start": "*i32", "doc_end": "*i32", "T": "i32"}
     tensor = "*" + {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
     strides = [name for name in kernel.arg_names if name[1:] in ("_b", "_t", "_h")]
     types |= dict.fromkeys(strides, "i32") | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, tensor) for name in kernel.arg_names}
-    divisible = [i for i, name in enumerate(kernel.arg_names) if name != "T" and name not in constants]
+    divisible = [i for i, name in enumerate(kernel.arg_names) if name not in constants]
     attributes = {(i,): [["tt.divisibility", 16]] for i in divisible}  # what a launch finds out by itself
     target = GPUTarget("cuda", architecture, 32) if cuda else GPUTarget("hip", architecture, 64)
     compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
@@ -208,28 +208,58 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     if cuda:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             Path(file.name).write_bytes(compiled.asm["cubin"])
-            tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-            command = [tool, "--dump-resource-usage", file.name]
-            usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            tools = Path(triton.__file__).parent / "backends/nvidia/bin"
+            commands = [tools / "cuobjdump", "--dump-resource-usage", file.name], [tools / "nvdisasm", "-c", file.name]
+            usage, code = (subprocess.run(words, capture_output=True, text=True, check=True).stdout for words in commands)
         result["registers"], result["stack"] = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
+        if architecture == 90 and dtype != torch.float32:
+            result |= hopper_loops(code, options["num_warps"] / 4 / (row[0] * row[1] / 64**2))
     else:
         result["registers"], result["stack"] = (int(re.search(rf"{word}:\s+(\d+)", assembly)[1])
                                                 for word in (".vgpr_count", ".private_segment_fixed_size"))  # fmt: skip
     return result
 
 
+def hopper_loops(code, scale):
+    """Of a kernel's two innermost loops, that without masks and that of the edges: how many instructions each of the four
+    schedulers of a multiprocessor issues for 64 x 64 scores. Beside them its tensor cores are busy for 2 D cycles for each
+    of the products (forward 2, dq 3, dkv 4), and exp2 takes 256. Serial is whether the compiler made the products wait
+    for one another.
+
+    code: what nvdisasm prints. scale: a loop's instructions times this are those for 64 x 64 scores.
+    """
+    labels, instructions, loops = {}, [], []
+    for line in code.splitlines():
+        if label := re.match(r"\s*(\.L_\w+):", line):
+            labels[label[1]] = len(instructions)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
+            instructions.append(instruction[1])
+            target = re.search(r"BRA.*\((\.L_\w+)\)", instruction[1])
+            if target and target[1] in labels:
+                loops.append((labels[target[1]], len(instructions)))
+
+    def count(loop, word):
+        return sum(word in instruction for instruction in instructions[slice(*loop)])
+
+    loops = [loop for loop in loops if count(loop, "HGMMA")]
+    loops = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    inside, edges = (round((end - begin) * scale) for begin, end in loops)
+    return dict(inside=inside, edges=edges, serial=any(count(loop, "WARPGROUP") > count(loop, "HGMMA") for loop in loops))
+
+
 def bench_kernels_aot():
     """Every row of the launch table in bf16, and the fp32 rows for one architecture; about ten minutes."""
     print(f"Triton {importlib.metadata.version('triton')}; the worst of four: full and causal, without and with documents")
     columns = ("queries", "keys", "warps", "stages", "registers", "stack", "shared", "matrix")
-    print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in columns))
-    variants = list(itertools.product((False, True), repeat=2))  # causal, documents
+    print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in columns) + "    inside, edges: full | documents | causal")
+    variants = (False, False), (False, True), (True, False), (True, True)  # causal, documents
     for architecture, dtype in [*((a, torch.bfloat16) for a in ARCHITECTURES), (90, torch.float32)]:
         for D, which in itertools.product((32, 64, 128), model.KERNELS):
             found = [compile_kernel(which, architecture, D, dtype, *variant) for variant in variants]
             worst = {name: (min if name == "matrix" else max)(f[name] for f in found) for name in columns}
+            loops = [f"{f['inside']}, {f['edges']}{' serial' * f['serial']}" for f in found if "inside" in f]
             print(f"{architecture!s:<8}{D:>4}{which:>9}" + "".join(f"{worst[name]:>10}" for name in columns)
-                  + "  fp32" * (dtype == torch.float32))  # fmt: skip
+                  + "    " + " | ".join(dict.fromkeys(loops)) + "fp32" * (dtype == torch.float32), flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -260,10 +260,12 @@ def main(argv):
         search_settings(s, width, device, dtype, record, said)
 
 
-# (queries, keys, warps, stages) to try instead of model.LAUNCH's, where registers allow for more than one choice.
+# (queries, keys, warps, stages, most registers) to try instead of model.LAUNCH's, where there is more than one choice.
+# Of dq and dkv: programs of 8 warps, two to a multiprocessor or one, and twice as many of 4.
 CANDIDATES = {
-    "forward": ((128, 64, 4, 2), (128, 64, 4, 3), (128, 128, 8, 2), (128, 128, 8, 3)),
-    "dkv": ((64, 128, 8, 2), (64, 128, 8, 3)),
+    "forward": ((128, 64, 4, 2, None), (128, 64, 4, 3, None), (128, 128, 8, 2, None), (128, 128, 8, 3, None)),
+    "dq": ((128, 64, 8, 2, 128), (128, 64, 8, 2, None), (64, 64, 4, 2, None)),
+    "dkv": ((64, 128, 8, 2, None), (64, 64, 4, 2, None)),
 }
 
 
@@ -272,13 +274,13 @@ def search_settings(s, width, device, dtype, record, said):
     if why := why_not_triton(device.type, 64, dtype):
         print(f"  left out: launch settings: {why}")
         return
-    table, names = model.launch_settings, ("QUERIES", "KEYS", "num_warps", "num_stages")
-    print("launch settings (queries x keys, warps, stages), those of model.LAUNCH first")
+    table, names = model.launch_settings, ("QUERIES", "KEYS", "num_warps", "num_stages", "maxnreg")
+    print("launch settings (queries x keys, warps, stages, most registers), those of model.LAUNCH first")
     for T, causal, (kernel, candidates) in itertools.product(s["lengths"], (False, True), CANDIDATES.items()):
         case, functions = Case(T, 64, 1, causal, 0, s["tokens"], width, device, dtype), {}
-        which = "forward" if kernel == "forward" else "backward"  # the time of dkv is within that of the backward pass
+        which = "forward" if kernel == "forward" else "backward"  # which dq and dkv are parts of
         own = table(kernel, model.architecture(device), width // 64, width // 64, 64, dtype, causal, False)
-        for row in dict.fromkeys([tuple(own[name] for name in names), *candidates]):
+        for row in dict.fromkeys([tuple(own.get(name) for name in names), *candidates]):
 
             def settings(asked, *args, row=row, kernel=kernel):
                 return table(asked, *args) | (dict(zip(names, row)) if asked == kernel else {})
@@ -286,7 +288,7 @@ def search_settings(s, width, device, dtype, record, said):
             run = patch("model.launch_settings", settings)(functions_of(case, ours(case))[0][which])
             try:
                 run()
-                functions["{}x{},{},{}".format(*row)] = run
+                functions["{}x{},{},{},{}".format(*row)] = run
             except Exception as error:  # too much shared memory, or what a compiler says
                 say_why_not(f"{kernel} {row}", error, said)
         if not functions:

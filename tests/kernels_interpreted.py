@@ -113,10 +113,11 @@ def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, le
     check(2, 66, 4, 2, 32, dtype, causal, length, 0, 3, packed, d_strides)
 
 
-# Tiles of the table's larger rows; without documents, and with bounds in the middle of a tile.
+# Tiles of the table's larger rows; without documents, with bounds in the middle of a tile, and with edges on both sides.
 @pytest.mark.parametrize("causal, length, row", [
     (True, None, (128, 64, 8, 2)), (True, 40, (128, 64, 8, 2)), (False, 100, (64, 128, 8, 2)), (True, None, (64, 128, 8, 2)),
-    (True, 100, (32, 128, 4, 1)), (False, None, (128, 32, 4, 1))])  # fmt: skip
+    (True, 100, (32, 128, 4, 1)), (False, None, (128, 32, 4, 1)),
+    (True, 90, (16, 32, 4, 1)), (False, 90, (16, 32, 4, 1)), (False, 90, (32, 16, 4, 1))])  # fmt: skip
 def test_tiles_need_not_be_square(monkeypatch, causal, length, row):
     monkeypatch.setattr(model, "LAUNCH", {(None, 32): (row, row, row)})
     check(1, 197, 2, 1, 32, torch.float16, causal, length, 3 if length else 0)
