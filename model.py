@@ -186,7 +186,7 @@ class RMSNorm(nn.Module):
 
 
 def rope_tables(seq_len, head_dim, theta, scaling=()):
-    """Cosine and sine of position * theta^(-2i / head_dim): two fp32 (seq_len, 1, head_dim / 2), on the CPU.
+    """Cosine and sine of position * theta^(-2i / head_dim), as `rotate` takes them, fp32, on the CPU.
 
     scaling, of Llama 3.1: pairs that turn fewer than `low` times in `context` tokens turn `factor` times slower.
     """
@@ -195,18 +195,18 @@ def rope_tables(seq_len, head_dim, theta, scaling=()):
         factor, low, high, context = scaling
         kept = ((frequency * context / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)  # 1 = `high` turns or more
         frequency = frequency * (kept + (1 - kept) / factor)
-    angle = torch.arange(seq_len, device="cpu").float()[:, None, None] * frequency
-    return angle.cos(), angle.sin()
+    angle = torch.arange(seq_len, device="cpu").float()[:, None, None, None] * frequency
+    return angle.cos(), torch.cat((-angle.sin(), angle.sin()), dim=2)  # (seq_len, 1, 1 or 2, head_dim / 2)
 
 
 def rotate(x, cos, sin):
     """Rotary positions (Su et al., 2021), half-split, in fp32. x: (B, T, H, D).
 
-    Pair (x[i], x[i + D/2]) turns by an angle proportional to the position, so that the
-    product of a query and a key depends on their distance alone.
+    Pair (a, b) = (x[i], x[i + D/2]) turns to (a cos - b sin, b cos + a sin), by an angle proportional
+    to the position, so that the product of a query and a key depends on their distance alone.
     """
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+    pair = x.float().unflatten(-1, (2, -1))  # (B, T, H, 2, D / 2)
+    return (pair * cos + pair.flip(-2) * sin).flatten(-2).to(x.dtype)
 
 
 class Block(nn.Module):
@@ -647,7 +647,7 @@ KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
-    (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 8, 1)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
     ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
