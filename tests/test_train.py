@@ -85,7 +85,7 @@ def test_pure_objectives(run, tiny, tmp_path, switch_step):
 def test_killed_at_random_moments(tiny, run, tmp_path):
     """SIGKILL ten times, at random moments and in the middle of saves; the end is the same, bit for bit."""
     reference, out, rng = tmp_path / "reference", tmp_path / "run", random.Random(0)
-    args = [*tiny, "--max_steps=120", "--switch_step=40", "--checkpoint_interval=2", "--keep_last=3"]
+    args = [*tiny, "--max_steps=80", "--switch_step=16", "--checkpoint_interval=2", "--keep_last=3"]
     code, text = run([*args, f"--out_dir={reference}"])
     assert code == 0, text
     args, inside = [*args, f"--out_dir={out}", "--resume=True"], 0
@@ -103,11 +103,11 @@ def test_killed_at_random_moments(tiny, run, tmp_path):
         attempt.process.kill()
         attempt.process.join()
         inside += bool(list(out.glob("ckpt-*.partial")))
-        assert 120 not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
+        assert 80 not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
     code, text = Run(args, tmp_path / "output").wait()
     assert code == 0, text
     assert inside >= 2, "no kill hit a save"
-    assert_same_end(reference, out, 120)
+    assert_same_end(reference, out, 80)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
