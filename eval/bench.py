@@ -221,8 +221,8 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
 
 
 def hopper_loops(code, scale):
-    """Of a kernel's two innermost loops, that without masks and that of the edges: how many instructions each of the four
-    schedulers of a multiprocessor issues for 64 x 64 scores. Beside them its tensor cores are busy for 2 D cycles for each
+    """Of a kernel's innermost loops, first that without masks, then that of the edges: how many instructions each of the
+    four schedulers of a multiprocessor issues for 64 x 64 scores. Beside them its tensor cores are busy for 2 D cycles for each
     of the products (forward 2, dq 3, dkv 4), and exp2 takes 256. Serial is whether the compiler made the products wait
     for one another.
 
@@ -243,8 +243,8 @@ def hopper_loops(code, scale):
 
     loops = [loop for loop in loops if count(loop, "HGMMA")]
     loops = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-    inside, edges = (round((end - begin) * scale) for begin, end in loops)
-    return dict(inside=inside, edges=edges, serial=any(count(loop, "WARPGROUP") > count(loop, "HGMMA") for loop in loops))
+    slots = [round((end - begin) * scale) for begin, end in loops]
+    return dict(loops=slots, serial=any(count(loop, "WARPGROUP") > count(loop, "HGMMA") for loop in loops))
 
 
 def bench_kernels_aot():
@@ -257,7 +257,7 @@ def bench_kernels_aot():
         for D, which in itertools.product((32, 64, 128), model.KERNELS):
             found = [compile_kernel(which, architecture, D, dtype, *variant) for variant in variants]
             worst = {name: (min if name == "matrix" else max)(f[name] for f in found) for name in columns}
-            loops = [f"{f['inside']}, {f['edges']}{' serial' * f['serial']}" for f in found if "inside" in f]
+            loops = [", ".join(map(str, f["loops"])) + " serial" * f["serial"] for f in found if "loops" in f]
             print(f"{architecture!s:<8}{D:>4}{which:>9}" + "".join(f"{worst[name]:>10}" for name in columns)
                   + "    " + " | ".join(dict.fromkeys(loops)) + "fp32" * (dtype == torch.float32), flush=True)  # fmt: skip
 
