@@ -541,7 +541,7 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     queries = tile(q + b * q_b + h * q_h, t0, q_t, T, QUERIES, D, WIDTH, True)
     acc, total = tl.zeros([QUERIES, WIDTH], tl.float32), tl.zeros([QUERIES], tl.float32)
     top = tl.full([QUERIES], -1e30, tl.float32)  # finite, so that a row that sees nothing makes no inf - inf
-    for masked in tl.static_range(2):  # two loops, written once: all see all, then the edges
+    for masked in tl.static_range(2):  # two loops, written once: what all see, then the edges
         tiles = steps(lo, begin, end, hi, KEYS, masked)
         for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):  # few edges: not pipelined
             n = place(i, lo, begin, end, KEYS, masked)
@@ -585,7 +585,7 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
     tl.store(delta + (b * H + h) * T + t, row_delta, mask=t < T)
 
     acc = tl.zeros([QUERIES, WIDTH], tl.float32)
-    for masked in tl.static_range(2):  # two loops, written once; the edges second
+    for masked in tl.static_range(2):
         tiles = steps(lo, begin, end, hi, KEYS, masked)
         for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):
             n = place(i, lo, begin, end, KEYS, masked)
@@ -622,7 +622,7 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
             tiles = steps(lo, begin, end, hi, QUERIES, masked)
             for i in tl.range(tiles, num_stages=1 if masked and not DOCUMENTS else None):
                 m = place(i, lo, begin, end, QUERIES, masked)
-                t = m + tl.arange(0, QUERIES)
+                t = m + tl.arange(0, QUERIES)  # queries past T are read as zeros and add nothing
                 queries = tile(head_q, m, q_t, T, QUERIES, D, WIDTH, masked)
                 d_o = tile(head_do, m, o_t, T, QUERIES, D, WIDTH, masked)
                 row_lse = tl.load(lse + statistics + t, mask=t < T if masked else None, other=0.0 if masked else None)
