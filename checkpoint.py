@@ -21,7 +21,10 @@ import numpy as np
 import torch
 
 from data import hub
-from data.tokenizer import DataError
+from data.files import write_whole
+from data.tokenizer import Tokenizer
+from errors import Damaged, DataError
+from model import PRESETS, ModelConfig, Transformer
 
 
 def path_of(out_dir, step):
@@ -34,39 +37,12 @@ def steps(out_dir):
     return sorted(int(m[1]) for m in names if m)
 
 
-def write_whole(path, write):
-    """Calls write(file) on a file aside, syncs it and renames it to path: all of it or nothing.
-
-    An error (a full disk, say) leaves what was at path before, and nothing aside.
-    """
-    path = Path(path)
-    aside = path.with_name(path.name + ".partial")
-    try:
-        with open(aside, "wb") as f:
-            write(f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself survives a power cut
-    finally:
-        os.close(folder)
-
-
 def save(path, state):
     """Writes a dict of tensors and plain values. OSError where the disk is full."""
     try:
         write_whole(path, lambda f: torch.save(state, f))
     except RuntimeError as error:  # torch's zip writer raises this on top of the file's own error
         raise error.__context__ or error
-
-
-class Damaged(Exception):
-    """A checkpoint that cannot be trusted. The message names the file and the fault."""
 
 
 def verify(path):
@@ -127,6 +103,38 @@ def shape(path):
         except Exception as error:
             fault = Damaged(f"{file} is damaged or not a checkpoint ({error})")
     raise fault
+
+
+def model_config(settings, vocab_size):
+    """The ModelConfig that train.py's settings describe.
+
+    vocab_size: of the tokenizer; a larger one of the model that is gone on from stays.
+    """
+    changed = {name: settings[name] for name in vars(ModelConfig()) if settings.get(name)}
+    base = PRESETS.get(settings["model"])
+    if base is None:  # "origin"
+        base = shape(settings["out_dir"] if steps(settings["out_dir"]) else settings["init_from"])
+    return ModelConfig(**{**base, "vocab_size": max(vocab_size, base.get("vocab_size", 0)), **changed})
+
+
+def tokenizer_of(state):
+    """The Tokenizer of a checkpoint's dict."""
+    return Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
+
+
+def model_from(state):
+    """The Transformer of a checkpoint's dict, as `load` returns it; on the CPU, in fp32."""
+    with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
+        model = Transformer(ModelConfig(**state["config"]))
+    model.load_state_dict(state["model"], assign=True)
+    if model.config.tie_embeddings:
+        model.head.weight = model.embedding.weight
+    return model
+
+
+def load_model(path):
+    """The Transformer of a checkpoint, or of a hub folder with or without a tokenizer; see `load`."""
+    return model_from(load(path, need_tokenizer=False))
 
 
 def problem(path):
@@ -261,6 +269,13 @@ class MetricsLog:
         os.fsync(self.file.fileno())
 
 
+def export(path, folder, kind):
+    """Write a checkpoint as a folder that transformers opens; see `data.hub.write_folder`."""
+    if Path(folder).exists():
+        raise DataError(f"{folder} is there already: give another folder")
+    hub.write_folder(load(path), path, folder, kind)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Writes a checkpoint as a model folder of the Hugging Face hub.")
     command = parser.add_subparsers(required=True, metavar="export").add_parser("export")
@@ -269,13 +284,11 @@ def main():
     command.add_argument("--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder")
     args = parser.parse_args()
     try:
-        hub.export(args.checkpoint, args.folder, args.kind)
+        export(args.checkpoint, args.folder, args.kind)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
     print(f"wrote {args.folder}")
 
 
 if __name__ == "__main__":
-    import checkpoint  # this file by the name that data/hub.py knows it by, so that there is one Damaged
-
-    checkpoint.main()
+    main()

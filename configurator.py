@@ -19,22 +19,36 @@ NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) 
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
 
 
-def load(script, argv, check=None):
-    """Return the settings of `script` as {name: value}, in script order, with `argv` applied.
+class Settings(dict):
+    """A dict whose values are attributes too: `cfg.lr` is `cfg["lr"]`."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no setting is called {name!r}") from None
+
+
+def load(script, argv, check=None, command=""):
+    """Return the Settings of `script`, in its order, with `argv` applied.
 
     script: `__file__`. Its settings are the module-level `name = literal` lines before the first
-        other assignment, def or block; imports and bare expressions in between do not count.
-    argv: config files and `--key=value` words in any order, a later one wins; or `--help`.
+        other assignment, def or block; imports and bare expressions in between do not count, and names
+        in capitals are constants, not settings.
+    argv: config files and `--key=value` words in any order, a later one wins; or `--help`. With `--check`
+        the settings are checked and nothing else happens.
     check: called with the settings, rejected values left out; yields a sentence for each value or
         combination of values that cannot work.
-    Raises SystemExit: 2 with all problems on stderr, 0 after --help. ValueError: a default in the
+    Raises SystemExit: 2 with all problems on stderr, 0 after --help or --check. ValueError: a default in the
     script is not a bool, int, finite float, str or tuple of one of these.
     """
-    command, (defaults, notes) = os.path.relpath(script), read_script(script)
+    command, (defaults, notes) = command or start_command(script), read_script(script)
     if "--help" in argv or "-h" in argv:
         print_help(command, defaults, notes)
         raise SystemExit(0)
-    settings, problems = dict(defaults), []
+    settings, problems = Settings(defaults), []
+    only_check = "--check" in argv and "check" not in defaults
+    argv = [word for word in argv if word != "--check"] if only_check else argv
     for origin, name, value in assignments(argv, defaults, problems):
         if name not in defaults:
             problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
@@ -49,9 +63,20 @@ def load(script, argv, check=None):
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
         print(f"{command}: {count} in the settings; nothing was started.",
               *(f"  {number}. {problem}" for number, problem in enumerate(problems, 1)),
-              f"python {command} --help lists every setting.", sep="\n", file=sys.stderr)
+              f"{command} --help lists every setting.", sep="\n", file=sys.stderr)
         raise SystemExit(2)
+    if only_check:
+        print(f"{command}: the settings fit together")
+        raise SystemExit(0)
     return settings
+
+
+def start_command(script):
+    """Return how a user starts a script: `python train.py`, or `python -m eval.study` for a module in a folder."""
+    path = Path(os.path.relpath(Path(script).resolve(), Path(__file__).resolve().parent))
+    if len(path.parts) == 1 or ".." in path.parts:
+        return f"python {os.path.relpath(script)}"
+    return "python -m " + ".".join(path.with_suffix("").parts).removesuffix(".__main__")
 
 
 def read_script(path):
@@ -63,6 +88,8 @@ def read_script(path):
     defaults, notes, body = {}, {}, ast.parse(source).body
     for above, node, below in zip([None, *body], body, [*body[1:], None]):
         name, value = literal_assignment(node)
+        if name and name.isupper():
+            continue
         if name:
             defaults[name] = convert(value, value)
             if defaults[name] is None:
@@ -141,7 +168,7 @@ def nearest(word, words):
 
 def print_help(command, defaults, notes):
     """Print every setting with its default and comment, in groups under the script's headings."""
-    print(f"usage: python {command} [config.py ...] [--key=value ...]   (a later word wins)")
+    print(f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins)")
     for name, (heading, comment) in notes.items():
         if heading:
             print(f"\n{heading}")

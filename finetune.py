@@ -9,7 +9,6 @@ answering (qa), retrieval (ir). The settings are the assignments below; config f
 """
 
 import json
-import os
 import sys
 import time
 import zlib
@@ -23,17 +22,20 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.loader import to_device
-from data.tokenizer import DataError, Tokenizer
-from eval import metrics
-from eval.baselines import baselines
-from eval.families import FAMILIES, at_most
-from eval.tasks import load
+from data.files import write_whole
+from data.tokenizer import Tokenizer
+from errors import Damaged, DataError
+from eval.tasks import metrics
+from eval.tasks.baselines import baselines
+from eval.tasks.families import FAMILIES, at_most
+from eval.tasks.model import TaskModel, outputs, packed
+from eval.tasks.registry import load
 from model import ModelConfig, Transformer
-from train import FREE, resolved
+from runtime import RESUME_MAY_CHANGE, resolve_auto, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
-task = ""  # a data set by its name (python eval/tasks.py lists them), or empty for one of your own, see below
+task = ""  # a data set by its name (python -m eval.tasks lists them), or empty for one of your own, see below
 out_dir = "out/finetune"  # where result.json and the rest go
 random_weights = False  # the checkpoint's shape and tokenizer with random weights: what fine-tuning alone can do
 test_only = False  # no training: init_from is a model.pt that save_model kept
@@ -100,7 +102,7 @@ def check(s):
     for name, values in choices.items():
         need(s[name] in values, f"{name}={s[name]}: must be one of {', '.join(values)}")
     need(s["device"] != "cuda" or torch.cuda.is_available(), "device=cuda: there is no GPU")
-    need(bool(s["task"]) != bool(s["family"]), "give a task by name (python eval/tasks.py lists them), or a family with "
+    need(bool(s["task"]) != bool(s["family"]), "give a task by name (python -m eval.tasks lists them), or a family with "
          "the paths of your own data")  # fmt: skip
     need(not s["family"] or s["family"] in FAMILIES, f"family={s['family']}: must be one of {', '.join(FAMILIES)}")
     why = checkpoint.problem(s["init_from"])
@@ -116,106 +118,14 @@ HERE = {"init_from", "task", "test_only", "family", "train", "validation", "test
 
 
 # ----------------------------------------------------------------------------
-# Batches: texts of different lengths side by side, without padding
-
-
-def pack(lengths, capacity):
-    """First fit, longest first: texts of these lengths in rows of `capacity` -> the row and the start of each.
-
-    Rows are as few as this simple rule makes them; a full row has no padding.
-    """
-    row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []
-    for i in np.argsort(-np.asarray(lengths), kind="stable"):
-        fits = (r for r, n in enumerate(used) if n + lengths[i] <= capacity)
-        row[i] = next(fits, len(used))
-        if row[i] == len(used):
-            used.append(0)
-        start[i] = used[row[i]]
-        used[row[i]] += lengths[i]
-    return row, start
-
-
-def packed(sequences, capacity):
-    """Token lists -> the arguments of TaskModel.forward, as a dict of tensors.
-
-    capacity: the length of a row, if no sequence is longer. The kernels on a GPU skip what lies
-    outside a document, so the longest row is best. On a CPU the scores of a row are all computed
-    and then masked: short rows of a few texts each waste least.
-    """
-    lengths = np.array([len(ids) for ids in sequences])
-    row, start = pack(lengths, max(capacity, lengths.max()))
-    B, T = row.max() + 1, (start + lengths).max()
-    tokens, doc_start, doc_end = np.zeros((B, T), np.int64), np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
-    for ids, r, a, n in zip(sequences, row, start, lengths):
-        tokens[r, a : a + n], doc_start[r, a : a + n], doc_end[r, a : a + n] = ids, a, a + n
-    at = np.concatenate([np.arange(n) + r * T + a for r, a, n in zip(row, start, lengths)])
-    arrays = dict(tokens=tokens, doc_start=doc_start, doc_end=doc_end, at=at, lengths=lengths)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-# ----------------------------------------------------------------------------
-# The model: an encoder and a head
-
-
-class TaskModel(nn.Module):
-    """The encoder and a head on each text (sc) or on each token (tc, qa); for ir the text's pooled state itself."""
-
-    def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):
-        super().__init__()
-        d = encoder.config.d_model
-        self.encoder, self.causal, self.pooling = encoder, causal, pooling if family in ("sc", "ir") else ""
-        if family == "sc":
-            layers = [nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)]
-        elif family == "ir":
-            layers = []
-        else:
-            layers = [nn.Dropout(dropout), nn.Linear(d, n_outputs)]
-        self.head = nn.Sequential(*layers)
-        for name, p in self.head.named_parameters():
-            nn.init.zeros_(p) if name.endswith("bias") else nn.init.normal_(p, std=0.02)
-
-    def forward(self, tokens, doc_start, doc_end, at, lengths):
-        """tokens, doc_start, doc_end: (B, T). at: (N,) where the tokens of all texts are in the flattened batch,
-        text by text. lengths: (n,), sum N. Returns fp32 (n, n_outputs) or, without pooling, (N, n_outputs)."""
-        hidden = self.encoder(tokens, self.causal, doc_start, doc_end).flatten(0, 1)[at].float()  # (N, d)
-        if self.pooling == "mean":
-            text = torch.repeat_interleave(torch.arange(len(lengths), device=at.device), lengths, output_size=len(at))
-            summed = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add(0, text, hidden)
-            hidden = summed / lengths[:, None]
-        elif self.pooling == "last":
-            hidden = hidden[lengths.cumsum(0) - 1]
-        return self.head(hidden)
-
-
-@torch.no_grad()
-def outputs(model, items, capacity, batch_tokens=2**14):
-    """What the model makes of each item, in order: a list of fp32 arrays, (n_outputs,) or (tokens, n_outputs)."""
-    where, made = model.encoder.device, [None] * len(items)
-    model.eval()
-    batches, size = [[]], 0
-    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # alike lengths together
-        if size + len(items[i].ids) > batch_tokens and batches[-1]:
-            batches.append([])
-            size = 0
-        batches[-1].append(i)
-        size += len(items[i].ids)
-    for batch in tqdm(batches if items else (), "scoring", leave=False, disable=len(batches) < 20):
-        result = model(**to_device(packed([items[i].ids for i in batch], capacity), where)).cpu()
-        for i, part in zip(batch, result if model.pooling else result.split([len(items[i].ids) for i in batch])):
-            made[i] = part.numpy()
-    model.train()
-    return made
-
-
-# ----------------------------------------------------------------------------
 # The run
 
 
 def main():
-    settings = resolved(configurator.load(__file__, sys.argv[1:], check))
+    settings = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     try:
         fine_tune(settings)
-    except (checkpoint.Damaged, DataError) as error:
+    except (Damaged, DataError) as error:
         sys.exit(str(error))
 
 
@@ -234,7 +144,7 @@ def origin(state, path):
     unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0)
     s, step, real = state["settings"] or unknown, state["step"], Path(path).resolve()
     apart = {"seed", "init_from", "branch_from", "max_steps", "switch_step", "mask_ratio", "lr"}
-    rest = {name: value for name, value in s.items() if name not in FREE | apart}
+    rest = {name: value for name, value in s.items() if name not in RESUME_MAY_CHANGE | apart}
     return dict(name=f"{real.parent.name}-{step}" if state["settings"] else Path(init_from).name, path=str(path), step=step,
                 max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"],
                 seed=s["seed"], init_from=s["init_from"], peak_lr=s["lr"], untrained=random_weights, model=state["config"],
@@ -249,9 +159,7 @@ def gold(test):
 
 def fine_tune(settings):
     globals().update(settings)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    use_determinism()
     where = torch.device(device)
 
     # The checkpoint, its tokenizer, the task.
@@ -285,7 +193,7 @@ def fine_tune(settings):
         raise DataError("freeze: retrieval has no head of its own to train")
 
     torch.manual_seed(seed)
-    encoder = Transformer(config) if random_weights else Transformer.from_state(state)
+    encoder = Transformer(config) if random_weights else checkpoint.model_from(state)
     encoder.compute_dtype = getattr(torch, dtype)
     encoder.requires_grad_(not freeze)
     kind = FAMILIES[dataset.family](dataset, tokenizer, min(max_len, config.seq_len), temperature, full_corpus)
@@ -364,13 +272,13 @@ def fine_tune(settings):
                   test_set=f"{zlib.crc32(repr(gold(dataset.test)).encode()):08x}", **done, settings=used,
                   versions=checkpoint.versions(where))  # fmt: skip
     arrays = {name: x.astype(np.float32) for name, x in found["test"].items()}
-    checkpoint.write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
+    write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     if save_model:
-        facts = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=settings,
+        facts = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(settings),
                      may_be_none=kind.may_be_none, done=done)  # fmt: skip
         whole = {k: v for k, v in state.items() if k != "optimizer"} | {"model": encoder.state_dict(), "fine_tuned": facts}
         checkpoint.save(out / "model.pt", whole)
-    checkpoint.write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+    write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
 
     print(f"{dataset.name}: lr {lr:g}, seed {seed}, {steps} steps in {seconds:.1f} s", end="")
     print(f" ({n_tokens / seconds:,.0f} tokens/s)" if steps else "")

@@ -22,10 +22,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint as recompute
 
-import checkpoint
-
-torch.ones(64).exp()  # sets up MKL, once: first called by two threads, one start in ten differed in its last bits
-
 # ----------------------------------------------------------------------------
 # Configuration
 
@@ -78,7 +74,7 @@ PRESETS = {
 # Attention
 
 
-def visible(T, causal, doc_start=None, doc_end=None, device=None):
+def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     """Which keys each query may see: bool, (T, T) or, with documents, (B, 1, T, T).
 
     This mask is the whole difference between an encoder and a decoder. Fused kernels make it tile by tile.
@@ -145,7 +141,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
 
     bias = None  # added to the scores: 0 where a query may look, a large negative number elsewhere
     if doc_start is not None or (causal and backend == "reference"):
-        see = visible(T, causal, doc_start, doc_end, q.device)  # (T, T) or (B, 1, T, T)
+        see = attention_mask(T, causal, doc_start, doc_end, q.device)  # (T, T) or (B, 1, T, T)
         bias = torch.zeros(see.shape, dtype=q.dtype, device=q.device).masked_fill_(~see, torch.finfo(q.dtype).min / 2)
 
     if backend == "reference":
@@ -288,21 +284,6 @@ class Transformer(nn.Module):
     @property
     def device(self):
         return self.embedding.weight.device
-
-    @classmethod
-    def from_state(cls, state):
-        """The model of a checkpoint's dict, as `checkpoint.load` returns it; on the CPU, in fp32."""
-        with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
-            model = cls(ModelConfig(**state["config"]))
-        model.load_state_dict(state["model"], assign=True)
-        if model.config.tie_embeddings:
-            model.head.weight = model.embedding.weight
-        return model
-
-    @classmethod
-    def from_pretrained(cls, path):
-        """The model of a checkpoint, or of a hub folder, with or without a tokenizer: see `checkpoint.load`."""
-        return cls.from_state(checkpoint.load(path, need_tokenizer=False))
 
 
 # ----------------------------------------------------------------------------

@@ -23,13 +23,14 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream, prefetch, to_device
-from data.prepare import prepare
+from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_meta
-from data.tokenizer import DataError, Tokenizer
-from eval.flops import flops_per_token, peak_flops
+from data.tokenizer import Tokenizer
+from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
+from model import PRESETS, PretrainingLoss, Transformer
+from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -82,31 +83,11 @@ compile = False  # torch.compile the blocks and the loss: pays on a GPU, costs m
 recompute = False  # activation checkpointing: less memory, about a third more compute
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
 
-DEFAULT_DATA, ROOT = data, Path(__file__).resolve().parent
-# What may change when a run is resumed, because it does not alter what is learned.
-FREE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval", "keep_last",
-        "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
+ROOT = Path(__file__).resolve().parent
 
 
 # ----------------------------------------------------------------------------
 # Settings: what follows from them, and what is wrong with them
-
-
-def resolved(s):
-    """The settings with "auto" replaced by what this machine has."""
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if s["device"] == "auto" else s["device"]
-    if device == "cuda":
-        has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        has_bf16 = any(torch.cpu.get_capabilities().get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
-    dtype = ("bfloat16" if has_bf16 else "float32") if s["dtype"] == "auto" else s["dtype"]
-    return s | {"device": device, "dtype": dtype}
-
-
-def model_config(s, vocab_size):
-    changed = {name: s[name] for name in vars(ModelConfig()) if s.get(name)}
-    base = PRESETS.get(s["model"]) or checkpoint.shape(s["out_dir"] if checkpoint.steps(s["out_dir"]) else s["init_from"])
-    return ModelConfig(**{**base, "vocab_size": max(vocab_size, base.get("vocab_size", 0)), **changed})
 
 
 def check(s):
@@ -138,7 +119,7 @@ def check(s):
     p = s["mask_proportions"]
     need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 shares, sum 1")
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-    need(resolved(s)["device"] != "cuda" or local_rank < gpus, f"device=cuda: process {local_rank} here, but {gpus} GPUs")
+    need(resolve_auto(s)["device"] != "cuda" or local_rank < gpus, f"device=cuda: process {local_rank} here, but {gpus} GPUs")
     need(not s["wandb_project"] or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
     begun = s["resume"] and checkpoint.steps(s["out_dir"])  # then these two are not needed any more
@@ -148,7 +129,7 @@ def check(s):
 
     if s["model"] not in choices["model"] or why:
         return found
-    config = model_config(s, vocab_size=128)
+    config = checkpoint.model_config(s, vocab_size=128)
     found += config.problems()
     T = max(1, config.seq_len)
     n_windows, rest = divmod(s["global_batch_tokens"], T)
@@ -158,7 +139,7 @@ def check(s):
     need(s["window_split"] != "random" or T >= 24, f"window_split=random: needs seq_len of at least 24, got {T}")
 
     meta = None
-    if s["data"] != DEFAULT_DATA or Path(s["data"]).exists():  # the default's absence is mended later
+    if s["data"] != EMBEDDED_FOLDER or Path(s["data"]).exists():  # the default's absence is mended later
         try:
             meta = load_meta(s["data"])
         except DataError as error:
@@ -170,7 +151,7 @@ def check(s):
             have = meta["splits"][split]["tokens"]
             need(have >= tokens, f"{s['data']}: {have} {split} tokens are fewer than the {tokens} of one batch")
 
-    same = {name: value for name, value in resolved(s).items() if name not in FREE} if s["resume"] else None
+    same = {name: value for name, value in resolve_auto(s).items() if name not in RESUME_MAY_CHANGE} if s["resume"] else None
     return found + [*checkpoint.conflicts(s["out_dir"], same, meta and meta["fingerprint"])]
 
 
@@ -191,10 +172,10 @@ def learning_rate(step):
 
 
 def main():
-    settings = resolved(configurator.load(__file__, sys.argv[1:], check))
+    settings = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     try:
         train(settings)
-    except (checkpoint.Damaged, DataError) as error:
+    except (Damaged, DataError) as error:
         sys.exit(str(error))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -205,22 +186,13 @@ def main():
 
 def train(settings):
     # Processes and devices. Under torchrun every process runs this file.
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    on_gpu = settings["device"] == "cuda"
-    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(where)
-    if settings["deterministic"] or not on_gpu:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # a check on PyTorch itself, 5 % of a step
-    if world > 1:
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+    where, rank, world = set_up(settings["device"], settings["deterministic"])
+    on_gpu = where.type == "cuda"
     say = tqdm.write if rank == 0 else lambda *_: None
 
     # Data.
     if rank == 0 and not Path(settings["data"]).exists():  # the default's: check let no other pass
-        prepare("embedded", DEFAULT_DATA, val_fraction=0.05)
+        prepare_embedded()
         configurator.load(__file__, sys.argv[1:], check)  # again, now with the data
     if world > 1:
         dist.barrier()
@@ -228,7 +200,7 @@ def train(settings):
     meta = load_meta(data)
     rank_bytes = (Path(data) / "tokenizer.tiktoken").read_bytes()
     tokenizer = Tokenizer.from_state(meta["tokenizer"], rank_bytes)
-    config = model_config(settings, tokenizer.vocab_size)
+    config = checkpoint.model_config(settings, tokenizer.vocab_size)
     T, train_stream, val_stream = config.seq_len, TokenStream(data, meta, "train"), TokenStream(data, meta, "val")
     options = dict(window_split=window_split, mask_ratio=mask_ratio, mask_proportions=mask_proportions)
     train_batches = Batches(train_stream, tokenizer, seed, T, global_batch_tokens // T, **options)
@@ -300,7 +272,7 @@ def train(settings):
     def save():
         if rank == 0:
             state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
-                     "config": vars(config), "settings": settings, "versions": checkpoint.versions(where),
+                     "config": vars(config), "settings": dict(settings), "versions": checkpoint.versions(where),
                      "data": meta["fingerprint"], "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
             log.sync()
             checkpoint.save(checkpoint.path_of(out, step), state)

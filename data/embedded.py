@@ -12,7 +12,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-from data.tokenizer import DataError
+from errors import DataError
 
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 SHORTEST = 200  # characters

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import checkpoint
 from data import hub_tokenizer
-from data.tokenizer import DataError, Tokenizer
+from data.tokenizer import Tokenizer
+from data.files import write_whole
+from errors import Damaged, DataError
 
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
 # study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
@@ -146,7 +147,7 @@ def header(file):
         if end != size:
             raise ValueError(f"it has {size} bytes, its tensors end at {end}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise checkpoint.Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
+        raise Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
     return found
 
 
@@ -181,14 +182,14 @@ def stored(folder):
         try:
             names = sorted(set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise checkpoint.Damaged(f"{index} is damaged ({error!r})") from error
+            raise Damaged(f"{index} is damaged ({error!r})") from error
     found = {}
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
-            raise checkpoint.Damaged(f"{index} names {name}, which is no safetensors file of the folder")
+            raise Damaged(f"{index} names {name}, which is no safetensors file of the folder")
         more = header(folder / name)
         if twice := found.keys() & more.keys():
-            raise checkpoint.Damaged(f"{folder / name}: {min(twice)} is also in another file")
+            raise Damaged(f"{folder / name}: {min(twice)} is also in another file")
         found |= more
     return found
 
@@ -273,17 +274,14 @@ POOLING = [dict(idx=0, name="0", path="", type="sentence_transformers.models.Tra
            dict(idx=1, name="1", path="1_Pooling", type="sentence_transformers.models.Pooling")]  # fmt: skip
 
 
-def export(path, folder, kind):
-    """Writes a checkpoint as a folder that transformers opens without code of ours; all of it or nothing.
+def write_folder(state, path, folder, kind):
+    """Writes a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
-    kind: "eurobert", an encoder, which sentence-transformers opens too, with mean pooling; or "llama", a decoder.
-    A model that finetune.py has saved goes out with its head and the names of its labels. DataError where there is
-    something at `folder` already, or the model has no class in transformers.
+    path: of the checkpoint, for messages. kind: "eurobert", an encoder, which sentence-transformers opens too, with mean
+    pooling; or "llama", a decoder. A model that finetune.py has saved goes out with its head and the names of its labels.
+    Raises DataError where the model has no class in transformers.
     """
     folder = Path(folder)
-    if folder.exists():
-        raise DataError(f"{folder} is there already: give another folder")
-    state = checkpoint.load(path)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     c = {"qkv_bias": False, "rope_scaling": ()} | state["config"]  # a checkpoint may be older than these two
     name, head, tuned = "EuroBertForMaskedLM" if kind == "eurobert" else "LlamaForCausalLM", {}, state.get("fine_tuned")
@@ -326,7 +324,7 @@ def export(path, folder, kind):
         for file, content in files.items():
             (aside / file).write_text(json.dumps(content, indent=1), encoding="utf-8")
         (aside / "README.md").write_text(card(folder.name, name, state, weights | head), encoding="utf-8")
-        checkpoint.write_whole(aside / "model.safetensors", lambda f: write(f, weights | head))
+        write_whole(aside / "model.safetensors", lambda f: write(f, weights | head))
         os.replace(aside, folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)

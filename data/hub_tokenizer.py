@@ -34,7 +34,7 @@ from pathlib import Path
 
 import tiktoken
 
-from data.tokenizer import DataError
+from errors import DataError
 
 # tokenizer.json writes each byte as one visible character: itself where it is one, else the next from U+0100.
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

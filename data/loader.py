@@ -103,7 +103,7 @@ class Batches:
         self.show_mask, self.show_random = mask_proportions[0], mask_proportions[0] + mask_proportions[1]
         self.n_windows = len(stream) // seq_len  # in an epoch; the last, incomplete window is left out
         self.mask_id, self.eos_id = tokenizer.mask_id, tokenizer.eos_id
-        self.ordinary_ids = np.array(sorted(tokenizer.ranks.values()))
+        self.ordinary_ids = tokenizer.ordinary_ids
         self.ordinary = np.zeros(tokenizer.vocab_size, bool)
         self.ordinary[self.ordinary_ids] = True
 

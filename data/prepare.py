@@ -37,11 +37,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
 from data.shards import Output, fingerprint, partial_folder, put_back, verify_folder
 from data.sources import READABLE, find_files, parse_where, read_file
-from data.tokenizer import DataError, Tokenizer
+from data.tokenizer import Tokenizer
+from errors import DataError
 
 source = "embedded"  # embedded (English that comes with Python), a file, a folder, or hf:NAME:CONFIG:SPLIT (the hub)
 val_source = ""  # the same for validation; empty: a share of the documents of source, chosen by a hash of their text
@@ -58,6 +58,8 @@ overwrite = False  # replace that folder, if it is a prepared one, and an unfini
 shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
 verify = ""  # a prepared folder whose checksums to check; nothing is prepared then
+
+EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading, in batches
@@ -335,6 +337,11 @@ def check(settings):
 
 def terminate(signum, frame):
     raise SystemExit(128 + signum)  # unlike the default, it lets prepare() clean up
+
+
+def prepare_embedded():
+    """Prepare the embedded corpus with the embedded tokenizer, as train.py does when its default data are missing."""
+    return prepare("embedded", EMBEDDED_FOLDER, val_fraction=0.05)
 
 
 def main():

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.tokenizer import DataError
+from data.tokenizer import Tokenizer
+from errors import DataError
 
 COMMIT_SECONDS = 1  # at least, between two writings of state.json
 
@@ -263,6 +264,11 @@ def load_meta(folder):
             if not path.is_file() or path.stat().st_size != size:
                 raise DataError(f"{path} is missing or not {size} bytes long: prepare it again with --overwrite=True")
     return meta
+
+
+def load_tokenizer(folder, meta):
+    """The Tokenizer of a prepared folder, whose meta.json `load_meta` has returned."""
+    return Tokenizer.from_state(meta["tokenizer"], Path(folder, "tokenizer.tiktoken").read_bytes())
 
 
 def verify_folder(folder):

@@ -20,7 +20,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data import embedded
-from data.tokenizer import DataError
+from errors import DataError
 
 LONGEST_DOCUMENT = 32 << 20  # bytes; characters where they come decoded. A longer one is left out: memory stays flat
 BLOCK = 1 << 18  # bytes of text that are read at a time

@@ -113,6 +113,11 @@ class Tokenizer:
         special = {**encoding._special_tokens, "[MASK]": mask, "[PAD]": pad, "[BOS]": bos}
         return cls(name, encoding._pat_str, encoding._mergeable_ranks, special, mask, pad, bos, encoding.eot_token)
 
+    @functools.cached_property
+    def ordinary_ids(self):
+        """The ids that are made from text, ascending: all but the special tokens'. int64 (n,)."""
+        return np.array(sorted(self.ranks.values()))
+
     def normalize(self, text):
         """The text that `encode` reads: what token_bytes of its ids make together."""
         return unicodedata.normalize("NFC", text) if self.nfc else text

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import configurator
 from data.hub_tokenizer import BYTE_OF
 from data.shards import sync
 from data.sources import find_files, read_documents
-from data.tokenizer import PATTERN, DataError
+from data.tokenizer import PATTERN
+from errors import DataError
 
 source = "embedded"  # text to learn from: embedded, a file or a folder, as in data/prepare.py
 text_field = "text"  # the field of a .jsonl line that holds the text

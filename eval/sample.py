@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import checkpoint
 import configurator
-from data.tokenizer import DataError, Tokenizer
+from data.tokenizer import Tokenizer
+from data.files import write_whole
+from errors import Damaged, DataError
 from model import Transformer
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest one), or a model of the hub
@@ -116,7 +117,7 @@ def main():
     try:
         state = checkpoint.load(ckpt)
         lines = Path(embed).read_text(encoding="utf-8").splitlines() if embed else []
-    except (checkpoint.Damaged, DataError, UnicodeDecodeError) as error:
+    except (Damaged, DataError, UnicodeDecodeError) as error:
         sys.exit(f"{error}")
     model = Transformer.from_state(state)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
@@ -129,7 +130,7 @@ def main():
         print(continue_text(model, tokenizer, prompt, tokens, temperature, seed))
     if embed:
         vectors, cut = embed_lines(model, tokenizer, lines)
-        checkpoint.write_whole(embed_out, lambda f: np.save(f, vectors))
+        write_whole(embed_out, lambda f: np.save(f, vectors))
         print(f"{embed_out}: {len(vectors)} vectors of {vectors.shape[1]}; {cut} lines were cut at {model.config.seq_len} tokens")
 
 

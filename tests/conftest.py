@@ -1,65 +1,19 @@
-"""What the tests share: a tiny prepared data set, and fast ways to run train.py as a process of its own.
+"""Fixtures that the tests share."""
 
-A run of train.py spends seconds on importing torch. So runs are forked off a server process
-that has imported it already; each is a real process that can be killed with SIGKILL.
-"""
-
-import multiprocessing
-import os
 import random
 import socket
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
-server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "train", "finetune", "matplotlib.pyplot"])
-
-# A model and a schedule that take a second.
-TINY = ["--n_layer=2", "--n_head=4", "--n_kv_head=2", "--d_model=32", "--d_ff=48", "--seq_len=32", "--dtype=float32",
-        "--global_batch_tokens=512", "--micro_batch=4", "--max_steps=20", "--switch_step=8", "--warmup_steps=3",
-        "--decay_steps=5", "--eval_interval=10", "--eval_windows=9", "--checkpoint_interval=5", "--log_interval=1",
-        "--keep_last=10"]  # fmt: skip
-
-
-def run_script(name, args, environment, output, folder):
-    """In the child: run a script's main() with these arguments in a folder, its output in a file."""
-    os.environ.update(environment)
-    os.chdir(folder)
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    sys.argv = [name, *args]
-    module = __import__(name.removesuffix(".py").replace("/", "."), fromlist=["main"])
-    module.main()
-
-
-class Run:
-    """One process that runs a script; under torchrun's variables if there is a `rank`."""
-
-    def __init__(self, args, output, name="train.py", folder=ROOT, **environment):
-        self.output = Path(output)
-        self.process = server.Process(target=run_script, args=(name, list(args), environment, str(output), str(folder)))
-        self.process.start()
-
-    def wait(self, timeout=240):  # on a GPU the kernels are compiled first
-        """(exit code, output); the exit code is negative for a signal."""
-        self.process.join(timeout)
-        assert self.process.exitcode is not None, f"still running after {timeout} s: {self.output.read_text()[-2000:]}"
-        return self.process.exitcode, self.output.read_text()
+from helpers import ROOT, TINY, WORDS, Run
 
 
 @pytest.fixture
 def run(tmp_path):
-    """run(args, name="train.py") -> (exit code, output), of one process."""
+    """run(args, script="train.py") -> (exit code, output), of one process."""
 
-    def one(args, name="train.py", **environment):
-        return Run(args, tmp_path / f"output-{random.random()}", name, **environment).wait()
+    def one(args, script="train.py", **environment):
+        return Run(args, tmp_path / f"output-{random.random()}", script, **environment).wait()
 
     return one
 
@@ -78,9 +32,6 @@ def run_world(tmp_path):
         return [r.wait() for r in runs]
 
     return many
-
-
-WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
 
 
 @pytest.fixture(scope="session")
@@ -109,14 +60,13 @@ def encoder(tmp_path_factory):
 
     import checkpoint
     import configurator
-    import train
     from data.tokenizer import Tokenizer
     from model import ModelConfig, Transformer
 
     tokenizer = Tokenizer.load("embedded")
     torch.manual_seed(0)
     model = Transformer(ModelConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, d_model=64, d_ff=96, seq_len=64))
-    settings, _ = configurator.read_script(train.__file__)
+    settings, _ = configurator.read_script(ROOT / "train.py")
     state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings,
                  tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.rank_bytes())  # fmt: skip
     path = tmp_path_factory.mktemp("pretrained") / "tiny" / "ckpt-650.pt"

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from eval.bench import ARCHITECTURES, compile_kernel
+from eval.bench.__main__ import ARCHITECTURES, compile_kernel
 from model import KERNELS
 
 # By default every architecture, head dim, kernel, mask and dtype is met, but not in every combination.

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import checkpoint
-from data.tokenizer import DataError
+from data.files import write_whole
+from errors import Damaged, DataError
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_flipped_byte_is_noticed_or_harmless(state, tmp_path):
         path.write_bytes(content[:i] + bytes([content[i] ^ (1 << rng.randrange(8))]) + content[i + 1 :])
         try:
             loaded = checkpoint.load(path)
-        except checkpoint.Damaged:
+        except Damaged:
             noticed += 1
         else:  # in the padding between records: the content must be the same
             torch.testing.assert_close(loaded["model"], state["model"], rtol=0, atol=0)
@@ -49,10 +50,10 @@ def test_truncated_and_foreign_files_are_refused(state, tmp_path):
     content = path.read_bytes()
     for size in (0, 1, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
-        with pytest.raises(checkpoint.Damaged, match="ckpt-7.pt"):
+        with pytest.raises(Damaged, match="ckpt-7.pt"):
             checkpoint.load(path)
     torch.save({"weights": torch.zeros(3)}, path)
-    with pytest.raises(checkpoint.Damaged, match="not a checkpoint of this project"):
+    with pytest.raises(Damaged, match="not a checkpoint of this project"):
         checkpoint.load(path)
     with pytest.raises(DataError, match="none.pt is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load(tmp_path / "none.pt")
@@ -64,7 +65,7 @@ def test_a_pickle_is_never_executed(tmp_path):
             return (open, (str(tmp_path / "exploded"), "w"))
 
     torch.save({"step": Bomb()}, tmp_path / "ckpt-1.pt")
-    with pytest.raises(checkpoint.Damaged):
+    with pytest.raises(Damaged):
         checkpoint.load(tmp_path / "ckpt-1.pt")
     assert not (tmp_path / "exploded").exists()
 
@@ -81,7 +82,7 @@ def test_newest_passes_over_damaged_ones(state, tmp_path):
     assert len(said) == 1 and "ckpt-100.pt is damaged" in said[0]
     for step in (5, 20):
         checkpoint.path_of(tmp_path, step).write_bytes(b"no")
-    with pytest.raises(checkpoint.Damaged, match="no checkpoint in .* is whole"):
+    with pytest.raises(Damaged, match="no checkpoint in .* is whole"):
         checkpoint.newest(tmp_path, said.append)
 
 
@@ -95,7 +96,7 @@ def test_a_failed_write_leaves_what_was_there(state, tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError):
-        checkpoint.write_whole(path, fail)
+        write_whole(path, fail)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["ckpt-7.pt"]
 
 

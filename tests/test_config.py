@@ -8,9 +8,9 @@ import pytest
 
 import configurator
 import train
-from conftest import ROOT
+from helpers import ROOT
 from eval import study
-from eval.plan import Plan
+from eval.study.plan import Plan
 
 STUDIES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").glob("study_*.py"))
 CONFIGS = sorted({str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py")} - {*STUDIES})

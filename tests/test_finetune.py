@@ -10,8 +10,8 @@ import torch
 import checkpoint
 import finetune
 from data.tokenizer import Tokenizer
-from eval import metrics
-from eval.families import FAMILIES, Item, at_most, top
+from eval.tasks import metrics
+from eval.tasks.families import FAMILIES, Item, at_most, top
 from eval.tasks import Dataset, Pair, Question, Retrieval, Sentence, Text
 from model import Transformer
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eval.flops import flops_per_token, peak_flops
+from runtime import flops_per_token, peak_flops
 from model import (
     PRESETS,
     ModelConfig,

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 import pytest
 
 import configurator
-from conftest import ROOT, TINY, WORDS, Run
+from helpers import ROOT, TINY, WORDS, Run
 from data import hub
-from eval import sweep
+from eval.study import sweep
 from test_config import settings_of
 
 README = (ROOT / "README.md").read_text()

@@ -14,7 +14,7 @@ import torch
 
 import checkpoint
 import train
-from conftest import ROOT, Run
+from helpers import ROOT, Run
 from eval.plot import read_metrics
 
 TIMES = ("tokens_per_s",)
@@ -43,7 +43,7 @@ def assert_same_losses(a, b):
 @pytest.fixture(scope="module")
 def undisturbed(data_dir, tmp_path_factory):
     """A tiny run from begin to end: (arguments, out_dir)."""
-    from conftest import TINY
+    from helpers import TINY
 
     out = tmp_path_factory.mktemp("undisturbed")
     args = [*TINY, f"--data={data_dir}"]

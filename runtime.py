@@ -1,0 +1,75 @@
+"""The machine that a script runs on: device, dtype, processes, determinism, and its peak arithmetic speed."""
+
+import os
+import re
+
+import torch
+import torch.distributed as dist
+
+# Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
+RESUME_MAY_CHANGE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval",
+                     "keep_last", "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
+
+PEAK_FLOPS = {  # dense bf16 FLOP/s by a part of the device's name, from the vendors' data sheets, without sparsity
+    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12,
+}  # fmt: skip
+
+
+def resolve_auto(settings):
+    """Replace "auto" in the settings `device` and `dtype` by what this machine has. Returns a copy."""
+    device, dtype = settings["device"], settings["dtype"]
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto":
+        if device == "cuda":
+            has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            has_bf16 = any(torch.cpu.get_capabilities().get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
+        dtype = "bfloat16" if has_bf16 else "float32"
+    return type(settings)({**settings, "device": device, "dtype": dtype})
+
+
+def use_determinism():
+    """Make every operation of this process repeatable, bit for bit. An operation that cannot be raises RuntimeError."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a check on PyTorch itself, 5 % of a step
+    torch.ones(64).exp()  # sets up MKL from one thread: when two threads did, one start in ten differed in its last bits
+
+
+def world():
+    """This process's (rank, number of processes), as torchrun sets them; (0, 1) without torchrun."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def set_up(device, deterministic):
+    """Prepare this process to train. device: "cpu" or "cuda". Returns (torch.device, rank, number of processes)."""
+    rank, world_size = world()
+    on_gpu = device == "cuda"
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if deterministic or not on_gpu:
+        use_determinism()
+    if world_size > 1:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    return device, rank, world_size
+
+
+def flops_per_token(config, T, causal, predicted):
+    """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
+
+    predicted: the fraction of tokens on which the output head runs. Attention counts its two T x T
+    products, half of them if causal. Documents, which cut them further, are not counted.
+    """
+    d, D = config.d_model, config.head_dim
+    block = (config.n_head + 2 * config.n_kv_head) * D * d + d * d + 3 * d * config.d_ff
+    attention = 2 * T * d * (0.5 if causal else 1)
+    return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * d)
+
+
+def peak_flops(device):
+    """The bf16 peak of a torch.device in FLOP/s, or None where it is not known."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    name = re.sub(r"[-_]", " ", name)
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)

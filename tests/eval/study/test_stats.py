@@ -1,0 +1,146 @@
+"""eval/stats.py against closed forms, other implementations and simulations without a true difference."""
+
+import math
+
+import numpy as np
+import pytest
+
+from eval.study import stats
+
+
+def test_students_t_against_tables_and_closed_forms():
+    table = {1: 12.7062047362, 2: 4.30265272975, 3: 3.18244630528, 4: 2.77644510520, 9: 2.26215716274}
+    for df, t in table.items():
+        assert stats.half_width(df) == pytest.approx(t, rel=1e-10)
+        assert stats.tail(t, df)[0] == pytest.approx(0.05, rel=1e-9)
+    for x in (0.0, 0.3, 2.0, 40.0):
+        assert stats.tail(x, 1)[0] == pytest.approx(1 - 2 / math.pi * math.atan(x), abs=1e-13)
+        assert stats.tail(x, 2)[0] == pytest.approx(1 - x / math.sqrt(2 + x * x), abs=1e-13)
+
+
+def test_students_t_against_scipy():
+    t = pytest.importorskip("scipy.stats").t
+    for df in (1, 1.5, 2, 3.7, 5, 30, 1000):
+        for x in (0.1, 1, 3, 10):
+            assert stats.tail(x, df)[0] == pytest.approx(2 * t.sf(x, df), rel=1e-9, abs=1e-15)
+        for level in (0.05, 0.001):
+            assert stats.half_width(df, level=level) == pytest.approx(t.isf(level / 2, df), rel=1e-6)
+
+
+def test_the_sum_of_a_t_and_a_normal():
+    assert stats.tail(1.3, 2, se=0, shared=0.7)[0] == pytest.approx(math.erfc(1.3 / 0.7 / math.sqrt(2)))
+    z, dz = np.linspace(-12, 12, 20001, retstep=True)
+    for df, se, shared, h in ((1, 0.5, 1.0, 2.0), (2, 1.0, 0.3, 1.0), (2, 0.2, 2.0, 7.0)):
+        x = (h - shared * z) / se  # P(T > x), integrated over z
+        above = 0.5 - np.arctan(x) / math.pi if df == 1 else 0.5 - x / np.sqrt(2 + x * x) / 2
+        expected = 2 * dz * (above * np.exp(-z * z / 2)).sum() / math.sqrt(2 * math.pi)
+        assert stats.tail(h, df, se, shared)[0] == pytest.approx(expected, rel=1e-8)
+        assert stats.tail(stats.half_width(df, se, shared), df, se, shared)[0] == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_slope_of_the_tail():
+    step = 1e-5
+    rise = stats.tail(1 + step, 3, 0.8, 0.4)[0] - stats.tail(1 - step, 3, 0.8, 0.4)[0]
+    assert stats.tail(1, 3, 0.8, 0.4)[1] == pytest.approx(rise / (2 * step), rel=1e-6)
+
+
+def test_interval():
+    mean, half = stats.interval([59, 60, 61])
+    assert mean == 60 and half == pytest.approx(4.30265273 / math.sqrt(3))
+    assert stats.interval([7.5]) == (7.5, None)
+    assert stats.interval([7.5, 7.5]) == (7.5, 0)
+
+
+def test_ratio_score_is_the_mean_over_the_classes_that_occur():
+    sums = np.array([[[1, 2], [3, 4], [0, 0]], [[0, 0], [0, 0], [0, 0]]], float)
+    assert stats.ratio_score(sums).tolist() == [62.5, 0]
+
+
+def test_bootstrap_variances():
+    """Of an accuracy and of a ratio, against the delta method; and two runs see the same resamples."""
+    rng = np.random.default_rng(0)
+    n = 400
+    right = (rng.random((2, n)) < 0.7).astype(np.float32)
+    accuracy = np.stack([right, np.ones_like(right)], -1)[:, :, None]  # (2 runs, n, 1 class, 2)
+    gold = rng.integers(0, 5, n).astype(np.float32)
+    ratio = np.stack([2 * right * gold, gold + gold[::-1] + 0 * right], -1)[:, :, None]
+    for instances in (accuracy, ratio):
+        scores = stats.bootstrap(instances, 4000, 1)
+        num, den = np.moveaxis(instances[:, :, 0].astype(float), -1, 0)
+        r = num.sum(1) / den.sum(1)
+        influence = 100 * (num - r[:, None] * den) / den.mean(1, keepdims=True)
+        assert scores.mean(0) == pytest.approx(100 * r, rel=0.01)
+        assert np.cov(scores.T) == pytest.approx(np.cov(influence) / n, rel=0.08, abs=0.15)
+    same = stats.bootstrap(accuracy[[0, 0]], 50, 2)
+    assert (same[:, 0] == same[:, 1]).all() and same.std() > 0
+    assert (stats.bootstrap(accuracy, 50, 2) == stats.bootstrap(accuracy, 50, 2)).all()
+
+
+def test_a_class_that_a_resample_misses_is_left_out_of_it():
+    instances = np.zeros((1, 3, 2, 2), np.float32)
+    instances[:, :2, 0] = 1  # right each time
+    instances[:, 2, 1] = [0, 1]  # one instance of the second class, wrong
+    assert set(stats.bootstrap(instances, 200, 0)[:, 0]) == {0.0, 50.0, 100.0}
+
+
+def test_compare_by_hand():
+    d = np.array([1.0, 2.0, 3.0])
+    estimate, half, p = stats.compare([(d, np.diag([9.0, 9.0, 9.0]))])  # noise of each unit's own is in d already
+    assert estimate == 2 and half == pytest.approx(4.30265273 / math.sqrt(3))
+    assert p == pytest.approx(stats.tail(2 * math.sqrt(3), 2)[0])
+    _, half, p = stats.compare([(d - d, np.full((3, 3), 4.0))])  # only what the units share
+    assert half == pytest.approx(1.959963985 * 2) and p == 1
+    _, half, p = stats.compare([(d - d + 4, np.full((3, 3), 2.0) + np.diag([7.0] * 3))])  # units tie: their own 7 stand in
+    assert (half, p) == pytest.approx((stats.half_width(2, math.sqrt(7 / 3), math.sqrt(2)),
+                                       stats.tail(4, 2, math.sqrt(7 / 3), math.sqrt(2))[0]))  # fmt: skip
+    estimate, half, _ = stats.compare([(d, np.zeros((3, 3))), (3 * d, np.zeros((3, 3)))])  # 1/3 and 9/3, df 200/82
+    assert estimate == 4 and half == pytest.approx(math.sqrt(10 / 3) / 2 * stats.half_width(200 / 82))
+    assert stats.compare([(d - d, np.zeros((3, 3)))]) == (0, 0, 1)
+
+
+def test_holm_and_ranks_by_hand():
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm([0.5, 0.4]).tolist() == [0.8, 0.8]
+    assert stats.holm([]).tolist() == []
+    better = np.zeros((3, 3), bool)
+    better[0, 2] = True
+    best, worst = stats.ranks(better)
+    assert best.tolist() == [1, 1, 2] and worst.tolist() == [2, 3, 3]
+
+
+@pytest.mark.parametrize("units", [2, 3])
+def test_level_where_the_parts_of_the_noise_differ_in_size(units):
+    """Normal differences of two tasks or one, no true difference: about 5 % of p-values are below 0.05."""
+    rng = np.random.default_rng(units)
+    for seed_noise, shared in (((1,), 0), ((1,), 1), ((1,), 0.1), ((0.2,), 1), ((1, 3), 0.1)):
+        p = []
+        for _ in range(600):
+            parts = [(s * rng.normal(size=units) + rng.normal() * math.sqrt(shared), np.full((units, units), shared))
+                     for s in seed_noise]  # fmt: skip
+            p.append(stats.compare(parts)[2])
+        p = np.array(p)
+        assert np.mean(p < 0.05) <= 0.07 and np.mean(p < 0.005) <= 0.012
+
+
+@pytest.mark.parametrize("units", [3, 5])
+@pytest.mark.parametrize("seed_noise, own", [(0.03, 0.2), (0.3, 1)])  # below and above the noise of the instances
+def test_level_and_coverage_on_made_up_predictions(units, seed_noise, own):
+    """Two arms that answer 300 questions, each seed anew: coverage about 95 %, and without a true difference about 5 %
+    of the tests find one. own: how much the answer to a question changes from seed to seed."""
+    rng, n, simulations = np.random.default_rng(7), 300, 500
+    wrongly_found, covered = 0, 0
+    spread = math.sqrt(1 + 0.25 + seed_noise**2 + own**2)  # of what is added to an arm's level below
+    for i in range(simulations):
+        level = np.array([0.5, 0.5 if i % 2 else 0.9])
+        z = rng.normal(size=n) + 0.5 * rng.normal(size=(2, 1, n))  # (arms, 1, n): how easy a question is for whom
+        z = z + seed_noise * rng.normal(size=(2, units, 1)) + own * rng.normal(size=(2, units, n))
+        z += level[:, None, None]
+        right = (z > 0).astype(np.float32).reshape(2 * units, n)
+        scores = stats.bootstrap(np.stack([right, np.ones_like(right)], -1)[:, :, None], 200, i)
+        difference = 100 * (right[:units].mean(1) - right[units:].mean(1))
+        estimate, half, p = stats.compare([(difference, np.cov((scores[:, :units] - scores[:, units:]).T))])
+        a, b = (50 * math.erfc(-v / spread / math.sqrt(2)) for v in level)
+        covered += abs(estimate - (a - b)) <= half
+        wrongly_found += level[0] == level[1] and p < 0.05
+    assert 0.93 <= covered / simulations <= 0.99
+    assert wrongly_found / (simulations // 2) <= 0.07

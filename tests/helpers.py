@@ -1,0 +1,57 @@
+"""What the tests share: a tiny model's settings, and a fast way to start the project's commands.
+
+A process of its own would spend seconds on importing torch. So commands are forked off a server process that has
+imported the libraries already. Each is a real process, which can be killed with SIGKILL.
+"""
+
+import multiprocessing
+import os
+import runpy
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed", "matplotlib.pyplot", "checkpoint", "data.prepare", "eval.sample",
+     "eval.plot", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.model", "eval.tasks.registry"]
+)  # fmt: skip
+
+# A model and a schedule that take a second.
+TINY = ["--n_layer=2", "--n_head=4", "--n_kv_head=2", "--d_model=32", "--d_ff=48", "--seq_len=32", "--dtype=float32",
+        "--global_batch_tokens=512", "--micro_batch=4", "--max_steps=20", "--switch_step=8", "--warmup_steps=3",
+        "--decay_steps=5", "--eval_interval=10", "--eval_windows=9", "--checkpoint_interval=5", "--log_interval=1",
+        "--keep_last=10"]  # fmt: skip
+
+WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
+
+
+def run_script(script, args, environment, output, folder):
+    """In the child: run "train.py", or a module such as "eval.study", in a folder, with its output in a file."""
+    os.environ.update(environment)
+    os.chdir(folder)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.argv = [script, *args]
+    if script.endswith(".py"):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    else:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+
+
+class Run:
+    """One process that runs a script; under torchrun's variables if there is a `RANK`."""
+
+    def __init__(self, args, output, script="train.py", folder=ROOT, **environment):
+        self.output = Path(output)
+        self.process = server.Process(target=run_script, args=(script, list(args), environment, str(output), str(folder)))
+        self.process.start()
+
+    def wait(self, timeout=240):  # on a GPU the kernels are compiled first
+        """(exit code, output); the exit code is negative for a signal."""
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"still running after {timeout} s: {self.output.read_text()[-2000:]}"
+        return self.process.exitcode, self.output.read_text()
