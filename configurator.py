@@ -71,6 +71,19 @@ def load(script, argv, check=None, command=""):
     return settings
 
 
+def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=()):
+    """Yield a sentence for each setting outside its limits.
+
+    The first three are names of settings; choices is {name: its possible values}.
+    """
+    for low, names in ((1, at_least_1), (0, at_least_0)):
+        yield from (f"{k}={settings[k]}: must be at least {low}" for k in names if settings[k] < low)
+    yield from (f"{k}={settings[k]}: must be above 0" for k in above_0 if settings[k] <= 0)
+    for k, values in dict(choices).items():
+        if settings[k] not in values:
+            yield f"{k}={settings[k]}: must be one of {', '.join(values)}"
+
+
 def start_command(script):
     """Return how a user starts a script: `python train.py`, or `python -m eval.study` for a module in a folder."""
     path = Path(os.path.relpath(Path(script).resolve(), Path(__file__).resolve().parent))
