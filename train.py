@@ -104,19 +104,10 @@ def learning_rate(step, cfg):
 # ----------------------------------------------------------------------------
 # What can be wrong with the settings
 
-AT_LEAST_1 = ["max_steps", "global_batch_tokens", "micro_batch", "log_interval", "eval_interval", "eval_windows"]
-AT_LEAST_1 += ["checkpoint_interval", "keep_last"]
-AT_LEAST_0 = [
-    "switch_step",
-    "warmup_steps",
-    "decay_steps",
-    "seed",
-    "beta1",
-    "beta2",
-    "eps",
-    "weight_decay",
-    "vocab_size",
-]
+AT_LEAST_1 = (
+    "max_steps global_batch_tokens micro_batch log_interval eval_interval eval_windows checkpoint_interval keep_last"
+)
+AT_LEAST_0 = "switch_step warmup_steps decay_steps seed beta1 beta2 eps weight_decay vocab_size"
 
 
 def check(cfg):
@@ -133,16 +124,17 @@ def check(cfg):
         "device": ["auto", "cpu", "cuda"],
         "dtype": ["auto", "float32", "bfloat16"],
     }
-    problems += configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ["lr", "grad_clip"], choices)
+    problems += configurator.outside_limits(cfg, AT_LEAST_1.split(), AT_LEAST_0.split(), ["lr", "grad_clip"], choices)
     need(cfg.seed < 2**63, f"seed={cfg.seed}: must be below 2**63")
     need(max(cfg.beta1, cfg.beta2) < 1, f"beta1={cfg.beta1}, beta2={cfg.beta2}: must be below 1")
     need(0 < cfg.mask_ratio < 1, f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
     p = cfg.mask_proportions
     need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 numbers with sum 1")
     need(cfg.switch_step <= cfg.max_steps, f"switch_step={cfg.switch_step} is beyond max_steps={cfg.max_steps}")
+    warmup_and_decay = cfg.warmup_steps + cfg.decay_steps
     need(
-        cfg.warmup_steps + cfg.decay_steps <= cfg.max_steps,
-        f"warmup_steps={cfg.warmup_steps} and decay_steps={cfg.decay_steps} are more than max_steps={cfg.max_steps}",
+        warmup_and_decay <= cfg.max_steps,
+        f"warmup_steps + decay_steps = {warmup_and_decay} is beyond max_steps={cfg.max_steps}",
     )
     need(not Path(cfg.out_dir).is_file(), f"out_dir={cfg.out_dir}: is a file")
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
@@ -151,8 +143,8 @@ def check(cfg):
     need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
-    branch_is_there = begun or not cfg.branch_from or Path(cfg.branch_from).is_file()
-    need(branch_is_there, f"branch_from={cfg.branch_from}: no such file")
+    branch = "" if begun else cfg.branch_from
+    need(not branch or Path(branch).is_file(), f"branch_from={branch}: no such file")
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:
@@ -166,9 +158,8 @@ def check_shape_and_data(cfg, config, world_size):
     T = max(1, config.seq_len)
     windows, rest = divmod(cfg.global_batch_tokens, T)
     if rest or not windows or windows % world_size:
-        yield (
-            f"global_batch_tokens={cfg.global_batch_tokens}: must be a multiple of seq_len * processes = {T} * {world_size}"
-        )
+        given, of = cfg.global_batch_tokens, f"seq_len * processes = {T} * {world_size}"
+        yield f"global_batch_tokens={given}: must be a multiple of {of}"
     if not round(cfg.mask_ratio * T):
         yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
     if cfg.window_split == "random" and T < 24:
