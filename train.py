@@ -42,9 +42,7 @@ max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
 mask_ratio = 0.4  # fraction of a window's tokens that MLM masks and predicts
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
-window_split = (
-    "none"  # where attention is cut within a window: none, random (once, into two parts), document (at each eos)
-)
+window_split = "none"  # where attention is cut within a window: none, random (one cut), document (at each eos)
 # --- model ---
 model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin (that of init_from); the fields below change it, 0 keeps it
 n_layer = 0  # Transformer blocks
@@ -196,10 +194,7 @@ def main():
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        sys.exit(
-            f"the disk is full ({error}). The checkpoints in {cfg.out_dir} are whole: make room, then continue from the "
-            "newest one with --resume=True"
-        )
+        sys.exit(f"the disk is full ({error}). All checkpoints are whole: make room, then continue with --resume=True")
 
 
 def make_batches(cfg, meta, tokenizer, T):
