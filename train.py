@@ -295,10 +295,7 @@ def train(cfg):
         ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
 
     # Records: config.json, metrics.jsonl, and what each checkpoint holds beside weights and optimizer.
-    facts = dict(
-        config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=checkpoint.versions(device)
-    )
-    facts |= dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
+    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed_at=step if resumed else None)
 
@@ -314,10 +311,8 @@ def train(cfg):
         if rank == 0:
             phase = "clm" if is_causal(step, cfg) else "mlm"
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **losses)
-    interval = 0.5 if sys.stderr.isatty() else 20
-    bar = tqdm(
-        total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True, mininterval=interval
-    )
+    bar = tqdm(total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True)
+    bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
         started, causal = time.perf_counter(), is_causal(step, cfg)
@@ -342,10 +337,8 @@ def train(cfg):
         loss, to_mean = loss_sum / count, world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            sys.exit(
-                f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update; "
-                f"the checkpoints in {cfg.out_dir} are as they were. A lower lr often helps."
-            )
+            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}"
+            sys.exit(f"{what}. Stopped before the update; all checkpoints are as they were. A lower lr often helps.")
         torch._foreach_mul_(grads, to_mean * min(1.0, cfg.grad_clip / (grad_norm + 1e-6)))
 
         # Update.
@@ -383,9 +376,7 @@ def train(cfg):
 
     bar.close()
     if rank == 0 and stopping:
-        print(
-            f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True to the command."
-        )
+        print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
     elif rank == 0:
         print("\n" + summary(cfg.out_dir, cfg.switch_step))
     if world_size > 1:
