@@ -29,7 +29,7 @@ from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
 from model import PRESETS, PretrainingLoss, Transformer
-from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up, stop_signals, world
+from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up, show, stop_signals, world
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -261,6 +261,11 @@ def evaluate(loss_module, batches, micro, device, rank, world_size):
     return losses
 
 
+def print_samples(step, phase, transformer, tokenizer):
+    with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
+        tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
+
+
 # ----------------------------------------------------------------------------
 # The run
 
@@ -348,7 +353,7 @@ def train(cfg):
         step += 1
         seconds += time.perf_counter() - started
 
-        # Log, evaluate, save. Everything about a step is in the log before its checkpoint is made.
+        # Log, evaluate, save, then show. Everything about a step is in the log before its checkpoint is made.
         line = {}
         if step % cfg.log_interval == 0 or step == cfg.max_steps:
             speed = (step - since) * cfg.global_batch_tokens / seconds  # tokens per second of training, nothing else
@@ -361,24 +366,23 @@ def train(cfg):
             line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
         if rank == 0 and line:
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
-        if rank == 0 and "val_clm_loss" in line:
-            plot_run(cfg.out_dir)
-        if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
-            with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-                print0(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
-        bar.update()
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
             log.sync()
             state = dict(step=step, model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
             checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
             checkpoint.prune(cfg.out_dir, step, cfg.keep_last, cfg.keep_steps)
+        if rank == 0 and "val_clm_loss" in line:
+            show(plot_run, cfg.out_dir)
+        if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
+            show(print_samples, step, phase, transformer, tokenizer)
+        bar.update()
 
     bar.close()
     if rank == 0 and stopping:
         print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
     elif rank == 0:
-        print("\n" + summary(cfg.out_dir, cfg.switch_step))
+        show(lambda: print("\n" + summary(cfg.out_dir, cfg.switch_step)))
     if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor
