@@ -14,10 +14,12 @@ scikit-learn and bm25s are optional. Without them `baselines` leaves their score
 
 import random
 import re
+import sys
 from collections import Counter, defaultdict
 from itertools import groupby
 
 import numpy as np
+from tqdm import tqdm
 
 from eval.tasks import metrics
 
@@ -52,11 +54,8 @@ def baselines(dataset):
     return scores
 
 
-# ----------------------------------------------------------------------------
-# Sequence classification: a method takes a Dataset and returns the label of each test text
-
-
 def text_instances(method, dataset):
+    """Return {metric: instances} of a method that takes a Dataset and returns the label of each test text."""
     predicted, labels = method(dataset), [example.label for example in dataset.test]
     return {"accuracy": metrics.accuracy(predicted, labels), "f1": metrics.f1(predicted, labels, dataset.labels)}
 
@@ -75,11 +74,8 @@ def tfidf(dataset):
     return classifier.predict(vectorizer.transform([example.text for example in dataset.test])).tolist()
 
 
-# ----------------------------------------------------------------------------
-# Token classification: a method returns the tags of each test sentence
-
-
 def tag_instances(method, dataset):
+    """Return {metric: instances} of a method that takes a Dataset and returns the tags of each test sentence."""
     predicted, tags = method(dataset), [example.tags for example in dataset.test]
     return {
         "entity_f1": metrics.entity_f1(predicted, tags),
@@ -96,17 +92,14 @@ def most_frequent_tag(dataset):
     return [[best.get(word, "O") for word in example.words] for example in dataset.test]
 
 
-# ----------------------------------------------------------------------------
-# Question answering: a method returns the answer to each test question; "" is no answer
-
-
 def answer_instances(method, dataset):
+    """Return {metric: instances} of a method that takes a Dataset and returns the answer to each test question."""
     ids = [question.id for question in dataset.test]
     return metrics.squad(dict(zip(ids, method(dataset))), dataset.test)
 
 
 def no_answer(dataset):
-    return [""] * len(dataset.test)
+    return [""] * len(dataset.test)  # "" stands for no answer
 
 
 def random_span(dataset):
@@ -154,11 +147,11 @@ def overlap_span(question, context):
     return context[best[nearest[0]].start() : best[nearest[-1]].end()] if best else ""
 
 
-# ----------------------------------------------------------------------------
-# Information retrieval: a method takes {id: query} and {id: document} and returns {query id: {document id: score}}
-
-
 def ranking_instances(method, dataset):
+    """Return {metric: instances} of a method that takes queries and a corpus, {id: text} each.
+
+    The method returns {query id: {document id: score}}.
+    """
     instances = {}
     for name, (queries, corpus, qrels) in dataset.test.items():
         queries = {query: queries[query] for query in qrels}
@@ -188,8 +181,9 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     asked = [content_words(text) for text in queries.values()]
     # The index needs the queries' words only. All others share id 0: they count for a document's length.
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys(word for found in asked for word in found), 1)}
-    documents = [[vocabulary.get(word, 0) for word in content_words(text)] for text in corpus.values()]
-    bar = len(corpus) > 100_000
+    texts = tqdm(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False, disable=None)
+    documents = [[vocabulary.get(word, 0) for word in content_words(text)] for text in texts]
+    bar = len(corpus) > 100_000 and sys.stderr.isatty()
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
     index.index((documents, {"other words": 0} | vocabulary), show_progress=bar)
     best, scores = index.retrieve(asked, corpus=list(corpus), k=min(k, len(corpus)), show_progress=bar)

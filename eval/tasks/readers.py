@@ -242,10 +242,8 @@ def squad_questions(path):
                     if not all(isinstance(text, str) for text in texts):
                         raise TypeError("a question, context or answer that is not text")
                     yield str(qa["id"]), qa[question], paragraph["context"], answers
-        except KeyError as error:
-            raise DataError(f"{path}: article {number} has no {error} where SQuAD's layout has one") from None
-        except (TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path}: article {number} is not in SQuAD's layout: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path}: article {number} is not in SQuAD's layout: {error!r}") from None
 
 
 def table_questions(path):

@@ -46,7 +46,7 @@ MAIN = {
     "qa": ("f1", "token_set_f1"),
     "ir": ("ndcg@10", "ndcg@10_judged"),
 }
-SETTINGS = {"sc": {"columns", "label", "form"}, "tc": {"columns", "label"}, "qa": set(), "ir": {"columns"}}
+SETTINGS = {"sc": ("columns", "label", "form"), "tc": ("columns", "label"), "qa": (), "ir": ("columns", "corpus")}
 KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}
 READERS = {"sc": read_texts, "tc": read_sentences, "qa": read_questions, "ir": read_pairs}
 
@@ -57,7 +57,7 @@ READERS = {"sc": read_texts, "tc": read_sentences, "qa": read_questions, "ir": r
 
 @dataclass(frozen=True)
 class Task:
-    """Where the files of a data set are and what they hold. Paths are relative to its folder; a file may also be .gz."""
+    """Where the files of a data set are and what they hold. Paths are relative to its folder; files may also be .gz."""
 
     family: str
     folder: str = ""
@@ -123,8 +123,8 @@ TASKS = {
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc",
         "conll2003",
-        "eng.train, eng.testa and eng.testb: https://www.clips.uantwerpen.be/conll2003/ner/ makes them from the Reuters "
-        "corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
+        "eng.train, eng.testa and eng.testb: https://www.clips.uantwerpen.be/conll2003/ner/ makes them from the "
+        "Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
         train="eng.train",
         validation="eng.testa",
         test="eng.testb",
@@ -257,25 +257,14 @@ def is_beir(train):
 # Loading
 
 
-def load(
-    task="",
-    family="",
-    folder="data/tasks",
-    train="",
-    validation="",
-    test="",
-    corpus="",
-    columns=(),
-    label="",
-    form="",
-    full_corpus=True,
-):
+def load(task="", family="", folder="data/tasks", corpus="", full_corpus=True, **fields):
     """Return a Dataset: one of TASKS or EMBEDDED by name, or your own by family and paths.
 
-    task: a name; its files are in a folder of their own in `folder`. Arguments below that are not empty replace its own.
+    task: a name; its files are in a folder of their own in `folder`.
     family: "sc", "tc", "qa" or "ir", where there is no task.
-    train, test, validation: paths; a pattern such as part-*.jsonl stands for all the files that match. Without
-        validation, 5 % of train's distinct texts, sentences, contexts or queries are held out at random.
+    fields: train, validation, test, columns, label, form; those that are not empty replace the task's own. The first
+        three are paths; a pattern such as part-*.jsonl stands for all the files that match. Without validation, 5 % of
+        train's distinct texts, sentences, contexts or queries are held out at random.
         sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
             (default: one below the other), `label` is the class (default "label"). With two classes, F1 is that of the
             second in alphabetical order.
@@ -295,15 +284,16 @@ def load(
     Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
         line.
     """
-    train, corpus = (path and str(Path(path)) for path in (train, corpus))  # so that equal folders are equal strings
-    given = dict(train=train, validation=validation, test=test, columns=tuple(columns), label=label, form=form)
-    given = {name: value for name, value in given.items() if value}
-    check_arguments(task, family, corpus, given)
+    given = {name: value for name, value in dict(corpus=corpus, **fields).items() if value}
+    given |= {name: str(Path(given[name])) for name in ("train", "corpus") if name in given}  # one spelling of a folder
+    check_arguments(task, family, given)
+    corpus = given.pop("corpus", "")
     if task in EMBEDDED:
         return embedded.load(task)
     spec = replace(in_folder(TASKS[task], folder) if task else own_task(family, corpus), **given)
     if spec.family == "ir":
-        sets = {name: (at, validation or first, test or second) for name, (at, first, second) in spec.sets.items()}
+        splits = [given.get(split, "") for split in ("validation", "test")]
+        sets = {name: (at, splits[0] or first, splits[1] or second) for name, (at, first, second) in spec.sets.items()}
         spec = replace(spec, sets=sets)
     absent = missing(task, spec)
     if absent and spec.hub and not Path(spec.folder).exists() and find_spec("datasets"):
@@ -321,28 +311,26 @@ def load(
     return Dataset(task or family, spec.family, labels, **splits, counts=counts, main=main_metrics(spec, full_corpus))
 
 
-def check_arguments(task, family, corpus, given):
-    """Raise a DataError for arguments of `load` that contradict each other."""
+def check_arguments(task, family, given):
+    """Raise a DataError for arguments of `load` that do not fit together."""
     names = [*TASKS, *EMBEDDED]
     if task and task not in names:
         near = difflib.get_close_matches(task, names, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise DataError(f"task={task}: no such task.{hint} There are {', '.join(names)}")
-    if task in EMBEDDED:
-        if given or corpus:
-            raise DataError(f"task={task}: is made from Python itself and takes no {', '.join(given) or 'corpus'}")
-        return
-    if task and family not in ("", TASKS[task].family):
-        raise DataError(f"family={family}: but {task} is of the family {TASKS[task].family}")
-    family = TASKS[task].family if task else family
-    if family not in MAIN:
+    of_task = (TASKS[task].family if task in TASKS else task[-2:]) if task else family
+    if of_task not in MAIN:
         raise DataError(f"family={family!r}: give a task, or one of the families {', '.join(MAIN)}")
-    if corpus and (task or family != "ir"):
-        raise DataError(f"corpus={corpus}: only family=ir takes it, and a task has its own")
-    if unused := {"columns", "label", "form"} & set(given) - SETTINGS[family]:
-        raise DataError(f"{', '.join(sorted(unused))}: the family {family} has no use for it")
-    if task and len(TASKS[task].sets) > 1 and {"validation", "test"} & set(given):
-        raise DataError(f"validation, test: {task} keeps the judgments of {', '.join(TASKS[task].sets)}")
+    if family not in ("", of_task):
+        raise DataError(f"family={family}: but {task} is of the family {of_task}")
+    allowed = {*SPLITS, *SETTINGS[of_task]} - ({"corpus"} if task else set())
+    if task in EMBEDDED:
+        allowed = set()
+    elif task and len(TASKS[task].sets) > 1:  # each set has judgments of its own
+        allowed -= {"validation", "test"}
+    if unused := [name for name in given if name not in allowed]:
+        takes = f"only {', '.join(sorted(allowed))}" if allowed else "none"
+        raise DataError(f"{', '.join(unused)}: {task or f'family={family}'} takes {takes} of your own")
 
 
 def own_task(family, corpus):
@@ -429,7 +417,7 @@ def prefixed(name, text):
 
 
 def retrieval_splits(task, full_corpus, counts):
-    """Return the splits of ir: a list of Pairs to train on, and {name of the set: Retrieval} for validation and test."""
+    """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
     files = [
         (name, split, folder, path)
         for name, (folder, *paths) in task.sets.items()
@@ -490,7 +478,7 @@ def read_judgments(path, folder, queries, name, counts):
 
 
 def hold_out_queries(task, queries, qrels, counts):
-    """Give each set without validation judgments queries of train, if it is trained on its corpus, else half of test."""
+    """Give a set without validation judgments queries of train, if it is trained on its corpus, else half of test."""
     for name, (folder, validation, _) in task.sets.items():
         if validation:
             continue
