@@ -25,7 +25,7 @@ from eval.tasks import metrics
 
 WORD = re.compile(r"\w+")
 SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|\n|$)")
-PACKAGES = {"sklearn": "scikit-learn"}  # where the name to install is not the name to import
+PACKAGES = {"tfidf": "scikit-learn", "bm25": "bm25s"}  # the optional package that a baseline needs
 # Words that say little about the topic of a text: Lucene's stop words, and the words that questions begin with.
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
@@ -49,8 +49,8 @@ def baselines(dataset):
             continue
         try:
             scores[name] = {metric: metrics.score(values) for metric, values in instances(method, dataset).items()}
-        except ModuleNotFoundError as error:
-            print(f"The baseline {name} is left out: {error}. pip install {PACKAGES.get(error.name, error.name)}")
+        except ImportError as error:
+            print(f"The baseline {name} is left out: {error}. Run pip install {PACKAGES[name]}")
     return scores
 
 

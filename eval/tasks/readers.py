@@ -15,7 +15,7 @@ import json
 import operator
 import re
 import zlib
-from itertools import chain
+from itertools import dropwhile, groupby
 from pathlib import Path
 
 from tqdm import tqdm
@@ -161,24 +161,23 @@ def conll_sentences(path, word=0, tag=-1):
 
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
-    words, tags, first, width = [], [], 0, 0
-    for number, line in chain(lines(path), [(0, "")]):
-        fields = line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
-        if not line.strip() or fields[0] == "-DOCSTART-":
-            if words:
-                yield f"{path}, sentence of line {first}", words, without_brackets(tags)
-            words, tags = [], []
-        elif words or not COMMENT.match(line):
+    least, width = max(word + 1, tag + 1, 2), 0
+    for is_end, numbered in groupby(lines(path), key=lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
+        numbered = [] if is_end else list(dropwhile(lambda line: COMMENT.match(line[1]), numbered))
+        words, tags = [], []
+        for number, line in numbered:
+            fields = line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
             # With a number from the end, a shorter or longer line would silently give another column.
-            least, width = max(word + 1, tag + 1, 2), width or len(fields)
+            width = width or len(fields)
             if len(fields) < least or (min(word, tag) < 0 and len(fields) != width):
                 expected = f"at least {least}" if len(fields) < least else f"{width}, as in the first"
                 raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {expected}: {line!r}")
             if not fields[word]:
                 raise DataError(f"{path}, line {number}: the word is empty")
-            first = first if words else number
             words.append(fields[word])
             tags.append(fields[tag])
+        if words:
+            yield f"{path}, sentence of line {numbered[0][0]}", words, without_brackets(tags)
 
 
 def without_brackets(tags):

@@ -450,12 +450,8 @@ def retrieval_splits(task, full_corpus, counts):
             splits[split][name] = Retrieval(asked, corpus, grades)
     if is_beir(task.train):
         texts, (corpus, _) = queries[task.train], documents[task.train]
-        judged = (
-            (query, document, grade)
-            for query, grades in qrels["", "train"].items()
-            for document, grade in grades.items()
-        )
-        splits["train"] = [Pair(texts[query], corpus[document]) for query, document, grade in judged if grade > 0]
+        for query, grades in qrels["", "train"].items():
+            splits["train"] += [Pair(texts[query], corpus[document]) for document in grades if grades[document] > 0]
     else:
         splits["train"] = read_all(task.train, task, "train", counts)
     return splits
