@@ -19,56 +19,53 @@ folder = "data/tasks"  # where the files are: each task has a folder of its own 
 def main():
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
+    try:
+        for name in names:
+            show(load(name, folder=cfg.folder, full_corpus=False))
+    except DataError as error:
+        sys.exit(str(error))
     if not names:
-        print(table(cfg.folder))
-    for name in names:
-        try:
-            print(description(load(name, folder=cfg.folder, full_corpus=False)))
-        except DataError as error:
-            sys.exit(str(error))
+        list_tasks(cfg.folder)
 
 
-def table(folder):
-    """Return the list of tasks as aligned text."""
-    rows = [("task", "family", "main metric", f"folder in {folder}", "there")]
+def list_tasks(folder):
+    """Print the tasks and how many of their files are there."""
+    row = "{:12}  {:6}  {:11}  {:30}  {}".format
+    print(row("task", "family", "main metric", f"folder in {folder}", "files"))
     for name, task in TASKS.items():
-        paths = [path for _, path in needed_files(in_folder(task, folder))]
-        found = sum(bool(find_files(path)) for path in paths)
-        metrics = ", ".join(task.main or MAIN[task.family][:1])
+        found = [bool(find_files(path)) for _, path in needed_files(in_folder(task, folder))]
         folders = task.folder or ", ".join(path for path, *_ in task.sets.values())
-        rows.append(
-            (name, task.family, metrics, folders, "yes" if found == len(paths) else f"{found} of {len(paths)} files")
-        )
+        metrics = ", ".join(task.main or MAIN[task.family][:1])
+        print(row(name, task.family, metrics, folders, "yes" if all(found) else f"{sum(found)} of {len(found)}"))
     for name in EMBEDDED:
-        rows.append((name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+        print(row(name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
 
 
-def description(dataset):
-    """Return what is in a Dataset as text: its counts and the first two examples of each split."""
-    lines = [f"{dataset.name} ({dataset.family})"]
+def show(dataset):
+    """Print what is in a Dataset: its counts and the first two examples of each split."""
+    print(f"{dataset.name} ({dataset.family})")
     if dataset.labels:
-        lines.append(f"labels: {', '.join(dataset.labels)}")
-    lines += [f"{count:,} {rule}" for rule, count in dataset.counts.items()]
+        print(f"labels: {', '.join(dataset.labels)}")
+    for rule, count in dataset.counts.items():
+        print(f"{count:,} {rule}")
     for split in SPLITS:
         examples = getattr(dataset, split)
         if isinstance(examples, list):
-            lines += [f"\n{split}: {len(examples):,} examples", *map(fields, examples[:2])]
+            print(f"\n{split}: {len(examples):,} examples", *map(text_of, examples[:2]), sep="\n")
             continue
         for name, (queries, corpus, qrels) in examples.items():
-            lines.append(f"\n{prefixed(name, split)}: {len(queries):,} queries, {len(corpus):,} documents")
             best = {query: max(qrels[query], key=qrels[query].get) for query in list(queries)[:2]}
-            lines += [fields(Pair(queries[query], corpus[document])) for query, document in best.items()]
-    return "\n".join(lines)
+            pairs = [Pair(queries[query], corpus[document]) for query, document in best.items()]
+            print(f"\n{prefixed(name, split)}: {len(queries):,} queries, {len(corpus):,} documents")
+            print(*map(text_of, pairs), sep="\n")
 
 
-def fields(example):
+def text_of(example):
     """Return an example as text, a line for each field, shortened where it is long."""
-    values = example._asdict()
+    fields = example._asdict()
     if isinstance(example, Sentence):
-        values = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
-    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in values.items())
+        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
+    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
 
 
 if __name__ == "__main__":

@@ -308,10 +308,9 @@ def read_sentences(path, task, split, counts):
             ) from None
         found = conll_sentences(path, word, tag)
     for location, words, tags in found:
-        if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
-            raise DataError(f"{location}: expected two lists of one length, got {words!r} and {tags!r}")
-        if wrong := [word for word in words if not isinstance(word, str)]:
-            raise DataError(f"{location}: expected words, got {wrong[0]!r}")
+        lists = isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)
+        if not lists or not all(isinstance(word, str) for word in words):
+            raise DataError(f"{location}: expected a list of words and one of as many tags, got {words!r} and {tags!r}")
         if not words:
             counts["sentences without a word, left out"] += 1
             continue

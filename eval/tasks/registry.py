@@ -341,13 +341,14 @@ def own_task(family, corpus):
 
 
 def main_metrics(task, full_corpus):
-    """Return {"field": [metrics], "paper": [metrics]}, for several retrieval sets with a prefix."""
+    """Return {"field": [metrics], "paper": [metrics]}, with a prefix for each of several retrieval sets."""
     field, paper = MAIN[task.family]
-    columns = {"field": task.main or (field,), "paper": (paper,)}
-    if task.family == "ir" and not full_corpus:
-        columns["field"] = ()
-    prefixes = [f"{name}/" if name else "" for name in task.sets or [""]]
-    return {column: [prefix + name for prefix in prefixes for name in names] for column, names in columns.items()}
+    field = (task.main or (field,)) if full_corpus or task.family != "ir" else ()
+    prefixes = [name and f"{name}/" for name in task.sets or [""]]
+    return {
+        "field": [prefix + metric for prefix in prefixes for metric in field],
+        "paper": [prefix + paper for prefix in prefixes],
+    }
 
 
 def label_names(task, splits, counts):

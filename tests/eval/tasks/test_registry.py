@@ -363,7 +363,7 @@ def test_the_list_and_a_look(files, run, tmp_path):
     lines = output.splitlines()[1:]
     there = {line.split()[0]: line.split()[-1] for line in lines}
     assert code == 0 and list(there) == [*TASKS, *EMBEDDED]
-    assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and lines[3].endswith("0 of 3 files")
+    assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and lines[3].endswith("0 of 3")
     code, output = run(["sst2", "wnut17", "scifact", folder], "eval.tasks")
     for part in ("labels: negative, positive", "train: 19 examples", "  label     positive", "ESB/B-location ."):
         assert code == 0 and part in output
