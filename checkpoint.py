@@ -16,6 +16,7 @@ import platform
 import re
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from data.files import write_whole
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
+from runtime import RESUME_MAY_CHANGE, resolve_auto
 
 ROOT = Path(__file__).resolve().parent
 
@@ -37,7 +39,7 @@ def path_of(out_dir, step):
 
 def steps(out_dir):
     """The steps of the checkpoints in out_dir, ascending. Reads names only."""
-    names = (re.fullmatch(r"ckpt-(\d+)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt"))
+    names = (re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt"))
     return sorted(int(m[1]) for m in names if m)
 
 
@@ -53,14 +55,15 @@ def verify(path):
     """Raise Damaged unless the file is a whole checkpoint. Computes the checksum of every record."""
     try:
         with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()
-        state = torch.load(path, map_location="meta", mmap=True, weights_only=True)  # reads no tensor
+            names = archive.namelist()
+            bad = archive.testzip() or next((name for name in names if names.count(name) > 1), None)
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)  # looks for each tensor, reads none
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a broken archive fails in many ways
         raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
     if bad:
-        raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong")
+        raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong, or it is there twice")
     if not (isinstance(state, dict) and {"step", "model", "config", "tokenizer"} <= state.keys()):
         raise Damaged(f"{path} is not a checkpoint of this project")
 
@@ -199,7 +202,7 @@ def open_records(facts, params, processes, resumed_at):
     """Write a run's config.json and return its MetricsLog.
 
     facts: what `run_facts` returns. resumed_at: the step at which an
-    earlier start of the run is resumed; None for a new run.
+    earlier start of the run is resumed; None for a new run. The caller holds the lock of out_dir.
     """
     cfg = facts["settings"]
     record = {
@@ -212,40 +215,75 @@ def open_records(facts, params, processes, resumed_at):
         "source": {file: (ROOT / file).read_text() for file in ("train.py", "model.py", "data/loader.py")},
     }
     out = Path(cfg["out_dir"])
-    out.mkdir(parents=True, exist_ok=True)
+    for partial in out.glob(
+        "*.partial"
+    ):  # left by a process that was killed; the folder is locked, so nobody writes it now
+        partial.unlink()
     if resumed_at is not None:
-        first = json.loads((out / "config.json").read_text())
+        first = record  # where config.json is missing or damaged: the checkpoint had the same settings
+        with suppress(OSError, ValueError):
+            first = json.loads((out / "config.json").read_text())
         record = first | {"resumed": [*first.get("resumed", []), {"step": resumed_at, **record}]}
     write_whole(out / "config.json", lambda f: f.write(json.dumps(record, indent=1).encode()))
     return MetricsLog(out / "metrics.jsonl", -1 if resumed_at is None else resumed_at, cfg["wandb_project"], cfg)
 
 
-def conflicts(out_dir, fixed, fingerprint):
-    """Yield why a run cannot use out_dir, one sentence each.
+def conflicts(cfg, fingerprint):
+    """Yield why a run with these settings cannot use its out_dir, one sentence each.
 
-    fixed: the settings that a resumed run must not change; None if the run is a new one.
     fingerprint: of the data, or None where they are not prepared yet.
     """
-    path = Path(out_dir) / "config.json"
-    if not path.exists():
+    out = Path(cfg["out_dir"])
+    held = steps(out)
+    if not held and not any((out / name).exists() for name in ("config.json", "metrics.jsonl")):
         return
-    if fixed is None:
-        yield f"{out_dir} already holds a run: continue it with --resume=True, or give another --out_dir"
+    if not cfg["resume"]:
+        yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
         return
-    try:
-        old = json.loads(path.read_text())
-    except ValueError as error:
-        yield f"{path} is damaged ({error})"
-        return
-    for name, value in json.loads(json.dumps(fixed)).items():  # tuples as lists, as they are in the file
-        before = old["settings"].get(name, value)
-        if value != before:
+    if record := recorded(out):
+        yield from changed(cfg, fingerprint, *record, out)
+    logged = last_logged(out / "metrics.jsonl")
+    settings = record[0] if record else cfg
+    due = min(settings["checkpoint_interval"], settings["max_steps"], *settings["keep_steps"])
+    if not held and logged > due:
+        yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: put them back, or remove the folder"
+
+
+def recorded(out_dir):
+    """The settings and the data's fingerprint of the run in out_dir; None where no file of it says.
+
+    The newest checkpoint that can be read says it; config.json only where there is none.
+    """
+    for step in reversed(steps(out_dir)):
+        with suppress(Exception):  # damaged; `newest` reports it
+            state = torch.load(path_of(out_dir, step), map_location="meta", mmap=True, weights_only=True)
+            return state["settings"], state["data"]
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        old = json.loads((Path(out_dir) / "config.json").read_text())
+        return {**old["settings"], "keep_steps": tuple(old["settings"]["keep_steps"])}, old["data_fingerprint"]
+    return None
+
+
+def changed(cfg, fingerprint, old_settings, old_fingerprint, where):
+    """Yield what differs, one sentence each, between a run's settings and data and those it is resumed with."""
+    for name, value in json.loads(json.dumps(resolve_auto(cfg))).items():  # tuples as lists, as config.json has them
+        before = json.loads(json.dumps(old_settings.get(name, value)))
+        if name not in RESUME_MAY_CHANGE and value != before:
             yield (
-                f"{name}={value}, but the run in {out_dir} has {name}={before}; to change what is learned, "
+                f"{name}={value}, but the run in {where} has {name}={before}; to change what is learned, "
                 "start another run with branch_from"
             )
-    if fingerprint not in (None, old["data_fingerprint"]):
-        yield f"the data are not those that the run in {out_dir} was trained on"
+    if fingerprint not in (None, old_fingerprint):
+        yield f"the data are not those that the run in {where} was trained on"
+
+
+def last_logged(path):
+    """The last step in the whole lines of a metrics.jsonl; 0 without one."""
+    return (
+        max(map(int, re.findall(r'"step": (\d+).*\n', path.read_text(errors="replace"))), default=0)
+        if path.is_file()
+        else 0
+    )
 
 
 def match(state, config, tokenizer, path):

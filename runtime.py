@@ -92,13 +92,18 @@ def show(function, *args):
 
 
 def stop_signals():
-    """Return a list that collects SIGTERM and SIGINT from now on. The same signal again stops the process at once."""
+    """Return a list that collects, from now on, the signals that ask this process to stop.
+
+    They are SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm can send it) and SIGHUP, unless it is ignored (nohup).
+    The same signal a second time stops the process at once.
+    """
     received = []
 
     def on_signal(number, frame):
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
     return received

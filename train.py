@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import checkpoint
 import configurator
+from data.files import lock_folder
 from data.loader import Batches, TokenStream, prefetch, to_device
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_meta, load_tokenizer
@@ -29,7 +30,7 @@ from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
 from model import PRESETS, PretrainingLoss, Transformer
-from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up, show, stop_signals, world
+from runtime import flops_per_token, peak_flops, resolve_auto, set_up, show, stop_signals, world
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -71,8 +72,8 @@ seed = 1  # of the initial weights, the order of the data and the masks
 log_interval = 10  # a line in metrics.jsonl
 eval_interval = 50  # both validation losses
 eval_windows = 64  # windows of the validation set, always the same ones with the same masks
-checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C and on SIGTERM
-keep_last = 2  # how many of the newest checkpoints to keep
+checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP
+keep_last = 2  # how many of the newest checkpoints to keep; at least 2 until the run ends
 keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from
 wandb_project = ""  # also log to this Weights & Biases project
 # --- machine ---
@@ -177,8 +178,7 @@ def check_shape_and_data(cfg, config, world_size):
                 tokens = meta["splits"][split]["tokens"]
                 if tokens < needed:
                     yield f"{cfg.data}: {tokens} {split} tokens are fewer than the {needed} of one batch"
-    fixed = {k: v for k, v in resolve_auto(cfg).items() if k not in RESUME_MAY_CHANGE} if cfg.resume else None
-    yield from checkpoint.conflicts(cfg.out_dir, fixed, fingerprint)
+    yield from checkpoint.conflicts(cfg, fingerprint)
 
 
 # ----------------------------------------------------------------------------
@@ -207,11 +207,12 @@ def make_batches(cfg, meta, tokenizer, T):
     )
 
 
-def restore(cfg, transformer, optimizer, tokenizer, rank, world_size, print0):
+def restore(cfg, transformer, optimizer, tokenizer, fingerprint, rank, world_size):
     """Load what the run starts from, in place. Returns (step, whether an earlier start of this run is resumed).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
+    print0 = tqdm.write if rank == 0 else lambda _: None
     newest = [checkpoint.newest(cfg.out_dir, print0) if cfg.resume and rank == 0 else None]  # one process verifies it
     if world_size > 1:
         dist.broadcast_object_list(newest)
@@ -220,6 +221,8 @@ def restore(cfg, transformer, optimizer, tokenizer, rank, world_size, print0):
         return 0, False
     state = checkpoint.load(path, verified=resumed or rank > 0, report=print0)
     checkpoint.match(state, vars(transformer.config), tokenizer, path)
+    if resumed and (differences := list(checkpoint.changed(cfg, fingerprint, state["settings"], state["data"], path))):
+        raise DataError("; ".join(differences))
     transformer.load_state_dict(state["model"])
     if not resumed and cfg.init_from:
         print0(checkpoint.budget_note(state, cfg.max_steps * cfg.global_batch_tokens))
@@ -273,10 +276,11 @@ def print_samples(step, phase, transformer, tokenizer):
 def train(cfg):
     # Processes and data. Under torchrun every process runs this file.
     device, rank, world_size = set_up(cfg.device, cfg.deterministic)
-    print0 = tqdm.write if rank == 0 else lambda *_: None
-    if rank == 0 and not Path(cfg.data).exists():  # only the default data can be missing here
-        prepare_embedded()
-        configurator.load(__file__, sys.argv[1:], check)  # again, now with the data
+    if rank == 0:
+        lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
+        if not Path(cfg.data).exists():  # only the default data can be missing here
+            prepare_embedded()
+        configurator.load(__file__, sys.argv[1:], check)  # again, now with the data and the lock
     if world_size > 1:
         dist.barrier()
     meta = load_meta(cfg.data)
@@ -292,7 +296,7 @@ def train(cfg):
     transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
     params = list(transformer.parameters())
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
-    step, resumed = restore(cfg, transformer, optimizer, tokenizer, rank, world_size, print0)
+    step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta["fingerprint"], rank, world_size)
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()
@@ -322,7 +326,6 @@ def train(cfg):
     while step < cfg.max_steps and not stopping:
         started, causal = time.perf_counter(), is_causal(step, cfg)
         phase = "clm" if causal else "mlm"
-
         # Forward and backward. The sum of the losses goes backward; the division that makes it a mean comes below.
         total = torch.zeros(3, dtype=torch.float64, device=device)  # sum of losses, predicted tokens, signals
         for first in micro_steps:
@@ -342,8 +345,9 @@ def train(cfg):
         loss, to_mean = loss_sum / count, world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}"
-            sys.exit(f"{what}. Stopped before the update; all checkpoints are as they were. A lower lr often helps.")
+            sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s < step][-1:] or ["none"]
+            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+            sys.exit(f"{what}; the newest checkpoint with a finite step after it: {sound[0]}. A lower lr often helps.")
         torch._foreach_mul_(grads, to_mean * min(1.0, cfg.grad_clip / (grad_norm + 1e-6)))
 
         # Update.
@@ -371,7 +375,8 @@ def train(cfg):
             log.sync()
             state = dict(step=step, model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
             checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
-            checkpoint.prune(cfg.out_dir, step, cfg.keep_last, cfg.keep_steps)
+            keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
+            checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
         if rank == 0 and "val_clm_loss" in line:
             show(plot_run, cfg.out_dir)
         if rank == 0 and step in (cfg.switch_step, cfg.max_steps):

@@ -1,7 +1,12 @@
-"""Write files so that a crash leaves all of the new content or all of the old, never a part."""
+"""Write files so that a crash leaves all of the new content or all of the old, never a part; lock folders."""
 
+import fcntl
 import os
+import platform
+import time
 from pathlib import Path
+
+from errors import DataError
 
 
 def sync(path):
@@ -19,7 +24,7 @@ def write_whole(path, write):
     An error, such as a full disk, leaves what was at `path` before and removes the temporary file.
     """
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process would use another name
     try:
         with open(partial, "wb") as file:
             write(file)
@@ -30,3 +35,36 @@ def write_whole(path, write):
         partial.unlink(missing_ok=True)
         raise
     sync(path.parent)  # so that the rename survives a power cut
+
+
+def lock_folder(folder):
+    """Create a folder if it is missing and lock it for this process. Returns the open lock file: keep it open.
+
+    The lock is an advisory `flock` on the file `lock` in the folder, so it ends with the process, however that ends.
+    Raises DataError, which says who holds the lock, if another process has it.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    file = open(Path(folder) / "lock", "a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        file.close()
+        raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder") from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()}, which started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+    file.flush()
+    return file
+
+
+def is_locked(folder):
+    """Whether a process holds the lock of a folder, which may be missing."""
+    try:
+        with open(Path(folder) / "lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from errors import DataError
+
 # ----------------------------------------------------------------------------
 # Randomness without state
 
@@ -69,6 +71,11 @@ class TokenStream:
 
     def __len__(self):
         return int(self.starts[-1])
+
+    def describe(self, position):
+        """The shard and the position in it, in tokens, of a position in the stream; for messages."""
+        s = int(np.searchsorted(self.starts, position, "right")) - 1
+        return f"{self.shards[s].filename}, token {position - self.starts[s]}"
 
     def windows(self, index, T):
         """Return the windows number `index` (m,), of T tokens each, as int64 (m, T). A window may cross shards."""
@@ -127,6 +134,10 @@ class Batches:
         epoch, i = draw // self.n_windows, draw % self.n_windows
         index = permute(i, self.n_windows, hashed(self.seed, epoch, 0))
         tokens = self.stream.windows(index, self.T)  # (B, T)
+        if tokens.max() >= len(self.ordinary):
+            row, column = np.argwhere(tokens >= len(self.ordinary))[0]
+            where = self.stream.describe(index[row] * self.T + column)
+            raise DataError(f"{where}: id {tokens[row, column]} is outside the vocabulary of {len(self.ordinary)} ids")
         start, end = self.bounds(tokens, draw)
         batch = self.clm(tokens, end) if causal else self.mlm(tokens, draw)
         if start is not None:

@@ -121,7 +121,9 @@ def test_killed_at_random_moments(tiny, run, tmp_path, kills):
     assert_same_end(reference, out, 80)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGUSR1, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_and_says_how_to_continue(undisturbed, tmp_path, number):
     args, reference = undisturbed
     out = tmp_path / "run"
@@ -157,6 +159,45 @@ def test_an_existing_run_is_never_overwritten(undisturbed, run):
     code, text = run([*args, f"--out_dir={out}"])
     assert code == 2 and "already holds a run" in text and "--resume=True" in text
     assert before == {p.name: p.read_bytes() for p in out.iterdir()}
+
+
+def test_a_folder_has_one_writer(tiny, run, tmp_path):
+    """Of two processes that resume one run, one trains and the other stops with the name of the first."""
+    args = [*tiny, f"--out_dir={tmp_path / 'run'}", "--resume=True", "--max_steps=200", "--eval_interval=200"]
+    first = Run(args, tmp_path / "first")
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert first.process.is_alive(), (tmp_path / "first").read_text()
+        time.sleep(0.001)
+    code, text = run(args)
+    assert code == 1 and f"in use by process {first.process.pid} on" in text, text
+    code, text = first.wait()
+    assert code == 0, text
+
+
+def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
+    """config.json may be lost; another run's checkpoint is refused; a log without its checkpoints is kept."""
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    resume = [*args, f"--out_dir={out}", "--resume=True"]
+    (out / "config.json").unlink()
+    checkpoint.path_of(out, 20).unlink()
+    code, text = run([*resume, "--seed=2"])
+    assert code == 2 and "seed=2, but the run in" in text, text
+    code, text = run(resume)
+    assert code == 0 and json.loads((out / "config.json").read_text())["settings"]["seed"] == 1, text
+    assert_same_end(reference, out, 20)
+
+    state = dict(torch.load(checkpoint.path_of(out, 20), weights_only=True))
+    checkpoint.save(checkpoint.path_of(out, 15), state | {"settings": state["settings"] | {"seed": 2}})
+    checkpoint.path_of(out, 20).write_bytes(b"no")
+    code, text = run(resume)
+    assert code and "seed=1, but the run in" in text, text
+    for step in checkpoint.steps(out):
+        checkpoint.path_of(out, step).unlink()
+    before = (out / "metrics.jsonl").read_bytes()
+    code, text = run(resume)
+    assert code == 2 and "its checkpoints are gone" in text and (out / "metrics.jsonl").read_bytes() == before, text
 
 
 def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run, tmp_path):
@@ -237,7 +278,7 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     old, new = read_metrics(reference), read_metrics(tmp_path / "run")
     assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]
     code, text = run([*args, f"--out_dir={tmp_path / 'other'}", f"--init_from={reference / 'ckpt-20.pt'}", "--d_ff=64"])
-    assert code == 1 and "d_ff is 48, here 64" in text and not (tmp_path / "other").exists()
+    assert code == 1 and "d_ff is 48, here 64" in text and os.listdir(tmp_path / "other") == ["lock"]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +343,7 @@ def test_a_branch_beyond_the_end_and_from_another_model(undisturbed, run, tmp_pa
     assert code == 1 and "is at step 20, beyond max_steps=19" in text
     code, text = run([*branch, "--n_layer=3"])
     assert code == 1 and "n_layer is 2, here 3" in text
-    assert not (tmp_path / "run").exists()
+    assert os.listdir(tmp_path / "run") == ["lock"]
 
 
 def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path):
@@ -310,6 +351,7 @@ def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path
         [*tiny, f"--out_dir={tmp_path / 'run'}", "--lr=1e30", "--warmup_steps=0", "--checkpoint_interval=1"]
     )
     assert code == 1 and re.search(r"step \d+ \(clm\): loss (nan|inf|[\d.e+]+), gradient norm", text), text
+    assert "with a finite step after it: none" in text  # the step after the first update is the one that is not finite
     for step in checkpoint.steps(tmp_path / "run"):
         state = checkpoint.load(checkpoint.path_of(tmp_path / "run", step))
         assert step < int(re.search(r"step (\d+) \(clm\)", text)[1]) + 1 and state["step"] == step
