@@ -137,6 +137,7 @@ def draw(labels, guesses, weights, layer):
         bars.bar_label(rectangles, texts, padding=3, fontsize=7)
         bars.set(xlim=(0, 1.4), xticks=(0, 0.5, 1), ylim=(T - 0.5, -0.5))
         bars.set_title(f"{name}: best guess (dark: correct)", fontsize=9)
+        bars.set_xlabel("probability", fontsize=8)
         for axes in heads[n_heads:]:
             axes.remove()
         for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
@@ -148,7 +149,7 @@ def draw(labels, guesses, weights, layer):
                 axes.set_xticks(range(T), labels if n >= n_heads else [""] * T, rotation=90)
             axes.tick_params(labelsize=7, length=2)
     figure.supylabel("token i", fontsize=9)
-    figure.supxlabel("token j, from which token i takes this much of its attention (square root)", fontsize=9)
+    figure.supxlabel("token j (attention maps: the darker, the more attention, on a square-root scale)", fontsize=9)
     return figure
 
 
