@@ -1,9 +1,10 @@
-"""Checkpoints: on disk whole or absent, checked when they are read.
+"""Checkpoints and the other records of a run: config.json and metrics.jsonl.
 
 A checkpoint is one file, out_dir/ckpt-<step>.pt: a dict of tensors and plain values that
-torch.load opens with weights_only=True. It is a zip archive whose every record carries a
-CRC-32; torch.load does not look at those, so `load` does. The model folders of the Hugging Face
-hub are read as checkpoints too, and a checkpoint is exported as one (data/hub.py):
+torch.load opens with weights_only=True. On disk it is whole or absent. It is a zip archive
+in which every record has a CRC-32. torch.load does not check those, so `load` does. Model
+folders of the Hugging Face hub are read as checkpoints too, and a checkpoint can be exported
+as one (data/hub.py):
 
     python checkpoint.py export out/demo exported/demo --as=eurobert
 """
@@ -26,19 +27,22 @@ from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
 
+ROOT = Path(__file__).resolve().parent
+
 
 def path_of(out_dir, step):
+    """The path of a run's checkpoint at a step."""
     return Path(out_dir) / f"ckpt-{step}.pt"
 
 
 def steps(out_dir):
-    """The steps of the checkpoints in out_dir, ascending. Only names are read."""
+    """The steps of the checkpoints in out_dir, ascending. Reads names only."""
     names = (re.fullmatch(r"ckpt-(\d+)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt"))
     return sorted(int(m[1]) for m in names if m)
 
 
 def save(path, state):
-    """Writes a dict of tensors and plain values. OSError where the disk is full."""
+    """Write a dict of tensors and plain values, all of it or nothing. Raises OSError where the disk is full."""
     try:
         write_whole(path, lambda f: torch.save(state, f))
     except RuntimeError as error:  # torch's zip writer raises this on top of the file's own error
@@ -46,14 +50,14 @@ def save(path, state):
 
 
 def verify(path):
-    """Raises Damaged where the file is not a whole checkpoint: every record's checksum is computed."""
+    """Raise Damaged unless the file is a whole checkpoint. Computes the checksum of every record."""
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
         state = torch.load(path, map_location="meta", mmap=True, weights_only=True)  # reads no tensor
     except (FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # a broken archive shows itself in many ways
+    except Exception as error:  # a broken archive fails in many ways
         raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
     if bad:
         raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong")
@@ -147,9 +151,9 @@ def problem(path):
 
 
 def newest(out_dir, report=print):
-    """The path of the newest checkpoint that is whole; None where there are none.
+    """The path of the newest checkpoint that is whole, or None where there are no checkpoints.
 
-    Damaged ones are reported; Damaged is raised where there are only such.
+    Damaged ones are reported. Raises Damaged where all are damaged.
     """
     error = None
     for step in reversed(steps(out_dir)):
@@ -160,14 +164,14 @@ def newest(out_dir, report=print):
             error = damaged
             report(f"{error}; trying the one before it.")
     if error:
-        raise Damaged(f"no checkpoint in {out_dir} is whole; to begin anew, remove the folder")
+        raise Damaged(f"no checkpoint in {out_dir} is whole; to start anew, remove the folder")
     return None
 
 
 def prune(out_dir, step, keep_last, keep_steps):
-    """Deletes the checkpoints before `step` but for `keep_steps` and the newest `keep_last`, with that of `step`.
+    """Delete the checkpoints up to `step`, except the newest `keep_last` of them and those of `keep_steps`.
 
-    Those after it stay: a run that resumed from `step` or earlier found them damaged.
+    Later ones stay: a run that resumed from `step` or earlier found them damaged.
     """
     for old in [s for s in steps(out_dir) if s <= step][:-keep_last]:
         if old not in keep_steps:
@@ -175,76 +179,105 @@ def prune(out_dir, step, keep_last, keep_steps):
 
 
 def versions(device):
-    """What a run was made with, for its records."""
+    """The versions and the device that a run uses, as a dict of strings for its records."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__, "device": name}
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "device": name,
+    }
 
 
-def record(path, facts, resumed_at=None):
-    """Writes a run's config.json; where the run is resumed at a step, adds to what is there."""
-    if resumed_at is not None:
-        first = json.loads(path.read_text())
-        facts = first | {"resumed": [*first.get("resumed", []), {"step": resumed_at, **facts}]}
-    write_whole(path, lambda f: f.write(json.dumps(facts, indent=1).encode()))
+def open_records(facts, params, processes, resumed_at):
+    """Write a run's config.json and return its MetricsLog.
 
-
-def conflicts(out_dir, settings, fingerprint):
-    """Yields why a run with these settings cannot use out_dir, a sentence each.
-
-    settings: those that must be the same for the run in out_dir to be resumed; None if it is
-    not to be. fingerprint: of the data at hand, or None where there are none yet.
+    facts: what its checkpoints hold beside weights and optimizer. resumed_at: the step at which an
+    earlier start of the run is resumed; None for a new run.
     """
-    facts = Path(out_dir) / "config.json"
-    if not facts.exists():
+    cfg = facts["settings"]
+    record = {
+        "settings": cfg,
+        "model": facts["config"],
+        "parameters": sum(p.numel() for p in params),
+        "processes": processes,
+        "data_fingerprint": facts["data"],
+        "versions": facts["versions"],
+        "source": {file: (ROOT / file).read_text() for file in ("train.py", "model.py", "data/loader.py")},
+    }
+    out = Path(cfg["out_dir"])
+    out.mkdir(parents=True, exist_ok=True)
+    if resumed_at is not None:
+        first = json.loads((out / "config.json").read_text())
+        record = first | {"resumed": [*first.get("resumed", []), {"step": resumed_at, **record}]}
+    write_whole(out / "config.json", lambda f: f.write(json.dumps(record, indent=1).encode()))
+    return MetricsLog(out / "metrics.jsonl", -1 if resumed_at is None else resumed_at, cfg["wandb_project"], cfg)
+
+
+def conflicts(out_dir, fixed, fingerprint):
+    """Yield why a run cannot use out_dir, one sentence each.
+
+    fixed: the settings that a resumed run must not change; None if the run is a new one.
+    fingerprint: of the data, or None where they are not prepared yet.
+    """
+    path = Path(out_dir) / "config.json"
+    if not path.exists():
         return
-    if settings is None:
-        yield f"{out_dir} already holds a run: --resume=True goes on with it, another --out_dir begins anew"
+    if fixed is None:
+        yield f"{out_dir} already holds a run: continue it with --resume=True, or give another --out_dir"
         return
     try:
-        old = json.loads(facts.read_text())
+        old = json.loads(path.read_text())
     except ValueError as error:
-        yield f"{facts} is damaged ({error})"
+        yield f"{path} is damaged ({error})"
         return
-    for name, value in json.loads(json.dumps(settings)).items():  # tuples as lists, as they are in the file
-        if name in old["settings"] and value != old["settings"][name]:
-            yield (f"{name}={value}, but the run in {out_dir} has {name}={old['settings'][name]}; "
-                   "to change what is learned, begin another run with branch_from")  # fmt: skip
+    for name, value in json.loads(json.dumps(fixed)).items():  # tuples as lists, as they are in the file
+        before = old["settings"].get(name, value)
+        if value != before:
+            yield (
+                f"{name}={value}, but the run in {out_dir} has {name}={before}; to change what is learned, "
+                "start another run with branch_from"
+            )
     if fingerprint not in (None, old["data_fingerprint"]):
         yield f"the data are not those that the run in {out_dir} was trained on"
 
 
-def match(state, config, tokenizer, ranks, path):
-    """SystemExit unless a checkpoint's model has the shape and the tokenizer that are asked for.
+def match(state, config, tokenizer, path):
+    """Raise DataError unless a checkpoint's model has this shape, a dict, and this Tokenizer.
 
-    Names may differ, and so may the mask where the model is the hub's: here it is the data's.
+    The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used.
     """
-    different = [f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if k != "seq_len" and v != config[k]]
-    if not state["settings"] and config["seq_len"] > state["config"]["seq_len"]:
+    ours, from_hub = tokenizer.state(), not state["settings"]
+    different = [
+        f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if k != "seq_len" and v != config[k]
+    ]
+    if from_hub and config["seq_len"] > state["config"]["seq_len"]:
         different.append(f"seq_len is at most {state['config']['seq_len']}, here {config['seq_len']}")
-    if different and not state["settings"]:
+    if different and from_hub:
         different.append("--model=origin takes its shape")
-    fields = ("pattern", "nfc", "eos_id") + ("mask_id",) * bool(state["settings"])
-    if ranks != state["tokenizer_ranks"] or any(tokenizer.get(k) != state["tokenizer"].get(k) for k in fields):
-        different.append(f"its tokenizer is {state['tokenizer']['name']}, here {tokenizer['name']}")
+    fields = ["pattern", "nfc", "eos_id"] + ["mask_id"] * (not from_hub)
+    same_ids = tokenizer.file_bytes() == state["tokenizer_ranks"]
+    if not same_ids or any(ours.get(k) != state["tokenizer"].get(k) for k in fields):
+        different.append(f"its tokenizer is {state['tokenizer']['name']}, here {ours['name']}")
     if different:
-        raise SystemExit(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
+        raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
 
 
-def share(state, tokens):
-    """What part of the budget of a model it is to go on from it for so many tokens; a sentence."""
-    s = state["settings"]
-    if not s:
+def budget_note(state, tokens):
+    """A sentence that compares `tokens` of continued pretraining with what the model has seen before."""
+    settings = state["settings"]
+    if not settings:
         return f"init_from: {tokens:,} tokens more, of an original budget that is not known"
-    before = state["step"] * s["global_batch_tokens"]
+    before = state["step"] * settings["global_batch_tokens"]
     return f"init_from: {tokens:,} tokens after {before:,}, {tokens / before:.1%} of the original budget"
 
 
 class MetricsLog:
-    """A run's metrics.jsonl: a JSON object a line, appended as the run goes.
+    """A run's metrics.jsonl: one JSON object per line, appended as the run goes.
 
-    after: the step of the checkpoint that the run goes on from; what the log says about
-    later steps is cut, because they will be done again. -1 begins the log anew. With
-    wandb_project the lines also go to Weights & Biases (the wandb package), with settings.
+    after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because
+    those steps will be done again. -1 starts a new log. With wandb_project the lines also go to
+    Weights & Biases (the wandb package), with the settings.
     """
 
     def __init__(self, path, after=-1, wandb_project="", settings=None):
@@ -255,7 +288,7 @@ class MetricsLog:
         if wandb_project:
             import wandb
 
-            name = Path(path).parent.name  # a run that is resumed is several there, in one group
+            name = Path(path).parent.name  # every start of a run is one run there; all are in one group
             self.wandb = wandb.init(project=wandb_project, name=name, group=name, config=settings)
 
     def write(self, **values):
@@ -265,7 +298,7 @@ class MetricsLog:
             self.wandb.log(values, step=values["step"])
 
     def sync(self):
-        """Returns when all lines are on the disk. Called before a checkpoint is written."""
+        """Wait until all lines are on the disk. Called before a checkpoint is written."""
         os.fsync(self.file.fileno())
 
 
@@ -281,7 +314,9 @@ def main():
     command = parser.add_subparsers(required=True, metavar="export").add_parser("export")
     command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
     command.add_argument("folder", help="the folder to write, which must not be there")
-    command.add_argument("--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder")
+    command.add_argument(
+        "--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder"
+    )
     args = parser.parse_args()
     try:
         export(args.checkpoint, args.folder, args.kind)

@@ -5,6 +5,7 @@
 The defaults are the script's own `name = literal  # comment` lines; a config file holds lines of
 the same kind. Both are parsed, never executed. All that is wrong is told before any work starts.
 """
+
 import ast
 import difflib
 import io
@@ -61,14 +62,31 @@ def load(script, argv, check=None, command=""):
     problems += check(settings) or () if check else ()
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
-        print(f"{command}: {count} in the settings; nothing was started.",
-              *(f"  {number}. {problem}" for number, problem in enumerate(problems, 1)),
-              f"{command} --help lists every setting.", sep="\n", file=sys.stderr)
+        print(
+            f"{command}: {count} in the settings; nothing was started.",
+            *(f"  {number}. {problem}" for number, problem in enumerate(problems, 1)),
+            f"{command} --help lists every setting.",
+            sep="\n",
+            file=sys.stderr,
+        )
         raise SystemExit(2)
     if only_check:
         print(f"{command}: the settings fit together")
         raise SystemExit(0)
     return settings
+
+
+def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=()):
+    """Yield a sentence for each setting outside its limits.
+
+    The first three are names of settings; choices is {name: its possible values}.
+    """
+    for low, names in ((1, at_least_1), (0, at_least_0)):
+        yield from (f"{k}={settings[k]}: must be at least {low}" for k in names if settings[k] < low)
+    yield from (f"{k}={settings[k]}: must be above 0" for k in above_0 if settings[k] <= 0)
+    for k, values in dict(choices).items():
+        if settings[k] not in values:
+            yield f"{k}={settings[k]}: must be one of {', '.join(values)}"
 
 
 def start_command(script):
@@ -83,8 +101,7 @@ def read_script(path):
     """Return the settings of a script as {name: default} and {name: (heading, comment)}."""
     source = Path(path).read_text(encoding="utf-8")
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = [(*token.start, token.string.lstrip("# ")) for token in tokens
-                if token.type == tokenize.COMMENT]
+    comments = [(*token.start, token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT]
     defaults, notes, body = {}, {}, ast.parse(source).body
     for above, node, below in zip([None, *body], body, [*body[1:], None]):
         name, value = literal_assignment(node)
@@ -139,7 +156,7 @@ def read_config(path, problems):
         problems.append(f"{path}: neither --key=value nor a readable config file: {error}.{hint}")
         return
     seen = {}
-    for node in tree.body[ast.get_docstring(tree) is not None:]:  # from after the docstring
+    for node in tree.body[ast.get_docstring(tree) is not None :]:  # from after the docstring
         origin, (name, value) = f"{path}:{node.lineno}", literal_assignment(node)
         if name is None:
             statement = ast.get_source_segment(source, node).splitlines()[0]
@@ -173,5 +190,7 @@ def print_help(command, defaults, notes):
         if heading:
             print(f"\n{heading}")
         cell = f"  {name} = {defaults[name]!r}  ".ljust(40)
-        print(textwrap.fill(comment, 100, initial_indent=cell, subsequent_indent=" " * 40,
-                            break_long_words=False) or cell.rstrip())
+        print(
+            textwrap.fill(comment, 100, initial_indent=cell, subsequent_indent=" " * 40, break_long_words=False)
+            or cell.rstrip()
+        )

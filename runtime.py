@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,9 @@ def use_determinism():
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a check on PyTorch itself, 5 % of a step
-    torch.ones(64).exp()  # sets up MKL from one thread: when two threads did, one start in ten differed in its last bits
+    torch.ones(
+        64
+    ).exp()  # sets up MKL from one thread: when two threads did, one start in ten differed in its last bits
 
 
 def world():
@@ -73,3 +76,16 @@ def peak_flops(device):
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     name = re.sub(r"[-_]", " ", name)
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+
+
+def stop_signals():
+    """Return a list that collects SIGTERM and SIGINT from now on. The same signal again stops the process at once."""
+    received = []
+
+    def on_signal(number, frame):
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    return received

@@ -1,9 +1,9 @@
-"""Pretrain a text encoder: causal LM, masked LM, or causal first and masked from `switch_step` on.
+"""Pretrain a text encoder: causal LM (CLM), masked LM (MLM), or CLM followed by MLM from `switch_step` on.
 
     python train.py                                                        # the demo: minutes on a laptop's CPU
-    torchrun --standalone --nproc_per_node=8 train.py config/610m.py config/splits/42k-25.py
+    torchrun --standalone --nproc_per_node=8 train.py config/610m.py --switch_step=10000
 
-The settings are the assignments below; config files and --key=value change them.
+The settings are the assignments below. Config files and --key=value change them.
 """
 
 import errno
@@ -24,32 +24,33 @@ import checkpoint
 import configurator
 from data.loader import Batches, TokenStream, prefetch, to_device
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
-from data.shards import load_meta
-from data.tokenizer import Tokenizer
+from data.shards import load_meta, load_tokenizer
 from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
 from model import PRESETS, PretrainingLoss, Transformer
-from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up
+from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up, stop_signals, world
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
-resume = False  # go on from the newest checkpoint in out_dir; begin where there is none
-branch_from = ""  # a checkpoint of another run: take its weights, optimizer and step, then follow these settings
-init_from = ""  # a checkpoint, or a model of the hub: take its weights only and begin at step 0 (continued pretraining)
+resume = False  # continue from the newest checkpoint in out_dir; start anew where there is none
+branch_from = ""  # another run's checkpoint: take its weights, optimizer and step, then follow these settings
+init_from = ""  # a checkpoint or a hub model: take its weights only and start at step 0 (continued pretraining)
 # --- data and objective ---
-data = "data/prepared/embedded"  # a folder made by data/prepare.py; this one is made when it is missing
+data = "data/prepared/embedded"  # a folder made by data.prepare; this one is made when it is missing
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
-mask_ratio = 0.4  # share of a window's tokens that MLM hides and predicts
+mask_ratio = 0.4  # fraction of a window's tokens that MLM masks and predicts
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
-window_split = "none"  # attention across a window: none (all of it), random (cut in two), document (cut at each eos)
+window_split = (
+    "none"  # where attention is cut within a window: none, random (once, into two parts), document (at each eos)
+)
 # --- model ---
-model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin, init_from's; the fields below change it, 0 keeps it
+model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin (that of init_from); the fields below change it, 0 keeps it
 n_layer = 0  # Transformer blocks
 n_head = 0  # query heads
 n_kv_head = 0  # key and value heads
-d_model = 0  # width
+d_model = 0  # width of the hidden states
 d_ff = 0  # hidden width of the MLP
 seq_len = 0  # tokens in a window
 vocab_size = 0  # rows of the embedding; 0 = the tokenizer's
@@ -58,7 +59,7 @@ norm_eps = 0.0  # epsilon of the norms
 tie_embeddings = False  # use the input embedding as the output head
 # --- optimization ---
 global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
-micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of the process's share is used
+micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of a process's windows is used
 lr = 3e-3  # peak learning rate
 warmup_steps = 50  # linear warmup from 0
 decay_steps = 200  # linear decay to 0 over the last steps; constant in between (WSD)
@@ -69,7 +70,7 @@ weight_decay = 0.1  # AdamW, on all parameters
 grad_clip = 1.0  # largest norm of the gradient
 seed = 1  # of the initial weights, the order of the data and the masks
 # --- logging and checkpoints, in steps ---
-log_interval = 10  # a line of metrics.jsonl
+log_interval = 10  # a line in metrics.jsonl
 eval_interval = 50  # both validation losses
 eval_windows = 64  # windows of the validation set, always the same ones with the same masks
 checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C and on SIGTERM
@@ -78,294 +79,326 @@ keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to 
 wandb_project = ""  # also log to this Weights & Biases project
 # --- machine ---
 device = "auto"  # cuda where there is one, else cpu
-dtype = "auto"  # of activations: float32, bfloat16, float16 (no loss scale); auto = bfloat16 where the device has it
-compile = False  # torch.compile the blocks and the loss: pays on a GPU, costs more than it gains in a short run
+dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 where the device has it
+compile = False  # torch.compile the blocks and the loss: pays off on a GPU, costs more than it gains in a short run
 recompute = False  # activation checkpointing: less memory, about a third more compute
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
 
-ROOT = Path(__file__).resolve().parent
+
+# ----------------------------------------------------------------------------
+# The schedule
+
+
+def is_causal(step, cfg):
+    """Whether step number `step`, from 0, is CLM. The phases of a run are decided on this line and nowhere else."""
+    return step < cfg.switch_step
+
+
+def learning_rate(step, cfg):
+    """The learning rate of step number `step`, from 0: linear warmup, constant, linear decay to 0 (WSD)."""
+    warmup = (step + 1) / max(1, cfg.warmup_steps)
+    decay = (cfg.max_steps - step) / max(1, cfg.decay_steps)
+    return cfg.lr * min(1.0, warmup, decay)
 
 
 # ----------------------------------------------------------------------------
-# Settings: what follows from them, and what is wrong with them
+# What can be wrong with the settings
+
+AT_LEAST_1 = (
+    "max_steps global_batch_tokens micro_batch log_interval eval_interval eval_windows checkpoint_interval keep_last"
+)
+AT_LEAST_0 = "switch_step warmup_steps decay_steps seed beta1 beta2 eps weight_decay vocab_size"
 
 
-def check(s):
-    """What does not fit in the settings s, a sentence each."""
-    found, world = [], int(os.environ.get("WORLD_SIZE", 1))
+def check(cfg):
+    """Return what does not fit in the settings, one sentence each."""
+    problems, world_size = [], world()[1]
 
     def need(fits, sentence):
         if not fits:
-            found.append(sentence)
+            problems.append(sentence)
 
-    lowest = dict(max_steps=1, switch_step=0, warmup_steps=0, decay_steps=0, global_batch_tokens=1, micro_batch=1,
-                  seed=0, log_interval=1, eval_interval=1, eval_windows=1, checkpoint_interval=1, keep_last=1,
-                  beta1=0, beta2=0, eps=0, weight_decay=0, vocab_size=0)  # fmt: skip
-    for name, low in lowest.items():
-        need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
-    for name in ("lr", "grad_clip"):
-        need(s[name] > 0, f"{name}={s[name]}: must be above 0")
-    need(s["seed"] < 2**63, f"seed={s['seed']}: must be below 2**63")
-    need(not Path(s["out_dir"]).is_file(), f"out_dir={s['out_dir']}: is a file")
-    need(0 < s["mask_ratio"] < 1, f"mask_ratio={s['mask_ratio']}: must be above 0 and below 1")
-    need(max(s["beta1"], s["beta2"]) < 1, f"beta1={s['beta1']}, beta2={s['beta2']}: must be below 1")
-    choices = dict(model=[*PRESETS, "origin"], window_split=["none", "random", "document"], device=["auto", "cpu", "cuda"],
-                   dtype=["auto", "float32", "bfloat16", "float16"])  # fmt: skip
-    for name, values in choices.items():
-        need(s[name] in values, f"{name}={s[name]}: must be one of {', '.join(values)}")
-    need(s["switch_step"] <= s["max_steps"], f"switch_step={s['switch_step']} is beyond max_steps={s['max_steps']}")
-    need(s["warmup_steps"] + s["decay_steps"] <= s["max_steps"],
-         f"warmup_steps={s['warmup_steps']} and decay_steps={s['decay_steps']} are more than max_steps={s['max_steps']}")
-    p = s["mask_proportions"]
-    need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 shares, sum 1")
+    choices = {
+        "model": [*PRESETS, "origin"],
+        "window_split": ["none", "random", "document"],
+        "device": ["auto", "cpu", "cuda"],
+        "dtype": ["auto", "float32", "bfloat16"],
+    }
+    problems += configurator.outside_limits(cfg, AT_LEAST_1.split(), AT_LEAST_0.split(), ["lr", "grad_clip"], choices)
+    need(cfg.seed < 2**63, f"seed={cfg.seed}: must be below 2**63")
+    need(max(cfg.beta1, cfg.beta2) < 1, f"beta1={cfg.beta1}, beta2={cfg.beta2}: must be below 1")
+    need(0 < cfg.mask_ratio < 1, f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
+    p = cfg.mask_proportions
+    need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 numbers with sum 1")
+    need(cfg.switch_step <= cfg.max_steps, f"switch_step={cfg.switch_step} is beyond max_steps={cfg.max_steps}")
+    warmup_and_decay = cfg.warmup_steps + cfg.decay_steps
+    need(
+        warmup_and_decay <= cfg.max_steps,
+        f"warmup_steps + decay_steps = {warmup_and_decay} is beyond max_steps={cfg.max_steps}",
+    )
+    need(not Path(cfg.out_dir).is_file(), f"out_dir={cfg.out_dir}: is a file")
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-    need(resolve_auto(s)["device"] != "cuda" or local_rank < gpus, f"device=cuda: process {local_rank} here, but {gpus} GPUs")
-    need(not s["wandb_project"] or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
-    need(not (s["branch_from"] and s["init_from"]), "branch_from and init_from: give one of them")
-    begun = s["resume"] and checkpoint.steps(s["out_dir"])  # then these two are not needed any more
-    need(not s["branch_from"] or begun or Path(s["branch_from"]).is_file(), f"branch_from={s['branch_from']}: no such file")
-    why = checkpoint.problem(s["init_from"]) if not begun and (s["init_from"] or s["model"] == "origin") else ""
-    need(not why, f"init_from: {why}")
+    uses_gpu = resolve_auto(cfg).device == "cuda"
+    need(not uses_gpu or local_rank < gpus, f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs")
+    need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
+    need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
+    begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
+    branch = "" if begun else cfg.branch_from
+    need(not branch or Path(branch).is_file(), f"branch_from={branch}: no such file")
+    origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
+    need(not origin, f"init_from: {origin}")
+    if cfg.model in choices["model"] and not origin:
+        problems += check_shape_and_data(cfg, checkpoint.model_config(cfg, vocab_size=128), world_size)
+    return problems
 
-    if s["model"] not in choices["model"] or why:
-        return found
-    config = checkpoint.model_config(s, vocab_size=128)
-    found += config.problems()
+
+def check_shape_and_data(cfg, config, world_size):
+    """Yield what does not fit between the settings, the model's shape and the data, one sentence each."""
+    yield from config.problems()
     T = max(1, config.seq_len)
-    n_windows, rest = divmod(s["global_batch_tokens"], T)
-    need(not rest and n_windows and not n_windows % world,
-         f"global_batch_tokens={s['global_batch_tokens']}: must be a multiple of seq_len * processes = {T} * {world}")
-    need(round(s["mask_ratio"] * T), f"mask_ratio={s['mask_ratio']}: masks not one token of {T}")
-    need(s["window_split"] != "random" or T >= 24, f"window_split=random: needs seq_len of at least 24, got {T}")
+    windows, rest = divmod(cfg.global_batch_tokens, T)
+    if rest or not windows or windows % world_size:
+        given, of = cfg.global_batch_tokens, f"seq_len * processes = {T} * {world_size}"
+        yield f"global_batch_tokens={given}: must be a multiple of {of}"
+    if not round(cfg.mask_ratio * T):
+        yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
+    if cfg.window_split == "random" and T < 24:
+        yield f"window_split=random: needs seq_len of at least 24, got {T}"
 
-    meta = None
-    if s["data"] != EMBEDDED_FOLDER or Path(s["data"]).exists():  # the default's absence is mended later
+    fingerprint = None
+    if cfg.data != EMBEDDED_FOLDER or Path(cfg.data).exists():  # train() prepares the default data where it is missing
         try:
-            meta = load_meta(s["data"])
+            meta = load_meta(cfg.data)
         except DataError as error:
-            found.append(str(error))
-    if meta:
-        vocab = meta["tokenizer"]["vocab_size"]
-        need(not 0 < s["vocab_size"] < vocab, f"vocab_size={s['vocab_size']}: the tokenizer of {s['data']} needs {vocab}")
-        for split, tokens in (("train", n_windows * T), ("val", T)):
-            have = meta["splits"][split]["tokens"]
-            need(have >= tokens, f"{s['data']}: {have} {split} tokens are fewer than the {tokens} of one batch")
-
-    same = {name: value for name, value in resolve_auto(s).items() if name not in RESUME_MAY_CHANGE} if s["resume"] else None
-    return found + [*checkpoint.conflicts(s["out_dir"], same, meta and meta["fingerprint"])]
-
-
-def is_causal(step):
-    """Whether step number `step`, from 0, is CLM. The phases of a run are decided on this line and nowhere else."""
-    return step < switch_step
+            yield str(error)
+        else:
+            fingerprint, vocab = meta["fingerprint"], meta["tokenizer"]["vocab_size"]
+            if 0 < cfg.vocab_size < vocab:
+                yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
+            for split, needed in (("train", windows * T), ("val", T)):
+                tokens = meta["splits"][split]["tokens"]
+                if tokens < needed:
+                    yield f"{cfg.data}: {tokens} {split} tokens are fewer than the {needed} of one batch"
+    fixed = {k: v for k, v in resolve_auto(cfg).items() if k not in RESUME_MAY_CHANGE} if cfg.resume else None
+    yield from checkpoint.conflicts(cfg.out_dir, fixed, fingerprint)
 
 
-def learning_rate(step):
-    """Of step number `step`, from 0: linear warmup, constant, linear decay to 0 (WSD)."""
-    rising = (step + 1) / max(1, warmup_steps)
-    falling = (max_steps - step) / max(1, decay_steps)
-    return lr * min(1.0, rising, falling)
+# ----------------------------------------------------------------------------
+# The parts of a run
+
+
+def main():
+    cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
+    try:
+        train(cfg)
+    except (Damaged, DataError) as error:
+        sys.exit(str(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        sys.exit(
+            f"the disk is full ({error}). The checkpoints in {cfg.out_dir} are whole: make room, then continue from the "
+            "newest one with --resume=True"
+        )
+
+
+def make_batches(cfg, meta, tokenizer, T):
+    """Return the Batches of training and of validation. Validation always has the same windows and masks."""
+    train, val = (TokenStream(cfg.data, meta, split) for split in ("train", "val"))
+    options = cfg.window_split, cfg.mask_ratio, cfg.mask_proportions
+    return (
+        Batches(train, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options),
+        Batches(val, tokenizer, 0, T, min(cfg.eval_windows, len(val) // T), *options),
+    )
+
+
+def restore(cfg, transformer, optimizer, tokenizer, rank, world_size, print0):
+    """Load what the run starts from, in place. Returns (step, whether an earlier start of this run is resumed).
+
+    In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
+    """
+    newest = [checkpoint.newest(cfg.out_dir, print0) if cfg.resume and rank == 0 else None]  # one process verifies it
+    if world_size > 1:
+        dist.broadcast_object_list(newest)
+    resumed, path = newest[0] is not None, newest[0] or cfg.branch_from or cfg.init_from
+    if not path:
+        return 0, False
+    state = checkpoint.load(path, verified=resumed or rank > 0, report=print0)
+    checkpoint.match(state, vars(transformer.config), tokenizer, path)
+    transformer.load_state_dict(state["model"])
+    if not resumed and cfg.init_from:
+        print0(checkpoint.budget_note(state, cfg.max_steps * cfg.global_batch_tokens))
+        return 0, False
+    optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch replaces
+    optimizer.param_groups[0].update(betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, weight_decay=cfg.weight_decay)
+    if state["step"] > cfg.max_steps:
+        raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
+    return state["step"], resumed
+
+
+def wrap_ddp(loss_module, batches, step, cfg, micro, device):
+    """Wrap the loss in DistributedDataParallel, ready for `step`.
+
+    After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is thrown away
+    makes this happen before any step counts: a resumed run must sum as the undisturbed one does.
+    """
+    device_ids = [device] if device.type == "cuda" else None
+    ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+    causal = is_causal(step, cfg)
+    ddp(to_device(batches.batch(step, causal, 0, micro), device), causal)[0].backward()
+    ddp.zero_grad(set_to_none=False)
+    return ddp
+
+
+@torch.no_grad()
+def evaluate(loss_module, batches, micro, device, rank, world_size):
+    """Return the validation loss of both objectives, in nats per predicted token. The processes share the windows."""
+    losses, n = {}, batches.windows_per_step
+    for name, causal in (("val_clm_loss", True), ("val_mlm_loss", False)):
+        total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
+        for first in range(rank * micro, n, world_size * micro):
+            batch = to_device(batches.batch(0, causal, first, min(first + micro, n)), device)
+            with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
+                total += torch.stack(loss_module(batch, causal))
+        if world_size > 1:
+            dist.all_reduce(total)
+        losses[name] = (total[0] / total[1]).item()
+    return losses
 
 
 # ----------------------------------------------------------------------------
 # The run
 
 
-def main():
-    settings = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
-    try:
-        train(settings)
-    except (Damaged, DataError) as error:
-        sys.exit(str(error))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        sys.exit(f"the disk is full ({error}). The checkpoints in {settings['out_dir']} are whole; make room and go on "
-                 "from the newest with --resume=True")  # fmt: skip
-
-
-def train(settings):
-    # Processes and devices. Under torchrun every process runs this file.
-    where, rank, world = set_up(settings["device"], settings["deterministic"])
-    on_gpu = where.type == "cuda"
-    say = tqdm.write if rank == 0 else lambda *_: None
-
-    # Data.
-    if rank == 0 and not Path(settings["data"]).exists():  # the default's: check let no other pass
+def train(cfg):
+    # Processes and data. Under torchrun every process runs this file.
+    device, rank, world_size = set_up(cfg.device, cfg.deterministic)
+    print0 = tqdm.write if rank == 0 else lambda *_: None
+    if rank == 0 and not Path(cfg.data).exists():  # only the default data can be missing here
         prepare_embedded()
         configurator.load(__file__, sys.argv[1:], check)  # again, now with the data
-    if world > 1:
+    if world_size > 1:
         dist.barrier()
-    globals().update(settings)
-    meta = load_meta(data)
-    rank_bytes = (Path(data) / "tokenizer.tiktoken").read_bytes()
-    tokenizer = Tokenizer.from_state(meta["tokenizer"], rank_bytes)
-    config = checkpoint.model_config(settings, tokenizer.vocab_size)
-    T, train_stream, val_stream = config.seq_len, TokenStream(data, meta, "train"), TokenStream(data, meta, "val")
-    options = dict(window_split=window_split, mask_ratio=mask_ratio, mask_proportions=mask_proportions)
-    train_batches = Batches(train_stream, tokenizer, seed, T, global_batch_tokens // T, **options)
-    val_batches = Batches(val_stream, tokenizer, 0, T, min(eval_windows, len(val_stream) // T), **options)
-    share = train_batches.windows_per_step // world  # windows of a step that are this process's
-    micro = next(m for m in range(min(micro_batch, share), 0, -1) if share % m == 0)
+    meta = load_meta(cfg.data)
+    tokenizer = load_tokenizer(cfg.data, meta)
+    config = checkpoint.model_config(cfg, tokenizer.vocab_size)
+    train_batches, val_batches = make_batches(cfg, meta, tokenizer, config.seq_len)
+    windows_per_rank = train_batches.windows_per_step // world_size
+    micro = next(m for m in range(min(cfg.micro_batch, windows_per_rank), 0, -1) if windows_per_rank % m == 0)
 
-    # Model and optimizer. The initial weights are drawn on the CPU: the same on every machine.
-    torch.manual_seed(seed)
-    transformer = Transformer(config).to(where)
-    transformer.compute_dtype, transformer.recompute = getattr(torch, dtype), recompute
+    # Model and optimizer. The initial weights are drawn on the CPU, so they are the same on every machine.
+    torch.manual_seed(cfg.seed)
+    transformer = Transformer(config).to(device)
+    transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
     params = list(transformer.parameters())
-    optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
+    step, resumed = restore(cfg, transformer, optimizer, tokenizer, rank, world_size, print0)
     loss_module = ddp = PretrainingLoss(transformer)
-    if compile:
+    if cfg.compile:
         loss_module.compile_parts()
-    if world > 1:
-        ddp = DistributedDataParallel(loss_module, [where] if on_gpu else None, broadcast_buffers=False,
-                                      gradient_as_bucket_view=True)  # fmt: skip
+    if world_size > 1 and step < cfg.max_steps:
+        ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
 
-    # Begin anew, go on with this run, branch off another one, or start from a model's weights.
-    out, step, origin = Path(out_dir), 0, branch_from or init_from
-    newest = [checkpoint.newest(out, say) if resume and rank == 0 else None]  # one process verifies it
-    if world > 1:
-        dist.broadcast_object_list(newest)
-    resumed = newest[0] is not None
-    if resumed or origin:
-        state = checkpoint.load(newest[0] or origin, verified=resumed or rank > 0, report=say)
-        checkpoint.match(state, vars(config), tokenizer.state(), rank_bytes, newest[0] or origin)
-        transformer.load_state_dict(state["model"])
-        if resumed or branch_from:
-            optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch does not take
-            optimizer.param_groups[0].update(betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
-            step = state["step"]
-        else:
-            say(checkpoint.share(state, max_steps * global_batch_tokens))
-        del state
-    if step > max_steps:
-        sys.exit(f"branch_from={branch_from} is at step {step}, beyond max_steps={max_steps}")
+    # Records: config.json, metrics.jsonl, and what each checkpoint holds beside weights and optimizer.
+    facts = dict(
+        config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=checkpoint.versions(device)
+    )
+    facts |= dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
     if rank == 0:
-        out.mkdir(parents=True, exist_ok=True)
-        run_facts = dict(settings=settings, model=vars(config), parameters=sum(p.numel() for p in params),
-                         processes=world, data_fingerprint=meta["fingerprint"], versions=checkpoint.versions(where),
-                         source={f: (ROOT / f).read_text() for f in ("train.py", "model.py", "data/loader.py")})  # fmt: skip
-        checkpoint.record(out / "config.json", run_facts, step if resumed else None)
-        log = checkpoint.MetricsLog(out / "metrics.jsonl", step if resumed else -1, wandb_project, settings)
+        log = checkpoint.open_records(facts, params, world_size, resumed_at=step if resumed else None)
 
-    @torch.no_grad()
-    def evaluate():
-        """The validation loss of both objectives, in nats per predicted token."""
-        n, losses = val_batches.windows_per_step, {}
-        for name, causal in (("val_clm_loss", True), ("val_mlm_loss", False)):
-            total = torch.zeros(2, dtype=torch.float64, device=where)
-            for first in range(rank * micro, n, world * micro):
-                batch = to_device(val_batches.batch(0, causal, first, min(first + micro, n)), where)
-                with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                    total += torch.stack(loss_module(batch, causal))
-            if world > 1:
-                dist.all_reduce(total)
-            losses[name] = (total[0] / total[1]).item()
-        return losses
-
-    def write(causal, line):
-        if rank == 0 and line:
-            log.write(step=step, phase="clm" if causal else "mlm", tokens=step * global_batch_tokens, **line)
-            if "val_clm_loss" in line:
-                plot_run(out)
-
-    def save():
-        if rank == 0:
-            state = {"step": step, "model": transformer.state_dict(), "optimizer": optimizer.state_dict(),
-                     "config": vars(config), "settings": dict(settings), "versions": checkpoint.versions(where),
-                     "data": meta["fingerprint"], "tokenizer": tokenizer.state(), "tokenizer_ranks": rank_bytes}  # fmt: skip
-            log.sync()
-            checkpoint.save(checkpoint.path_of(out, step), state)
-            checkpoint.prune(out, step, keep_last, keep_steps)
-
-    stop = []  # the signals that asked this process to stop; the same one again stops it at once
-
-    def on_signal(number, frame):
-        stop.append(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-
-    peak = peak_flops(where) if dtype != "float32" else None
-    if world > 1 and step < max_steps:
-        # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
-        # thrown away lets that happen before any step counts: a resumed run must sum as the undisturbed one.
-        ddp(to_device(train_batches.batch(step, is_causal(step), 0, micro), where), is_causal(step))[0].backward()
-        optimizer.zero_grad(set_to_none=False)
-
-    jobs = ((s, is_causal(s), first, first + micro)
-            for s in range(step, max_steps) for first in range(rank * share, (rank + 1) * share, micro))  # fmt: skip
+    # A batch is a pure function of its step, so a background thread can make it ahead.
+    micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each
+    jobs = ((s, is_causal(s, cfg), first, first + micro) for s in range(step, cfg.max_steps) for first in micro_steps)
     batches = prefetch(train_batches.batch, jobs)
-    bar = tqdm(total=max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True,
-               mininterval=0.5 if sys.stderr.isatty() else 20)  # fmt: skip
-    stopping, seconds, since = 0, 0.0, step  # seconds: spent in the steps since the last line of the log
+    peak = peak_flops(device) if cfg.dtype != "float32" else None
+    received, stopping = stop_signals(), 0
+    seconds, since = 0.0, step  # time spent in the steps since the last line of the log
     if not resumed:
-        write(is_causal(step), evaluate())
+        losses = evaluate(loss_module, val_batches, micro, device, rank, world_size)
+        if rank == 0:
+            phase = "clm" if is_causal(step, cfg) else "mlm"
+            log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **losses)
+    interval = 0.5 if sys.stderr.isatty() else 20
+    bar = tqdm(
+        total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True, mininterval=interval
+    )
 
-    while step < max_steps and not stopping:
-        started, causal = time.perf_counter(), is_causal(step)
+    while step < cfg.max_steps and not stopping:
+        started, causal = time.perf_counter(), is_causal(step, cfg)
+        phase = "clm" if causal else "mlm"
 
-        # Forward and backward. The sum of the losses goes backward; the mean comes in below.
-        total = torch.zeros(3, dtype=torch.float64, device=where)  # sum of losses, predicted tokens, signals
-        for first in range(0, share, micro):
-            batch = to_device(next(batches), where)
-            ddp.require_backward_grad_sync = first + micro == share  # DDP's: processes exchange after the last one
+        # Forward and backward. The sum of the losses goes backward; the division that makes it a mean comes below.
+        total = torch.zeros(3, dtype=torch.float64, device=device)  # sum of losses, predicted tokens, signals
+        for first in micro_steps:
+            batch = to_device(next(batches), device)
+            ddp.require_backward_grad_sync = first == micro_steps[-1]  # DDP's: processes exchange after the last one
             loss_sum, count = ddp(batch, causal)
             loss_sum.backward()
             total[:2] += torch.stack((loss_sum.detach(), count))
-        total[2] = len(stop)
-        if world > 1:
+        total[2] = len(received)
+        if world_size > 1:
             dist.all_reduce(total)
 
-        # The gradient so far is that of the summed loss, averaged over processes by DDP. One factor makes it that
-        # of the mean over all predicted tokens of the step, and clips it. A GPU is waited for once, for four numbers.
+        # The gradient so far is that of the summed loss, averaged over processes by DDP. One factor makes it that of
+        # the mean over all predicted tokens of the step, and clips it. A GPU is waited for once, for four numbers.
         grads = [p.grad for p in params]
         loss_sum, count, stopping, norm = torch.cat((total, torch.nn.utils.get_total_norm(grads)[None])).tolist()
-        loss, to_mean = loss_sum / count, world / count
+        loss, to_mean = loss_sum / count, world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            sys.exit(f"step {step} ({'clm' if causal else 'mlm'}): loss {loss}, gradient norm {grad_norm}. Stopped before "
-                     f"the update; the checkpoints in {out} are as they were. A lower lr often helps.")  # fmt: skip
-        torch._foreach_mul_(grads, to_mean * min(1.0, grad_clip / (grad_norm + 1e-6)))
+            sys.exit(
+                f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update; "
+                f"the checkpoints in {cfg.out_dir} are as they were. A lower lr often helps."
+            )
+        torch._foreach_mul_(grads, to_mean * min(1.0, cfg.grad_clip / (grad_norm + 1e-6)))
 
         # Update.
-        optimizer.param_groups[0]["lr"] = learning_rate(step)
+        optimizer.param_groups[0]["lr"] = learning_rate(step, cfg)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=world == 1)  # DDP's gradients are views of its buckets and stay
+        optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
         step += 1
         seconds += time.perf_counter() - started
 
         # Log, evaluate, save. Everything about a step is in the log before its checkpoint is made.
         line = {}
-        if step % log_interval == 0 or step == max_steps:
-            speed = (step - since) * global_batch_tokens / seconds  # tokens per second of training, nothing else
-            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1), tokens_per_s=round(speed))
-            flops = speed * flops_per_token(config, T, causal, count / global_batch_tokens)
-            mfu = dict(mfu=f"{flops / (world * peak):.1%}") if peak else {}
-            bar.set_postfix(phase="clm" if causal else "mlm", loss=f"{loss:.3f}", tok_s=f"{speed:,.0f}", **mfu, refresh=False)
+        if step % cfg.log_interval == 0 or step == cfg.max_steps:
+            speed = (step - since) * cfg.global_batch_tokens / seconds  # tokens per second of training, nothing else
+            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=round(speed))
+            flops = speed * flops_per_token(config, config.seq_len, causal, count / cfg.global_batch_tokens)
+            mfu = {"mfu": f"{flops / (world_size * peak):.1%}"} if peak else {}
+            bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed:,.0f}", **mfu, refresh=False)
             seconds, since = 0.0, step
-        if step % eval_interval == 0 or step in (switch_step, max_steps):
-            line |= evaluate()
-        write(causal, line)
-        if rank == 0 and step in (switch_step, max_steps):
+        if step % cfg.eval_interval == 0 or step in (cfg.switch_step, cfg.max_steps):
+            line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
+        if rank == 0 and line:
+            log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
+        if rank == 0 and "val_clm_loss" in line:
+            plot_run(cfg.out_dir)
+        if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
             with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-                say(f"\nat step {step}, the end of {'CLM' if causal else 'MLM'}\n{examples(transformer, tokenizer)}")
+                print0(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
         bar.update()
-        if step % checkpoint_interval == 0 or step in keep_steps or step == max_steps or stopping:
-            save()
+        due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
+        if rank == 0 and due:
+            log.sync()
+            state = dict(step=step, model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
+            checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
+            checkpoint.prune(cfg.out_dir, step, cfg.keep_last, cfg.keep_steps)
 
     bar.close()
     if rank == 0 and stopping:
-        print(f"\nStopped at step {step} of {max_steps}, which is saved. The same command with --resume=True goes on.")
-    elif rank == 0:  # what was learned
-        print("\n" + summary(out, switch_step))
-    if world > 1:
+        print(
+            f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True to the command."
+        )
+    elif rank == 0:
+        print("\n" + summary(cfg.out_dir, cfg.switch_step))
+    if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor
         dist.destroy_process_group()
     if stopping:
-        sys.exit(128 + (stop[-1] if stop else signal.SIGTERM))
+        sys.exit(128 + (received[-1] if received else signal.SIGTERM))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The batch loader: a batch is a pure function of (data, seed, step).
 
-Nothing here has state. Step s uses draws s * W .. s * W + W - 1, W being the windows of a
-step. Draw g is window `permute(g mod n)` of epoch g // n, and every random choice about
-it (where to cut, what to mask) is a hash of (seed, g). So the number of processes, the
-micro-batch and a restart cannot change what the model sees, and nothing grows with the
-corpus: there is no list of 50 million shuffled windows.
+Nothing here has state. With W windows per step, step s uses the draws s * W to s * W + W - 1.
+Draw g is window `permute(g mod n)` of epoch g // n, where n is the number of windows in the
+data. Every random choice about it (where to cut, what to mask) is a hash of (seed, g). So the
+number of processes, the micro-batch and restarts cannot change what the model sees. Nothing
+grows with the corpus either: there is no list of 50 million shuffled windows.
 """
 
 from collections import deque
@@ -19,14 +19,14 @@ import torch
 
 
 def mix(x):
-    """A bijection of 64-bit integers that scatters them (splitmix64's finaliser). uint64 array in and out."""
+    """Scatter 64-bit integers, one to one (the finalizer of splitmix64). uint64 array in and out."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def hashed(*parts):
-    """A 64-bit hash of broadcastable non-negative integers: uint64 array, at least 1-d."""
+    """Hash broadcastable non-negative integers to a uint64 array, at least 1-d."""
     h = np.zeros(1, np.uint64)
     for part in parts:
         h = mix(h + np.uint64(0x9E3779B97F4A7C15) + np.asarray(part).astype(np.uint64))
@@ -34,10 +34,10 @@ def hashed(*parts):
 
 
 def permute(i, n, key):
-    """Where a keyed pseudo-random permutation of range(n) sends i. i: int64 (m,); key: uint64 (m,).
+    """Map i by a keyed pseudo-random permutation of range(n). i: int64 (m,); key: uint64 (m,).
 
-    A Feistel network permutes the smallest power of four that holds n; a result outside
-    range(n) goes through again until it falls inside (cycle walking), which takes fewer
+    A Feistel network permutes the smallest power of four that holds n. A result outside
+    range(n) goes through it again until it falls inside (cycle walking). This takes fewer
     than four rounds on average and keeps the map one-to-one.
     """
     half = np.uint64(max(1, (int(n - 1).bit_length() + 1) // 2))
@@ -59,7 +59,7 @@ def permute(i, n, key):
 class TokenStream:
     """The shards of one split as one long sequence of token ids, memory-mapped.
 
-    `meta` is the data folder's meta.json, as `data.shards.load_meta` returns it.
+    meta: the data folder's meta.json, as `data.shards.load_meta` returns it.
     """
 
     def __init__(self, folder, meta, split):
@@ -71,7 +71,7 @@ class TokenStream:
         return int(self.starts[-1])
 
     def windows(self, index, T):
-        """Windows number `index` (m,) of T tokens each -> int64 (m, T). A window may cross shards."""
+        """Return the windows number `index` (m,), of T tokens each, as int64 (m, T). A window may cross shards."""
         out = np.empty((len(index), T), np.int64)
         for row, start in zip(out, index * T):
             s, filled = int(np.searchsorted(self.starts, start, "right")) - 1, 0
@@ -89,30 +89,39 @@ class TokenStream:
 class Batches:
     """Batches of `windows_per_step` windows of `seq_len` tokens from a TokenStream.
 
-    tokenizer: a data.tokenizer.Tokenizer (its special tokens are never masked).
-    window_split: "none", "random" (each window is cut in two at r ~ U[12, seq_len - 11), as
-    in the recipe) or "document" (at every eos). mask_ratio: the share of a window's tokens
-    that MLM predicts, round(mask_ratio * seq_len) of them. mask_proportions: the shares of
-    those shown as the mask token, as a random ordinary token, and unchanged.
+    tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
+    window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the
+    paper does) or "document" (cut at every eos). mask_ratio: MLM predicts round(mask_ratio *
+    seq_len) tokens of each window. mask_proportions: the fractions of those that are shown as
+    the mask token, as a random ordinary token, and unchanged.
     """
 
-    def __init__(self, stream, tokenizer, seed, seq_len, windows_per_step, window_split="none",
-                 mask_ratio=0.4, mask_proportions=(1.0, 0.0, 0.0)):  # fmt: skip
+    def __init__(
+        self,
+        stream,
+        tokenizer,
+        seed,
+        seq_len,
+        windows_per_step,
+        window_split="none",
+        mask_ratio=0.4,
+        mask_proportions=(1.0, 0.0, 0.0),
+    ):
         self.stream, self.seed, self.T, self.windows_per_step = stream, seed, seq_len, windows_per_step
         self.window_split, self.n_masked = window_split, round(mask_ratio * seq_len)
         self.show_mask, self.show_random = mask_proportions[0], mask_proportions[0] + mask_proportions[1]
-        self.n_windows = len(stream) // seq_len  # in an epoch; the last, incomplete window is left out
+        self.n_windows = len(stream) // seq_len  # in an epoch, without the last, incomplete one
         self.mask_id, self.eos_id = tokenizer.mask_id, tokenizer.eos_id
         self.ordinary_ids = tokenizer.ordinary_ids
         self.ordinary = np.zeros(tokenizer.vocab_size, bool)
         self.ordinary[self.ordinary_ids] = True
 
     def batch(self, step, causal, first=0, last=None):
-        """Windows first .. last - 1 of a step's, for CLM (causal) or MLM. A dict of tensors:
+        """Return windows first to last - 1 of a step, for CLM (causal) or MLM, as a dict of tensors.
 
-        tokens (B, T) int64; positions (N,) int64, where in the flattened batch something is
-        predicted; targets (N,) int64, what, or -1 for nothing; and, where windows are
-        split, doc_start and doc_end (B, T) int32. N depends on B, T and the objective only.
+        tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
+        predicted. targets: int64 (N,), which token, or -1 for none. If windows are split also
+        doc_start and doc_end: int32 (B, T). N depends on B, T and the objective only.
         """
         draw = step * self.windows_per_step + np.arange(first, self.windows_per_step if last is None else last)
         epoch, i = draw // self.n_windows, draw % self.n_windows
@@ -125,7 +134,7 @@ class Batches:
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def bounds(self, tokens, draw):
-        """Each token's document [start, end) in its window: two (B, T), or None, None."""
+        """Return the bounds [start, end) of each token's document in its window: two (B, T), or None, None."""
         B, T = tokens.shape
         t = np.arange(T)
         if self.window_split == "none":
@@ -141,7 +150,7 @@ class Batches:
         return start, end
 
     def clm(self, tokens, end):
-        """Every position predicts the next token, but for the last of each document."""
+        """Every position predicts the next token, except the last position of each document."""
         B, T = tokens.shape
         targets = np.full((B, T), -1, np.int64)
         targets[:, :-1] = tokens[:, 1:]
@@ -150,10 +159,10 @@ class Batches:
         return {"tokens": tokens, "positions": np.arange(B * T), "targets": targets.reshape(-1)}
 
     def mlm(self, tokens, draw):
-        """n_masked random positions of each window predict the token that the input hides there.
+        """n_masked random positions of each window predict the token that is masked there.
 
-        Each position gets a random score and the lowest win. Special tokens score highest:
-        one is taken only where a window has too few others, and then it is not a target.
+        Each position gets a random score, and the lowest ones are chosen. Special tokens score
+        highest. One is chosen only if a window has too few other tokens, and it is not a target.
         """
         B, T = tokens.shape
         score = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
@@ -176,7 +185,7 @@ class Batches:
 
 
 def prefetch(function, jobs, depth=2):
-    """Yields function(*job) for each job, made `depth` jobs ahead in a background thread."""
+    """Yield function(*job) for each job. A background thread works `depth` jobs ahead."""
     with ThreadPoolExecutor(1) as thread:
         ahead = deque()
         try:
@@ -192,7 +201,7 @@ def prefetch(function, jobs, depth=2):
 
 
 def to_device(batch, device):
-    """The batch's tensors on a device. The copy to a GPU does not hold up the host."""
+    """Return the batch's tensors on a device. The copy to a GPU does not hold up the host."""
     if device.type == "cpu":
         return batch
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}

@@ -180,6 +180,8 @@ class Tokenizer:
         by_rank = sorted(self.ranks.items(), key=lambda item: item[1])
         return b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in by_rank)
 
+    file_bytes = rank_bytes
+
     @classmethod
     def from_state(cls, state, rank_bytes):
         """The tokenizer of which these are state() and rank_bytes()."""

@@ -6,7 +6,9 @@ imported the libraries already. Each is a real process, which can be killed with
 
 import multiprocessing
 import os
+import resource
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -29,7 +31,13 @@ WORDS = "the a of list string file object value method returns is are may must i
 
 
 def run_script(script, args, environment, output, folder):
-    """In the child: run "train.py", or a module such as "eval.study", in a folder, with its output in a file."""
+    """In the child: run "train.py", or a module such as "eval.study", in a folder, with its output in a file.
+
+    FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk.
+    """
+    if limit := environment.pop("FILE_SIZE_LIMIT", None):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit),) * 2)
     os.environ.update(environment)
     os.chdir(folder)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -47,7 +55,9 @@ class Run:
 
     def __init__(self, args, output, script="train.py", folder=ROOT, **environment):
         self.output = Path(output)
-        self.process = server.Process(target=run_script, args=(script, list(args), environment, str(output), str(folder)))
+        self.process = server.Process(
+            target=run_script, args=(script, list(args), environment, str(output), str(folder))
+        )
         self.process.start()
 
     def wait(self, timeout=240):  # on a GPU the kernels are compiled first

@@ -1,4 +1,5 @@
-"""Settings: what wins, which types are taken, and that every mistake is told before any work."""
+"""Settings: what wins, which types are taken, and that every mistake is reported before any work."""
+
 import ast
 import os
 import re
@@ -34,6 +35,7 @@ tasks = (
     "cola",
     "rte",
 )                      # tasks to run
+PATIENCE = 3           # a constant, not a setting
 offset = -3            # may be negative
 compile = True         # on
 
@@ -42,8 +44,15 @@ late = 3               # not a setting: it comes after the first value that is n
 raise SystemExit("the script was executed")
 '''
 DEFAULTS = {
-    "out_dir": "out/#1", "max_steps": 600, "keep_steps": (), "resume": False, "lr": 5e-4,
-    "betas": (0.9, 0.95), "tasks": ("cola", "rte"), "offset": -3, "compile": True,
+    "out_dir": "out/#1",
+    "max_steps": 600,
+    "keep_steps": (),
+    "resume": False,
+    "lr": 5e-4,
+    "betas": (0.9, 0.95),
+    "tasks": ("cola", "rte"),
+    "offset": -3,
+    "compile": True,
 }
 
 
@@ -67,6 +76,7 @@ def config(text, name="config/x.py"):
 @pytest.fixture
 def problems(capsys):
     """Call load, which must exit with code 2, and return its problems without their numbers."""
+
     def run(*argv, check=None):
         with pytest.raises(SystemExit) as error:
             load(*argv, check=check)
@@ -75,31 +85,43 @@ def problems(capsys):
         first, *middle, last = captured.err.splitlines()
         plural = "problem" if len(middle) == 1 else "problems"
         assert captured.out == ""
-        assert first == f"train.py: {len(middle)} {plural} in the settings; nothing was started."
+        assert first == f"python train.py: {len(middle)} {plural} in the settings; nothing was started."
         assert last == "python train.py --help lists every setting."
         for number, line in enumerate(middle, 1):
             assert line.startswith(f"  {number}. ")
         return [line.split(". ", 1)[1] for line in middle]
+
     return run
 
 
 # --- which lines are settings ---
 
+
 def test_defaults_in_script_order():
     assert list(load().items()) == list(DEFAULTS.items())
 
 
-@pytest.mark.parametrize("end", [
-    "x = 1 + 1", "x = y = 2", "x, y = 1, 2", "x: int = 1", "x = int(1)", "x = [1 for _ in 'a']",
-    "def f():\n    pass", "class A:\n    pass", "if True:\n    x = 1", "a += 1",
-])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "x = 1 + 1",
+        "x = y = 2",
+        "x, y = 1, 2",
+        "x: int = 1",
+        "x = int(1)",
+        "x = [1 for _ in 'a']",
+        "def f():\n    pass",
+        "class A:\n    pass",
+        "if True:\n    x = 1",
+        "a += 1",
+    ],
+)
 def test_settings_end_at_the_first_line_of_another_kind(end):
     Path("train.py").write_text(f"a = 1\n{end}\nb = 2\n")
     assert load() == {"a": 1}
 
 
-@pytest.mark.parametrize("value", [
-    "None", "[1]", "{}", "1j", "b'x'", "1e999", "(1, 'a')", "(None,)"])
+@pytest.mark.parametrize("value", ["None", "[1]", "{}", "1j", "b'x'", "1e999", "(1, 'a')", "(None,)"])
 def test_a_default_without_a_type_is_a_bug_in_the_script(value):
     Path("train.py").write_text(f"a = 1\nb = {value}\n")
     with pytest.raises(ValueError, match=r"train\.py:2: .* cannot be a setting's default"):
@@ -107,6 +129,7 @@ def test_a_default_without_a_type_is_a_bug_in_the_script(value):
 
 
 # --- precedence ---
+
 
 def test_the_last_word_wins():
     one, two = config("lr = 1.0\noffset = 1\n", "config/1.py"), config("lr = 2.0\n", "config/2.py")
@@ -209,27 +232,38 @@ BAD_FOR_STR = [("out_dir", "3", "a str"), ("out_dir", "('a',)", "a str")]  # fin
 def test_bad_config_values(problems, key, text, takes):
     value, default = ast.literal_eval(text), DEFAULTS[key]
     assert problems(config(f"\n{key} = {text}\n")) == [
-        f"config/x.py:2: {key} takes {takes} (default {default!r}), got {value!r}"]
+        f"config/x.py:2: {key} takes {takes} (default {default!r}), got {value!r}"
+    ]
 
 
 @pytest.mark.parametrize("key, text, takes", BAD)
 def test_bad_flag_values(problems, key, text, takes):
     value, default = ast.literal_eval(text), DEFAULTS[key]
-    assert problems(f"--{key}={text}") == [
-        f"--{key}={text}: {key} takes {takes} (default {default!r}), got {value!r}"]
+    assert problems(f"--{key}={text}") == [f"--{key}={text}: {key} takes {takes} (default {default!r}), got {value!r}"]
 
 
-@pytest.mark.parametrize("flag, got", [
-    ("--lr=abc", "'abc'"), ("--lr=nan", "'nan'"), ("--lr=inf", "'inf'"), ("--lr=", "''"),
-    ("--resume=", "''"), ("--resume=true", "'true'"), ("--max_steps=12*2048", "'12*2048'"),
-    ("--max_steps=", "''"), ("--max_steps=007", "'007'"), ("--keep_steps=3000,x", "['3000', 'x']"),
-])
+@pytest.mark.parametrize(
+    "flag, got",
+    [
+        ("--lr=abc", "'abc'"),
+        ("--lr=nan", "'nan'"),
+        ("--lr=inf", "'inf'"),
+        ("--lr=", "''"),
+        ("--resume=", "''"),
+        ("--resume=true", "'true'"),
+        ("--max_steps=12*2048", "'12*2048'"),
+        ("--max_steps=", "''"),
+        ("--max_steps=007", "'007'"),
+        ("--keep_steps=3000,x", "['3000', 'x']"),
+    ],
+)
 def test_flag_text_that_is_no_literal(problems, flag, got):
-    problem, = problems(flag)
+    (problem,) = problems(flag)
     assert problem.startswith(f"{flag}: ") and problem.endswith(f", got {got}")
 
 
 # --- words that set nothing ---
+
 
 def test_unknown_keys(problems):
     assert problems("--maxsteps=3", "--keep-steps=3", "--xyzzy=3", "--late=3", "--maxstep") == [
@@ -240,17 +274,21 @@ def test_unknown_keys(problems):
         "--maxstep: unknown setting 'maxstep'. Did you mean 'max_steps'?",
     ]
     assert problems(config("# comment\n\nmaxsteps = 3\n")) == [
-        "config/x.py:3: unknown setting 'maxsteps'. Did you mean 'max_steps'?"]
+        "config/x.py:3: unknown setting 'maxsteps'. Did you mean 'max_steps'?"
+    ]
 
 
 def test_flags_without_a_value(problems):
     assert problems("--resume", "--compile", "--lr") == [
-        "--resume: write --resume=True", "--compile: write --compile=True", "--lr: write --lr=VALUE"]
+        "--resume: write --resume=True",
+        "--compile: write --compile=True",
+        "--lr: write --lr=VALUE",
+    ]
 
 
 @pytest.mark.parametrize("word", ["-x", "-lr=3", "lr=3", "-", "5e-4"])
 def test_words_that_are_neither_flag_nor_file(problems, word):
-    problem, = problems(word)
+    (problem,) = problems(word)
     assert problem.startswith(f"{word}: neither --key=value nor a readable config file: ")
 
 
@@ -260,6 +298,7 @@ def test_bare_dashes(problems):
 
 # --- config files ---
 
+
 def test_config_may_hold_comments_and_a_docstring():
     path = config('"""Why."""\n# 12 * 2048 = 24576\nout_dir = "a # b"  # c\n\nmax_steps = (\n  5\n)\n')
     assert load(path) == DEFAULTS | {"out_dir": "a # b", "max_steps": 5}
@@ -267,52 +306,57 @@ def test_config_may_hold_comments_and_a_docstring():
     assert load(config('out_dir = "é"\n'))["out_dir"] == "é"
 
 
-@pytest.mark.parametrize("statement", [
-    "__import__('os').system('touch executed')",
-    "lr = __import__('os').system('touch executed')",
-    "lr = open('executed', 'w')",
-    "f = open('executed', 'w')",
-    "import os",
-    "from os import *",
-    "max_steps = 12 * 2048",
-    "max_steps = lr",
-    "out_dir = f'{1}'",
-    "lr = offset = 1",
-    "lr, offset = 1, 2",
-    "lr: float = 1.0",
-    "lr += 1",
-    "'a string that is no docstring'",
-    "del lr",
-    "lr = {[]: 1}",
-    "lr = " + "-" * 200 + "x",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "__import__('os').system('touch executed')",
+        "lr = __import__('os').system('touch executed')",
+        "lr = open('executed', 'w')",
+        "f = open('executed', 'w')",
+        "import os",
+        "from os import *",
+        "max_steps = 12 * 2048",
+        "max_steps = lr",
+        "out_dir = f'{1}'",
+        "lr = offset = 1",
+        "lr, offset = 1, 2",
+        "lr: float = 1.0",
+        "lr += 1",
+        "'a string that is no docstring'",
+        "del lr",
+        "lr = {[]: 1}",
+        "lr = " + "-" * 200 + "x",
+    ],
+)
 def test_config_is_data_and_never_executed(problems, statement):
     path = config(f"offset = 1\n{statement}\ncompile = False\n")
     assert problems(path, check=lambda s: [f"{s['offset']} {s['compile']} {s['lr']}"]) == [
-        f"config/x.py:2: a config holds only `name = literal`, not `{statement}`", "1 False 0.0005"]
+        f"config/x.py:2: a config holds only `name = literal`, not `{statement}`",
+        "1 False 0.0005",
+    ]
     assert not Path("executed").exists()
 
 
 def test_config_problem_shows_one_line_of_a_block(problems):
     assert problems(config("if True:\n    lr = 1\n")) == [
-        "config/x.py:1: a config holds only `name = literal`, not `if True:`"]
+        "config/x.py:1: a config holds only `name = literal`, not `if True:`"
+    ]
 
 
 def test_key_twice_in_one_file(problems):
-    assert problems(config("lr = 1.0\noffset = 2\nlr = 1.0\n")) == [
-        "config/x.py:3: lr is already set on line 1"]
+    assert problems(config("lr = 1.0\noffset = 2\nlr = 1.0\n")) == ["config/x.py:3: lr is already set on line 1"]
     assert problems(config("lr = 1.0; lr = 2.0\n")) == ["config/x.py:1: lr is already set on line 1"]
 
 
 def test_missing_config_suggests_its_neighbour(problems):
     config("", "config/clm_then_mlm_610m.py")
     config("", "config/demo.py")
-    problem, = problems("config/clm_mlm_610m.py")
+    (problem,) = problems("config/clm_mlm_610m.py")
     assert problem.startswith("config/clm_mlm_610m.py: ") and "No such file" in problem
     assert problem.endswith(". Did you mean 'config/clm_then_mlm_610m.py'?")
-    problem, = problems("config/demo")
+    (problem,) = problems("config/demo")
     assert problem.endswith(". Did you mean 'config/demo.py'?")
-    problem, = problems("nowhere/zzz.txt")
+    (problem,) = problems("nowhere/zzz.txt")
     assert "No such file" in problem and "Did you mean" not in problem
 
 
@@ -322,7 +366,8 @@ def test_unreadable_configs(problems):
     config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
     config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
     latin, null, syntax, deep, folder = problems(
-        "config/latin.py", "config/null.py", "config/syntax.py", "config/deep.py", "config")
+        "config/latin.py", "config/null.py", "config/syntax.py", "config/deep.py", "config"
+    )
     assert latin.startswith("config/latin.py: ") and "utf-8" in latin
     assert null.startswith("config/null.py: ") and "null bytes" in null
     assert syntax.startswith("config/syntax.py: ") and "line 2" in syntax
@@ -332,6 +377,7 @@ def test_unreadable_configs(problems):
 
 
 # --- all problems in one message, and the check ---
+
 
 def test_all_problems_together_in_order(problems):
     seen = []
@@ -360,12 +406,29 @@ def test_a_later_good_value_does_not_hide_an_earlier_bad_one(problems):
     assert len(problems("--lr=x", "--lr=1")) == 1
 
 
+def test_check_alone(capsys):
+    with pytest.raises(SystemExit) as stop:
+        load("--check", "--lr=1", check=lambda cfg: [])
+    assert stop.value.code == 0 and "fit together" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        load("--check", check=lambda cfg: [f"{cfg.lr} is wrong"])
+    assert stop.value.code == 2 and "0.0005 is wrong" in capsys.readouterr().err
+
+
+def test_values_are_attributes_too():
+    cfg = load("--lr=1")
+    assert cfg.lr == cfg["lr"] == 1.0
+    with pytest.raises(AttributeError, match="no setting is called 'nope'"):
+        cfg.nope
+
+
 @pytest.mark.parametrize("answer", [None, [], (), iter(())])
 def test_check_that_finds_nothing(answer):
     assert load("--lr=1", check=lambda settings: answer)["lr"] == 1
 
 
 # --- help ---
+
 
 def words(text):
     return " ".join(text.split())
@@ -394,8 +457,11 @@ def test_help(capsys, argv):
         offset = -3 may be negative
         compile = True on""")
     assert max(map(len, out.splitlines())) <= 100
-    columns = {re.match(r"  \w+ = .*?  +|  +", line).end() for line in out.splitlines()
-               if line.startswith("  ") and "resume" not in line}
+    columns = {
+        re.match(r"  \w+ = .*?  +|  +", line).end()
+        for line in out.splitlines()
+        if line.startswith("  ") and "resume" not in line
+    }
     assert len(columns) == 1, "the comments start in one column"
 
 
@@ -410,10 +476,12 @@ def test_help_with_a_long_default(capsys):
 
 # --- as a script uses it ---
 
+
 def test_in_a_real_script(tmp_path):
     Path("run.py").write_text(
         "import sys\nimport configurator\nlr = 0.1  # rate\nname = 'a'\n"
-        "globals().update(configurator.load(__file__, sys.argv[1:]))\nprint(lr, name)\n")
+        "cfg = configurator.load(__file__, sys.argv[1:])\nprint(cfg.lr, cfg.name)\n"
+    )
     environment = os.environ | {"PYTHONPATH": str(Path(configurator.__file__).parent)}
 
     def run(*argv):
@@ -423,5 +491,5 @@ def test_in_a_real_script(tmp_path):
     good, bad, usage = run("--lr=2", "--name=b"), run("--lr=x", "--nam=b"), run("--help")
     assert (good.returncode, good.stdout) == (0, "2.0 b\n")
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("run.py: 2 problems") and "Traceback" not in bad.stderr
+    assert bad.stderr.startswith("python run.py: 2 problems") and "Traceback" not in bad.stderr
     assert usage.returncode == 0 and "lr = 0.1" in usage.stdout

@@ -46,7 +46,9 @@ def test_permute_costs_the_same_for_fifty_million_windows():
 def test_stream_reads_across_shards(stream, data_dir):
     meta = load_meta(data_dir)
     assert len(meta["splits"]["train"]["shards"]) > 2
-    whole = np.concatenate([np.fromfile(data_dir / s["file"], meta["dtype"]) for s in meta["splits"]["train"]["shards"]])
+    whole = np.concatenate(
+        [np.fromfile(data_dir / s["file"], meta["dtype"]) for s in meta["splits"]["train"]["shards"]]
+    )
     assert len(stream) == len(whole)
     for T in (1, 32, 999, 9000):  # the last spans three shards
         windows = stream.windows(np.arange(len(whole) // T), T)
