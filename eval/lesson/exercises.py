@@ -36,8 +36,8 @@ def apply(diff, folder, undo=False):
     return path
 
 
-def main(argv):
-    diffs = read_diffs((ROOT / "LESSON.md").read_text(encoding="utf-8"))
+def main(argv, folder=ROOT):
+    diffs = read_diffs((folder / "LESSON.md").read_text(encoding="utf-8"))
     if not argv or argv[0] not in diffs or argv[1:] not in ([], ["--undo"]):
         sys.exit(f"usage: python -m eval.lesson apply {'|'.join(diffs)} [--undo]")
-    print(f"changed {apply(diffs[argv[0]], ROOT, undo='--undo' in argv)}")
+    print(f"changed {apply(diffs[argv[0]], folder, undo='--undo' in argv)}")

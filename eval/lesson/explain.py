@@ -130,7 +130,7 @@ def draw(labels, guesses, weights, layer):
     grid = figure.subplots(n_rows, 4, squeeze=False)
     for column, (name, causal) in zip((0, 2), OBJECTIVES.items()):
         mask, bars, *heads = grid[:, column : column + 2].flat
-        mask.imshow(attention_mask(T, causal), cmap="Greys", vmin=0, vmax=2, aspect="auto")
+        mask.imshow(attention_mask(T, causal).numpy(), cmap="Greys", vmin=0, vmax=2, aspect="auto")
         mask.set_title(f"{name}: i sees j (gray)", fontsize=9)
         texts, p, correct = zip(*guesses[name])
         rectangles = bars.barh(range(T), p, color=["0.35" if right else "0.8" for right in correct], height=0.75)
@@ -141,7 +141,7 @@ def draw(labels, guesses, weights, layer):
         for axes in heads[n_heads:]:
             axes.remove()
         for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
-            axes.imshow(head.sqrt(), cmap="Greys", vmin=0, vmax=1, aspect="auto")  # so that small weights show
+            axes.imshow(head.sqrt().numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")  # so that small weights show
             axes.set_title(f"{name}: layer {layer}, head {number}", fontsize=9)
         for n, axes in enumerate([mask, bars, *heads[:n_heads]]):
             axes.set_yticks(range(T), labels if column == n % 2 == 0 else [""] * T)
