@@ -52,14 +52,14 @@ def context_losses(model, batch, middle):
 def split_states(model, tokens, position, split, batch=64):
     """Return the hidden state at one position of each window: (n, d_model).
 
-    tokens (n, T); position (n,); split (n,): no token before this one sees a token from it on, nor the other way round.
+    tokens (n, T); position (n,); split (n,): tokens before this one and tokens from it on do not see each other.
     """
-    T = tokens.shape[1]
-    t, hidden = torch.arange(T), []
-    for tokens_, position_, split_ in zip(tokens.split(batch), position.split(batch), split[:, None].split(batch)):
-        doc_start, doc_end = torch.where(t < split_, 0, split_), torch.where(t < split_, split_, T)  # (batch, T)
-        states = model(tokens_, False, doc_start.int(), doc_end.int())
-        hidden.append(states[torch.arange(len(states)), position_])
+    t, T, hidden = torch.arange(tokens.shape[1]), tokens.shape[1], []
+    for rows in torch.arange(len(tokens)).split(batch):
+        cut = split[rows, None]  # (batch, 1)
+        doc_start, doc_end = torch.where(t < cut, 0, cut), torch.where(t < cut, cut, T)  # (batch, T)
+        states = model(tokens[rows], False, doc_start.int(), doc_end.int())
+        hidden.append(states[torch.arange(len(rows)), position[rows]])
     return torch.cat(hidden)
 
 

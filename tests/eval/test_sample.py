@@ -9,21 +9,17 @@ from data.tokenizer import Tokenizer
 from eval import sample
 from eval.sample import continue_text, embed_lines, fill_in
 from helpers import ROOT
-from model import ModelConfig, Transformer
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.load("embedded")
+tokenizer = Tokenizer.load("embedded")
 
 
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    return Transformer(ModelConfig(n_layer=2, n_head=2, n_kv_head=1, d_model=32, d_ff=48, seq_len=24))
+@pytest.fixture
+def model(encoder):
+    return checkpoint.load_model(encoder)
 
 
-def test_fill_in_ranks_each_mask(model, tokenizer):
+def test_fill_in_ranks_each_mask(model):
     masks = fill_in(model, tokenizer, "Return the [MASK] of [MASK] list.", k=3)
     assert len(masks) == 2 and all(len(best) == 3 for best in masks)
     for best in masks:
@@ -31,18 +27,18 @@ def test_fill_in_ranks_each_mask(model, tokenizer):
         assert p == sorted(p, reverse=True) and 0 < sum(p) < 1
 
 
-def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model, tokenizer):
-    text = continue_text(model, tokenizer, "The list", 40, temperature=0)
-    assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 40, temperature=0)
+def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
+    text = continue_text(model, tokenizer, "The list", 80, temperature=0)
+    assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 80, temperature=0)
     a, b, c = (continue_text(model, tokenizer, "The list", 20, 1.0, seed) for seed in (1, 1, 2))
     assert a == b != c
 
 
-def test_embeddings_do_not_depend_on_their_neighbors(model, tokenizer):
+def test_embeddings_do_not_depend_on_their_neighbors(model):
     lines = ["A list.", "", "The file object returned by open.", "word " * 100, "A list."]
     together, n_cut = embed_lines(model, tokenizer, lines, batch=2)
     alone = np.concatenate([embed_lines(model, tokenizer, [line])[0] for line in lines])
-    assert n_cut == 1 and together.shape == (5, 32) and together.dtype == np.float32
+    assert n_cut == 1 and together.shape == (5, 64) and together.dtype == np.float32
     np.testing.assert_allclose(together, alone, atol=1e-6)
     np.testing.assert_array_equal(together[0], together[4])
     ids = torch.tensor([tokenizer.encode("A list.") + [tokenizer.eos_id]])
@@ -50,13 +46,13 @@ def test_embeddings_do_not_depend_on_their_neighbors(model, tokenizer):
         np.testing.assert_allclose(together[0], model(ids, causal=False)[0].mean(0), atol=1e-6)
 
 
-def test_the_command(run, encoder, tmp_path):
+def test_the_command(run, model, encoder, tmp_path):
     lines, vectors = tmp_path / "lines.txt", tmp_path / "lines.npy"
     lines.write_text("one\ntwo words\n")
     args = [f"--ckpt={encoder}", "--fill=A [MASK] b", "--prompt=The", f"--embed={lines}", f"--embed_out={vectors}"]
     code, text = run(args, "eval.sample")
     assert code == 0 and "mask 1: " in text and "\nThe" in text and "2 vectors of 64; 0 lines were cut" in text, text
-    expected, _ = embed_lines(checkpoint.load_model(encoder), Tokenizer.load("embedded"), ["one", "two words"])
+    expected, _ = embed_lines(model, tokenizer, ["one", "two words"])
     np.testing.assert_array_equal(np.load(vectors), expected)
 
 

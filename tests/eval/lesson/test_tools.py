@@ -15,12 +15,7 @@ from eval.lesson import exercises, explain, per_token, switch
 from eval.sample import fill_in
 from model import ModelConfig, Transformer
 
-TEXT = "Return the [MASK] of the list."
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.load("embedded")
+tokenizer = Tokenizer.load("embedded")
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +45,12 @@ def test_attention_weights_are_the_models(model, causal):
 
 
 @torch.no_grad()
-def test_predictions_are_the_models(model, tokenizer):
-    ids = torch.tensor(tokenizer.encode_masked(TEXT))
+def test_predictions_are_the_models(model):
+    text = "Return the [MASK] of the list."
+    ids = torch.tensor(tokenizer.encode_masked(text))
     clm, mlm = explain.predictions(model, ids, tokenizer.mask_id)
     torch.testing.assert_close(clm, model.logits(model(ids[None], True)[0]).softmax(-1))
-    (best,) = fill_in(model, tokenizer, TEXT, k=3)
+    (best,) = fill_in(model, tokenizer, text, k=3)
     at = ids.tolist().index(tokenizer.mask_id)
     torch.testing.assert_close(mlm[at].topk(3).values, torch.tensor([p for _, p in best]))
     alone = ids.clone()
@@ -73,7 +69,7 @@ def test_explain_prints_and_draws(encoder, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def batches(data_dir, tokenizer):
+def batches(data_dir):
     return Batches(TokenStream(data_dir, load_meta(data_dir), "val"), tokenizer, 0, 32, 6, mask_ratio=0.25)
 
 
