@@ -189,10 +189,16 @@ def versions(device):
     }
 
 
+def run_facts(cfg, config, meta, tokenizer, device):
+    """What each checkpoint of a run holds beside step, weights and optimizer, as a dict of plain values."""
+    facts = dict(config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=versions(device))
+    return facts | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
+
+
 def open_records(facts, params, processes, resumed_at):
     """Write a run's config.json and return its MetricsLog.
 
-    facts: what its checkpoints hold beside weights and optimizer. resumed_at: the step at which an
+    facts: what `run_facts` returns. resumed_at: the step at which an
     earlier start of the run is resumed; None for a new run.
     """
     cfg = facts["settings"]

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -76,6 +78,17 @@ def peak_flops(device):
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     name = re.sub(r"[-_]", " ", name)
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+
+
+def show(function, *args):
+    """Call a function that only prints or draws. If it fails, warn and go on: what it shows must never stop a run."""
+    try:
+        function(*args)
+        sys.stdout.flush()
+    except Exception as error:
+        warnings.warn(f"{getattr(function, '__name__', 'output')} failed and is left out: {error!r}")
+        if isinstance(error, OSError):  # nobody reads standard output any more, or its disk is full
+            sys.stdout = open(os.devnull, "w")
 
 
 def stop_signals():

@@ -29,7 +29,7 @@ from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
 from model import PRESETS, PretrainingLoss, Transformer
-from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up, stop_signals, world
+from runtime import RESUME_MAY_CHANGE, flops_per_token, peak_flops, resolve_auto, set_up, show, stop_signals, world
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -42,9 +42,7 @@ max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
 mask_ratio = 0.4  # fraction of a window's tokens that MLM masks and predicts
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
-window_split = (
-    "none"  # where attention is cut within a window: none, random (once, into two parts), document (at each eos)
-)
+window_split = "none"  # where attention is cut within a window: none, random (one cut), document (at each eos)
 # --- model ---
 model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin (that of init_from); the fields below change it, 0 keeps it
 n_layer = 0  # Transformer blocks
@@ -196,10 +194,7 @@ def main():
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        sys.exit(
-            f"the disk is full ({error}). The checkpoints in {cfg.out_dir} are whole: make room, then continue from the "
-            "newest one with --resume=True"
-        )
+        sys.exit(f"the disk is full ({error}). All checkpoints are whole: make room, then continue with --resume=True")
 
 
 def make_batches(cfg, meta, tokenizer, T):
@@ -266,6 +261,11 @@ def evaluate(loss_module, batches, micro, device, rank, world_size):
     return losses
 
 
+def print_samples(step, phase, transformer, tokenizer):
+    with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
+        tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
+
+
 # ----------------------------------------------------------------------------
 # The run
 
@@ -300,10 +300,7 @@ def train(cfg):
         ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
 
     # Records: config.json, metrics.jsonl, and what each checkpoint holds beside weights and optimizer.
-    facts = dict(
-        config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=checkpoint.versions(device)
-    )
-    facts |= dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
+    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed_at=step if resumed else None)
 
@@ -319,10 +316,8 @@ def train(cfg):
         if rank == 0:
             phase = "clm" if is_causal(step, cfg) else "mlm"
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **losses)
-    interval = 0.5 if sys.stderr.isatty() else 20
-    bar = tqdm(
-        total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True, mininterval=interval
-    )
+    bar = tqdm(total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True)
+    bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
         started, causal = time.perf_counter(), is_causal(step, cfg)
@@ -347,10 +342,8 @@ def train(cfg):
         loss, to_mean = loss_sum / count, world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            sys.exit(
-                f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update; "
-                f"the checkpoints in {cfg.out_dir} are as they were. A lower lr often helps."
-            )
+            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}"
+            sys.exit(f"{what}. Stopped before the update; all checkpoints are as they were. A lower lr often helps.")
         torch._foreach_mul_(grads, to_mean * min(1.0, cfg.grad_clip / (grad_norm + 1e-6)))
 
         # Update.
@@ -360,7 +353,7 @@ def train(cfg):
         step += 1
         seconds += time.perf_counter() - started
 
-        # Log, evaluate, save. Everything about a step is in the log before its checkpoint is made.
+        # Log, evaluate, save, then show. Everything about a step is in the log before its checkpoint is made.
         line = {}
         if step % cfg.log_interval == 0 or step == cfg.max_steps:
             speed = (step - since) * cfg.global_batch_tokens / seconds  # tokens per second of training, nothing else
@@ -373,26 +366,23 @@ def train(cfg):
             line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
         if rank == 0 and line:
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
-        if rank == 0 and "val_clm_loss" in line:
-            plot_run(cfg.out_dir)
-        if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
-            with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-                print0(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
-        bar.update()
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
             log.sync()
             state = dict(step=step, model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
             checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
             checkpoint.prune(cfg.out_dir, step, cfg.keep_last, cfg.keep_steps)
+        if rank == 0 and "val_clm_loss" in line:
+            show(plot_run, cfg.out_dir)
+        if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
+            show(print_samples, step, phase, transformer, tokenizer)
+        bar.update()
 
     bar.close()
     if rank == 0 and stopping:
-        print(
-            f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True to the command."
-        )
+        print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
     elif rank == 0:
-        print("\n" + summary(cfg.out_dir, cfg.switch_step))
+        show(lambda: print("\n" + summary(cfg.out_dir, cfg.switch_step)))
     if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor

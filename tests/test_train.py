@@ -315,6 +315,14 @@ def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path
         assert step < int(re.search(r"step (\d+) \(clm\)", text)[1]) + 1 and state["step"] == step
 
 
+def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
+    """Samples that do not fit into seq_len, and a figure that cannot be written, are warnings."""
+    (tmp_path / "run" / "loss.png").mkdir(parents=True)
+    code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--seq_len=4"])
+    assert code == 0 and "print_samples failed and is left out" in text, text
+    assert checkpoint.steps(tmp_path / "run")[-1] == 20
+
+
 def test_full_disk(undisturbed, run, tmp_path):
     """The run ends with a message, and nothing half-written is left."""
     args, reference = undisturbed

@@ -1,27 +1,37 @@
-"""What a data set is made of: the examples of the four families, and the Dataset that holds them."""
+"""The examples of the four task families, and the Dataset that holds them.
+
+An example's `key` is what never lies on both sides of a random split. Its `labels` are what a model can predict for it.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class Text(NamedTuple):
-    """SC: a text as the model sees it, and the name of its class."""
+    """Sequence classification: a text as the model sees it, and the name of its class."""
 
     text: str
     label: str
 
+    key = property(lambda self: self.text)
+    labels = property(lambda self: [self.label])
+
 
 class Sentence(NamedTuple):
-    """TC: words, and for each its tag in BIO: "O", "B-PER", "I-PER"."""
+    """Token classification: words, and the tag of each in BIO: "O", "B-PER", "I-PER"."""
 
     words: list
     tags: list
 
+    key = property(lambda self: tuple(self.words))
+    labels = property(lambda self: self.tags)
+
 
 class Question(NamedTuple):
-    """QA: answers is a list of (text, start character in the context); empty = unanswerable.
+    """Extractive question answering: `answers` is a list of (text, start character in the context).
 
-    A start of -1 stands for a test or validation answer that is not in the context.
+    An empty list marks an unanswerable question. A start of -1 marks an answer of a validation or test set that is not
+    in the context.
     """
 
     id: str
@@ -29,29 +39,33 @@ class Question(NamedTuple):
     context: str
     answers: list
 
+    key = property(lambda self: self.context)
+
 
 class Pair(NamedTuple):
-    """IR, training: a query and a document that answers it."""
+    """Information retrieval, training: a query and a document that answers it."""
 
     query: str
     document: str
 
+    key = property(lambda self: self.query)
+
 
 class Retrieval(NamedTuple):
-    """IR, evaluation: {id: text}, {id: text}, and {query id: {document id: grade}}; a grade above 0 is relevant."""
+    """Information retrieval, evaluation: a grade above 0 marks a relevant document."""
 
-    queries: dict
-    corpus: dict
-    qrels: dict
+    queries: dict  # {id: text}
+    corpus: dict  # {id: text}
+    qrels: dict  # {query id: {document id: grade}}
 
 
 @dataclass
 class Dataset:
     name: str
-    family: str  # "sc", "tc", "qa", "ir"
+    family: str  # "sc", "tc", "qa" or "ir"
     labels: list  # sc: the classes; tc: the tags, "O" first; both as seen in training; qa, ir: []
     train: list  # of Text, Sentence, Question or Pair
-    validation: list  # the same; ir: {name of the set: Retrieval}, the name "" where there is one set only
+    validation: list  # the same; ir: {name of the set: Retrieval}, the name "" if there is only one set
     test: list  # the same
-    counts: dict  # {rule in words: how many examples it applied to}; those of train are from before the holding out
-    main: dict  # {"field": [metrics], "paper": [metrics]}: the score of a task is their mean
+    counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
+    main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics

@@ -1,17 +1,17 @@
-"""The data sets that checkpoints are fine-tuned on, by name, and the way to bring one's own.
+"""The data sets that checkpoints are fine-tuned on, by name, and the way to bring your own.
 
-    python -m eval.tasks                       # the list: what each is, where its files go, whether they are there
-    python -m eval.tasks sst2                  # its counts and its first examples
-    load("sst2")                               # a Dataset
+    python -m eval.tasks                       # list them: what each is, where its files go, whether they are there
+    python -m eval.tasks sst2                  # show its counts and its first examples
+    load("sst2")                               # return a Dataset
     load(family="sc", train="mine.csv", test="test.csv", columns=("title", "body"), label="topic", form="{}: {}")
 
-Four families: sc, sequence classification; tc, token classification; qa, extractive question answering; ir, information
-retrieval. The splits are those of the recipe (README): SC and QA are tested on the official validation set, as the test
-sets' labels are not public, and validated on 5 % of train. A text, context or query is on one side of a random split.
+There are four families: sc, sequence classification; tc, token classification; qa, extractive question answering; ir,
+information retrieval. The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation
+set, because the labels of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text,
+sentence, context or query is on one side of a random split only.
 """
 
 import difflib
-import textwrap
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -21,9 +21,9 @@ import numpy as np
 
 from errors import DataError
 from eval.tasks import embedded
-from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
+from eval.tasks.examples import Dataset, Pair, Retrieval
 from eval.tasks.readers import (
-    find,
+    find_files,
     read_pairs,
     read_qrels,
     read_questions,
@@ -33,8 +33,22 @@ from eval.tasks.readers import (
     suffix,
 )
 
-EMBEDDED = [f"embedded-{family}" for family in ("sc", "tc", "qa", "ir")]  # made in eval/embedded.py, from Python itself
-SEED = 42  # of every random split, so that all runs of a task share its splits
+SPLITS = ("train", "validation", "test")
+SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
+VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
+EMBEDDED = [f"embedded-{family}" for family in ("sc", "tc", "qa", "ir")]  # made from Python itself, in embedded.py
+
+# By family: the field's main metric and the paper's; the settings that its readers use; the key that a random split
+# keeps on one side.
+MAIN = {
+    "sc": ("accuracy", "accuracy"),
+    "tc": ("entity_f1", "sentence_macro_f1"),
+    "qa": ("f1", "token_set_f1"),
+    "ir": ("ndcg@10", "ndcg@10_judged"),
+}
+SETTINGS = {"sc": ("columns", "label", "form"), "tc": ("columns", "label"), "qa": (), "ir": ("columns", "corpus")}
+KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}
+READERS = {"sc": read_texts, "tc": read_sentences, "qa": read_questions, "ir": read_pairs}
 
 
 # ----------------------------------------------------------------------------
@@ -43,28 +57,29 @@ SEED = 42  # of every random split, so that all runs of a task share its splits
 
 @dataclass(frozen=True)
 class Task:
-    """Where the files of a data set are and what is in them. Paths are below its folder; each file may also be .gz."""
+    """Where the files of a data set are and what they hold. Paths are relative to its folder; files may also be .gz."""
 
     family: str
     folder: str = ""
-    source: str = ""  # where to get the files, and on which terms
+    source: str = ""  # where to get the files, and under which terms
     train: str = ""  # sc, tc, qa: a file, a pattern of files or hf:NAME:SPLIT; ir: a BEIR folder or a file of pairs
     validation: str = ""  # "" = held out of train
     test: str = ""
-    sets: dict = field(default_factory=dict)  # ir: {name: (folder, validation judgements or "", test judgements)}
-    columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's
-    label: str = ""  # sc, tc: column of the label or tag. "" = the family's
+    sets: dict = field(default_factory=dict)  # ir: {name: (folder, validation judgments or "", test judgments)}
+    columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
+    label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
     form: str = ""  # sc: the text that the columns are put into. "" = one below the other
-    names: tuple = ()  # sc: what the labels 0, 1, ... stand for
+    names: tuple = ()  # sc: what the labels 0, 1, ... mean
     outside: tuple = ()  # tc: types of entities that are read as O
-    main: tuple = ()  # the field's main metrics, where not the family's
-    hub: dict = field(default_factory=dict)  # what is different when read from the Hugging Face hub
+    main: tuple = ()  # the field's main metrics, where they are not the family's
+    hub: dict = field(default_factory=dict)  # the fields that differ when it is read from the Hugging Face hub
 
 
-MAIN = {"sc": ("accuracy", "accuracy"), "tc": ("entity_f1", "sentence_macro_f1"), "qa": ("f1", "token_set_f1"),
-        "ir": ("ndcg@10", "ndcg@10_judged")}  # fmt: skip
-USED = {"sc": {"columns", "label", "form"}, "tc": {"columns", "label"}, "qa": set(), "ir": {"columns"}}
-SPLITS = ("train", "validation", "test")
+def hub(name, validation="", test="test", **fields):
+    """Return the fields of a Task whose splits are downloaded from the hub."""
+    splits = {"train": "train", "validation": validation, "test": test}
+    return {split: f"hf:{name}:{source}" for split, source in splits.items() if source} | fields
+
 
 GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
@@ -72,200 +87,160 @@ SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 
 TASKS = {
     "sst2": Task(
-        "sc", "sst2", f"train.tsv and dev.tsv of {GLUE}SST-2.zip (research use)",
-        train="train.tsv", test="dev.tsv", columns=("sentence",), label="label", names=("negative", "positive"),
-        hub=dict(train="hf:nyu-mll/glue:sst2:train", test="hf:nyu-mll/glue:sst2:validation"),
+        "sc",
+        "sst2",
+        f"train.tsv and dev.tsv of {GLUE}SST-2.zip (research use)",
+        train="train.tsv",
+        test="dev.tsv",
+        columns=("sentence",),
+        names=("negative", "positive"),
+        hub=hub("nyu-mll/glue:sst2", test="validation"),
     ),
     "qqp": Task(
-        "sc", "qqp", f"train.tsv and dev.tsv of {GLUE}QQP-clean.zip (Quora's terms: not commercial)",
-        train="train.tsv", test="dev.tsv", columns=("question1", "question2"), label="is_duplicate",
-        form="Question 1: {}\nQuestion 2: {}", names=("not_duplicate", "duplicate"), main=("f1",),
-        hub=dict(train="hf:nyu-mll/glue:qqp:train", test="hf:nyu-mll/glue:qqp:validation", label="label"),
+        "sc",
+        "qqp",
+        f"train.tsv and dev.tsv of {GLUE}QQP-clean.zip (Quora's terms: not commercial)",
+        train="train.tsv",
+        test="dev.tsv",
+        columns=("question1", "question2"),
+        label="is_duplicate",
+        form="Question 1: {}\nQuestion 2: {}",
+        names=("not_duplicate", "duplicate"),
+        main=("f1",),
+        hub=hub("nyu-mll/glue:qqp", test="validation", label="label"),
     ),
     "mnli": Task(  # matched
-        "sc", "mnli", f"train.tsv and dev_matched.tsv of {GLUE}MNLI.zip (OANC's and other open licences)",
-        train="train.tsv", test="dev_matched.tsv", columns=("sentence1", "sentence2"), label="gold_label",
+        "sc",
+        "mnli",
+        f"train.tsv and dev_matched.tsv of {GLUE}MNLI.zip (OANC's and other open licenses)",
+        train="train.tsv",
+        test="dev_matched.tsv",
+        columns=("sentence1", "sentence2"),
+        label="gold_label",
         form="Premise: {}\nHypothesis: {}",
-        hub=dict(train="hf:nyu-mll/glue:mnli:train", test="hf:nyu-mll/glue:mnli:validation_matched",
-                 columns=("premise", "hypothesis"), label="label"),
+        hub=hub("nyu-mll/glue:mnli", test="validation_matched", columns=("premise", "hypothesis"), label="label"),
     ),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
-        "tc", "conll2003", "eng.train, eng.testa and eng.testb: https://www.clips.uantwerpen.be/conll2003/ner/ makes "
-        "them from the Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
-        train="eng.train", validation="eng.testa", test="eng.testb",
-        hub=dict(train="hf:hgissbkh/conll2003-en:train", validation="hf:hgissbkh/conll2003-en:validation",
-                 test="hf:hgissbkh/conll2003-en:test", columns=("words",), label="ner"),
+        "tc",
+        "conll2003",
+        "eng.train, eng.testa and eng.testb: https://www.clips.uantwerpen.be/conll2003/ner/ makes them from the "
+        "Reuters corpus (https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
+        train="eng.train",
+        validation="eng.testa",
+        test="eng.testb",
+        hub=hub("hgissbkh/conll2003-en", "validation", columns=("words",), label="ner"),
     ),
     "ontonotes": Task(  # CoNLL-2012's columns; all genres but pt, the New Testament, in which no names are marked
-        "tc", "ontonotes", "the folders train, development and test of CoNLL-2012's v4 data "
-        "(https://conll.cemantix.org/2012/data.html), into which its script skeleton2conll.sh fills the words of "
-        "OntoNotes 5 (https://catalog.ldc.upenn.edu/LDC2013T19: free, on registration)",
+        "tc",
+        "ontonotes",
+        "the folders train, development and test of CoNLL-2012's v4 data (https://conll.cemantix.org/2012/data.html), "
+        "into which its script skeleton2conll.sh fills the words of OntoNotes 5 "
+        "(https://catalog.ldc.upenn.edu/LDC2013T19: free, on registration)",
         train="train/**/english/annotations/[!p]*/**/*gold_conll",
         validation="development/**/english/annotations/[!p]*/**/*gold_conll",
-        test="test/**/english/annotations/[!p]*/**/*gold_conll", columns=("3",), label="10",
+        test="test/**/english/annotations/[!p]*/**/*gold_conll",
+        columns=("3",),
+        label="10",
     ),
     "uner": Task(  # English EWT: number, word, tag, ...; the data set's own loader reads OTH and "B-O" as O
-        "tc", "uner", "the .iob2 files of https://github.com/UniversalNER/UNER_English-EWT (CC BY-SA 4.0)",
-        train="en_ewt-ud-train.iob2", validation="en_ewt-ud-dev.iob2", test="en_ewt-ud-test.iob2",
-        columns=("1",), label="2", outside=("OTH", "O"),
-        hub=dict(train="hf:hgissbkh/uner_en:train", validation="hf:hgissbkh/uner_en:validation",
-                 test="hf:hgissbkh/uner_en:test", columns=("tokens",), label="ner_tags"),
+        "tc",
+        "uner",
+        "the .iob2 files of https://github.com/UniversalNER/UNER_English-EWT (CC BY-SA 4.0)",
+        train="en_ewt-ud-train.iob2",
+        validation="en_ewt-ud-dev.iob2",
+        test="en_ewt-ud-test.iob2",
+        columns=("1",),
+        label="2",
+        outside=("OTH", "O"),
+        hub=hub("hgissbkh/uner_en", "validation", columns=("tokens",), label="ner_tags"),
     ),
     "wnut17": Task(
-        "tc", "wnut17", "wnut17train.conll, emerging.dev.conll and emerging.test.annotated of "
+        "tc",
+        "wnut17",
+        "wnut17train.conll, emerging.dev.conll and emerging.test.annotated of "
         "https://github.com/leondz/emerging_entities_17 (CC BY 4.0)",
-        train="wnut17train.conll", validation="emerging.dev.conll", test="emerging.test.annotated",
+        train="wnut17train.conll",
+        validation="emerging.dev.conll",
+        test="emerging.test.annotated",
     ),
     "squad": Task(
-        "qa", "squad_v1.1", f"{SQUAD}train-v1.1.json and {SQUAD}dev-v1.1.json (CC BY-SA 4.0)",
-        train="train-v1.1.json", test="dev-v1.1.json",
-        hub=dict(train="hf:rajpurkar/squad:train", test="hf:rajpurkar/squad:validation"),
+        "qa",
+        "squad_v1.1",
+        f"{SQUAD}train-v1.1.json and {SQUAD}dev-v1.1.json (CC BY-SA 4.0)",
+        train="train-v1.1.json",
+        test="dev-v1.1.json",
+        hub=hub("rajpurkar/squad", test="validation"),
     ),
     "squad_v2": Task(
-        "qa", "squad_v2", f"{SQUAD}train-v2.0.json and {SQUAD}dev-v2.0.json (CC BY-SA 4.0)",
-        train="train-v2.0.json", test="dev-v2.0.json",
-        hub=dict(train="hf:rajpurkar/squad_v2:train", test="hf:rajpurkar/squad_v2:validation"),
+        "qa",
+        "squad_v2",
+        f"{SQUAD}train-v2.0.json and {SQUAD}dev-v2.0.json (CC BY-SA 4.0)",
+        train="train-v2.0.json",
+        test="dev-v2.0.json",
+        hub=hub("rajpurkar/squad_v2", test="validation"),
     ),
     "record": Task(
-        "qa", "record", "train.json and dev.json of https://sheng-z.github.io/ReCoRD-explorer/ (terms on that page)",
-        train="train.json", test="dev.json",
+        "qa",
+        "record",
+        "train.json and dev.json of https://sheng-z.github.io/ReCoRD-explorer/ (terms on that page)",
+        train="train.json",
+        test="dev.json",
     ),
-    "msmarco": Task(  # the test judgements of MS MARCO are those of TREC DL 2019: 43 queries, grades 0 to 3
-        "ir", "", f"{BEIR}nq.zip as nq_beir, {BEIR}msmarco.zip as msmarco_beir, and corpus.jsonl.gz, dev.jsonl.gz and "
+    "msmarco": Task(  # the test judgments of MS MARCO are those of TREC DL 2019: 43 queries, grades 0 to 3
+        "ir",
+        "",
+        f"{BEIR}nq.zip as nq_beir, {BEIR}msmarco.zip as msmarco_beir, and corpus.jsonl.gz, dev.jsonl.gz and "
         "test.jsonl.gz of mldr-v1.0-en in https://huggingface.co/datasets/Shitao/MLDR as mldr_en (NQ CC BY-SA 3.0, MS "
         "MARCO not commercial, MLDR MIT)",
         train="msmarco_beir",
-        sets={"nq": ("nq_beir", "", "nq_beir/qrels/test.tsv"),
-              "msmarco": ("msmarco_beir", "msmarco_beir/qrels/dev.tsv", "msmarco_beir/qrels/test.tsv"),
-              "mldr": ("mldr_en", "mldr_en/dev.jsonl", "mldr_en/test.jsonl")},
+        sets={
+            "nq": ("nq_beir", "", "nq_beir/qrels/test.tsv"),
+            "msmarco": ("msmarco_beir", "msmarco_beir/qrels/dev.tsv", "msmarco_beir/qrels/test.tsv"),
+            "mldr": ("mldr_en", "mldr_en/dev.jsonl", "mldr_en/test.jsonl"),
+        },
     ),
     "scifact": Task(
-        "ir", "", f"{BEIR}scifact.zip as scifact_beir (claims CC BY 4.0, abstracts ODC-By 1.0)",
-        train="scifact_beir", sets={"": ("scifact_beir", "", "scifact_beir/qrels/test.tsv")},
+        "ir",
+        "",
+        f"{BEIR}scifact.zip as scifact_beir (claims CC BY 4.0, abstracts ODC-By 1.0)",
+        train="scifact_beir",
+        sets={"": ("scifact_beir", "", "scifact_beir/qrels/test.tsv")},
     ),
-}  # fmt: skip
-
-
-# ----------------------------------------------------------------------------
-# Loading
-
-
-def load(task="", family="", folder="data/tasks", train="", validation="", test="", corpus="", columns=(), label="",
-         form="", validation_fraction=0.05, full_corpus=True):  # fmt: skip
-    """Return a Dataset: one of TASKS or EMBEDDED by name, or one's own by family and paths.
-
-    task: a name; its files are in a folder of their own in `folder`. Settings below that are not empty replace its own.
-    family: "sc", "tc", "qa" or "ir", where there is no task.
-    train, test, validation: paths; a pattern such as part-*.jsonl is all the files that match. Without validation,
-        `validation_fraction` of train's distinct texts, sentences, contexts or queries is held out at random.
-        sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
-            (default: one below the other), `label` is the class (default "label"). Where there are two classes, F1
-            is that of the second in the order of the alphabet.
-        tc: words and tags in CoNLL columns. `columns` and `label` are the numbers of the word's and of the tag's,
-            counted from 0 (default: first and last). Or .jsonl with lists: `columns` (default "tokens"), `label`.
-        qa: SQuAD's .json, v1.1 or v2; or .jsonl with id, question, context, answers {"text": [], "answer_start": []}.
-        ir: train is a BEIR folder with qrels/train.tsv (default: corpus), a table of pairs (`columns`, default
-            "query" and "document") or a SQuAD .json, read as questions and their contexts. validation and test are
-            judgements: .tsv as BEIR's or .jsonl as MLDR's (default: qrels/dev.tsv and qrels/test.tsv of corpus).
-            Without any for validation, it takes queries of train where that is corpus too, else half of those of test.
-        A table may also be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, if the datasets package is installed.
-    corpus: ir: a folder with corpus.jsonl, and with queries.jsonl where the judgements are .tsv.
-    full_corpus: ir: False keeps of each corpus only what the validation or test judgements name. That takes little
-        memory and is all that the paper's metric asks for; the field's is not defined on it, so main["field"] is empty.
-
-    Raises DataError: before any file is read, with all that is missing and where to get it; else with file and line.
-    """
-    train, corpus = (path and str(Path(path)) for path in (train, corpus))  # so that equal folders are equal strings
-    given = dict(train=train, validation=validation, test=test, columns=tuple(columns), label=label, form=form)
-    given = {name: value for name, value in given.items() if value}
-    if task in EMBEDDED:
-        if given or corpus:
-            raise DataError(f"task={task}: is made from Python itself and takes no {', '.join(given) or 'corpus'}")
-        return embedded.load(task)
-    if task and task not in TASKS:
-        near = difflib.get_close_matches(task, [*TASKS, *EMBEDDED], 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise DataError(f"task={task}: no such task.{hint} There are {', '.join([*TASKS, *EMBEDDED])}")
-    if task and family not in ("", TASKS[task].family):
-        raise DataError(f"family={family}: but {task} is of the family {TASKS[task].family}")
-    family = TASKS[task].family if task else family
-    if family not in MAIN:
-        raise DataError(f"family={family!r}: give a task, or one of the families {', '.join(MAIN)}")
-    if corpus and (task or family != "ir"):
-        raise DataError(f"corpus={corpus}: only family=ir takes it, and a task has its own")
-    if idle := {"columns", "label", "form"} & set(given) - USED[family]:
-        raise DataError(f"{', '.join(sorted(idle))}: the family {family} has no use for it")
-
-    spec = replace(in_folder(TASKS[task], folder) if task else own(family, corpus), **given)
-    if family == "ir" and (validation or test):
-        if len(spec.sets) > 1:
-            raise DataError(f"validation, test: {task} keeps the judgements of {', '.join(spec.sets)}")
-        sets = {name: (at, validation or first, test or second) for name, (at, first, second) in spec.sets.items()}
-        spec = replace(spec, sets=sets)
-    absent = missing(task, spec)
-    if absent and spec.hub and not Path(spec.folder).exists() and find_spec("datasets"):
-        spec = replace(spec, **{**spec.hub, **given})
-    elif absent:
-        raise DataError(absent)
-
-    counts = Counter()
-    try:
-        if family == "ir":
-            splits = retrieval_splits(spec, validation_fraction, full_corpus, counts)
-        else:
-            splits = file_splits(spec, validation_fraction, counts)
-    except DataError as error:
-        raise DataError(f"{error}\n{absent}" if absent else str(error)) from None  # the hub failed: what else there is
-    labels = labels_of(spec, splits, counts)
-    trained_on = set(keys(family, splits["train"]))
-    for split in ("validation", "test"):
-        seen = sum(key in trained_on for key in keys(family, splits[split]))
-        counts[f"{split}: examples whose {KEY[family]} is also in train"] = seen
-    field = (spec.main or MAIN[family][:1]) if full_corpus or family != "ir" else ()
-    prefixes = [name and f"{name}/" for name in spec.sets] or [""]
-    main = {"field": [prefix + metric for prefix in prefixes for metric in field],
-            "paper": [prefix + metric for prefix in prefixes for metric in MAIN[family][1:]]}  # fmt: skip
-    return Dataset(task or family, family, labels, **splits, counts={k: n for k, n in counts.items() if n}, main=main)
+}
 
 
 def in_folder(task, folder):
-    """The task with its paths in the folder of all tasks."""
+    """Return the task with its paths joined to the folder of all tasks."""
+    root = Path(folder, task.folder)
 
-    def at(path):
-        return path and str(Path(folder, task.folder, path))
+    def join(path):
+        return path and str(root / path)
 
-    sets = {name: tuple(map(at, paths)) for name, paths in task.sets.items()}
-    files = {split: at(getattr(task, split)) for split in SPLITS}
-    return replace(task, folder=str(Path(folder, task.folder)), sets=sets, **files)
-
-
-def own(family, corpus):
-    """A task of one's own, before its settings."""
-    dev = f"{corpus}/qrels/dev.tsv"
-    sets = {"": (corpus, dev if find(dev) else "", f"{corpus}/qrels/test.tsv")} if corpus else {}
-    return Task(family, train=corpus, sets=sets)
+    sets = {name: tuple(map(join, paths)) for name, paths in task.sets.items()}
+    return replace(task, folder=str(root), sets=sets, **{split: join(getattr(task, split)) for split in SPLITS})
 
 
-def needed(task):
-    """The files that must be there, as [(setting, path)]; the path is "" where the setting is."""
+def needed_files(task):
+    """Return the files that must exist, as [(setting, path)]; the path is "" where you must give the setting."""
     if task.family != "ir":
-        return [(split, path) for split in SPLITS if (path := getattr(task, split)) or split != "validation"]
-    paths = [] if task.sets else [("corpus", "")]
-    beir = [task.train] if is_beir(task.train) else []
-    paths.append(("train", f"{task.train}/qrels/train.tsv" if beir else task.train))
-    for folder, validation, test in task.sets.values():
-        paths += [("corpus", f"{folder}/corpus.jsonl"), ("validation", validation), ("test", test)]
-        beir += [folder] if suffix(test) == ".tsv" else []
-    paths += [("corpus", f"{folder}/{file}") for folder in beir for file in ("corpus.jsonl", "queries.jsonl")]
+        paths = [(split, getattr(task, split)) for split in SPLITS]
+    else:
+        beir = [task.train] if is_beir(task.train) else []
+        paths = [] if task.sets else [("corpus", "")]
+        paths.append(("train", f"{task.train}/qrels/train.tsv" if beir else task.train))
+        for folder, validation, test in task.sets.values():
+            paths += [("corpus", f"{folder}/corpus.jsonl"), ("validation", validation), ("test", test)]
+            beir += [folder] if suffix(test) == ".tsv" else []
+        paths += [("corpus", f"{folder}/{file}") for folder in beir for file in ("corpus.jsonl", "queries.jsonl")]
     return [(setting, path) for setting, path in dict.fromkeys(paths) if path or setting != "validation"]
 
 
 def missing(name, task):
-    """What is missing and where to get it, as text; "" where nothing is."""
-    absent = [path or f"--{setting}" for setting, path in needed(task) if not find(path)]
+    """Return a text that lists the missing files and where to get them; "" if none is missing."""
+    absent = [path or f"--{setting}" for setting, path in needed_files(task) if not find_files(path)]
     if not absent:
         return ""
-    lines = [f"{f'task={name}' if name else f'family={task.family}'}: missing:", *absent]
+    lines = [f"task={name}: missing:" if name else f"family={task.family}: missing:", *absent]
     if name:
         lines.append(f"Get {task.source}; they go into {task.folder}")
     if task.hub:
@@ -274,188 +249,251 @@ def missing(name, task):
 
 
 def is_beir(train):
-    """Whether retrieval is trained on the judgements of a folder, and not on a file of pairs."""
+    """Return whether retrieval is trained on the judgments of a BEIR folder, and not on a file of pairs."""
     return bool(train) and not train.startswith("hf:") and suffix(train) not in (".json", ".jsonl", ".tsv", ".csv")
+
+
+# ----------------------------------------------------------------------------
+# Loading
+
+
+def load(task="", family="", folder="data/tasks", corpus="", full_corpus=True, **fields):
+    """Return a Dataset: one of TASKS or EMBEDDED by name, or your own by family and paths.
+
+    task: a name; its files are in a folder of their own in `folder`.
+    family: "sc", "tc", "qa" or "ir", where there is no task.
+    fields: train, validation, test, columns, label, form; those that are not empty replace the task's own. The first
+        three are paths; a pattern such as part-*.jsonl stands for all the files that match. Without validation, 5 % of
+        train's distinct texts, sentences, contexts or queries are held out at random.
+        sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
+            (default: one below the other), `label` is the class (default "label"). With two classes, F1 is that of the
+            second in alphabetical order.
+        tc: words and tags in CoNLL columns. `columns` and `label` are the numbers of the word's and the tag's column,
+            counted from 0 (default: first and last). Or .jsonl with lists: `columns` (default "tokens"), `label`.
+        qa: SQuAD's .json, v1.1 or v2; or .jsonl with id, question, context, answers {"text": [], "answer_start": []}.
+        ir: train is a BEIR folder with qrels/train.tsv (default: corpus), a table of pairs (`columns`, default
+            "query" and "document") or a SQuAD .json, read as questions and their contexts. validation and test are
+            judgments: .tsv like BEIR's or .jsonl like MLDR's (default: qrels/dev.tsv and qrels/test.tsv of corpus).
+            Without validation judgments, it holds out queries of train if that is corpus too, else half of test's.
+        A table may also be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, if the datasets package is installed.
+    corpus: ir: a folder with corpus.jsonl, and with queries.jsonl if the judgments are .tsv.
+    full_corpus: ir: False keeps only those documents of a corpus that the validation or test judgments name. That takes
+        little memory and is all that the paper's metric needs. The field's metric is not defined on it, so
+        main["field"] is empty.
+
+    Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
+        line.
+    """
+    given = {name: value for name, value in dict(corpus=corpus, **fields).items() if value}
+    given |= {name: str(Path(given[name])) for name in ("train", "corpus") if name in given}  # one spelling of a folder
+    check_arguments(task, family, given)
+    corpus = given.pop("corpus", "")
+    if task in EMBEDDED:
+        return embedded.load(task)
+    spec = replace(in_folder(TASKS[task], folder) if task else own_task(family, corpus), **given)
+    if spec.family == "ir":
+        splits = [given.get(split, "") for split in ("validation", "test")]
+        sets = {name: (at, splits[0] or first, splits[1] or second) for name, (at, first, second) in spec.sets.items()}
+        spec = replace(spec, sets=sets)
+    absent = missing(task, spec)
+    if absent and spec.hub and not Path(spec.folder).exists() and find_spec("datasets"):
+        spec = replace(spec, **spec.hub | given)
+    elif absent:
+        raise DataError(absent)
+    counts = Counter()
+    try:
+        splits = retrieval_splits(spec, full_corpus, counts) if spec.family == "ir" else example_splits(spec, counts)
+    except DataError as error:
+        raise DataError(f"{error}\n{absent}" if absent else str(error)) from None  # the hub failed: name the files
+    labels = label_names(spec, splits, counts)
+    count_known_keys(spec.family, splits, counts)
+    counts = {rule: count for rule, count in counts.items() if count}
+    return Dataset(task or family, spec.family, labels, **splits, counts=counts, main=main_metrics(spec, full_corpus))
+
+
+def check_arguments(task, family, given):
+    """Raise a DataError for arguments of `load` that do not fit together."""
+    names = [*TASKS, *EMBEDDED]
+    if task and task not in names:
+        near = difflib.get_close_matches(task, names, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise DataError(f"task={task}: no such task.{hint} There are {', '.join(names)}")
+    of_task = (TASKS[task].family if task in TASKS else task[-2:]) if task else family
+    if of_task not in MAIN:
+        raise DataError(f"family={family!r}: give a task, or one of the families {', '.join(MAIN)}")
+    if family not in ("", of_task):
+        raise DataError(f"family={family}: but {task} is of the family {of_task}")
+    allowed = {*SPLITS, *SETTINGS[of_task]} - ({"corpus"} if task else set())
+    if task in EMBEDDED:
+        allowed = set()
+    elif task and len(TASKS[task].sets) > 1:  # each set has judgments of its own
+        allowed -= {"validation", "test"}
+    if unused := [name for name in given if name not in allowed]:
+        takes = f"only {', '.join(sorted(allowed))}" if allowed else "none"
+        raise DataError(f"{', '.join(unused)}: {task or f'family={family}'} takes {takes} of your own")
+
+
+def own_task(family, corpus):
+    """Return the task of a user's own data, before the paths and columns that the user gives."""
+    dev = f"{corpus}/qrels/dev.tsv"
+    sets = {"": (corpus, dev if find_files(dev) else "", f"{corpus}/qrels/test.tsv")} if corpus else {}
+    return Task(family, train=corpus, sets=sets)
+
+
+def main_metrics(task, full_corpus):
+    """Return {"field": [metrics], "paper": [metrics]}, with a prefix for each of several retrieval sets."""
+    field, paper = MAIN[task.family]
+    field = (task.main or (field,)) if full_corpus or task.family != "ir" else ()
+    prefixes = [name and f"{name}/" for name in task.sets or [""]]
+    return {
+        "field": [prefix + metric for prefix in prefixes for metric in field],
+        "paper": [prefix + paper for prefix in prefixes],
+    }
+
+
+def label_names(task, splits, counts):
+    """Return the labels seen in training, in the order of `task.names`, then "O", then alphabetically."""
+    if task.family not in ("sc", "tc"):
+        return []
+    seen = {label for example in splits["train"] for label in example.labels}
+    order = {name: i for i, name in enumerate((*task.names, "O"))}
+    labels = sorted(seen, key=lambda label: (order.get(label, len(order)), label))
+    if len(labels) < 2:
+        raise DataError(f"{task.train}: all its examples are {labels[0]!r}: there is nothing to learn")
+    for split in ("validation", "test"):
+        unseen = sum(label not in seen for example in splits[split] for label in example.labels)
+        counts[f"{split}: labels never seen in training"] = unseen
+    return labels
+
+
+def count_known_keys(family, splits, counts):
+    """Count the validation and test examples whose key is also in train."""
+    known = {example.key for example in splits["train"]}
+    for split in ("validation", "test"):
+        if family == "ir":
+            keys = [text for retrieval in splits[split].values() for text in retrieval.queries.values()]
+        else:
+            keys = [example.key for example in splits[split]]
+        counts[f"{split}: examples whose {KEY[family]} is also in train"] = sum(key in known for key in keys)
 
 
 # ----------------------------------------------------------------------------
 # Splits
 
 
-KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}  # what is never on both sides of a random split
-
-
-def keys(family, examples):
-    if family == "sc":
-        return [example.text for example in examples]
-    if family == "tc":
-        return [tuple(example.words) for example in examples]
-    if family == "qa":
-        return [example.context for example in examples]
-    if isinstance(examples, list):
-        return [pair.query for pair in examples]
-    return [text for retrieval in examples.values() for text in retrieval.queries.values()]
-
-
-def hold_out(examples, keys, fraction):
-    """The examples in two lists; the second has `fraction` of the distinct keys, at random and at least one."""
+def hold_out(examples, keys, fraction=VALIDATION_FRACTION):
+    """Return the examples in two lists; the second has `fraction` of the distinct keys, at random and at least one."""
     distinct = list(dict.fromkeys(keys))
     count = max(1, round(fraction * len(distinct)))
     if count >= len(distinct):
         raise DataError(f"{len(distinct)} different examples are too few to hold some of them out: give --validation")
-    # RandomState's stream is frozen, unlike the newer generators': the same split under every version of numpy.
-    held = {distinct[i] for i in np.random.RandomState(SEED).permutation(len(distinct))[:count]}
-    both = list(zip(examples, keys))
-    return [example for example, key in both if key not in held], [example for example, key in both if key in held]
+    # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
+    held = {distinct[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(distinct))[:count]}
+    pairs = list(zip(examples, keys, strict=True))
+    return [example for example, key in pairs if key not in held], [example for example, key in pairs if key in held]
 
 
-def file_splits(task, fraction, counts):
-    """The three splits of sc, tc or qa, each a list of examples."""
+def example_splits(task, counts):
+    """Return {split: examples} of sc, tc or qa."""
     splits = {split: read_all(getattr(task, split), task, split, counts) for split in SPLITS}
     if not task.validation:
         train = splits["train"]
-        splits["train"], splits["validation"] = hold_out(train, keys(task.family, train), fraction)
+        splits["train"], splits["validation"] = hold_out(train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
     return splits
 
 
 def read_all(path, task, split, counts):
-    """The examples of all files of a path."""
-    read, example = {"sc": (read_texts, Text), "tc": (read_sentences, Sentence), "qa": (read_questions, Question),
-                     "ir": (read_pairs, Pair)}[task.family]  # fmt: skip
-    found, ruled = [], Counter()
-    for file in find(path):
-        found += [example(*fields) for fields in read(file, task, split, ruled)]
-    if path and not found:
+    """Return the examples of all files of a path."""
+    rules = Counter()
+    examples = [example for file in find_files(path) for example in READERS[task.family](file, task, split, rules)]
+    if path and not examples:
         raise DataError(f"{path}: there are no examples in it")
-    counts.update({f"{split}: {rule}": count for rule, count in ruled.items()})
-    return found
+    counts.update({f"{split}: {rule}": count for rule, count in rules.items()})
+    return examples
 
 
-def retrieval_splits(task, fraction, full_corpus, counts):
-    """The pairs to train on, and for validation and test {name of the set: Retrieval}."""
-    # Judgements, and the queries that they are about.
-    sources = [(name, split, folder, path) for name, (folder, *both) in task.sets.items()
-               for split, path in zip(("validation", "test"), both) if path]  # fmt: skip
+def prefixed(name, text):
+    return f"{name}: {text}" if name else text
+
+
+def retrieval_splits(task, full_corpus, counts):
+    """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
+    files = [
+        (name, split, folder, path)
+        for name, (folder, *paths) in task.sets.items()
+        for split, path in zip(("validation", "test"), paths)
+        if path
+    ]
     if is_beir(task.train):
-        sources.append(("", "train", task.train, f"{task.train}/qrels/train.tsv"))
-    judged = {}  # {(set, split): {query id: {document id: grade}}}
-    queries, named = {}, {}  # {folder: {query id: text}}, {folder: {document id: the judgements that name it}}
-    for name, split, folder, path in sources:
-        found, asked = read_qrels(find(path)[0])
-        if asked:
-            queries.setdefault(folder, {}).update(asked)
-        elif folder not in queries:
-            queries[folder], _ = read_texts_by_id(find(f"{folder}/queries.jsonl")[0])
-        if absent := [query for query in found if query not in queries[folder]]:
-            raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-        useful = {query: grades for query, grades in found.items() if max(grades.values()) > 0}
-        counts[rule(name, f"{split}: queries left out, without a relevant document")] = len(found) - len(useful)
-        for grades in useful.values():
-            named.setdefault(folder, {}).update(dict.fromkeys(grades, path))
-        if not useful:
-            raise DataError(f"{path}: no query has a relevant document")
-        judged[name, split] = useful
-
-    # Validation, where it has no judgements of its own.
-    for name, (folder, validation, _) in task.sets.items():
-        if not validation:
-            source, share = (("", "train"), fraction) if folder == task.train else ((name, "test"), 0.5)
-            grades = judged[source]
-            kept, held = hold_out(list(grades), [queries[folder][query] for query in grades], share)
-            judged[source] = {query: grades[query] for query in kept}
-            judged[name, "validation"] = {query: grades[query] for query in held}
-            counts[rule(name, f"validation: queries held out of {source[1]}, at random")] = len(held)
-
-    # Documents.
-    tested, documents, sizes = {folder for folder, *_ in task.sets.values()}, {}, {}
-    for folder, ids in named.items():
-        path = find(f"{folder}/corpus.jsonl")[0]
-        everything = full_corpus and folder in tested
-        documents[folder], sizes[folder] = read_texts_by_id(path, None if everything else ids)
-        if absent := [document for document in ids if document not in documents[folder]]:
-            raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}, of "
-                            f"{ids[absent[0]]}")  # fmt: skip
+        files.append(("", "train", task.train, f"{task.train}/qrels/train.tsv"))
+    queries, qrels = {}, {}  # {folder: {query id: text}}, {(set, split): {query id: {document id: grade}}}
+    named = {}  # {folder: {document id: the judgments that name it}}
+    for name, split, folder, path in files:
+        grades = read_judgments(path, folder, queries, prefixed(name, split), counts)
+        qrels[name, split] = grades
+        named.setdefault(folder, {}).update((document, path) for query in grades for document in grades[query])
+    hold_out_queries(task, queries, qrels, counts)
 
     splits = {"train": [], "validation": {}, "test": {}}
+    searched = {folder for folder, *_ in task.sets.values()} if full_corpus else set()
+    documents = {folder: read_corpus(folder, named[folder], folder in searched) for folder in named}
     for name, (folder, *_) in task.sets.items():
-        corpus = documents[folder]
+        corpus, size = documents[folder]
         if not full_corpus:
-            both = [*judged[name, "validation"].values(), *judged[name, "test"].values()]
-            corpus = {document: corpus[document] for grades in both for document in grades}
-            counts[rule(name, "corpus: documents left out, as they are not judged")] = sizes[folder] - len(corpus)
-        counts[rule(name, "corpus: empty documents")] = sum(not text.strip() for text in corpus.values())
+            judged = [*qrels[name, "validation"].values(), *qrels[name, "test"].values()]
+            corpus = {document: corpus[document] for grades in judged for document in grades}
+            counts[prefixed(name, "corpus: documents left out, as they are not judged")] = size - len(corpus)
+        counts[prefixed(name, "corpus: empty documents")] = sum(not text.strip() for text in corpus.values())
         for split in ("validation", "test"):
-            grades = judged[name, split]
-            splits[split][name] = Retrieval({query: queries[folder][query] for query in grades}, corpus, grades)
+            grades = qrels[name, split]
+            asked = {query: queries[folder][query] for query in grades}
+            splits[split][name] = Retrieval(asked, corpus, grades)
     if is_beir(task.train):
-        splits["train"] = [Pair(queries[task.train][query], documents[task.train][document])
-                           for query, grades in judged["", "train"].items()
-                           for document, grade in grades.items() if grade > 0]  # fmt: skip
+        texts, (corpus, _) = queries[task.train], documents[task.train]
+        for query, grades in qrels["", "train"].items():
+            splits["train"] += [Pair(texts[query], corpus[document]) for document in grades if grades[document] > 0]
     else:
         splits["train"] = read_all(task.train, task, "train", counts)
     return splits
 
 
-def rule(name, words):
-    return f"{name}: {words}" if name else words
+def read_judgments(path, folder, queries, name, counts):
+    """Return the judgments of the queries that have a relevant document; put the folder's queries into `queries`."""
+    qrels, texts = read_qrels(find_files(path)[0])
+    if texts:
+        queries.setdefault(folder, {}).update(texts)
+    elif folder not in queries:
+        queries[folder], _ = read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0])
+    if absent := [query for query in qrels if query not in queries[folder]]:
+        raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
+    useful = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
+    if not useful:
+        raise DataError(f"{path}: no query has a relevant document")
+    counts[f"{name}: queries left out, without a relevant document"] = len(qrels) - len(useful)
+    return useful
 
 
-def labels_of(task, splits, counts):
-    """The labels seen in training, in the order of `task.names` or of the alphabet, "O" first."""
-    if task.family not in ("sc", "tc"):
-        return []
-    of = (lambda example: [example.label]) if task.family == "sc" else (lambda example: example.tags)
-    seen = {label for example in splits["train"] for label in of(example)}
-    first = {name: place for place, name in enumerate((*task.names, "O"))}
-    labels = sorted(seen, key=lambda label: (first.get(label, len(first)), label))
-    if len(labels) < 2:
-        raise DataError(f"{task.train}: all its examples are {labels[0]!r}: there is nothing to learn")
-    for split in ("validation", "test"):
-        counts[f"{split}: labels never seen in training"] = sum(l not in seen for e in splits[split] for l in of(e))
-    return labels
+def hold_out_queries(task, queries, qrels, counts):
+    """Give a set without validation judgments queries of train, if it is trained on its corpus, else half of test."""
+    for name, (folder, validation, _) in task.sets.items():
+        if validation:
+            continue
+        source, fraction = (("", "train"), VALIDATION_FRACTION) if folder == task.train else ((name, "test"), 0.5)
+        ids = list(qrels[source])
+        grades, (kept, held) = qrels[source], hold_out(ids, [queries[folder][query] for query in ids], fraction)
+        qrels[source] = {query: grades[query] for query in kept}
+        qrels[name, "validation"] = {query: grades[query] for query in held}
+        counts[prefixed(name, f"validation: queries held out of {source[1]}, at random")] = len(held)
 
 
-# ----------------------------------------------------------------------------
-# Looking at the data
-
-
-def table(folder):
-    """The list of tasks, as aligned text."""
-    lines = [("task", "family", "main metric", f"folder in {folder}", "there")]
-    for name, task in TASKS.items():
-        paths = [path for _, path in needed(in_folder(task, folder))]
-        there = sum(bool(find(path)) for path in paths)
-        lines.append((name, task.family, ", ".join(task.main or MAIN[task.family][:1]),
-                      task.folder or ", ".join(path for path, *_ in task.sets.values()),
-                      "yes" if there == len(paths) else f"{there} of {len(paths)} files"))  # fmt: skip
-    for name in EMBEDDED:
-        lines.append((name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
-
-
-def description(dataset):
-    """What is in a Dataset, as text: its counts and the first two examples of each split."""
-    lines = [f"{dataset.name} ({dataset.family})"]
-    if dataset.labels:
-        lines.append(f"labels: {', '.join(dataset.labels)}")
-    lines += [f"{count:,} {words}" for words, count in dataset.counts.items()]
-    for split in SPLITS:
-        examples = getattr(dataset, split)
-        if isinstance(examples, dict):
-            for name, (queries, corpus, qrels) in examples.items():
-                lines.append(f"\n{rule(name, split)}: {len(queries):,} queries, {len(corpus):,} documents")
-                best = {query: max(qrels[query], key=qrels[query].get) for query in list(queries)[:2]}
-                lines += [shown(Pair(queries[query], corpus[document])) for query, document in best.items()]
-        else:
-            lines += [f"\n{split}: {len(examples):,} examples", *map(shown, examples[:2])]
-    return "\n".join(lines)
-
-
-def shown(example):
-    """An example as text, a line for each field, cut where it is long."""
-    fields = example._asdict()
-    if isinstance(example, Sentence):
-        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
-    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
+def read_corpus(folder, named, full):
+    """Return {document id: text} of all documents, or of the named ones only, and how many the corpus has."""
+    path = find_files(f"{folder}/corpus.jsonl")[0]
+    documents, size = read_texts_by_id(path, None if full else named)
+    if absent := [document for document in named if document not in documents]:
+        first = absent[0]
+        raise DataError(
+            f"{path}: {len(absent)} judged documents are not in it, the first is {first!r}, of {named[first]}"
+        )
+    return documents, size

@@ -1,0 +1,372 @@
+"""Each declared data set in miniature, the splits, your own data, and what is missing or wrong."""
+
+import sys
+import types
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from errors import DataError
+from eval.tasks.examples import Pair, Question, Sentence, Text
+from eval.tasks.registry import EMBEDDED, TASKS, hold_out, load
+
+
+def tsv(header, *rows):
+    return "\n".join("\t".join(map(str, row)) for row in (header.split(), *rows)) + "\n"
+
+
+# ----------------------------------------------------------------------------
+# The declared data sets, each as a miniature of its official files. Each returns the first test example (ir: the first
+# training pair), the number of training examples before validation is held out, and the labels.
+
+
+def sst2(files):
+    files.put("sst2/train.tsv", tsv("sentence label", *((f'a "film {i} ', i % 2) for i in range(20))))
+    files.put("sst2/dev.tsv", tsv("sentence label", ("\"it 's good ", 1)))
+    return Text("\"it 's good ", "positive"), 20, ["negative", "positive"]
+
+
+def qqp(files):
+    header = "id qid1 qid2 question1 question2 is_duplicate"
+    files.put("qqp/train.tsv", tsv(header, *((i, 1, 2, f"A {i}?", "B?", i % 2) for i in range(20))))
+    files.put("qqp/dev.tsv", tsv(header, (9, 1, 2, "What {is} it?", "Which?", 1)))
+    return Text("Question 1: What {is} it?\nQuestion 2: Which?", "duplicate"), 20, ["not_duplicate", "duplicate"]
+
+
+def mnli(files):
+    labels = ["contradiction", "entailment", "neutral"]
+    rows = ((i, f"P {i}", "H", labels[i % 3], labels[i % 3]) for i in range(21))
+    files.put("mnli/train.tsv", tsv("index sentence1 sentence2 label1 gold_label", *rows))
+    row = (0, "P.", "H.", "neutral", "neutral", "entailment")
+    files.put("mnli/dev_matched.tsv", tsv("index sentence1 sentence2 label1 label2 gold_label", row))
+    return Text("Premise: P.\nHypothesis: H.", "entailment"), 21, labels
+
+
+def conll2003(files):
+    text = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nofficial NN I-NP O\n\nJapan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n"
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        files.put(f"conll2003/{name}", text)
+    return Sentence(["U.N.", "official"], ["B-ORG", "O"]), 2, ["O", "B-LOC", "B-ORG"]
+
+
+def ontonotes(files):
+    words = [("Mary", "(PERSON*"), ("Jo", "*)"), ("of", "*"), ("Rome", "(GPE)"), ("#", "*")]
+    body = "".join(f"bc/x 0 {i} {word} NNP (TOP* - - - Anchor {tag} (A0*) -\n" for i, (word, tag) in enumerate(words))
+    text = f"#begin document (bc/x/00/x_0000); part 000\n{body}\n{body}\n#end document\n"
+    for split in ("train", "development", "test"):
+        for folder in ("english/annotations/bc/x/00", "english/annotations/pt/nt/41", "chinese/annotations/bc/x/00"):
+            files.put(f"ontonotes/{split}/data/{folder}/x.v4_gold_conll", text)
+    tags = ["B-PERSON", "I-PERSON", "O", "B-GPE", "O"]
+    return Sentence([word for word, _ in words], tags), 2, ["O", "B-GPE", "B-PERSON", "I-PERSON"]
+
+
+def uner(files):
+    text = "# newdoc id = x\n# text = # Iranian Ann Lee\n"
+    text += "1\t#\tO\n2\tIranian\tB-OTH\t-\tme\n3\tAnn\tB-PER\t-\tme\n4\tLee\tI-PER\t-\tme\n"
+    for split in ("train", "dev", "test"):
+        files.put(f"uner/en_ewt-ud-{split}.iob2", text + "\n" + text)
+    return Sentence(["#", "Iranian", "Ann", "Lee"], ["O", "O", "B-PER", "I-PER"]), 2, ["O", "B-PER", "I-PER"]
+
+
+def wnut17(files):
+    files.put("wnut17/wnut17train.conll", "ESB\tB-location\n.\tO\n\t\n#\tO\nfoo\tO\n\t\n")
+    files.put("wnut17/emerging.dev.conll", "Redondo\tB-location\nBeach\tI-location\n")
+    files.put("wnut17/emerging.test.annotated", "Ann\tB-location\nb\tO\n")
+    return Sentence(["Ann", "b"], ["B-location", "O"]), 2, ["O", "B-location"]
+
+
+def squad(files, folder="squad_v1.1", version="v1.1"):
+    towns = ((f"Town {i} is big.", [(f"q{i}", "Which?", [(f"Town {i}", 0)])]) for i in range(20))
+    files.squad(f"{folder}/train-{version}.json", *towns)
+    answers = [("Rome", 3), ("In Rome", 0)]
+    files.squad(f"{folder}/dev-{version}.json", ("In Rome.", [("x", "Where?", answers)]))
+    return Question("x", "Where?", "In Rome.", answers), 20, []
+
+
+def squad_v2(files):
+    return squad(files, "squad_v2", "v2.0")
+
+
+def record(files):
+    def article(i):
+        answers = [{"start": start, "end": start + 4, "text": f"Ann {i}"} for start in (0, 26)]
+        passage = {"text": f"Ann {i} met Bob.\n@highlight\nAnn {i} left", "entities": [{"start": 0, "end": 4}]}
+        return {"passage": passage, "qas": [{"id": f"r{i}", "query": "@placeholder met Bob", "answers": answers}]}
+
+    files.put("record/train.json", {"data": [article(i) for i in range(9)]})
+    files.put("record/dev.json", {"data": [article(9)]})
+    text = "Ann 9 met Bob.\n@highlight\nAnn 9 left"
+    return Question("r9", "@placeholder met Bob", text, [("Ann 9", 0), ("Ann 9", 26)]), 9, []
+
+
+def msmarco(files):
+    files.beir("nq_beir", test=8)
+    files.beir("msmarco_beir", train=30, dev=4, test=2, gz=".gz")
+    files.put("mldr_en/corpus.jsonl.gz", [{"docid": f"doc-{i}", "text": f"long text {i}"} for i in range(9)])
+    for split, numbers in (("dev", range(3)), ("test", range(3, 6))):
+        passages = {i: [{"docid": f"doc-{i}", "text": "x"}] for i in numbers}
+        queries = [{"query_id": f"q-{i}", "query": f"query {i}", "positive_passages": passages[i]} for i in numbers]
+        files.put(f"mldr_en/{split}.jsonl.gz", queries)
+    return Pair("query 0", "Title 0 text 0"), 30, []
+
+
+def scifact(files):
+    files.beir("scifact_beir", train=20, test=3)
+    return Pair("query 1", "Title 1 text 1"), 20, []  # query 0 is held out
+
+
+MINIATURES = [sst2, qqp, mnli, conll2003, ontonotes, uner, wnut17, squad, squad_v2, record, msmarco, scifact]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_declared_data_set(files, tmp_path, name):
+    first, size, labels = {miniature.__name__: miniature for miniature in MINIATURES}[name](files)
+    data = load(name, folder=tmp_path)
+    held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
+    assert (data.name, data.family, data.labels) == (name, TASKS[name].family, labels)
+    assert held == (name == "scifact" or data.family in ("sc", "qa"))  # 5 %, at least one
+    assert len(data.train) == size - held
+    assert first == (data.train if data.family == "ir" else data.test)[0]
+    assert all(type(count) is int and count > 0 for count in data.counts.values())
+
+
+def test_main_metrics_and_retrieval_sets(files, tmp_path):
+    qqp(files), msmarco(files)
+    assert load("qqp", folder=tmp_path).main == {"field": ["f1"], "paper": ["accuracy"]}
+    data = load("msmarco", folder=tmp_path)
+    names = ("nq", "msmarco", "mldr")
+    assert data.main["field"] == [f"{name}/ndcg@10" for name in names]
+    assert data.main["paper"] == [f"{name}/ndcg@10_judged" for name in names]
+    sizes = {name: (len(data.validation[name].queries), len(data.test[name].queries)) for name in data.test}
+    assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}
+    assert not {*data.validation["nq"].queries} & {*data.test["nq"].queries}
+    assert data.counts["nq: validation: queries held out of test, at random"] == 4
+    assert data.test["msmarco"].qrels == {"q34": {"d34": 1}, "q35": {"d35": 1}}
+    assert data.test["mldr"].corpus["doc-3"] == "long text 3" and len(data.test["mldr"].corpus) == 9
+
+
+# ----------------------------------------------------------------------------
+# Splits
+
+TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
+
+
+def own(files, train, test=TABLE, **fields):
+    return load(family="sc", train=files.put("train.csv", train), test=files.put("test.csv", test), **fields)
+
+
+def test_duplicates_are_on_one_side_and_the_split_is_the_same_everywhere():
+    keys = [f"t{i * i % 150}" for i in range(400)]
+    train, held = hold_out(range(400), keys, 0.2)
+    assert sorted([*train, *held]) == [*range(400)]
+    assert not {keys[i] for i in train} & {keys[i] for i in held}
+    pinned = ["t16", "t64", "t144", "t76", "t129", "t136", "t54", "t51", "t69"]  # under every version of numpy
+    assert list(dict.fromkeys(keys[i] for i in held)) == pinned
+
+
+def test_questions_are_held_out_with_their_context(files):
+    contexts = [(f"Town {i}.", [(f"q{i}-{j}", "Which?", [(f"Town {i}", 0)]) for j in range(3)]) for i in range(40)]
+    data = load(family="qa", train=files.squad("a.json", *contexts), test=files.squad("b.json", *contexts))
+    held = {question.context for question in data.validation}
+    assert len(held) == 2 and len(data.validation) == 6 and not held & {question.context for question in data.train}
+    assert data.counts["test: examples whose context is also in train"] == 3 * 38
+
+
+def test_labels_come_from_training_and_unknown_ones_are_counted(files):
+    data = own(files, TABLE, "text,label\nx,c\nt1,1\n", validation=files.put("valid.csv", "text,label\nv,1\n"))
+    assert data.labels == ["0", "1"] and len(data.train) == 9 and data.validation == [Text("v", "1")]
+    known = {"test: labels never seen in training": 1, "test: examples whose text is also in train": 1}
+    assert data.counts == known
+
+
+TRAIN_FAULTS = [
+    ("text,label\n", "train.csv: there are no examples in it"),
+    ("text,label\nx,1\ny,1\nz,1\n", "train.csv: all its examples are '1'"),
+    ("text,label\nx,1\nx,0\n", "1 different examples are too few to hold some of them out"),
+]
+
+
+@pytest.mark.parametrize("train, message", TRAIN_FAULTS)
+def test_nothing_to_learn_from(files, train, message):
+    with pytest.raises(DataError, match=message):
+        own(files, train)
+
+
+def test_your_own_beir_folder(files):
+    folder = files.beir("b", train=40, test=3)
+    data = load(family="ir", corpus=folder + "/", train=folder)
+    held = data.validation[""]
+    assert len(held.queries) == 2 and len(data.train) == 38 and len(held.corpus) == 48
+    assert not {*held.queries.values()} & {pair.query for pair in data.train}
+    assert data.test[""].queries == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
+    assert data.counts == {"validation: queries held out of train, at random": 2}
+    files.put("b/queries.jsonl", [{"_id": f"q{i}", "text": f"query {i % 4}"} for i in range(43)])
+    queries = load(family="ir", corpus=folder).validation[""].queries  # equal queries are held out together
+    assert len(queries) == 10 and len({*queries.values()}) == 1
+    files.beir("b", train=40, dev=5, test=3)
+    data = load(family="ir", corpus=folder)
+    assert len(data.train) == 40 and len(data.validation[""].queries) == 5
+
+
+def test_retrieval_trained_on_other_files(files):
+    corpus = files.beir("b", test=6)
+    data = load(family="ir", corpus=corpus, train=files.put("pairs.jsonl", [{"query": "who", "document": "me"}]))
+    assert data.train == [Pair("who", "me")]
+    assert len(data.validation[""].queries) == len(data.test[""].queries) == 3  # half of test each
+    judgments = f"{corpus}/qrels/test.tsv"
+    data = load(family="ir", corpus=corpus, train=files.beir("c", train=4, test=1), validation=judgments)
+    assert len(data.train) == 4 and data.validation == data.test
+
+
+def test_judged_documents_only(files):
+    folder = files.beir("b", train=20, dev=2, test=2)
+    files.qrels("b/qrels/test.tsv", ("q22", "d22", 2), ("q22", "d1", 0), ("q23", "d0", 0))
+    files.put("b/corpus.jsonl", [{"_id": f"d{i}", "title": "", "text": f"text {i}" * (i != 1)} for i in range(30)])
+    data = load(family="ir", corpus=folder, full_corpus=False)
+    corpus = {"d20": "text 20", "d21": "text 21", "d22": "text 22", "d1": ""}
+    assert data.test[""].corpus == data.validation[""].corpus == corpus
+    assert data.test[""].qrels == {"q22": {"d22": 2, "d1": 0}} and data.test[""].queries == {"q22": "query 22"}
+    assert len(data.train) == 20 and data.main == {"field": [], "paper": ["ndcg@10_judged"]}
+    assert data.counts == {
+        "test: queries left out, without a relevant document": 1,
+        "corpus: empty documents": 1,
+        "corpus: documents left out, as they are not judged": 26,
+    }
+
+
+BEIR_FAULTS = [
+    (("q3", "none", 1), "corpus.jsonl: 1 judged documents are not in it, the first is 'none', of .*qrels/test.tsv"),
+    (("nobody", "d3", 1), "test.tsv: 1 queries in it are not in queries.jsonl, the first is 'nobody'"),
+    (("q3", "d3", 0), "test.tsv: no query has a relevant document"),
+]
+
+
+@pytest.mark.parametrize("judgment, message", BEIR_FAULTS)
+def test_faults_of_a_beir_folder(files, judgment, message):
+    folder = files.beir("b", train=3, test=2)
+    files.qrels("b/qrels/test.tsv", judgment)
+    with pytest.raises(DataError, match=message):
+        load(family="ir", corpus=folder)
+
+
+# ----------------------------------------------------------------------------
+# Arguments and missing files
+
+WRONG = [
+    (dict(task="sts2"), r"task=sts2: no such task. Did you mean sst2\? There are sst2, qqp"),
+    (dict(task="sst2", family="qa"), "family=qa: but sst2 is of the family sc"),
+    (dict(), "family='': give a task, or one of the families sc, tc, qa, ir"),
+    (dict(task="scifact", corpus="x"), "corpus: scifact takes only columns, test, train, validation of your own"),
+    (dict(task="msmarco", test="x"), "test: msmarco takes only columns, train of your own"),
+    (dict(family="qa", columns=("a",), form="{}"), "columns, form: family=qa takes only test, train, validation"),
+    (dict(task="embedded-sc", test="x"), "test: embedded-sc takes none of your own"),
+    (dict(family="sc", test="no.csv"), "family=sc: missing:\n  --train\n  no.csv$"),
+    (dict(family="ir"), "family=ir: missing:\n  --corpus\n  --train$"),
+]
+
+
+@pytest.mark.parametrize("arguments, message", WRONG)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(DataError, match=message):
+        load(**arguments)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_missing_files_are_listed_with_where_to_get_them(monkeypatch, tmp_path, name):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError) as error:
+        load(name, folder=tmp_path)
+    message, task = str(error.value), TASKS[name]
+    for path in [task.train, task.validation, task.test, *(path for paths in task.sets.values() for path in paths[1:])]:
+        assert path in message
+    assert task.source in message and "https://" in message and str(tmp_path / task.folder) in message
+    assert ("pip install datasets" in message) == bool(task.hub)
+
+
+def test_arguments_replace_the_fields_of_a_task(files, tmp_path):
+    sst2(files)
+    rows = [{"text": f"t{i}", "label": i % 2} for i in range(5)]
+    paths = dict(train=files.put("more.jsonl", rows), test=files.put("mine.jsonl", rows[:1]))
+    data = load("sst2", folder=tmp_path, columns=("text",), **paths)
+    assert data.test == [Text("t0", "negative")] and len(data.train) == 4
+
+
+# ----------------------------------------------------------------------------
+# The Hugging Face hub, with a stand-in for its package
+
+
+class Rows(list):
+    def __init__(self, rows, **features):
+        super().__init__(rows)
+        self.features = features
+
+
+def classes(*names):
+    return types.SimpleNamespace(names=names)
+
+
+def hub(tables):
+    """Return a module `datasets` with these tables: {(name, ..., split): Rows}."""
+
+    def load_dataset(*name, split):
+        if (*name, split) not in tables:
+            raise ConnectionError(f"no network for {name}")
+        return tables[(*name, split)]
+
+    module = types.ModuleType("datasets")
+    module.load_dataset, module.__spec__ = load_dataset, ModuleSpec("datasets", None)
+    return module
+
+
+def test_the_hub_is_asked_if_the_folder_is_absent(monkeypatch, files, tmp_path):
+    names = classes("entailment", "neutral", "contradiction")
+    rows = [{"premise": f"P {i}", "hypothesis": "H", "label": i % 3, "idx": i} for i in range(21)]
+    tables = {"train": Rows(rows, premise=None, label=names), "validation_matched": Rows(rows[2:3], label=names)}
+    tables = {("nyu-mll/glue", "mnli", split): table for split, table in tables.items()}
+    monkeypatch.setitem(sys.modules, "datasets", hub(tables))
+    data = load("mnli", folder=tmp_path)
+    assert data.test == [Text("Premise: P 2\nHypothesis: H", "contradiction")] and len(data.train) == 20
+    with pytest.raises(DataError, match="(?s)hf:nyu-mll/glue:qqp:train: no network.*task=qqp: missing:.*Get train.tsv"):
+        load("qqp", folder=tmp_path)
+    sst2(files)
+    (tmp_path / "sst2" / "dev.tsv").unlink()
+    with pytest.raises(DataError, match="task=sst2: missing:\n  .*sst2/dev.tsv\n  Get train.tsv and dev.tsv of https"):
+        load("sst2", folder=tmp_path)  # the folder is there, so the hub is not asked
+
+
+def test_tags_and_questions_of_the_hub(monkeypatch):
+    tags = types.SimpleNamespace(feature=classes("O", "I-X"))
+    tagged = Rows(
+        [{"tokens": ["a", "b"], "ner_tags": [0, 1]}], tokens=types.SimpleNamespace(feature=None), ner_tags=tags
+    )
+    answers = {"text": ["Rome"], "answer_start": [3]}
+    asked = Rows([{"id": "x", "question": "?", "context": "In Rome.", "answers": answers}])
+    monkeypatch.setitem(sys.modules, "datasets", hub({("me/ner", "s"): tagged, ("me/qa", "s"): asked}))
+    paths = dict.fromkeys(("train", "validation", "test"), "hf:me/ner:s")
+    assert load(family="tc", label="ner_tags", **paths).test == [Sentence(["a", "b"], ["O", "B-X"])]
+    paths = dict.fromkeys(("train", "validation", "test"), "hf:me/qa:s")
+    assert load(family="qa", **paths).test == [Question("x", "?", "In Rome.", [("Rome", 3)])]
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="hf:me/qa:s: needs the datasets package"):
+        load(family="qa", **paths)
+
+
+# ----------------------------------------------------------------------------
+# The command
+
+
+def test_the_list_and_a_look(files, run, tmp_path):
+    for miniature in (sst2, wnut17, scifact):
+        miniature(files)
+    folder = f"--folder={tmp_path}"
+    code, output = run([folder], "eval.tasks")
+    lines = output.splitlines()[1:]
+    there = {line.split()[0]: line.split()[-1] for line in lines}
+    assert code == 0 and list(there) == [*TASKS, *EMBEDDED]
+    assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and lines[3].endswith("0 of 3")
+    code, output = run(["sst2", "wnut17", "scifact", folder], "eval.tasks")
+    for part in ("labels: negative, positive", "train: 19 examples", "  label     positive", "ESB/B-location ."):
+        assert code == 0 and part in output
+    assert "test: 3 queries, 4 documents" in output and "  document  Title 0 text 0" in output
+    code, output = run(["nothing"], "eval.tasks")
+    assert code == 1 and "task=nothing: no such task" in output

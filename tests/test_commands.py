@@ -1,0 +1,126 @@
+"""Every command in the README and in docs/ runs, at a small size. Those for a cluster are parsed and their settings checked."""
+
+import json
+import random
+import re
+import shlex
+import shutil
+from importlib.util import find_spec
+
+import pytest
+
+import checkpoint
+from helpers import ROOT, TINY, WORDS, Run
+
+
+def commands(path):
+    """The lines of a page's shell blocks, without comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", path.read_text(), re.S)
+    return [line.split(" #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+README = commands(ROOT / "README.md")
+DOCS = [line for page in sorted((ROOT / "docs").glob("*.md")) for line in commands(page) if line not in README]
+INSTALL = ["pip install -r requirements.txt && python train.py", "pip install -r requirements.txt && pytest"]
+CLUSTER = [line for line in dict.fromkeys(README + DOCS) if re.match("torchrun|srun|sbatch", line)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, encoder):
+    """Where a reader stands: the files that the commands name, made up and small, and the demo's run."""
+    folder, rng = tmp_path_factory.mktemp("reader"), random.Random(0)
+    documents = [" ".join(rng.choices(WORDS, k=40)) + f" {i}" for i in range(400)]
+    (folder / "texts").mkdir()
+    (folder / "texts" / "a.txt").write_text("\n\n\n".join(documents))
+    (folder / "fineweb-edu").mkdir()
+    with open(folder / "fineweb-edu" / "a.jsonl", "w") as file:
+        file.writelines(
+            json.dumps({"text": text, "language": "en", "language_score": 0.9}) + "\n" for text in documents
+        )
+    for name in ("train.csv", "test.csv"):
+        rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
+        (folder / name).write_text("title,body,topic\n" + "".join(rows))
+    shutil.copytree(ROOT / "config", folder / "config")
+    shutil.copy(ROOT / "data" / "embedded.tiktoken", folder / "tokenizer.model")
+    if find_spec("safetensors") and find_spec("tokenizers"):
+        checkpoint.export(encoder, folder / "SmolLM2-135M", "llama")
+    run("python train.py", folder)
+    return folder
+
+
+def run(command, folder):
+    """Run a command at a small size."""
+    args = shlex.split(command)[1:]
+    script = args[1] if args[0] == "-m" else args[0]
+    args = args[2:] if args[0] == "-m" else args[1:]
+    if "SmolLM2-135M" in command and not (folder / "SmolLM2-135M").exists():
+        return
+    if script == "data.train_bpe" and not find_spec("tokenizers"):
+        return
+    if script == "train.py":
+        keep_shape = "config/continue.py" in args
+        args += ["--compile=False", *(word for word in TINY if not (keep_shape and re.match("--(n_|d_)", word)))]
+    if script == "finetune.py":
+        args += ["--max_steps=2"]
+    if script == "eval.study" and args[0] == "sweep":
+        args += ["--lrs=1e-3", "--seeds=1", "--finetune=--max_steps=2"]
+    if script == "eval.study" and "study_demo" in command:  # two models, one task
+        small = " ".join(word for word in TINY if not re.match("--(max|switch|keep)", word))
+        args += [
+            f"--train={small}",
+            "--splits=((20, 0, 20),)",
+            '--tasks=(("embedded-tc", ""),)',
+            "--random_weights=False",
+        ]
+        args += ["--finetune=--max_steps=2", "--finetune_lrs=1e-3", "--finetune_seeds=1"]
+    if script == "data.train_bpe":  # the text is short
+        args = [word.replace("=8192", "=384") for word in args]
+    if script == "data.prepare":  # gpt2's ranks would be downloaded
+        args = [word.replace("=gpt2", "=embedded") for word in args] + ["--val_fraction=0.1"]
+    code, text = Run(args, folder / "output", script, folder).wait(300)
+    assert code == 0, f"{command}\n{text}"
+
+
+def test_readme_commands(folder):
+    assert [line for line in README if line not in INSTALL + CLUSTER and not line.startswith("python ")] == []
+    for command in dict.fromkeys(line for line in README if line.startswith("python ")):
+        run(command, folder)
+    for result in (
+        "demo/loss.png" if find_spec("matplotlib") else "demo",
+        "finetune/result.json",
+        "topics/result.json",
+    ):
+        assert (folder / "out" / result).exists()
+    for report in ("sweep/report.md", "study-demo/report/report.md"):
+        assert (folder / "out" / report).exists()
+
+
+@pytest.mark.slow
+def test_commands_of_the_docs(folder):
+    local = [line for line in dict.fromkeys(DOCS) if line.startswith("python ")]
+    assert set(DOCS) - {*local, *CLUSTER} == {"sh eval/bench/gpu.sh FOLDER"}
+    for command in local:
+        run(command, folder)
+
+
+@pytest.mark.parametrize("command", CLUSTER)
+def test_settings_of_the_cluster_commands(command, folder):
+    """Nothing is wrong with them but that the paper's data and checkpoints are not there."""
+    inner = re.search(r"(torchrun .*?)(train\.py [^']*)|(python -m )(eval\.study sweep .*)", command)
+    script, *args = shlex.split((inner[2] or inner[4]).replace("$((SLURM_ARRAY_TASK_ID+1))", "7"))
+    options = dict(re.findall(r"--(nnodes|nproc_per_node)=(\d+)", inner[1] or ""))
+    world = int(options.get("nnodes", 1)) * int(options.get("nproc_per_node", 1))
+    _, text = Run([*args, "--check"], folder / "output", script, folder, WORLD_SIZE=str(world)).wait()
+    problems = re.findall(r"^  \d+\. (.*)", text, re.M)
+    assert "Traceback" not in text and (problems or "fit together" in text), text
+    assert all("no such file" in problem or "no such folder" in problem for problem in problems), text
+
+
+def test_the_files_that_the_pages_name_are_there():
+    for page in (ROOT / "README.md", ROOT / "LESSON.md", *(ROOT / "docs").glob("*.md")):
+        text = page.read_text()
+        names = set(re.findall(r"\b(?:config|data|eval|tests|docs)/[\w./-]+\.(?:py|png|json|jsonl|md|sh)\b", text))
+        for name in names - {"data/prepared"}:
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+        for link in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"

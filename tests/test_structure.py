@@ -1,0 +1,80 @@
+"""Imports point one way: scripts are never imported, there are no circles, and model.py stands alone."""
+
+import ast
+import subprocess
+import sys
+
+from helpers import ROOT
+
+FILES = [ROOT / name for name in subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split()]
+CODE = {path for path in FILES if path.exists() and path.relative_to(ROOT).parts[0] not in ("tests", "config")}
+NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in CODE}
+SCRIPTS = {name for name in NAMES if name in ("train", "finetune") or name.endswith("__main__")}
+ORDER = [
+    "errors",
+    "configurator",
+    "runtime",
+    "model",
+    "data",
+    "checkpoint",
+    "eval.tasks",
+]  # each may import those before it
+
+
+def imports(path):
+    """The modules that a file imports anywhere, as dotted names; for `from x import y` both x and x.y."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+
+
+GRAPH = {name: {other for other in imports(path) if other in NAMES} for name, path in NAMES.items()}
+
+
+def test_scripts_are_never_imported():
+    tests = {path.name: set(imports(path)) for path in FILES if path.exists() and path not in CODE}
+    for name, imported in {**GRAPH, **tests}.items():
+        assert not imported & SCRIPTS, f"{name} imports a script"
+
+
+def test_there_are_no_circles():
+    def walk(name, above):
+        assert name not in above, " -> ".join([*above[above.index(name) :], name])
+        for other in GRAPH[name]:
+            walk(other, [*above, name])
+
+    for name in GRAPH:
+        walk(name, [])
+
+
+def test_imports_point_one_way():
+    def rank(name):
+        return next((i for i, room in enumerate(ORDER) if name == room or name.startswith(room + ".")), len(ORDER))
+
+    for name, imported in GRAPH.items():
+        assert all(rank(other) <= rank(name) for other in imported), f"{name} imports {sorted(imported)}"
+    assert GRAPH["model"] == set()
+
+
+def test_model_py_stands_alone(tmp_path):
+    """Copied into an empty folder it can be imported, trained and sampled from."""
+    (tmp_path / "model.py").write_text((ROOT / "model.py").read_text())
+    code = """
+import torch
+from model import ModelConfig, PretrainingLoss, Transformer
+torch.manual_seed(0)
+model = Transformer(ModelConfig(vocab_size=64, n_layer=1, d_model=32, d_ff=32, seq_len=16))
+optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+tokens = torch.arange(16).repeat(2, 1)
+batch = dict(tokens=tokens, positions=torch.arange(32), targets=tokens.roll(-1, 1).flatten())
+for _ in range(40):
+    total, count = PretrainingLoss(model)(batch, causal=True)
+    (total / count).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert total / count < 0.5
+assert model.logits(model(tokens[:1, :5], causal=True))[0, -1].argmax() == 5
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
