@@ -30,7 +30,8 @@ def apply(diff, folder, undo=False):
         new = [line[1:] for line in hunk.splitlines() if line[:1] != removed]
         places = [i for i in range(len(lines)) if lines[i : i + len(old)] == old]
         if len(places) != 1:
-            raise DataError("\n".join([f"{path}: expected these lines once, found them {len(places)} times:", *old]))
+            problem = f"{path}: expected these lines once, found them {len(places)} times (is the edit already made?):"
+            raise DataError("\n".join([problem, *old]))
         lines[places[0] : places[0] + len(old)] = new
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

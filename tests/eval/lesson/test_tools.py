@@ -123,7 +123,7 @@ def test_a_diff_applies_by_content_and_backwards(tmp_path):
 @pytest.mark.parametrize("text, count", [("two\nfive\n\nsix\n", 0), ("five\nsix\ntwo\nfive\nsix\n", 2)])
 def test_a_diff_that_does_not_fit_changes_nothing(text, count, tmp_path):
     (tmp_path / "code.py").write_text(text)
-    with pytest.raises(DataError, match=f"found them {count} times:\nfive\nsix"):
+    with pytest.raises(DataError, match=f"found them {count} times .*\nfive\nsix"):
         exercises.apply(DIFF, tmp_path)
     assert (tmp_path / "code.py").read_text() == text
 
