@@ -1,6 +1,6 @@
 """The figure of a run: both validation losses and the training loss, before and after the switch.
 
-    python eval/plot.py out/demo
+python -m eval.plot out/demo
 """
 
 import itertools
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def read_metrics(out_dir):
-    """The lines of a run's metrics.jsonl, a dict each."""
+    """Return the lines of a run's metrics.jsonl, a dict each."""
     return [json.loads(line) for line in (Path(out_dir) / "metrics.jsonl").read_text().splitlines()]
 
 
 def summary(out_dir, switch_step):
-    """Both validation losses of a run at its start, its switch and its end, as lines of text."""
+    """Return both validation losses of a run at its start, at the switch and at its end, as lines of text."""
     evaluated = {line["step"]: line for line in read_metrics(out_dir) if "val_clm_loss" in line}
     moments = {"start": min(evaluated), "switch": switch_step, "end": max(evaluated)}
     lines = ["validation loss       CLM     MLM   (nats per predicted token)"]
@@ -27,42 +27,51 @@ def summary(out_dir, switch_step):
     return "\n".join(lines)
 
 
-def plot_run(out_dir):
-    """Writes out_dir/loss.png and returns its path, or None where matplotlib is not installed."""
+def new_figure(width, height):
+    """Return an empty matplotlib Figure, its sizes in inches; None where matplotlib is not installed."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         return None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    return Figure(figsize=(width, height), layout="constrained")
 
-    lines = read_metrics(out_dir)
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+
+def save_figure(figure, path):
+    """Write a figure as a PNG file; make its folder where it is missing."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format="png")
+
+
+def plot_run(out_dir):
+    """Write out_dir/loss.png and return its path; None where matplotlib is not installed."""
+    if not (figure := new_figure(7, 4.2)):
+        return None
+    axes, lines = figure.subplots(), read_metrics(out_dir)
     train = [line for line in lines if "loss" in line]
-    for phase, colour in (("clm", "#9db8d9"), ("mlm", "#e8b78a")):
+    for phase, color in (("clm", "#9db8d9"), ("mlm", "#e8b78a")):
         losses = [line["loss"] if line["phase"] == phase else math.nan for line in train]  # a gap for the other phase
         if not all(map(math.isnan, losses)):
-            axes.plot([line["step"] for line in train], losses, color=colour, lw=1,
-                      label=f"training, {phase.upper()} phase")  # fmt: skip
+            axes.plot(
+                [line["step"] for line in train], losses, color=color, lw=1, label=f"training, {phase.upper()} phase"
+            )
     evaluated = [line for line in lines if "val_clm_loss" in line]
-    for key, colour, marker in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
-        axes.plot([line["step"] for line in evaluated], [line[key] for line in evaluated], marker, color=colour, ms=4,
-                  label=f"validation, {key[4:7].upper()}")  # fmt: skip
+    steps = [line["step"] for line in evaluated]
+    for key, color, style in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
+        losses = [line[key] for line in evaluated]
+        axes.plot(steps, losses, style, color=color, ms=4, label=f"validation, {key[4:7].upper()}")
     switches = [(a["step"], b["phase"].upper()) for a, b in itertools.pairwise(lines) if a["phase"] != b["phase"]]
     for n, (step, phase) in enumerate(switches):
         axes.axvline(step, color="0.5", lw=1, ls=":")
-        axes.annotate(f" to {phase}", (step, 1 - 0.04 * (n % 2)), xycoords=("data", "axes fraction"), va="top", color="0.35",
-                      fontsize=8)  # fmt: skip
+        height, axis = 1 - 0.04 * (n % 2), axes.get_xaxis_transform()
+        axes.text(step, height, f" to {phase}", transform=axis, va="top", color="0.35", fontsize=8)
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    path = Path(out_dir) / "loss.png"
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path := Path(out_dir) / "loss.png")
     return path
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "metrics.jsonl").exists():
-        sys.exit("usage: python eval/plot.py OUT_DIR    (the folder of a run, with its metrics.jsonl)")
+        sys.exit("usage: python -m eval.plot OUT_DIR    (the folder of a run, with its metrics.jsonl)")
     print(plot_run(sys.argv[1]) or "matplotlib is not installed: pip install -r requirements-extra.txt")

@@ -1,30 +1,29 @@
-"""One sentence under either objective: who sees whom, what is predicted of each token, where each head looks.
+"""Show one sentence under both objectives: who sees whom, what is predicted of each token, where each head looks.
 
-    python eval/explain.py --ckpt=out/demo "Return the [MASK] of the list."
+    python -m eval.lesson explain --ckpt=out/demo --text="Return the [MASK] of the list."
 
-Prints it, and draws it where matplotlib is installed. CLM predicts a token from those before it; MLM predicts a token
-that is hidden from all others, so here each token is hidden in turn, and a [MASK] of the text always. A model that was
-only trained one way does the other badly.
+Prints tables, and draws them where matplotlib is installed. CLM predicts a token from the tokens before it. MLM
+predicts a hidden token from all others, so here each token is hidden in turn; a [MASK] in the text is always hidden.
+A model that was trained with one objective only does the other badly.
 """
 
 import sys
-from pathlib import Path
 
 import torch
 
 import checkpoint
 import configurator
-from data.tokenizer import Tokenizer
-from errors import Damaged, DataError
-from model import Transformer, rotate, attention_mask
+from eval.plot import new_figure, save_figure
+from model import attention_mask, rotate
 
-ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest one), or a model of the hub
-text = ""  # the sentence, which may hold [MASK]; the same as the word without a name
-top = 3  # how many of the likeliest tokens, and of the tokens looked at, to print
-layer = 0  # whose attention to show, from 1; 0 = the last
+ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
+text = "If the file does not [MASK], an error is raised."  # the sentence
+top_k = 3  # how many of the likeliest tokens, and of the tokens with the most attention, to print
+layer = 0  # the layer whose attention to show, from 1; 0 = the last
 out = "out/explain.png"  # the figure
 
-LONGEST = 64  # tokens of a text: more can neither be read nor drawn
+LONGEST = 64  # tokens in a text; more can be neither read nor drawn
+OBJECTIVES = {"CLM": True, "MLM": False}  # name: causal
 
 
 # ----------------------------------------------------------------------------
@@ -33,20 +32,20 @@ LONGEST = 64  # tokens of a text: more can neither be read nor drawn
 
 @torch.no_grad()
 def predictions(model, ids, mask_id):
-    """The probability of every token of the vocabulary at each position of ids (T,), by either objective.
+    """Return the probability of every token of the vocabulary at each position of ids (T,), for each objective.
 
-    Returns clm, mlm: fp32 (T, V). Row i of clm is about token i + 1, from tokens 0 .. i; row i of mlm is about token i,
-    from all others.
+    Returns clm, mlm: fp32 (T, V). Row i of clm is about token i + 1, given tokens 0 .. i. Row i of mlm is about
+    token i, given all others.
     """
     clm = model.logits(model(ids[None], causal=True)[0])
     hidden_in_turn = ids.repeat(len(ids), 1).fill_diagonal_(mask_id)  # (T, T): token i is hidden in row i
-    mlm = model.logits(model(hidden_in_turn, causal=False).diagonal().T)  # of row i the state at position i
+    mlm = model.logits(model(hidden_in_turn, causal=False).diagonal().T)  # the state at position i of row i
     return clm.float().softmax(-1), mlm.float().softmax(-1)
 
 
 @torch.no_grad()
-def states(model, tokens, causal):
-    """tokens (B, T) -> what each block reads and what the last one leaves: n_layer + 1 tensors (B, T, d_model)."""
+def hidden_states(model, tokens, causal):
+    """tokens (B, T) -> the embeddings and the output of each layer: n_layer + 1 tensors (B, T, d_model)."""
     T = tokens.shape[1]
     x = [model.embedding(tokens).to(model.compute_dtype)]
     for block in model.blocks:
@@ -56,198 +55,153 @@ def states(model, tokens, causal):
 
 @torch.no_grad()
 def attention_weights(model, ids, causal):
-    """How much each head's query i takes from key j: fp32 (n_layer, n_head, T, T), rows sum to 1.
+    """Return how much query i of each head takes from key j: fp32 (n_layer, n_head, T, T); rows sum to 1.
 
-    `model.attention` never returns these; here its formula is spelt out on what each block reads.
+    `model.attention` never returns these. Here its formula is applied to the input of each layer.
     """
-    T, found = len(ids), []
-    for block, x in zip(model.blocks, states(model, ids[None], causal)):
+    T, weights = len(ids), []
+    mask = attention_mask(T, causal, device=ids.device)
+    for block, x in zip(model.blocks, hidden_states(model, ids[None], causal)):
         qkv = block.qkv(block.attn_norm(x))[0].view(T, sum(block.heads), -1)  # (T, H + 2 H_kv, D)
         q, k, _ = qkv.split(block.heads, dim=1)
         q, k = rotate(q, model.cos[:T], model.sin[:T]), rotate(k, model.cos[:T], model.sin[:T])
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # query head h reads key head h // group
         scores = torch.einsum("qhd,khd->hqk", q, k).float() * q.shape[-1] ** -0.5
-        found.append(scores.masked_fill(~attention_mask(T, causal, device=ids.device), -torch.inf).softmax(-1))
-    return torch.stack(found)
+        weights.append(scores.masked_fill(~mask, -torch.inf).softmax(-1))
+    return torch.stack(weights)
 
 
 # ----------------------------------------------------------------------------
 # Print
 
 
-def likeliest(p, tokens, k):
-    """The k largest of p (N,) as text; tokens: what stands for each of the N."""
+def aligned(rows):
+    """Return rows of cells as lines of text, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def likeliest(p, name, k):
+    """Return the k largest of p (N,) as text. name(i): what to call number i."""
     values, best = p.topk(min(k, len(p)))
-    return ", ".join(f"{tokens(i)} {q:.0%}" for i, q in zip(best.tolist(), values.tolist()) if q > 0)
+    return ", ".join(f"{name(i)} {q:.0%}" for i, q in zip(best.tolist(), values.tolist()) if q > 0)
 
 
-def table(ids, shown, name, mask_id, clm, mlm, k):
-    """Who sees whom and what is predicted, a line a token. shown: the tokens of ids; name: the text of any id."""
-    T, width = len(ids), max(8, *map(len, shown))
-    yield "which tokens position i sees (#)"
-    yield f"{'':>4} {'token':<{width}}  {'causal=True':<{max(T, 11)}}  causal=False"
-    for i, token in enumerate(shown):
-        clm_sees, mlm_sees = ("".join(".#"[see] for see in attention_mask(T, causal)[i]) for causal in (True, False))
-        yield f"{i:>4} {token:<{width}}  {clm_sees:<{max(T, 11)}}  {mlm_sees}"
-    yield ""
-    left = ["its position sees nothing to the left"] + [likeliest(p, name, k) for p in clm]
-    right = [likeliest(p, name, k) for p in mlm] + [""]
-    own = [token if token != mask_id else None for token in ids.tolist()]
-    columns = [("token", [*shown, "(next)"]),
-               ("p", [""] + [share(clm[i - 1], own[i]) for i in range(1, T)] + [""]),
-               ("CLM: token i from tokens 0 .. i-1", left),
-               ("p", [share(mlm[i], own[i]) for i in range(T)] + [""]),
-               ("MLM: token i, hidden, from all others", right)]  # fmt: skip
-    yield f"what each objective predicts (p: probability of the token itself; then the {k} likeliest)"
-    widths = [max(len(heading), *map(len, cells)) for heading, cells in columns]
-    yield "   i " + "  ".join(heading.ljust(w) for (heading, _), w in zip(columns, widths)).rstrip()
-    for i, row in enumerate(zip(*(cells for _, cells in columns))):
-        yield f"{i:>4} " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip()
+def mask_table(labels):
+    """Return which tokens each token sees, as lines of text."""
+    rows = [("     token", "causal=True", "causal=False")]
+    clm, mlm = (["".join(".#"[see] for see in row) for row in attention_mask(len(labels), c)] for c in (True, False))
+    return aligned(rows + [(f"{i:>4} {label}", *sees) for i, (label, *sees) in enumerate(zip(labels, clm, mlm))])
 
 
-def share(p, token):
-    return "" if token is None else f"{p[token]:.1%}"
+def prediction_table(ids, name, mask_id, clm, mlm, k):
+    """Return what each objective predicts of each token, as lines of text. clm, mlm: see `predictions`."""
+    rows = [("   i token", "p", "CLM: token i from tokens 0 .. i-1", "p", "MLM: token i, hidden, from all others")]
+    for i, token in enumerate(ids):
+        clm_p, mlm_p = ("" if token == mask_id else f"{p[token]:.1%}" for p in (clm[i - 1], mlm[i]))
+        best = likeliest(clm[i - 1], name, k)
+        if i == 0:
+            clm_p, best = "", "its position sees nothing to the left"
+        rows.append((f"{i:>4} {name(token)}", clm_p, best, mlm_p, likeliest(mlm[i], name, k)))
+    return aligned([*rows, (f"{len(ids):>4} (next)", "", likeliest(clm[-1], name, k), "", "")])
 
 
-def looks(weights, shown, i, k):
-    """Where the heads of one layer look from position i, a line a head. weights: {"CLM", "MLM"}: (H, T, T)."""
-    cells = {name: [likeliest(w[i], lambda j: f"{j} {shown[j]}", k) for w in heads] for name, heads in weights.items()}
-    width = max(map(len, cells["CLM"]))
-    yield f"{'':>9} {'CLM (causal=True)':<{max(width, 17)}}  MLM (causal=False)"
-    for head, (clm, mlm) in enumerate(zip(cells["CLM"], cells["MLM"]), 1):
-        yield f"  head {head:<2} {clm:<{max(width, 17)}}  {mlm}"
+def attention_table(weights, labels, i, k):
+    """Return where each head of one layer looks from position i, as lines of text. weights: {objective: (H, T, T)}."""
+    cells = [[likeliest(head[i], lambda j: f"{j} {labels[j]}", k) for head in heads] for heads in weights.values()]
+    rows = [(f"  head {head}", *row) for head, row in enumerate(zip(*cells), 1)]
+    return aligned([("", "CLM (causal=True)", "MLM (causal=False)"), *rows])
 
 
 # ----------------------------------------------------------------------------
 # Draw
 
 
-def draw(path, shown, bars, weights, title):
-    """Writes the figure; False without matplotlib.
+def draw(labels, guesses, weights, layer):
+    """Return a figure with CLM in the left half and MLM in the right, or None without matplotlib.
 
-    bars: for CLM and MLM, for each token: (its best guess, the guess's probability, whether it is correct, or None).
+    labels: the T tokens. guesses: {objective: [(the best guess for a token, its probability, whether it is correct)]}.
+    weights: {objective: (H, T, T)}, the attention weights of one layer.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.colors import PowerNorm
-
-    T, n_heads = len(shown), len(weights["CLM"])
-    across = min(n_heads, 3)  # heads in a line, once for CLM and once for MLM
-    down = -(-n_heads // across)
-    size = max(1.7, 0.16 * T)  # inches of a map of T x T
-    heights = size + 0.75, down * (size + 0.35) + 1.2
-    figure = plt.figure(figsize=(max(2 * size + 6, 2 * across * size + 1.8), sum(heights)), layout="constrained")
-    upper, lower = figure.subfigures(2, height_ratios=heights)
-
-    masks = upper.subplots(1, 4, width_ratios=[size, size, 2, 2])
-    for axes, causal, name in zip(masks, (True, False), ("CLM", "MLM")):
-        axes.imshow(0.55 * attention_mask(T, causal), cmap="Greys", vmin=0, vmax=1, aspect="auto")
-        axes.set_title(f"{name}: i sees j (grey)", fontsize=9)
-        axes.set_xlabel("token j", fontsize=8)
-    for axes, (name, rows) in zip(masks[2:], bars.items()):
-        colours = ["0.35" if right else "0.8" for _, _, right in rows]
-        axes.barh(range(T), [100 * p for _, p, _ in rows], color=colours, height=0.75)
-        for i, (guess, p, _) in enumerate(rows):
-            axes.annotate(guess, (100 * p, i), (3, 0), textcoords="offset points", va="center", fontsize=7)
-        axes.set(xlim=(0, 140), xticks=(0, 50, 100), ylim=(T - 0.5, -0.5))
-        axes.set_title(f"{name}: best guess for token i", fontsize=9)
-        axes.set_xlabel("probability (%), dark: correct", fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in masks:
-        axes.set_yticks(range(T), shown if axes in (masks[0], masks[2]) else [""] * T)
-        axes.tick_params(labelsize=7, length=2)
-    masks[0].set_ylabel("token i", fontsize=8)
-
-    lower.suptitle(title, fontsize=10)
-    grid = lower.subplots(down, 2 * across, squeeze=False)
-    for axes in grid.flat:
-        axes.set_visible(False)
-    for n, (name, heads) in enumerate(weights.items()):
-        for h, w in enumerate(heads):
-            axes = grid[h // across, n * across + h % across]
-            axes.set_visible(True)
-            image = axes.imshow(w, cmap="Greys", norm=PowerNorm(0.5, 0, 1))  # so that small weights show
-            axes.set_title(f"{name}, head {h + 1}", fontsize=9)
-            axes.set_yticks(range(T), shown if h % across == n == 0 else [""] * T)
-            axes.set_xticks(range(T), shown if h + across >= n_heads else [""] * T, rotation=90)
+    T, n_heads = len(labels), len(weights["CLM"])
+    size, n_rows = max(1.9, 0.16 * T), 1 + -(-n_heads // 2)  # inches of one panel; two heads in a row
+    if not (figure := new_figure(4 * size + 2, n_rows * (size + 0.4) + 0.5)):
+        return None
+    grid = figure.subplots(n_rows, 4, squeeze=False)
+    for column, (name, causal) in zip((0, 2), OBJECTIVES.items()):
+        mask, bars, *heads = grid[:, column : column + 2].flat
+        mask.imshow(attention_mask(T, causal).numpy(), cmap="Greys", vmin=0, vmax=2, aspect="auto")
+        mask.set_title(f"{name}: i sees j (gray)", fontsize=9)
+        texts, p, correct = zip(*guesses[name])
+        rectangles = bars.barh(range(T), p, color=["0.35" if right else "0.8" for right in correct], height=0.75)
+        bars.bar_label(rectangles, texts, padding=3, fontsize=7)
+        bars.set(xlim=(0, 1.4), xticks=(0, 0.5, 1), ylim=(T - 0.5, -0.5))
+        bars.set_title(f"{name}: best guess (dark: correct)", fontsize=9)
+        bars.set_xlabel("probability", fontsize=8)
+        for axes in heads[n_heads:]:
+            axes.remove()
+        for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
+            axes.imshow(head.sqrt().numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")  # so that small weights show
+            axes.set_title(f"{name}: layer {layer}, head {number}", fontsize=9)
+        for n, axes in enumerate([mask, bars, *heads[:n_heads]]):
+            axes.set_yticks(range(T), labels if column == n % 2 == 0 else [""] * T)
+            if axes is not bars:
+                axes.set_xticks(range(T), labels if n >= n_heads else [""] * T, rotation=90)
             axes.tick_params(labelsize=7, length=2)
-    lower.supylabel("from token i", fontsize=8)
-    lower.supxlabel("to token j", fontsize=8)
-    bar = lower.colorbar(image, ax=grid, shrink=0.8)
-    bar.set_label("attention weight", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return True
+    figure.supylabel("token i", fontsize=9)
+    figure.supxlabel("token j (attention maps: the darker, the more attention, on a square-root scale)", fontsize=9)
+    return figure
 
 
 # ----------------------------------------------------------------------------
 
 
-def check(s):
-    if not s["text"].strip():
-        yield 'no text: python eval/explain.py --ckpt=out/demo "Return the [MASK] of the list."'
-    if s["top"] < 1 or s["layer"] < 0:
-        yield f"top={s['top']}, layer={s['layer']}: must be at least 1 and at least 0"
-    if Path(s["out"]).suffix != ".png":
-        yield f"out={s['out']}: must be the name of a .png file"
+def check(cfg):
+    """Yield a sentence for each setting that cannot work."""
+    if not cfg.text.strip():
+        yield "text: is empty"
+    if cfg.top_k < 1 or cfg.layer < 0:
+        yield f"top_k={cfg.top_k}, layer={cfg.layer}: must be at least 1 and at least 0"
 
 
-def arguments(argv):
-    """The sentence may stand for itself: words that are neither a setting nor a config file are --text."""
-    words = [word for word in argv if not word.startswith("-") and not word.endswith(".py")]
-    return [word for word in argv if word not in words] + ["--text=" + " ".join(words)] * bool(words)
-
-
-def main():
-    globals().update(configurator.load(__file__, arguments(sys.argv[1:]), check))
-    try:
-        path = checkpoint.find(ckpt)
-        state = checkpoint.load(path)
-    except (Damaged, DataError) as error:
-        sys.exit(f"{error}")
-    model = Transformer.from_state(state)
-    tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    ids = torch.tensor(tokenizer.encode_masked(text))
-    T, longest = len(ids), min(LONGEST, model.config.seq_len)
-    if T > longest:
-        sys.exit(f"the text has {T} tokens, here {longest} are the most")
-    if layer > model.config.n_layer:
-        sys.exit(f"layer={layer}: this model has {model.config.n_layer}")
+def main(argv):
+    cfg = configurator.load(__file__, argv, check, "python -m eval.lesson explain")
+    path = checkpoint.find(cfg.ckpt)
+    state = checkpoint.load(path)
+    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+    ids, mask_id = tokenizer.encode_masked(cfg.text), tokenizer.mask_id
+    layer, n_layer, longest = (
+        cfg.layer or model.config.n_layer,
+        model.config.n_layer,
+        min(LONGEST, model.config.seq_len),
+    )
+    if len(ids) > longest:
+        sys.exit(f"the text has {len(ids)} tokens, here {longest} are the most")
+    if layer > n_layer:
+        sys.exit(f"layer={layer}: this model has {n_layer}")
 
     def name(i):
-        return "[MASK]" if i == tokenizer.mask_id else repr(tokenizer.decode([i]))
+        return "[MASK]" if i == mask_id else repr(tokenizer.decode([i]))
 
-    shown = [name(i) for i in ids.tolist()]
-    print(f"{path}: step {state['step']}" + phases(state) + "\n")
-    clm, mlm = predictions(model, ids, tokenizer.mask_id)
-    print("\n".join(table(ids, shown, name, tokenizer.mask_id, clm, mlm, top)))
+    labels, tokens = [name(i) for i in ids], torch.tensor(ids)
+    settings = state["settings"]  # empty for a model from the hub
+    phases = f", of which {min(state['step'], settings['switch_step'])} CLM" if settings else ""
+    print(f"{path}: step {state['step']}{phases}\n\nwhich tokens position i sees (#)")
+    print(*mask_table(labels), sep="\n")
 
-    n = layer or model.config.n_layer
-    weights = {"CLM": attention_weights(model, ids, True)[n - 1], "MLM": attention_weights(model, ids, False)[n - 1]}
-    at = ids.tolist().index(tokenizer.mask_id) if tokenizer.mask_id in ids else T - 1
-    title = f"attention of layer {n} of {model.config.n_layer}"
-    print(f"\n{title}: where its heads look from position {at}, {shown[at]}")
-    print("\n".join(looks(weights, shown, at, top)))
+    clm, mlm = predictions(model, tokens, mask_id)
+    print(f"\nwhat each objective predicts (p: probability of the token itself; then the {cfg.top_k} likeliest)")
+    print(*prediction_table(ids, name, mask_id, clm, mlm, cfg.top_k), sep="\n")
 
-    guesses = {"CLM": [("nothing to its left", 0.0, None)], "MLM": []}
-    for rows, p, about in ((guesses["CLM"], clm[:-1], ids[1:]), (guesses["MLM"], mlm, ids)):
-        for row, token in zip(p, about):
-            rows.append((name(int(row.argmax())), float(row.max()), bool(row.argmax() == token)))
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    if draw(out, shown, guesses, weights, title):
-        print(f"\ndrawn in {out}")
+    weights = {name: attention_weights(model, tokens, causal)[layer - 1] for name, causal in OBJECTIVES.items()}
+    i = ids.index(mask_id) if mask_id in ids else len(ids) - 1
+    print(f"\nattention of layer {layer} of {n_layer}: where its heads look from position {i}, {labels[i]}")
+    print(*attention_table(weights, labels, i, cfg.top_k), sep="\n")
 
-
-def phases(state):
-    """What the steps before a checkpoint were; of a model of the hub nothing is known."""
-    s = state["settings"]
-    return f", of which {min(state['step'], s['switch_step'])} CLM" if s else ""
-
-
-if __name__ == "__main__":
-    main()
+    guesses = {"CLM": [("nothing to its left", 0.0, False)], "MLM": []}
+    for objective, rows, about in (("CLM", clm, ids[1:]), ("MLM", mlm, ids)):
+        best = zip(rows.argmax(-1).tolist(), rows.amax(-1).tolist(), about)
+        guesses[objective] += [(name(guess), p, guess == token) for guess, p, token in best]
+    if figure := draw(labels, guesses, weights, layer):
+        save_figure(figure, cfg.out)
+        print(f"\ndrawn in {cfg.out}")

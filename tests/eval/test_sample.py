@@ -6,22 +6,20 @@ import torch
 
 import checkpoint
 from data.tokenizer import Tokenizer
+from eval import sample
 from eval.sample import continue_text, embed_lines, fill_in
-from model import ModelConfig, Transformer
+from helpers import ROOT
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.load("embedded")
+tokenizer = Tokenizer.load("embedded")
 
 
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    return Transformer(ModelConfig(n_layer=2, n_head=2, n_kv_head=1, d_model=32, d_ff=48, seq_len=24))
+@pytest.fixture
+def model(encoder):
+    return checkpoint.load_model(encoder)
 
 
-def test_fill_in_ranks_each_mask(model, tokenizer):
+def test_fill_in_ranks_each_mask(model):
     masks = fill_in(model, tokenizer, "Return the [MASK] of [MASK] list.", k=3)
     assert len(masks) == 2 and all(len(best) == 3 for best in masks)
     for best in masks:
@@ -29,18 +27,18 @@ def test_fill_in_ranks_each_mask(model, tokenizer):
         assert p == sorted(p, reverse=True) and 0 < sum(p) < 1
 
 
-def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model, tokenizer):
-    text = continue_text(model, tokenizer, "The list", 40, temperature=0)
-    assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 40, temperature=0)
+def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
+    text = continue_text(model, tokenizer, "The list", 80, temperature=0)
+    assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 80, temperature=0)
     a, b, c = (continue_text(model, tokenizer, "The list", 20, 1.0, seed) for seed in (1, 1, 2))
     assert a == b != c
 
 
-def test_embeddings_do_not_depend_on_their_neighbours(model, tokenizer):
+def test_embeddings_do_not_depend_on_their_neighbors(model):
     lines = ["A list.", "", "The file object returned by open.", "word " * 100, "A list."]
-    together, cut = embed_lines(model, tokenizer, lines, batch=2)
+    together, n_cut = embed_lines(model, tokenizer, lines, batch=2)
     alone = np.concatenate([embed_lines(model, tokenizer, [line])[0] for line in lines])
-    assert cut == 1 and together.shape == (5, 32) and together.dtype == np.float32
+    assert n_cut == 1 and together.shape == (5, 64) and together.dtype == np.float32
     np.testing.assert_allclose(together, alone, atol=1e-6)
     np.testing.assert_array_equal(together[0], together[4])
     ids = torch.tensor([tokenizer.encode("A list.") + [tokenizer.eos_id]])
@@ -48,29 +46,29 @@ def test_embeddings_do_not_depend_on_their_neighbours(model, tokenizer):
         np.testing.assert_allclose(together[0], model(ids, causal=False)[0].mean(0), atol=1e-6)
 
 
-def test_the_command(run, model, tokenizer, tmp_path):
-    state = {"step": 3, "settings": {}, "model": model.state_dict(), "config": model.config.__dict__, "tokenizer": tokenizer.state(),
-             "tokenizer_ranks": tokenizer.rank_bytes()}  # fmt: skip
-    checkpoint.save(tmp_path / "ckpt-3.pt", state)
-    (tmp_path / "lines.txt").write_text("one\ntwo words\n")
-    args = [f"--ckpt={tmp_path}", "--fill=A [MASK] b", "--prompt=The", "--tokens=5", f"--embed={tmp_path / 'lines.txt'}",
-            f"--embed_out={tmp_path / 'lines.npy'}"]  # fmt: skip
-    code, text = run(args, name="eval/sample.py")
-    assert code == 0 and "mask 1: " in text and "\nThe" in text and "2 vectors of 32; 0 lines were cut" in text, text
-    assert np.load(tmp_path / "lines.npy").shape == (2, 32)
-    loaded = Transformer.from_pretrained(tmp_path / "ckpt-3.pt")
-    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+def test_the_command(run, model, encoder, tmp_path):
+    lines, vectors = tmp_path / "lines.txt", tmp_path / "lines.npy"
+    lines.write_text("one\ntwo words\n")
+    args = [f"--ckpt={encoder}", "--fill=A [MASK] b", "--prompt=The", f"--embed={lines}", f"--embed_out={vectors}"]
+    code, text = run(args, "eval.sample")
+    assert code == 0 and "mask 1: " in text and "\nThe" in text and "2 vectors of 64; 0 lines were cut" in text, text
+    expected, _ = embed_lines(model, tokenizer, ["one", "two words"])
+    np.testing.assert_array_equal(np.load(vectors), expected)
 
 
-@pytest.mark.parametrize("args, message", [
+BAD_INPUT = [
     ([], "nothing to do"),
-    (["--fill=no mask"], r"has no [MASK]"),
+    (["--fill=no mask"], "has no [MASK]"),
+    (["--fill=[MASK]" + " word" * 70], "but this model's seq_len is 64"),
     (["--embed=nowhere.txt"], "no such file"),
-    (["--prompt=x", "--tokens=0"], "must be at least 1"),
     (["--prompt=x", "--ckpt=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
-    (["--prompt=x", "--ckpt=README.md"], "README.md is damaged or not a checkpoint"),
-    (["--embed=README.md", "--embed_out=nowhere/x.npy"], "embed_out=nowhere/x.npy: no such folder"),
-])  # fmt: skip
-def test_bad_input(run, args, message):
-    code, text = run(args, name="eval/sample.py")
-    assert code in (1, 2) and message in text
+    (["--prompt=x", f"--ckpt={ROOT / 'README.md'}"], "README.md is damaged or not a checkpoint"),
+    ([f"--embed={ROOT / 'README.md'}", "--embed_out=nowhere/x.npy"], "embed_out=nowhere/x.npy: no such folder"),
+]
+
+
+@pytest.mark.parametrize("args, message", BAD_INPUT)
+def test_bad_input(args, message, encoder, capsys):
+    with pytest.raises(SystemExit) as raised:
+        sample.main([f"--ckpt={encoder}", *args])
+    assert message in f"{raised.value} {capsys.readouterr().err}"

@@ -1,108 +1,118 @@
-"""Every command in LESSON.md runs, in its order, at a small size; every edit applies and runs too."""
+"""Every command in LESSON.md runs, in its order, at a small size, and every exercise's edit applies and runs."""
 
 import os
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from helpers import ROOT, TINY, Run, server
+from eval.lesson import exercises
 from eval.plot import read_metrics
+from helpers import ROOT, TINY, Run, server
 
 LESSON = (ROOT / "LESSON.md").read_text()
-SECTIONS = re.split(r"^#{1,3} ", LESSON, flags=re.M)[1:]  # each begins with its title
-
-
-def blocks(text, kind):
-    return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
+SECTIONS = {text.splitlines()[0]: text for text in re.split(r"^#{1,3} ", LESSON, flags=re.M)[1:]}
+DIFFS = exercises.read_diffs(LESSON)
 
 
 def commands(text):
-    lines = (line.split("#")[0].strip() for block in blocks(text, "sh") for line in block.splitlines())
-    return [line for line in lines if line.startswith("python ")]
-
-
-EXERCISES = {s.splitlines()[0]: s for s in SECTIONS if blocks(s, "diff")}
-PLAIN = [command for s in SECTIONS if s.splitlines()[0] not in EXERCISES for command in commands(s)]
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.S)
+    return [line for line in "".join(blocks).splitlines() if line.startswith("python ")]
 
 
 def small(command, data):
-    """The script and the arguments of a command: steps at 20 to 650, of a tiny model."""
+    """Return the script and the arguments of a command, for a tiny model: 650 steps become 20."""
 
     def scaled(match):
-        return match[1] + ",".join(str(int(step) * 20 // 650 + (match[2] == "max_steps")) for step in match[3].split(","))
+        steps = [int(step) * 20 // 650 + (match[1] == "--max_steps=") for step in match[2].split(",")]
+        return match[1] + ",".join(map(str, steps))
 
-    command = re.sub(r"(--(\w+_steps?)=)([\d,]+)", scaled, command)
-    command = re.sub(r"(ckpt(-))(\d+)", scaled, command)
-    _, script, *args = shlex.split(command)
+    command = re.sub(r"(--\w+_steps?=|ckpt-)([\d,]+)", scaled, command)
+    _, script, *args = shlex.split(command.replace(" -m ", " "))
     if script == "train.py":
-        args = [*TINY, "--switch_step=6", f"--data={data}", "--checkpoint_interval=18", "--eval_interval=20",
-                *args]  # fmt: skip
+        sizes = [*TINY, "--switch_step=6", "--checkpoint_interval=18", "--eval_interval=20", f"--data={data}"]
+        args = sizes + args
     if script == "finetune.py":
         args += ["--max_steps=2", "--baseline=False"]
-    if script == "eval/switch.py":
+    if args[0] == "switch":
         args += ["--windows=4"]
     return script, args
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, data_dir):
-    """Where a reader stands who has run all commands that need no edit."""
+    """The folder of a reader who has run every command that needs no edit."""
     folder = tmp_path_factory.mktemp("lesson")
-    for command in PLAIN:
+    for command in commands("".join(text for text in SECTIONS.values() if "```diff" not in text)):
         script, args = small(command, data_dir)
-        code, text = Run(args, folder / "output", script, folder).wait()
-        assert code == 0, f"{command}\n{text}"
+        code, output = Run(args, folder / "output", script, folder).wait()
+        assert code == 0, f"{command}\n{output}"
     return folder
 
 
-def test_the_rungs(folder):
-    assert len(PLAIN) >= 9 and len([s for s in SECTIONS if s.startswith("Rung ")]) == 6
-    for name in ("out/demo/ckpt-20.pt", "out/clm/ckpt-18.pt", "out/probe-before/result.json"):
-        assert (folder / name).exists()
+def test_the_commands_that_need_no_edit(folder):
+    assert [title[:7] for title in SECTIONS if title.startswith("Rung")] == [f"Rung {n}:" for n in range(1, 7)]
+    for name in ("demo/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "late/ckpt-20.pt", "probe-after/result.json"):
+        assert (folder / "out" / name).exists()
 
 
-def edited(copy, args, output):
-    """In the child: train.py of an edited copy. What is loaded already is of the unedited one; model.py no edit touches."""
+@pytest.mark.parametrize("number", DIFFS)
+def test_an_edit_fits_the_code_and_can_be_taken_back(number, tmp_path):
+    name = re.search(r"^--- a/(.*)", DIFFS[number], re.M)[1]
+    copy, text = tmp_path / name, (ROOT / name).read_text()
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_text("# a line that the reader wrote\n" + text)
+    assert exercises.apply(DIFFS[number], tmp_path) == copy
+    compile(copy.read_text(), name, "exec")
+    assert len(re.findall(r"^[+-](?![+-])", DIFFS[number], re.M)) <= 10
+    exercises.apply(DIFFS[number], tmp_path, undo=True)
+    assert copy.read_text() == "# a line that the reader wrote\n" + text
+
+
+def train_copy(copy, args, output):
+    """In the child: run train.py of a copy of the project. No edit touches model.py, so that one stays loaded."""
     sys.stdout = sys.stderr = open(output, "w", buffering=1)
     os.chdir(copy)
-    for name in [name for name in sys.modules if re.match(r"(train|finetune|checkpoint|configurator|data|eval)\b", name)]:
+    ours = {path.stem for path in copy.iterdir()} - {"model"}
+    for name in [name for name in sys.modules if name.split(".")[0] in ours]:
         del sys.modules[name]
-    sys.path.insert(0, str(copy))
+    sys.path[:] = [str(copy), *(path for path in sys.path if path not in ("", str(ROOT)))]
     sys.argv = ["train.py", *args]
-    import train
-
-    assert Path(train.__file__).parent == copy
-    train.main()
+    runpy.run_path("train.py", run_name="__main__")
+    assert sys.modules["data.loader"].__file__ == str(copy / "data" / "loader.py")
 
 
-@pytest.mark.skipif(not shutil.which("git"), reason="needs git apply")
-@pytest.mark.parametrize("title", EXERCISES)
-def test_an_exercise(title, folder, data_dir, tmp_path):
+FAST = ("2", "3")
+PHASES = {"3": "cmcm", "4": "mc", "6": "cm"}  # a letter for each phase of the first training; MLM alone in the others
+
+
+@pytest.mark.parametrize("number", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in DIFFS])
+def test_an_exercise(number, folder, data_dir, tmp_path):
     copy = tmp_path / "copy"
     for part in ("data", "eval"):
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("prepared", "results", "__pycache__"))
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("prepared", "tasks", "__pycache__"))
     for file in ROOT.glob("*.py"):
         shutil.copy(file, copy)
-    (diff,) = blocks(EXERCISES[title], "diff")
-    changed = [line for line in diff.splitlines() if re.match(r"[+-](?![+-]{2} )", line)]
-    assert len(changed) <= 10 and "model.py" not in diff
-    shorter = re.sub(r"\b(650|50)\b", lambda number: {"650": "20", "50": "3"}[number[0]], diff)
-    subprocess.run(["git", "apply", "-"], cwd=copy, input=shorter, text=True, check=True)
-
     (copy / "out").symlink_to(folder / "out")
-    phases = []  # of each command, a letter for each change
-    for command in commands(EXERCISES[title]):
-        _, args = small(command, data_dir)
-        child = server.Process(target=edited, args=(copy, args, tmp_path / "output"))
+    smaller = re.sub(r"\b(650|50)\b", lambda steps: {"650": "20", "50": "3"}[steps[0]], DIFFS[number])
+    (copy / "LESSON.md").write_text(LESSON.replace(DIFFS[number], smaller))
+
+    (text,) = (text for title, text in SECTIONS.items() if title.startswith(f"Exercise {number}:"))
+    phases = []  # of each training
+    for command in commands(text):
+        script, args = small(command, data_dir)
+        if script == "eval.lesson":
+            assert args == ["apply", number]
+            exercises.main([number], copy)
+            continue
+        child = server.Process(target=train_copy, args=(copy, args, tmp_path / "output"))
         child.start()
         child.join(60)
         assert child.exitcode == 0, (tmp_path / "output").read_text()
-        (out,) = (copy / arg.removeprefix("--out_dir=") for arg in args if arg.startswith("--out_dir="))
-        of_steps = "".join(line["phase"][0] for line in read_metrics(out)[1:])
-        phases.append(re.sub(r"(.)\1+", r"\1", of_steps))
-    assert phases[0] == {"Phases in turn": "cmcm", "MLM, then CLM": "mc", "A causal detour": "cm"}.get(title.split(": ")[1], "m")
+        (out,) = (arg.removeprefix("--out_dir=") for arg in args if arg.startswith("--out_dir="))
+        letters = "".join(line["phase"][0] for line in read_metrics(copy / out)[1:])
+        phases.append(re.sub(r"(.)\1+", r"\1", letters))
+    assert phases[0] == PHASES.get(number, "m")
