@@ -86,7 +86,7 @@ class Scores:
         return Score(values, done, expected, parts[0].several)
 
 
-@dataclass
+@dataclass(eq=False)
 class Comparison:
     target: str
     a: int  # variant numbers
@@ -97,6 +97,9 @@ class Comparison:
     half: float = math.nan  # the 95 % interval is estimate ± half
     p: float = math.nan
     p_holm: float = math.nan
+
+    def __str__(self):
+        return f"{self.estimate:+.1f} ± {self.half:.1f}" if self.units > 1 else "-"
 
     @property
     def better(self):
@@ -115,8 +118,7 @@ class TaskScores:
     """The test scores of R runs on a task, with their covariance over resamples of the test instances."""
 
     def __init__(self, scores, task, runs, resamples):
-        self.index = {run.folder: i for i, run in enumerate(runs)}
-        self.values = np.array([run.scores[scores.metric, "test"] for run in runs])  # (R,)
+        self.index, self.key = {run.folder: i for i, run in enumerate(runs)}, (scores.metric, "test")
         names, resampled = runs[0].metrics[scores.metric], np.zeros((resamples, len(runs)))
         for name in names:
             retrieval_set = name.rpartition("/")[0]  # the metrics of one share its resamples
@@ -124,13 +126,15 @@ class TaskScores:
             resampled += stats.bootstrap(load_instances(scores.results.root, runs, name), resamples, seed) / len(names)
         self.covariance = np.cov(resampled.T).reshape(len(runs), len(runs))
 
-    def differences(self, weighted_runs):
-        """Return weighted sums of scores (U,) and their covariance (U, U); for each of U units [(weight, Run), ...]."""
-        contrast = np.zeros((len(weighted_runs), len(self.values)))  # (U, R)
-        for i, terms in enumerate(weighted_runs):
-            for weight, run in terms:
-                contrast[i, self.index[run.folder]] += weight
-        return contrast @ self.values, contrast @ self.covariance @ contrast.T
+    def differences(self, pairs):
+        """Return the mean difference of each unit's [(Run, Run), ...]: (U,), and the covariance of these: (U, U)."""
+        contrast, difference = np.zeros((len(pairs), len(self.index))), np.zeros(len(pairs))  # (U, R), (U,)
+        for i, of_unit in enumerate(pairs):
+            for one, other in of_unit:
+                contrast[i, self.index[one.folder]] += 1 / len(of_unit)
+                contrast[i, self.index[other.folder]] -= 1 / len(of_unit)
+                difference[i] += (one.scores[self.key] - other.scores[self.key]) / len(of_unit)
+        return difference, contrast @ self.covariance @ contrast.T
 
 
 def load_instances(root, runs, name):
@@ -141,14 +145,12 @@ def load_instances(root, runs, name):
         try:
             with np.load(path) as file:
                 array = file[name]
+            if array.shape != (arrays or [array])[0].shape:
+                raise ValueError(f"{name} is of another test set than that of {runs[0].folder}")
+            if abs(stats.ratio_score(array.sum(0, dtype=np.float64)) - run.test[name]) > 0.01:
+                raise ValueError(f"not the {name} of {run.test[name]} in result.json")
         except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
-        if arrays and array.shape != arrays[0].shape:
-            first = root / runs[0].folder / "instances.npz"
-            sets = f"\n  {first}: {arrays[0].shape}\n  {path}: {array.shape}"
-            raise DataError(f"{run.task}, {name}: two test sets, which cannot be compared:{sets}")
-        if abs(stats.ratio_score(array.sum(0, dtype=np.float64)) - run.test[name]) > 0.01:
-            raise DataError(f"{path}: not the {name} of {run.test[name]} in result.json. Make the run again")
         arrays.append(array)
     return np.stack(arrays)
 
@@ -192,10 +194,7 @@ def compare_pair(scores, task_scores, title, a, b):
     comparison = Comparison(title, a, b, len(common), by_task[0][1])
     if len(common) < 2:
         return comparison
-    parts = []  # of each task: the differences (U,) and their covariance (U, U)
-    for task, (units, _) in zip(tasks, by_task):
-        means = [[(sign / len(units[u]), run) for pair in units[u] for sign, run in zip((1, -1), pair)] for u in common]
-        parts.append(task_scores[task].differences(means))
+    parts = [task_scores[task].differences([units[u] for u in common]) for task, (units, _) in zip(tasks, by_task)]
     if comparison.unit == "pretraining seed":  # which the tasks share: their parts are not independent
         n = len(parts)
         parts = [(sum(d for d, _ in parts) / n, sum(c for _, c in parts) / n**2)]
@@ -229,6 +228,6 @@ def compare_with_random(scores, task, resamples):
     task_scores = TaskScores(scores, task, [its[seed] for its in runs.values() for seed in seeds], resamples)
     pretrained, found = [a for a in runs if a != random], {}
     for label, group in {"mean": pretrained, **{variants[a].label: [a] for a in pretrained}}.items():
-        terms = [[(1 / len(group), runs[a][seed]) for a in group] + [(-1, runs[random][seed])] for seed in seeds]
-        found[label] = stats.compare([task_scores.differences(terms)])[:2]
+        pairs = [[(runs[a][seed], runs[random][seed]) for a in group] for seed in seeds]
+        found[label] = stats.compare([task_scores.differences(pairs)])[:2]
     return found

@@ -2,18 +2,17 @@
 
     python -m eval.study report RESULTS_DIR [--out=FOLDER] [--resamples=2000] [--metric=paper]
 
-Both are the same page. A folder of results has fewer sections, because nothing is known about its pretraining runs and
-there is no single question. The folder of the report gets report.md, results.csv (a row per fine-tuning),
-comparisons.csv, losses.csv (of a study: both validation losses of every run), and figures if matplotlib is installed.
-Missing and failed runs are shown as such and never filled in. A damaged result stops the report.
+Both are the same page. A folder of results has fewer sections, because nothing is known about its pretraining runs. The
+report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, for a study losses.csv (both
+validation losses of every run), and figures if matplotlib is installed. Missing and failed runs are shown as such and
+never filled in. A damaged result stops the report.
 """
 
 import csv
 import itertools
 import json
-import os
+import math
 import sys
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,6 +32,7 @@ out = ""  # the folder to write to; "" = RESULTS_DIR
 metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
 resamples = 2000  # of the test instances, for the comparisons
 
+USAGE = "python -m eval.study report RESULTS_DIR"
 MAX_COLUMNS = 5  # of a table of scores with all families; more targets get a table for each family
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
 HOW = """\
@@ -43,54 +43,46 @@ finished runs. A family's score is the mean over its tasks, seed by seed.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts two kinds \
 of chance: the seeds, and the sample of test instances ({resamples} resamples). Two models are called clearly different \
-if p is below 0.05 after Holm's correction for multiple comparisons, over {family}. The intervals are not corrected."""
-STUDY_FAMILY = (
-    "the shares of CLM for the first column of an answer, and over all shares and tasks for the other columns"
-)
+if p is below 0.05 after Holm's correction for multiple comparisons. {corrected} The intervals are not corrected."""
+STUDY_FAMILIES = """\
+For each budget it is over the shares of CLM in the first column of differences, on which the answer rests, and apart from \
+that over all shares and tasks in the other columns. For continued pretraining it is over the tasks."""
+FOLDER_FAMILY = "It is over all comparisons of this page."
 
 
 def write_study(plan, resamples=2000):
-    """Write OUT_DIR/report as far as the results of a study are there; return its path and answer as text.
+    """Write OUT_DIR/report as far as the results of a study are there; return the answer and the report's path as text.
 
     Raises DataError: damaged results.
     """
     page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
-    answers = ["No results yet."]
+    answers = answer_section(page, plan, results) if results else ["No results yet."]
     if results:
-        answers = answer_section(page, plan, results)
         scores_sections(page, plan, results)
     losses_section(page, plan, curves)
     if results:
-        stability_section(page, Scores(results, page.metric))
-    page.write(results, HOW.format(resamples=resamples, family=STUDY_FAMILY))
-    rows = [
-        [name, plan.runs[name].mask, line["step"], line["phase"], line["val_clm_loss"], line["val_mlm_loss"]]
-        for name, lines in curves.items()
-        for line in lines
-        if "val_clm_loss" in line
-    ]  # with the mask ratio, because MLM losses at two ratios are not comparable
-    header = ["run", "mask_ratio", "step", "phase", "val_clm_loss", "val_mlm_loss"]
-    write_csv(page.folder / "losses.csv", header, rows)
-    return "\n\n".join([*answers, str(page.folder / "report.md")])
+        stability_section(page, Scores(results, page.metric), not plan.cfg.choose_once)
+        write_results(results, page.folder / "results.csv")
+    write_losses(plan, curves, page.folder / "losses.csv")
+    return "\n\n".join([*answers, str(page.write(STUDY_FAMILIES))])
 
 
 def write_folder(root, folder, metric="main", resamples=2000):
-    """Write the report on all results below `root` to `folder`; return its tables of scores. Raises DataError."""
+    """Write the report on all results below `root` to `folder`; return tables of scores and its path. Raises DataError."""
     results = read_results(root)
     page, scores = Page(folder, metric, resamples), Scores(results, metric)
     page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores, baselines=True))
     for name, (choose, label) in figures.AXES.items():
-        page.lines(name, scores, figures.lines_of(scores, choose), label)
+        page.draw_lines(name, scores, figures.lines_of(scores, choose), label)
     if any(variant.random_weights for variant in results.variants):
         page.add("## Which tasks are sensitive to pretraining?", sensitivity(page, results)[1])
     if len(results.variants) > 1:
-        comparisons = page.record("all pairs", scores, compare(scores, resamples))
-        page.add("## Comparisons of all pairs", comparison_text(scores, comparisons))
+        page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", scores, compare(scores, resamples)))
     stability_section(page, scores)
-    page.write(results, HOW.format(resamples=resamples, family="all comparisons of this page"))
-    return tables
+    write_results(results, page.folder / "results.csv")
+    return f"{tables}\n\n{page.write(FOLDER_FAMILY)}"
 
 
 def check(cfg):
@@ -103,70 +95,62 @@ def check(cfg):
 
 
 def main(argv):
-    """Run the command `report` with its words."""
-    usage = "python -m eval.study report RESULTS_DIR"
+    """Run the command `report` with its arguments."""
     if not {"--help", "-h"} & {*argv} and not (argv and Path(argv[0]).is_dir()):
-        sys.exit(f"usage: {usage} [--key=value ...]    (RESULTS_DIR: a folder of results)")
-    cfg = configurator.load(__file__, argv if argv[0].startswith("-") else argv[1:], check, usage)
-    folder = Path(cfg.out or argv[0])
+        sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
+    cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], check, USAGE)
     try:
-        print(write_folder(argv[0], folder, cfg.metric, cfg.resamples), folder / "report.md", sep="\n\n")
+        print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
     except DataError as error:
         sys.exit(str(error))
 
 
 # ----------------------------------------------------------------------------
-# The page
+# The page and its tables
 
 
 class Page:
-    """A report in the making; its files appear in `folder` together, at the end."""
+    """A report in the making. Its files replace those of an earlier report on other results."""
 
     def __init__(self, folder, metric, resamples):
         self.folder, self.metric, self.resamples = Path(folder), metric, resamples
         self.parts, self.comparisons = [], []  # blocks of Markdown, rows of comparisons.csv
+        self.metric_label = "the metric of each task" if metric == "main" else f"the {metric}'s metric"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.new = tempfile.TemporaryDirectory(prefix="new-", dir=self.folder)
+        for name in (*figures.AXES, "continued", "losses", "learning_rates"):
+            Path(folder, f"{name}.png").unlink(missing_ok=True)
 
     def add(self, *blocks):
         self.parts += [block for block in blocks if block]
 
     def draw(self, name, draw, *args):
         if figures.available():
-            draw(Path(self.new.name, f"{name}.png"), *args)
+            draw(self.folder / f"{name}.png", *args)
             self.add(f"![{name.replace('_', ' ')}]({name}.png)")
 
-    def lines(self, name, scores, lines, x_label):
-        """Draw lines if they have more than one place on the x-axis; return whether they have."""
-        several = len({point[0] for line in lines.values() for points in line.values() for point in points}) > 1
-        if several:
+    def draw_lines(self, name, scores, lines, x_label):
+        """Draw lines if they have more than one place on the x-axis."""
+        if len({point[0] for line in lines.values() for points in line.values() for point in points}) > 1:
             self.draw(name, figures.draw_lines, scores, lines, x_label, f"score (%, {self.metric_label})")
-        return several
 
-    @property
-    def metric_label(self):
-        return "the metric of each task" if self.metric == "main" else f"the {self.metric}'s metric"
+    def record(self, question, variants, comparisons):
+        """Keep comparisons for comparisons.csv."""
+        for c in comparisons:
+            better = "" if c.better is None else variants[c.better].label
+            interval = [c.estimate, c.estimate - c.half, c.estimate + c.half]
+            names = [variants[c.a].label, variants[c.b].label]
+            self.comparisons.append([question, c.target, *names, *interval, c.p, c.p_holm, c.units, c.unit, better])
 
-    def record(self, question, scores, comparisons):
-        self.comparisons += [(question, scores.results.variants, c) for c in comparisons]
-        return comparisons
-
-    def write(self, results, how):
-        """Write the page and its tables, in place of those of an earlier report."""
-        new = Path(self.new.name)
+    def write(self, corrected):
+        """Write report.md and comparisons.csv; return the path. corrected: over what, in a sentence."""
         if not figures.available():
             self.add("There are no figures, because matplotlib is not installed.")
-        self.add("## How to read the numbers", how)
-        if results:
-            write_results(results, new / "results.csv")
-        if self.comparisons:
-            write_comparisons(self.comparisons, new / "comparisons.csv")
-        (new / "report.md").write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
-        for name in (*figures.AXES, "continued", "losses", "learning_rates"):
-            Path(self.folder, f"{name}.png").unlink(missing_ok=True)
-        for file in sorted(new.iterdir()):
-            os.replace(file, self.folder / file.name)
-        self.new.cleanup()
+        self.add("## How to read the numbers", HOW.format(resamples=self.resamples, corrected=corrected))
+        header = ["question", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm"]
+        write_csv(self.folder / "comparisons.csv", [*header, "units", "unit", "better"], self.comparisons)
+        path = self.folder / "report.md"
+        path.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
+        return path
 
 
 def table(header, rows):
@@ -177,50 +161,37 @@ def table(header, rows):
 
 
 def write_csv(path, header, rows):
-    """Write a table; a cell that is None or not a number stays empty."""
-    rows = [
-        ["" if cell is None or cell != cell else f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row]
-        for row in rows
-    ]
+    """Write a table with six digits; a cell that is None or not a number stays empty."""
+
+    def text(cell):
+        if isinstance(cell, float):
+            return "" if math.isnan(cell) else f"{cell:.6g}"
+        return "" if cell is None else cell
+
     with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+        csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
 
 
 def write_results(results, path):
     columns = [*itertools.product(METRICS, ("validation", "test"))]
-    labels = {text: results.variants[a].label for text, a in results.variant_of.items()}
-    rows = [
-        [r.folder, "done", labels[r.checkpoint], r.pretraining_seed, r.task, r.family, r.lr, r.seed]
-        + [r.scores.get(key) for key in columns]
-        for r in results.runs
-    ]
-    rows += [[job, "failed", *[""] * (6 + len(columns)), error] for job, error in results.failed.items()]
     header = ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed"]
-    write_csv(
-        path, [*header, *("_".join(key) for key in columns), "error"], [(*row, "")[: 9 + len(columns)] for row in rows]
-    )
+    header += [*map("_".join, columns), "error"]
+    rows = []
+    for r in results.runs:
+        label = results.variants[results.variant_of[r.checkpoint]].label
+        scores = [r.scores.get(column) for column in columns]
+        rows.append([r.folder, "done", label, r.pretraining_seed, r.task, r.family, r.lr, r.seed, *scores, ""])
+    rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
+    write_csv(path, header, rows)
 
 
-def write_comparisons(recorded, path):
-    rows = [
-        [question, c.target, variants[c.a].label, variants[c.b].label, c.estimate, c.estimate - c.half]
-        + [c.estimate + c.half, c.p, c.p_holm, c.units, c.unit, "" if c.better is None else variants[c.better].label]
-        for question, variants, c in recorded
-    ]
-    header = [
-        "question",
-        "target",
-        "model_a",
-        "model_b",
-        "difference",
-        "low_95",
-        "high_95",
-        "p",
-        "p_holm",
-        "units",
-        "unit",
-    ]
-    write_csv(path, [*header, "better"], rows)
+def write_losses(plan, curves, path):
+    """Write both validation losses of every run, with its mask ratio: MLM losses at two ratios are not comparable."""
+    keys, rows = ["step", "phase", "val_clm_loss", "val_mlm_loss"], []
+    for name, lines in curves.items():
+        evaluated = [line for line in lines if "val_clm_loss" in line]
+        rows += [[name, plan.runs[name].mask, *(line[key] for key in keys)] for line in evaluated]
+    write_csv(path, ["run", "mask_ratio", *keys], rows)
 
 
 # ----------------------------------------------------------------------------
@@ -229,45 +200,42 @@ def write_comparisons(recorded, path):
 
 def overview(results):
     """Describe what was read from a folder: the models, and what a reader must know about their runs."""
-    rows = [
-        [v.label, ", ".join(v.names), ", ".join(map(str, v.seeds)), f"{v.facts['parameters']:,}"]
-        for v in results.variants
-    ]
-    models = table(["model", "checkpoints", "pretraining seeds", "parameters"], rows)
-    lines = [f"- {line}" for line in differing_settings(results, results.runs)]
-    return "\n\n".join([f"{len(results.runs)} results, {len(results.failed)} failed jobs.", models, *lines])
+    header, rows = ["model", "checkpoints", "pretraining seeds", "parameters"], []
+    for v in results.variants:
+        rows.append([v.label, ", ".join(v.names), ", ".join(map(str, v.seeds)), f"{v.facts['parameters']:,}"])
+    text = f"{len(results.runs)} results, {len(results.failed)} failed jobs."
+    return "\n\n".join([text, table(header, rows), *differing_settings(results.runs)])
 
 
-def differing_settings(results, runs):
-    return [
-        f"Careful: the runs of {task} differ in `{name}`: {', '.join(values)}"
-        for task in results.tasks
-        for name, values in differences([run for run in runs if run.task == task]).items()
-    ]
+def differing_settings(runs):
+    lines = []
+    for task in sorted({run.task for run in runs}):
+        for name, values in differences([run for run in runs if run.task == task]).items():
+            lines.append(f"- Careful: the runs of {task} differ in `{name}`: {', '.join(values)}")
+    return lines
 
 
 def score_tables(scores, baselines=False):
-    """Return tables of scores, a row per variant, with the baselines below; one for each family if there are many."""
+    """Return a table of scores, a row per variant, the baselines below; or one for each family if there are many tasks."""
     results, families = scores.results, defaultdict(list)
     metrics = {run.task: f"{run.task} ({', '.join(run.metrics[scores.metric]) or '-'})" for run in results.runs}
     for title, tasks in scores.targets.items():
-        families[FAMILIES[results.tasks[tasks[0]]]].append(title)
-    groups = families if len(scores.targets) > MAX_COLUMNS else {"model": [*scores.targets]}
+        families[FAMILIES[results.tasks[tasks[0]]] if len(scores.targets) > MAX_COLUMNS else "model"].append(title)
     tables = []
-    for name, titles in groups.items():
+    for name, titles in families.items():
         rows = [[v.label, *(str(scores[a, t] or "-") for t in titles)] for a, v in enumerate(results.variants)]
-        rows += [[f"*{name}*", *cells] for name, cells in baseline_cells(scores, titles).items() if baselines]
+        rows += baseline_rows(scores, titles) if baselines else []
         tables.append(table([name, *(metrics.get(title, title) for title in titles)], rows))
     return "\n\n".join(tables)
 
 
-def baseline_cells(scores, titles):
-    """Return {baseline: a cell for each title} of the baselines that have a score on any of them."""
-    known, rows = scores.results.baselines, {}
+def baseline_rows(scores, titles):
+    """Return a row for each baseline that has a score on any of these targets."""
+    known, rows = scores.results.baselines, []
     for name in dict.fromkeys(name for its in known.values() for name, _ in its):
         values = [[known[task].get((name, scores.metric)) for task in scores.targets[title]] for title in titles]
         if any(None not in its for its in values):
-            rows[name] = ["-" if None in its else f"{np.mean(its):.1f}" for its in values]
+            rows.append([f"*{name}*", *("-" if None in its else f"{np.mean(its):.1f}" for its in values)])
     return rows
 
 
@@ -282,10 +250,9 @@ def sensitivity(page, results):
         verdict, cells = "not known: needs two fine-tuning seeds that all models have, random weights too", ["-", "-"]
         if tests := compare_with_random(scores, task, page.resamples):
             (mean, half), best = tests["mean"], max(tests, key=lambda label: tests[label][0] - tests[label][1])
-            low = tests[best][0] - tests[best][1]
             cells = [f"{mean:+.1f} ± {half:.1f}", f"{best}: {tests[best][0]:+.1f} ± {tests[best][1]:.1f}"]
             verdict = "no: random weights are better" if mean + half < -1e-6 else "not shown: no interval is above 0"
-            if low > 1e-6:
+            if tests[best][0] - tests[best][1] > 1e-6:
                 verdict = "yes"
                 included.append(task)
         rows.append([task, str(scores[random, task] or "-"), *cells, verdict])
@@ -295,62 +262,54 @@ def sensitivity(page, results):
         "whose interval begins highest, the mean counted among them. (One pretraining seed, paired by fine-tuning seed, "
         "95 % intervals, not corrected.) If no interval is above 0, the task cannot tell objectives apart at this scale. "
         "One interval is enough, because a task on which a single objective pays must count. About one in ten of the "
-        "insensitive tasks is therefore included by chance; that adds noise and no bias."
+        "insensitive tasks is therefore included by chance, which adds noise to the mean and no bias."
     )
     return included, f"{note}\n\n{table(header, rows)}"
 
 
-def comparison_text(scores, comparisons):
+def comparison_text(page, question, scores, comparisons):
     """Return what was found in comparisons that were corrected together: a summary and a table."""
-    variants = scores.results.variants
-    tested, clear = [c for c in comparisons if c.units > 1], [c for c in comparisons if c.better is not None]
-    text = f"Corrected together: {len(tested)} comparisons. Clearly different: {len(clear)}."
-    for units, unit in sorted({(c.units, c.unit) for c in tested}):
-        errors = stats.half_width(units - 1, level=0.05 / len(tested))
-        text += f" With {units} {unit}s a difference on one task must exceed {errors:.0f} standard errors to stand out."
-    if any(c.unit == "fine-tuning seed" for c in tested):
+    labels = [variant.label for variant in scores.results.variants]
+    clear, rows = [c for c in comparisons if c.better is not None], []
+    page.record(question, scores.results.variants, comparisons)
+    text = f"Corrected together: {sum(c.units > 1 for c in comparisons)} comparisons. Clearly different: {len(clear)}."
+    if any(c.unit == "fine-tuning seed" for c in comparisons):
         text += " Intervals over fine-tuning seeds do not include the noise of pretraining."
     if len(comparisons) > MAX_ROWS:
         text += " Only clear differences are listed; all comparisons are in comparisons.csv."
-    rows = []
     for c in comparisons if len(comparisons) <= MAX_ROWS else clear:
-        cells = ["-", "-", "-"]
-        if c.units > 1:
-            cells = [
-                f"{c.estimate:+.1f} ± {c.half:.1f}",
-                *(f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)),
-            ]
-        better = "" if c.better is None else variants[c.better].label
-        rows.append([c.target, variants[c.a].label, variants[c.b].label, *cells, c.over, better])
+        p_values = [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)]
+        cells = [str(c), *p_values] if c.units > 1 else ["-", "-", "-"]
+        rows.append([c.target, labels[c.a], labels[c.b], *cells, c.over, "" if c.better is None else labels[c.better]])
     header = ["task", "A", "B", "A minus B", "p", "corrected p", "over", "clearly better"]
     return f"{text}\n\n{table(header, rows)}" if rows else text
 
 
-def stability_section(page, scores):
-    """Add what changes with the seed and the learning rate of fine-tuning, and which runs failed."""
+def stability_section(page, scores, whole_grid=True):
+    """Add what changes with the seed and the learning rate of fine-tuning, and which jobs failed.
+
+    whole_grid: whether every learning rate was to be tried with every seed.
+    """
     results, rows = scores.results, []
     for task, (a, variant) in itertools.product(scores.tasks, enumerate(results.variants)):
-        rates, chosen = results.grid.get((a, task), {}), scores[a, task]
-        done, failed, expected = (
-            sum(map(len, rates.values())),
-            results.failed_jobs[a, task],
-            results.expected_jobs(a, task),
+        rates = results.grid.get((a, task), {})
+        expected = len(results.lrs[task]) * len(results.seeds[task]) * len(variant.seeds)
+        count = f"{sum(map(len, rates.values()))}" + f" of {expected}" * whole_grid
+        rows.append(
+            [task, variant.label, *(spread(scores, rates, scores[a, task]) if scores[a, task] else "----"), count]
         )
-        cells = [f"{done} of {expected}", str(failed), str(max(0, expected - done - failed))]
-        rows.append([task, variant.label, *(spread(scores, rates, chosen) if chosen else "----"), *cells])
     note = (
         "In points: the standard deviation over fine-tuning seeds at the chosen learning rate, and how far apart the means "
-        "at the tried learning rates are, over the seeds at which all were tried. The last column counts runs that score no "
-        "better than the majority class."
+        "at the tried learning rates are, over the seeds at which all were tried. Then how many runs score no better than "
+        "the majority class, and how many finished."
     )
-    header = ["task", "model", "best lr", "sd over seeds", "range over lr", "at majority", "runs", "failed", "missing"]
+    header = ["task", "model", "best lr", "sd over seeds", "range over lr", "at majority", "runs"]
     page.add("## Stability of fine-tuning", note)
     if any(len(rates) > 1 for rates in results.grid.values()):
         page.draw("learning_rates", figures.draw_learning_rates, scores, f"test score (%, {page.metric_label})")
-    page.add(table(header, rows))
-    errors = [f"- `{job}`: {error}" for job, error in itertools.islice(results.failed.items(), 50)]
-    errors += [f"- {len(results.failed) - 50} more, in results.csv"] if len(results.failed) > 50 else []
-    page.add("## Failed jobs" if errors else "", "\n".join(errors))
+    errors = [f"- `{job}`: {error}" for job, error in results.failed.items()]
+    more = [f"- {len(errors) - 50} more, in results.csv"] if len(errors) > 50 else []
+    page.add(table(header, rows), "## Failed jobs" if errors else "", "\n".join(errors[:50] + more))
 
 
 def spread(scores, rates, chosen):
@@ -359,16 +318,13 @@ def spread(scores, rates, chosen):
     for (pretraining_seed, _), run in chosen.runs.items():
         by_pretraining[pretraining_seed].append(run.scores[key])
     variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
+    deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
     tried_at_all = set.intersection(*map(set, rates.values()))
     means = [np.mean([runs[seeds].scores[key] for seeds in tried_at_all]) for runs in rates.values() if tried_at_all]
-    majority = scores.results.baselines[next(iter(chosen.runs.values())).task].get(("majority", scores.metric))
+    majority = scores.results.baselines[run.task].get(("majority", scores.metric))
     tests = [run.scores[key] for runs in rates.values() for run in runs.values()]
-    return [
-        f"{chosen.lr:g}",
-        f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-",
-        f"{np.ptp(means):.1f}" if len(means) > 1 else "-",
-        "-" if majority is None else str(sum(test < majority + 1e-6 for test in tests)),
-    ]
+    trivial = "-" if majority is None else str(sum(test < majority + 1e-6 for test in tests))
+    return [f"{chosen.lr:g}", deviation, f"{np.ptp(means):.1f}" if len(means) > 1 else "-", trivial]
 
 
 # ----------------------------------------------------------------------------
@@ -377,14 +333,12 @@ def spread(scores, rates, chosen):
 
 def read_plan_results(plan):
     """Return the Results of all models of a plan; None if there is none yet."""
-    root, cfg = results_of(plan), plan.cfg
-    tasks = [task for task, _ in cfg.tasks]
-    points = itertools.product([model.name for model in plan.models], tasks, cfg.finetune_lrs, cfg.finetune_seeds)
+    root, cfg, names = results_of(plan), plan.cfg, [model.name for model in plan.models]
+    points = itertools.product(names, [task for task, _ in cfg.tasks], cfg.finetune_lrs, cfg.finetune_seeds)
     folders = {str(job_folder(*point)) for point in points}
     if not any((root / folder / "result.json").exists() for folder in folders):
         return None
-    planned = {model.name: plan.jobs(model) // len(tasks) for model in plan.models}
-    return label_by_plan(plan, read_results(root, folders, planned))
+    return label_by_plan(plan, read_results(root, folders))
 
 
 def select(plan, results, models):
@@ -395,37 +349,26 @@ def select(plan, results, models):
 
 def label_by_plan(plan, results):
     """Label the variants by what they differ in. The plan knows what a continued model started from."""
-    models, descriptions = {model.name: model for model in plan.models}, {}
+    models, descriptions = {model.name: model for model in plan.models}, [v.describe() for v in results.variants]
     for run in results.runs:
-        model, a = models[Path(run.folder).parts[0]], results.variant_of[run.checkpoint]
-        words = results.variants[a].describe() | {"from": ""}
+        model, words = models[Path(run.folder).parts[0]], descriptions[results.variant_of[run.checkpoint]]
+        words["from"] = ""
         if model.run.base and not model.random_weights:
-            base = plan.runs[model.run.base]
-            words |= {"objective": f"{run_label(base)}, then {model.run.budget:,} MLM", "steps": ""}
-        descriptions[a] = words
-    descriptions = [descriptions[a] for a in range(len(results.variants))]
+            words |= {"objective": f"{label_of(plan.runs[model.run.base])}, then {model.run.budget:,} MLM", "steps": ""}
     for variant, label, words in zip(results.variants, label_by_difference(descriptions), descriptions):
         variant.label = label or words["objective"]
     return results
 
 
-def run_label(run):
+def label_of(run):
     return fraction_label(run.clm / run.budget)
 
 
 def models_at(plan, budget):
     """Return the models of the main comparison: those that differ in nothing but the share of CLM within a budget."""
-    steps, usual = (
-        next(steps for b, *steps in plan.cfg.splits if b == budget),
-        (plan.size, plan.cfg.mask_ratios[0], "", 0),
-    )
-    return [
-        model
-        for model in plan.finals
-        if (model.run.size, model.run.mask, model.run.base, model.run.lr) == usual
-        and model.run.budget == budget
-        and model.run.clm in steps
-    ]
+    steps = next(steps for b, *steps in plan.cfg.splits if b == budget)
+    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], "", 0) for clm in steps]
+    return [model for model in plan.finals if model.run.variant in wanted]
 
 
 def loss_curve(plan, run):
@@ -440,11 +383,11 @@ def what_was_run(plan, curves, results):
     """List what was trained, on what, and how much of it is there."""
     cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
     done, failed = (len(results.runs), len(results.failed)) if results else (0, 0)
-    seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
     budgets, batch = " and ".join(f"{budget:,}" for budget, *_ in cfg.splits), settings["global_batch_tokens"]
     lines = [
-        f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
-        f"fine-tuning: {done} of {sum(map(plan.jobs, plan.models))} jobs have a result, {failed} failed; seeds {tuning_seeds}",
+        f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {', '.join(map(str, cfg.seeds))}",
+        f"fine-tuning: {done} of {sum(map(plan.jobs, plan.models))} jobs have a result, {failed} failed; "
+        f"seeds {', '.join(map(str, cfg.finetune_seeds))}",
         f"budgets: {budgets} steps of {batch:,} tokens",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
@@ -462,12 +405,9 @@ def what_was_run(plan, curves, results):
             tried = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in ends.items())
             best = f"{min(ends, key=ends.get):g}, by the {objective} loss after {cfg.lr_steps} steps of it alone"
             lines.append(f"learning rate for {objective}: {best} ({tried})")
-    if results:
-        pretrained = [
-            run for run in results.runs if not results.variants[results.variant_of[run.checkpoint]].random_weights
-        ]
-        lines += differing_settings(results, pretrained)
-    return "\n".join(f"- {line}" for line in lines)
+    random = {model.name for model in plan.random}
+    pretrained = [run for run in results.runs if Path(run.folder).parts[0] not in random] if results else []
+    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(pretrained)])
 
 
 # ----------------------------------------------------------------------------
@@ -482,15 +422,15 @@ def answer_section(page, plan, results):
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
-        text, differences = answer(page, plan, results, budget, included)
-        page.add(f"### At {budget:,} steps", text, differences)
+        text, details = answer(page, plan, results, budget, included)
+        page.add(f"### At {budget:,} steps", text, details)
         answers.append(f"At {budget:,} steps: {text}")
     page.add("### Which tasks are included", gate)
     return answers
 
 
 def answer(page, plan, results, budget, included):
-    """Return (the answer for one budget, a table of differences to MLM alone), "" where there is none."""
+    """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
     models = models_at(plan, budget)
     chosen = select(plan, results, models)
     if not chosen or not included:
@@ -507,11 +447,11 @@ def answer(page, plan, results, budget, included):
         return f"No answer yet: no share of CLM has two seeds in common with MLM alone on {target}.", ""
     correct(gains.values())  # apart from the single tasks: the answer rests on these alone
     correct([c for c in comparisons if c.target != target])
-    page.record(f"{budget:,} steps", scores, comparisons)
+    page.record(f"{budget:,} steps", chosen.variants, comparisons)
     text = recommendation(scores, target, mlm, gains)
     compared = {round(chosen.variants[a].clm_fraction, 6) for a in (mlm, *gains)}
     runs = [model.run for model in models if model.run.seed == plan.seed]
-    if lacking := [run_label(run) for run in runs if round(run.clm / budget, 6) not in compared]:
+    if lacking := [label_of(run) for run in runs if round(run.clm / budget, 6) not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
     caption = "Difference to MLM alone, in points (bold: clearly different):"
     return text, f"{caption}\n\n{difference_table(scores, comparisons)}"
@@ -519,24 +459,23 @@ def answer(page, plan, results, budget, included):
 
 def recommendation(scores, target, mlm, gains):
     """Say what follows from the comparisons with MLM alone. gains: {variant number: Comparison}."""
-    names = [variant.label for variant in scores.results.variants]
-    ranked = sorted(gains, key=lambda a: -gains[a].estimate)
-    better, worse = ([names[a] for a in ranked if gains[a].better == one(a)] for one in (lambda a: a, lambda a: mlm))
-    highest, level = gains[ranked[0]], f"MLM alone scores {scores[mlm, target]}."
-    reach = max(c.estimate + c.half for c in gains.values())
+    ranked = sorted(gains.values(), key=lambda c: -c.estimate)
+    names = {c: scores.results.variants[c.a].label for c in ranked}
+    better, worse = ([names[c] for c in ranked if c.better == its(c)] for its in (lambda c: c.a, lambda c: mlm))
+    level, reach = f"MLM alone scores {scores[mlm, target]}.", max(c.estimate + c.half for c in ranked)
     doubt = f" A gain of {reach:.1f} points is not ruled out." if reach > 0 else ""
     if better:
         text = (
             f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{', '.join(better)}**. {level}"
         )
-    elif highest.estimate <= 0:
+    elif ranked[0].estimate <= 0:
         text = f"Stay with **MLM alone**. No share of CLM scores higher on {target}. {level}{doubt}"
     else:
-        ahead = f"{names[ranked[0]]} is ahead by {highest.estimate:.1f} ± {highest.half:.1f}"
+        ahead = f"{names[ranked[0]]} is ahead by {ranked[0].estimate:.1f} ± {ranked[0].half:.1f}"
         text = f"No share of CLM is clearly better than **MLM alone** on {target}; {ahead}. {level}{doubt}"
     if worse:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."
-    if once := [names[a] for a in sorted(gains) if gains[a].unit == "fine-tuning seed"]:
+    if once := [names[c] for c in gains.values() if c.unit == "fine-tuning seed"]:
         text += (
             f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may say otherwise."
         )
@@ -545,17 +484,16 @@ def recommendation(scores, target, mlm, gains):
 
 def difference_table(scores, comparisons):
     """Return a table of comparisons with one variant: a row for each other variant, a column for each target."""
-    rows = defaultdict(dict)
+    by_variant, rows, first = defaultdict(dict), [], next(iter(scores.targets))
     for c in comparisons:
-        text = f"{c.estimate:+.1f} ± {c.half:.1f}" if c.units > 1 else "-"
-        rows[c.a][c.target] = c, f"**{text}**" if c.better is not None else text
-    titles, empty = [*scores.targets], (None, "-")
-    lines = [
-        [scores.results.variants[a].label, *(cells.get(title, empty)[1] for title in titles)]
-        + [cells[titles[0]][0].over if titles[0] in cells else "-"]
-        for a, cells in sorted(rows.items())
-    ]
-    return table(["model", *titles, "over"], lines)
+        by_variant[c.a][c.target] = c
+    for a, its in sorted(by_variant.items()):
+        cells = [str(its.get(target, "-")) for target in scores.targets]
+        cells = [
+            f"**{cell}**" if t in its and its[t].better is not None else cell for t, cell in zip(scores.targets, cells)
+        ]
+        rows.append([scores.results.variants[a].label, *cells, its[first].over if first in its else "-"])
+    return table(["model", *scores.targets, "over"], rows)
 
 
 # ----------------------------------------------------------------------------
@@ -564,23 +502,21 @@ def difference_table(scores, comparisons):
 
 def scores_sections(page, plan, results):
     """Add the scores along each axis that the study has: share of CLM, steps, mask ratio, continued steps, sizes."""
-    cfg, seed, longest = plan.cfg, plan.seed, plan.longest
-    by_budget = {budget: models_at(plan, budget) for budget, *_ in cfg.splits}
-    splits, once = sum(by_budget.values(), []), [m for m in plan.finals if m.run.seed == seed and not m.run.base]
+    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
+    once = [m for m in plan.finals if (m.run.seed, m.run.budget, m.run.base) == (plan.seed, plan.longest, "")]
     random = [model for model in plan.random if model.run.size == plan.size]
     axis_section(page, "Scores against the share of CLM", select(plan, results, splits + random), "clm_fraction", True)
     if plan.inside:  # along the pure runs, where checkpoints on the way are fine-tuned
-        pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(longest))]
+        pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(plan.longest))]
         axis_section(page, "Data efficiency", select(plan, results, plan.inside + pure), "steps")
-    elif len(by_budget) > 1:
+    elif len(plan.cfg.splits) > 1:
         axis_section(page, "Data efficiency", select(plan, results, splits), "budgets")
-    once = [m for m in once if m.run.budget == longest]
-    if len(cfg.mask_ratios) > 1:
-        models = [m for m in once if m.run.clm in (0, cfg.late_switch)]
+    if len(plan.cfg.mask_ratios) > 1:
+        models = [m for m in once if m.run.clm in (0, plan.cfg.late_switch)]
         axis_section(page, "Mask ratio", select(plan, results, models), "mask_ratio")
     continued_section(page, plan, results)
     if len(plan.shape) > 1:
-        models = [m for m in once if m.run.clm in (0, longest)]
+        models = [m for m in once if m.run.clm in (0, plan.longest)]
         axis_section(page, "Sizes", select(plan, results, models + plan.random))
 
 
@@ -592,7 +528,7 @@ def axis_section(page, title, results, axis="", baselines=False):
     page.add(f"## {title}")
     if axis:
         choose, label = figures.AXES[axis]
-        page.lines(axis, scores, figures.lines_of(scores, choose), label)
+        page.draw_lines(axis, scores, figures.lines_of(scores, choose), label)
     page.add(score_tables(scores, baselines))
 
 
@@ -605,51 +541,52 @@ def continued_section(page, plan, results):
         return
     place = {m.name: (m.run.base or m.run.name, m.step if m.run.base else 0) for m in plan.finals}  # base, steps added
     variant_at = {place[Path(run.folder).parts[0]]: results.variant_of[run.checkpoint] for run in results.runs}
-    scores, lines = Scores(results, page.metric), {}
+    scores, lines, most = Scores(results, page.metric), {}, max(plan.cfg.continued) / plan.longest
     for base in bases:
         added = sorted((steps, a) for (name, steps), a in variant_at.items() if name == base.name)
-        lines[f"from {run_label(base)}"] = figures.points(scores, added)
-    page.add(
-        "## Continued pretraining",
-        f"From the models at the end of {plan.longest:,} steps, with a new optimizer. At most "
-        f"{max(plan.cfg.continued) / plan.longest:.0%} of the steps before.",
+        lines[f"from {label_of(base)}"] = figures.points(scores, added)
+    note = (
+        f"From the models at the end of {plan.longest:,} steps, with a new optimizer and up to {most:.0%} more steps."
     )
-    page.lines("continued", scores, lines, "steps of MLM added")
+    page.add("## Continued pretraining", note)
+    page.draw_lines("continued", scores, lines, "steps of MLM added")
     page.add(score_tables(scores))
     for steps in sorted(plan.cfg.continued):
         pair = [variant_at.get((plan.pure(clm).name, steps)) for clm in (plan.longest, 0)]
         if None not in pair:
-            question = f"after {steps:,} more steps of MLM"
-            found = page.record(question, scores, compare(scores, page.resamples, [pair]))
-            page.add(f"### {question.capitalize()}".replace("mlm", "MLM"), comparison_text(scores, found))
+            found = comparison_text(page, f"{steps:,} steps added", scores, compare(scores, page.resamples, [pair]))
+            page.add(f"### After {steps:,} more steps of MLM", found)
 
 
 def losses_section(page, plan, curves):
     """Add both validation losses at the longest budget, and the training losses of MLM on the same batches."""
-    runs, longest = sorted((m.run for m in models_at(plan, plan.longest)), key=lambda run: run.clm), plan.longest
-    by_clm = defaultdict(dict)  # {steps of CLM: {seed: lines}}
+    runs, by_clm = sorted((m.run for m in models_at(plan, plan.longest)), key=lambda run: run.clm), defaultdict(dict)
     for run in runs:
         if run.name in curves:
             by_clm[run.clm][run.seed] = curves[run.name]
     if not by_clm:
         return
-    rows, labels = [], {run.clm: run_label(run) for run in runs}
+    rows, labels = [], {run.clm: label_of(run) for run in runs}
     for clm, by_seed in by_clm.items():
-        paired = []
-        for seed in by_seed.keys() & by_clm.get(0, {}).keys() if 0 < clm < longest else ():
-            first = max(clm, longest * 9 // 10)
-            mlm = {line["step"]: line["loss"] for line in by_clm[0][seed] if "loss" in line and line["step"] > first}
-            paired.append(np.mean([line["loss"] - mlm[line["step"]] for line in by_seed[seed] if line["step"] in mlm]))
+        seeds = sorted(by_seed.keys() & by_clm[0].keys()) if 0 in by_clm and 0 < clm < plan.longest else ()
+        first = max(clm, plan.longest * 9 // 10)
+        excess = [mean_difference(by_seed[seed], by_clm[0][seed], first) for seed in seeds]
         ends = [[lines[-1][key] for lines in by_seed.values()] for key in ("val_clm_loss", "val_mlm_loss")]
-        rows.append([labels[clm], str(len(by_seed)), *map(loss_interval, ends), loss_interval(paired, "+")])
+        rows.append([labels[clm], str(len(by_seed)), *map(loss_interval, ends), loss_interval(excess, "+")])
     page.add("## Both losses through the switch")
     page.draw("losses", figures.draw_losses, {labels[clm]: by_seed for clm, by_seed in by_clm.items()})
-    header = ["model", "seeds", "validation, CLM", "validation, MLM", "training, MLM: minus that of MLM alone"]
-    page.add(
+    note = (
         "Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % "
-        "interval. The last column is the mean over the last tenth of the steps, on the same batches with the same masks.",
-        table(header, rows),
+        "interval. The last column is the mean over the last tenth of the steps, on the same batches with the same masks."
     )
+    header = ["model", "seeds", "validation, CLM", "validation, MLM", "training, MLM: minus that of MLM alone"]
+    page.add(note, table(header, rows))
+
+
+def mean_difference(lines, others, first):
+    """Return the mean difference of two runs' training losses after step `first`."""
+    other = {line["step"]: line["loss"] for line in others if "loss" in line and line["step"] > first}
+    return np.mean([line["loss"] - other[line["step"]] for line in lines if line["step"] in other])
 
 
 def loss_interval(values, sign=""):

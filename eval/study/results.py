@@ -8,7 +8,7 @@ import math
 import os
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,12 +107,11 @@ class Results:
     grid: {(variant number, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
     lrs, seeds: {task: set} over all jobs, failed ones included.
     baselines: {task: {(baseline, metric): percent}}. failed: {folder: last line of its error.txt}.
-    planned: {name of a checkpoint's folder: number of jobs per task}, or None if every job of the grid was planned.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
 
-    def __init__(self, root, runs, failed, planned=None):
-        self.root, self.runs, self.failed, self.planned = Path(root), runs, failed, planned
+    def __init__(self, root, runs, failed):
+        self.root, self.runs, self.failed = Path(root), runs, failed
         self.variants, self.variant_of = make_variants(runs)
         tasks = {run.task: run.family for run in runs}
         self.tasks = dict(sorted(tasks.items(), key=lambda item: ([*FAMILIES].index(item[1]), item[0])))
@@ -132,39 +131,17 @@ class Results:
             self.lrs[run.task].add(run.lr)
             self.seeds[run.task].add(run.seed)
             self.baselines[run.task] |= run.baselines  # one run of each task has them
-        self.failed_jobs = self.count_failed()
-
-    def count_failed(self):
-        """Return {(variant number, task): number of failed jobs}, and add their settings to `lrs` and `seeds`."""
-        counts = Counter()
-        folders = {
-            Path(run.folder).parents[1]: self.variant_of[run.checkpoint] for run in self.runs if deep(run.folder)
-        }
-        for job in map(Path, self.failed):  # .../checkpoint/task/lr-<lr>_seed-<seed>
-            match, task = re.fullmatch(r"lr-([\d.]+(?:e[+-]?\d+)?)_seed-(\d+)", job.name), job.parent.name
-            if match and task in self.tasks:
-                self.lrs[task].add(float(match[1]))
-                self.seeds[task].add(int(match[2]))
-                counts[folders.get(job.parents[1]), task] += 1
-        return counts
+        for job in map(Path, failed):  # .../checkpoint/task/lr-<lr>_seed-<seed>
+            match = re.fullmatch(r"lr-([\d.]+(?:e[+-]?\d+)?)_seed-(\d+)", job.name)
+            if match and job.parent.name in self.tasks:
+                self.lrs[job.parent.name].add(float(match[1]))
+                self.seeds[job.parent.name].add(int(match[2]))
 
     def select(self, names):
         """Return the Results of the checkpoints whose folders have these names; None if there is no run of theirs."""
         runs = [run for run in self.runs if Path(run.folder).parts[0] in names]
         failed = {job: error for job, error in self.failed.items() if Path(job).parts[0] in names}
-        return Results(self.root, runs, failed, self.planned) if runs else None
-
-    def expected_jobs(self, variant, task):
-        """Return how many fine-tunings of a variant (by number) on a task there should be."""
-        if self.planned is None:
-            return len(self.lrs[task]) * len(self.seeds[task]) * len(self.variants[variant].seeds)
-        its = {Path(run.folder).parts[0] for run in self.runs if self.variant_of[run.checkpoint] == variant}
-        return sum(self.planned[name] for name in its)
-
-
-def deep(folder):
-    """Whether a job's folder lies in a folder of its task and that in one of its checkpoint."""
-    return folder.count(os.sep) > 1
+        return Results(self.root, runs, failed) if runs else None
 
 
 def check_unique(run, other):
@@ -186,28 +163,16 @@ def check_test_set(run, other):
 # Reading
 
 
-def read_results(root, only=None, planned=None):
+def read_results(root, only=None):
     """Return the Results below a folder; only: the job folders that count, as paths from root, None = all."""
-    files = defaultdict(set)
-    for folder, name in scan(root):
-        if only is None or os.path.relpath(folder, root) in only:
-            files[folder].add(name)
-    runs = read_runs(root, sorted(folder for folder in files if "result.json" in files[folder]))
-    failed = {}
-    for folder in sorted(folder for folder in files if files[folder] == {"error.txt"}):
-        lines = Path(folder, "error.txt").read_text(encoding="utf-8", errors="replace").split("\n")
-        failed[os.path.relpath(folder, root)] = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return Results(root, runs, failed, planned)
-
-
-def scan(folder):
-    """Yield (folder, file name) of each result.json and error.txt below a folder."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from scan(entry.path)
-            elif entry.name in ("result.json", "error.txt"):
-                yield folder, entry.name
+    there = {os.path.relpath(folder, root): names for folder, _, names in os.walk(root)}
+    jobs = [job for job in sorted(there) if only is None or job in only]
+    runs, failed = read_runs(root, [Path(root, job) for job in jobs if "result.json" in there[job]]), {}
+    for job in jobs:
+        if "error.txt" in there[job] and "result.json" not in there[job]:
+            lines = Path(root, job, "error.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+            failed[job] = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return Results(root, runs, failed)
 
 
 def read_runs(root, folders):
