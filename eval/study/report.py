@@ -58,9 +58,12 @@ def write_study(plan, resamples=2000):
     page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
-    answers = answer_section(page, plan, results) if results else ["No results yet."]
+    answers = ["No results yet."]
     if results:
+        answers = answer_section(page, plan, results)
         scores_sections(page, plan, results)
+    else:
+        page.add(*answers)
     losses_section(page, plan, curves)
     if results:
         stability_section(page, Scores(results, page.metric), not plan.cfg.choose_once)

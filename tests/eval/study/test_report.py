@@ -427,3 +427,147 @@ def test_figures_are_drawn_if_they_have_more_than_one_x(tmp_path):
     assert drawn() == ["clm_fraction", "learning_rates", "mask_ratio"]  # the figure of other results is gone
     make_result(tmp_path, "long", step=50_000, max_steps=50_000)
     assert "budgets" in drawn()
+
+
+# ----------------------------------------------------------------------------
+# The report of a study
+
+
+def plan_of(folder, *args):
+    """Return a plan of 0, 50 and 100 % CLM on one task, unless args say otherwise."""
+    usual = ["--splits=((40, 0, 20, 40),)", "--finetune_lrs=1e-3", '--tasks=(("sst2", ""),)', f"--out_dir={folder}"]
+    return Plan(configurator.load(ROOT / "eval/study/__main__.py", [*usual, *args]))
+
+
+def fill(plan, right, models=None):
+    """Write results: right(model, task, seed) of 400 test instances are right, None for no result."""
+    for model, (task, _), seed in itertools.product(models or plan.models, plan.cfg.tasks, (1, 2, 3)):
+        run, step = model.run, model.step or model.run.budget
+        if (test := right(model, task, seed)) is not None:
+            facts = {"step": step, "max_steps": run.budget, "clm_steps": min(run.clm, step), "mask_ratio": run.mask}
+            facts |= {"untrained": model.random_weights, "init_from": f"out/{run.base}" if run.base else ""}
+            facts |= {"parameters": 1_740_000 if run.size == plan.size else 3_000_000, "pretraining": run.seed}
+            root, family = Path(plan.cfg.out_dir, "results"), "tc" if task == "wnut17" else "sc"
+            make_result(root, model.name, task, family, 1e-3, seed, test, n=400, **facts)
+
+
+def write_study(plan):
+    """Return the text of the report, after a look at the answer that is printed."""
+    printed = report.write_study(plan, RESAMPLES)
+    text = Path(plan.cfg.out_dir, "report/report.md").read_text()
+    assert printed.endswith("report/report.md") and printed.split("steps: ")[-1].split("\n")[0] in text
+    return text
+
+
+def write_made_up(folder, scores):
+    """Return the report of a study in which each share of CLM (%, or "random") got about `scores` of 400 right."""
+    plan = plan_of(folder)
+
+    def right(model, task, seed):
+        share = "random" if model.random_weights else 100 * model.run.clm // model.run.budget
+        return scores[share] + np.roll((-1, 0, 2), plan.models.index(model))[seed - 1]
+
+    fill(plan, right)
+    return write_study(plan)
+
+
+@pytest.mark.parametrize("scores, sentences", [
+    ({0: 300, 50: 350, 100: 290, "random": 200},
+     ["Clearly better than MLM alone on sst2, best first: **50% CLM**. MLM alone scores 75.1"]),
+    ({0: 300, 50: 302, 100: 250, "random": 200},
+     ["No share of CLM is clearly better than **MLM alone** on sst2; 50% CLM is ahead by 0.5 ± ", "A gain of ",
+      "Clearly worse than MLM alone: CLM only."]),
+    ({0: 300, 50: 260, 100: 299, "random": 200},
+     ["Stay with **MLM alone**. No share", " points is not ruled out.", "Clearly worse than MLM alone: 50% CLM."]),
+    ({0: 212, 50: 196, 100: 194, "random": 200},  # only one objective pays: then the task must count
+     ["MLM only: +", "| yes", "Stay with **MLM alone**"]),
+    ({0: 300, 50: 302, 100: 297, "random": 300},
+     ["No answer: no task is shown to be sensitive to pretraining.", "not shown: no interval is above 0"]),
+    ({0: 300, 50: 310, 100: 290, "random": 380}, ["No answer: no task", "no: random weights are better"]),
+])  # fmt: skip
+def test_the_answer_follows_from_the_comparisons(tmp_path, scores, sentences):
+    text = write_made_up(tmp_path, scores)
+    assert [sentence for sentence in sentences if sentence not in text] == []
+
+
+def test_the_answer_claims_nothing_that_was_not_tested(tmp_path):
+    text = write_made_up(tmp_path, {0: 300, 50: 350, 100: 290, "random": 200})
+    assert "one pretraining seed is behind what is said of 50% CLM, CLM only" in text and "3 fine-tuning seeds" in text
+    for path in (tmp_path / "results").rglob("lr-0.001_seed-[23]"):
+        shutil.rmtree(path)
+    text = write_study(plan := plan_of(tmp_path))
+    assert "not known: needs two fine-tuning seeds" in text and "No answer" in text and "nan" not in text
+    shutil.rmtree(tmp_path / "results/random-demo")
+    text = write_study(plan)
+    assert "every task is included" in text and "no share of CLM has two seeds in common with MLM alone" in text
+    shutil.rmtree(tmp_path / "results/demo-mlm40-40-40")
+    assert "No answer yet: MLM alone has no result on sst2." in write_study(plan)
+    (path,) = (tmp_path / "results/demo-clm-40-40").rglob("result.json")
+    path.with_name("error.txt").write_text("out of memory\n")
+    path.unlink()
+    assert "out of memory" in write_study(plan)
+
+
+def test_missing_shares_are_named_and_tasks_no_longer_asked_for_are_left_out(tmp_path):
+    both = '--tasks=(("sst2", ""), ("mnli", ""))'
+
+    def right(model, task, seed):
+        if model.random_weights or (model.run.clm, task) == (20, "mnli"):
+            return 200 + seed if model.random_weights else None
+        return 300 + 80 * (model.run.clm == 20) + seed * (model.run.clm == 40)
+
+    fill(plan_of(tmp_path, both), right)
+    assert "Not compared yet, because results are missing: 50% CLM." in write_study(plan_of(tmp_path, both))
+    text = write_study(plan_of(tmp_path))
+    assert "mnli" not in text and "on sst2, best first: **50% CLM**" in text and "Not compared yet" not in text
+    assert "- fine-tuning: 12 of 12 jobs have a result" in text
+    shutil.rmtree(tmp_path / "results/random-demo/mnli")
+    assert (
+        "random weights too" in next(row for row in cells(write_study(plan_of(tmp_path, both))) if row[0] == "mnli")[4]
+    )
+
+
+def test_shares_are_ranked_by_pairs_of_seeds(tmp_path):
+    """The first pretraining seed is poor for all models; a share without other seeds is compared on that one alone."""
+    plan = plan_of(tmp_path, "--seeds=1,2,3", "--repeated=0,40")
+    fill(plan, lambda model, task, seed: 100 if model.random_weights else 330 - 90 * (model.run.seed == 1)
+         + 30 * (model.run.clm == 20) + (seed + model.run.clm) % 2)  # fmt: skip
+    text = write_study(plan)
+    assert "best first: **50% CLM**" in text and "one pretraining seed is behind what is said of 50% CLM." in text
+    levels = {row[0]: row[1][:2] for row in cells(text) if len(row) == 2}
+    assert (levels["MLM only"], levels["50% CLM"]) == ("75", "67")
+
+
+def test_the_whole_page(tmp_path, monkeypatch):
+    """A study with all of its sections, also while results come in, without matplotlib; against tests' golden file."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.chdir(tmp_path)
+    args = ["--splits=((20, 0, 10, 20), (40, 0, 20, 40))", "--seeds=1,2,3", "--continued=10,20", "--intermediate=8,16"]
+    args += ["--mask_ratios=0.4,0.2", '--sizes=(("demo", ""), ("wide", "--d_ff=512"))']
+    plan = plan_of("study", *args, '--tasks=(("sst2", ""), ("wnut17", ""))')
+    text = write_study(plan)
+    assert "No results yet." in text and f"0 of {len(plan.runs)} runs have ended" in text
+    rng = np.random.default_rng(0)
+
+    def right(model, task, seed):
+        sensitive = not model.random_weights and task == "sst2"  # on wnut17 pretraining does not matter
+        return 200 + (60 + 40 * (model.run.clm == 20) + int(rng.integers(-2, 3))) * sensitive
+
+    for first in range(0, len(plan.models), 9):
+        fill(plan, right, plan.models[first : first + 9])
+        text = write_study(plan)
+    for name, run in plan.runs.items():
+        folder_of(plan, name).mkdir(parents=True)
+        (folder_of(plan, name) / "config.json").write_text('{"versions": {"torch": "2.13"}}')
+        lines = [
+            {"step": step, "phase": "mlm", "loss": 5 + run.clm / 100 + run.seed / 10}
+            for step in range(run.start, run.budget + 1)
+        ]
+        lines[-1] |= {"val_clm_loss": 6 - run.clm / 20, "val_mlm_loss": 5 + run.seed / 10}
+        (folder_of(plan, name) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text, golden = write_study(plan), Path(__file__).with_name("golden_report.md")
+    assert text == golden.read_text(), f"if the change is meant, copy {tmp_path}/study/report/report.md to {golden}"
+    rows = read("study/report", "comparisons.csv")
+    assert {row["question"] for row in rows} == {"40 steps", "20 steps", "10 steps added", "20 steps added"}
+    assert {row["target"] for row in rows if row["question"] == "40 steps"} == {"sst2"}
+    assert {row["mask_ratio"] for row in read("study/report", "losses.csv")} == {"0.4", "0.2"}
