@@ -63,12 +63,9 @@ class Scores:
             (self.metric, "test") not in run.scores for runs in rates.values() for run in runs.values()
         ):
             return None
-        most = max(map(len, rates.values()))
-        validation = {
-            lr: np.mean([run.scores[self.metric, "validation"] for run in runs.values()])
-            for lr, runs in sorted(rates.items())
-            if len(runs) == most
-        }
+        most, key = max(map(len, rates.values())), (self.metric, "validation")
+        complete = {lr: runs.values() for lr, runs in sorted(rates.items()) if len(runs) == most}
+        validation = {lr: np.mean([run.scores[key] for run in runs]) for lr, runs in complete.items()}
         lr = max(validation, key=validation.get)  # the lowest of equals
         expected, several = len(variant.seeds) * len(self.results.seeds[task]), len(variant.seeds) > 1
         return Score(variant.mean_by_unit(rates[lr], self.metric), most, expected, several, lr, rates[lr])

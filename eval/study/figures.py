@@ -196,7 +196,7 @@ def draw_learning_rates(path, scores, x_label):
         chosen = {a: scores[a, task].lr for a in range(count) if scores[a, task]}
         runs = {a: results.grid[a, task][lr].values() for a in chosen if lr in results.grid[a, task]}
         tests = [[run.scores[scores.metric, "test"] for run in its] for its in runs.values()]
-        y = np.array([*runs]) + 0.6 * (i / max(1, len(rates) - 1) - 0.5)
+        y = np.array([*runs]) + 0.45 * (i / max(1, len(rates) - 1) - 0.5)
         mean, best = np.array([*map(np.mean, tests)]), np.array([chosen[a] == lr for a in runs], bool)
         axes.hlines(y, [*map(min, tests)], [*map(max, tests)], color=colors[i], lw=1.2)
         axes.plot(mean, y, "o", color=colors[i], ms=3.5)

@@ -8,10 +8,8 @@ validation losses of every run), and figures if matplotlib is installed. Missing
 never filled in. A damaged result stops the report.
 """
 
-import csv
 import itertools
 import json
-import math
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -23,27 +21,18 @@ from data.shards import load_meta
 from errors import DataError
 from eval.plot import read_metrics
 from eval.study import figures, stats
-from eval.study.compare import Scores, compare, compare_with_random, correct
+from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
+from eval.study.page import Page, comparison_text, differing_settings, overview, score_tables, sensitivity
+from eval.study.page import stability_section, table, write_csv
 from eval.study.plan import folder_of, logged, results_of
-from eval.study.results import FAMILIES, METRICS, differences, fraction_label, label_by_difference, read_results
+from eval.study.results import METRICS, fraction_label, label_by_difference, read_results
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
 metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
 resamples = 2000  # of the test instances, for the comparisons
 
 USAGE = "python -m eval.study report RESULTS_DIR"
-MAX_COLUMNS = 5  # of a table of scores with all families; more targets get a table for each family
-MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
-HOW = """\
-A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
-several and fine-tuning seeds otherwise. An interval over fine-tuning seeds says nothing about another pretraining. The \
-learning rate of fine-tuning is chosen on validation data alone, for each model and task, among the rates with the most \
-finished runs. A family's score is the mean over its tasks, seed by seed.
-
-A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts two kinds \
-of chance: the seeds, and the sample of test instances ({resamples} resamples). Two models are called clearly different \
-if p is below 0.05 after Holm's correction for multiple comparisons. {corrected} The intervals are not corrected."""
 STUDY_FAMILIES = """\
 For each budget it is over the shares of CLM in the first column of differences, on which the answer rests, and apart from \
 that over all shares and tasks in the other columns. For continued pretraining it is over the tasks."""
@@ -67,9 +56,8 @@ def write_study(plan, resamples=2000):
     losses_section(page, plan, curves)
     if results:
         stability_section(page, Scores(results, page.metric), not plan.cfg.choose_once)
-        write_results(results, page.folder / "results.csv")
     write_losses(plan, curves, page.folder / "losses.csv")
-    return "\n\n".join([*answers, str(page.write(STUDY_FAMILIES))])
+    return "\n\n".join([*answers, str(page.write(results, STUDY_FAMILIES))])
 
 
 def write_folder(root, folder, metric="main", resamples=2000):
@@ -84,250 +72,27 @@ def write_folder(root, folder, metric="main", resamples=2000):
     if len(results.variants) > 1:
         page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", scores, compare(scores, resamples)))
     stability_section(page, scores)
-    write_results(results, page.folder / "results.csv")
-    return f"{tables}\n\n{page.write(FOLDER_FAMILY)}"
+    return f"{tables}\n\n{page.write(results, FOLDER_FAMILY)}"
 
 
 def check(cfg):
-    if cfg["resamples"] < 100:
-        yield f"resamples={cfg['resamples']}: must be at least 100"
-    if cfg["metric"] not in ("main", *METRICS):
-        yield f"metric={cfg['metric']}: must be main, field or paper"
-    if Path(cfg["out"]).is_file():
-        yield f"out={cfg['out']}: is a file, must be a folder"
+    if cfg.resamples < 100:
+        yield f"resamples={cfg.resamples}: must be at least 100"
+    if cfg.metric not in ("main", *METRICS):
+        yield f"metric={cfg.metric}: must be main, field or paper"
+    if Path(cfg.out).is_file():
+        yield f"out={cfg.out}: is a file, must be a folder"
 
 
 def main(argv):
     """Run the command `report` with its arguments."""
     if not {"--help", "-h"} & {*argv} and not (argv and Path(argv[0]).is_dir()):
         sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
-    cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], check, USAGE)
+    cfg = configurator.load(__file__, argv[not argv[0].startswith("-") :], check, USAGE)
     try:
         print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
     except DataError as error:
         sys.exit(str(error))
-
-
-# ----------------------------------------------------------------------------
-# The page and its tables
-
-
-class Page:
-    """A report in the making. Its files replace those of an earlier report on other results."""
-
-    def __init__(self, folder, metric, resamples):
-        self.folder, self.metric, self.resamples = Path(folder), metric, resamples
-        self.parts, self.comparisons = [], []  # blocks of Markdown, rows of comparisons.csv
-        self.metric_label = "the metric of each task" if metric == "main" else f"the {metric}'s metric"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in (*figures.AXES, "continued", "losses", "learning_rates"):
-            Path(folder, f"{name}.png").unlink(missing_ok=True)
-
-    def add(self, *blocks):
-        self.parts += [block for block in blocks if block]
-
-    def draw(self, name, draw, *args):
-        if figures.available():
-            draw(self.folder / f"{name}.png", *args)
-            self.add(f"![{name.replace('_', ' ')}]({name}.png)")
-
-    def draw_lines(self, name, scores, lines, x_label):
-        """Draw lines if they have more than one place on the x-axis."""
-        if len({point[0] for line in lines.values() for points in line.values() for point in points}) > 1:
-            self.draw(name, figures.draw_lines, scores, lines, x_label, f"score (%, {self.metric_label})")
-
-    def record(self, question, variants, comparisons):
-        """Keep comparisons for comparisons.csv."""
-        for c in comparisons:
-            better = "" if c.better is None else variants[c.better].label
-            interval = [c.estimate, c.estimate - c.half, c.estimate + c.half]
-            names = [variants[c.a].label, variants[c.b].label]
-            self.comparisons.append([question, c.target, *names, *interval, c.p, c.p_holm, c.units, c.unit, better])
-
-    def write(self, corrected):
-        """Write report.md and comparisons.csv; return the path. corrected: over what, in a sentence."""
-        if not figures.available():
-            self.add("There are no figures, because matplotlib is not installed.")
-        self.add("## How to read the numbers", HOW.format(resamples=self.resamples, corrected=corrected))
-        header = ["question", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm"]
-        write_csv(self.folder / "comparisons.csv", [*header, "units", "unit", "better"], self.comparisons)
-        path = self.folder / "report.md"
-        path.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
-        return path
-
-
-def table(header, rows):
-    """Return a Markdown table whose columns also line up in a terminal."""
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
-
-
-def write_csv(path, header, rows):
-    """Write a table with six digits; a cell that is None or not a number stays empty."""
-
-    def text(cell):
-        if isinstance(cell, float):
-            return "" if math.isnan(cell) else f"{cell:.6g}"
-        return "" if cell is None else cell
-
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
-
-
-def write_results(results, path):
-    columns = [*itertools.product(METRICS, ("validation", "test"))]
-    header = ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed"]
-    header += [*map("_".join, columns), "error"]
-    rows = []
-    for r in results.runs:
-        label = results.variants[results.variant_of[r.checkpoint]].label
-        scores = [r.scores.get(column) for column in columns]
-        rows.append([r.folder, "done", label, r.pretraining_seed, r.task, r.family, r.lr, r.seed, *scores, ""])
-    rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
-    write_csv(path, header, rows)
-
-
-def write_losses(plan, curves, path):
-    """Write both validation losses of every run, with its mask ratio: MLM losses at two ratios are not comparable."""
-    keys, rows = ["step", "phase", "val_clm_loss", "val_mlm_loss"], []
-    for name, lines in curves.items():
-        evaluated = [line for line in lines if "val_clm_loss" in line]
-        rows += [[name, plan.runs[name].mask, *(line[key] for key in keys)] for line in evaluated]
-    write_csv(path, ["run", "mask_ratio", *keys], rows)
-
-
-# ----------------------------------------------------------------------------
-# Sections that every report has
-
-
-def overview(results):
-    """Describe what was read from a folder: the models, and what a reader must know about their runs."""
-    header, rows = ["model", "checkpoints", "pretraining seeds", "parameters"], []
-    for v in results.variants:
-        rows.append([v.label, ", ".join(v.names), ", ".join(map(str, v.seeds)), f"{v.facts['parameters']:,}"])
-    text = f"{len(results.runs)} results, {len(results.failed)} failed jobs."
-    return "\n\n".join([text, table(header, rows), *differing_settings(results.runs)])
-
-
-def differing_settings(runs):
-    lines = []
-    for task in sorted({run.task for run in runs}):
-        for name, values in differences([run for run in runs if run.task == task]).items():
-            lines.append(f"- Careful: the runs of {task} differ in `{name}`: {', '.join(values)}")
-    return lines
-
-
-def score_tables(scores, baselines=False):
-    """Return a table of scores, a row per variant, the baselines below; or one for each family if there are many tasks."""
-    results, families = scores.results, defaultdict(list)
-    metrics = {run.task: f"{run.task} ({', '.join(run.metrics[scores.metric]) or '-'})" for run in results.runs}
-    for title, tasks in scores.targets.items():
-        families[FAMILIES[results.tasks[tasks[0]]] if len(scores.targets) > MAX_COLUMNS else "model"].append(title)
-    tables = []
-    for name, titles in families.items():
-        rows = [[v.label, *(str(scores[a, t] or "-") for t in titles)] for a, v in enumerate(results.variants)]
-        rows += baseline_rows(scores, titles) if baselines else []
-        tables.append(table([name, *(metrics.get(title, title) for title in titles)], rows))
-    return "\n\n".join(tables)
-
-
-def baseline_rows(scores, titles):
-    """Return a row for each baseline that has a score on any of these targets."""
-    known, rows = scores.results.baselines, []
-    for name in dict.fromkeys(name for its in known.values() for name, _ in its):
-        values = [[known[task].get((name, scores.metric)) for task in scores.targets[title]] for title in titles]
-        if any(None not in its for its in values):
-            rows.append([f"*{name}*", *("-" if None in its else f"{np.mean(its):.1f}" for its in values)])
-    return rows
-
-
-def sensitivity(page, results):
-    """Return (the tasks on which pretraining is shown to beat random weights, a table of all tasks as text)."""
-    scores = Scores(results, page.metric)
-    random = next((a for a, variant in enumerate(results.variants) if variant.random_weights), None)
-    if random is None:
-        return [*results.tasks], "There are no results of random weights, so every task is included."
-    rows, included = [], []
-    for task in results.tasks:
-        verdict, cells = "not known: needs two fine-tuning seeds that all models have, random weights too", ["-", "-"]
-        if tests := compare_with_random(scores, task, page.resamples):
-            (mean, half), best = tests["mean"], max(tests, key=lambda label: tests[label][0] - tests[label][1])
-            cells = [f"{mean:+.1f} ± {half:.1f}", f"{best}: {tests[best][0]:+.1f} ± {tests[best][1]:.1f}"]
-            verdict = "no: random weights are better" if mean + half < -1e-6 else "not shown: no interval is above 0"
-            if tests[best][0] - tests[best][1] > 1e-6:
-                verdict = "yes"
-                included.append(task)
-        rows.append([task, str(scores[random, task] or "-"), *cells, verdict])
-    header = ["task", "random weights", "pretrained, mean", "pretrained, clearest", "does pretraining matter"]
-    note = (
-        "How much better pretrained models are than random weights with the same fine-tuning: their mean, and the one "
-        "whose interval begins highest, the mean counted among them. (One pretraining seed, paired by fine-tuning seed, "
-        "95 % intervals, not corrected.) If no interval is above 0, the task cannot tell objectives apart at this scale. "
-        "One interval is enough, because a task on which a single objective pays must count. About one in ten of the "
-        "insensitive tasks is therefore included by chance, which adds noise to the mean and no bias."
-    )
-    return included, f"{note}\n\n{table(header, rows)}"
-
-
-def comparison_text(page, question, scores, comparisons):
-    """Return what was found in comparisons that were corrected together: a summary and a table."""
-    labels = [variant.label for variant in scores.results.variants]
-    clear, rows = [c for c in comparisons if c.better is not None], []
-    page.record(question, scores.results.variants, comparisons)
-    text = f"Corrected together: {sum(c.units > 1 for c in comparisons)} comparisons. Clearly different: {len(clear)}."
-    if any(c.unit == "fine-tuning seed" for c in comparisons):
-        text += " Intervals over fine-tuning seeds do not include the noise of pretraining."
-    if len(comparisons) > MAX_ROWS:
-        text += " Only clear differences are listed; all comparisons are in comparisons.csv."
-    for c in comparisons if len(comparisons) <= MAX_ROWS else clear:
-        p_values = [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)]
-        cells = [str(c), *p_values] if c.units > 1 else ["-", "-", "-"]
-        rows.append([c.target, labels[c.a], labels[c.b], *cells, c.over, "" if c.better is None else labels[c.better]])
-    header = ["task", "A", "B", "A minus B", "p", "corrected p", "over", "clearly better"]
-    return f"{text}\n\n{table(header, rows)}" if rows else text
-
-
-def stability_section(page, scores, whole_grid=True):
-    """Add what changes with the seed and the learning rate of fine-tuning, and which jobs failed.
-
-    whole_grid: whether every learning rate was to be tried with every seed.
-    """
-    results, rows = scores.results, []
-    for task, (a, variant) in itertools.product(scores.tasks, enumerate(results.variants)):
-        rates = results.grid.get((a, task), {})
-        expected = len(results.lrs[task]) * len(results.seeds[task]) * len(variant.seeds)
-        count = f"{sum(map(len, rates.values()))}" + f" of {expected}" * whole_grid
-        rows.append(
-            [task, variant.label, *(spread(scores, rates, scores[a, task]) if scores[a, task] else "----"), count]
-        )
-    note = (
-        "In points: the standard deviation over fine-tuning seeds at the chosen learning rate, and how far apart the means "
-        "at the tried learning rates are, over the seeds at which all were tried. Then how many runs score no better than "
-        "the majority class, and how many finished."
-    )
-    header = ["task", "model", "best lr", "sd over seeds", "range over lr", "at majority", "runs"]
-    page.add("## Stability of fine-tuning", note)
-    if any(len(rates) > 1 for rates in results.grid.values()):
-        page.draw("learning_rates", figures.draw_learning_rates, scores, f"test score (%, {page.metric_label})")
-    errors = [f"- `{job}`: {error}" for job, error in results.failed.items()]
-    more = [f"- {len(errors) - 50} more, in results.csv"] if len(errors) > 50 else []
-    page.add(table(header, rows), "## Failed jobs" if errors else "", "\n".join(errors[:50] + more))
-
-
-def spread(scores, rates, chosen):
-    """Return cells: the chosen rate, the deviation over seeds, the range over rates, the runs at the majority's score."""
-    key, by_pretraining = (scores.metric, "test"), defaultdict(list)
-    for (pretraining_seed, _), run in chosen.runs.items():
-        by_pretraining[pretraining_seed].append(run.scores[key])
-    variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
-    deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
-    tried_at_all = set.intersection(*map(set, rates.values()))
-    means = [np.mean([runs[seeds].scores[key] for seeds in tried_at_all]) for runs in rates.values() if tried_at_all]
-    majority = scores.results.baselines[run.task].get(("majority", scores.metric))
-    tests = [run.scores[key] for runs in rates.values() for run in runs.values()]
-    trivial = "-" if majority is None else str(sum(test < majority + 1e-6 for test in tests))
-    return [f"{chosen.lr:g}", deviation, f"{np.ptp(means):.1f}" if len(means) > 1 else "-", trivial]
 
 
 # ----------------------------------------------------------------------------
@@ -387,10 +152,11 @@ def what_was_run(plan, curves, results):
     cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
     done, failed = (len(results.runs), len(results.failed)) if results else (0, 0)
     budgets, batch = " and ".join(f"{budget:,}" for budget, *_ in cfg.splits), settings["global_batch_tokens"]
+    seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
+    jobs = sum(map(plan.jobs, plan.models))
     lines = [
-        f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {', '.join(map(str, cfg.seeds))}",
-        f"fine-tuning: {done} of {sum(map(plan.jobs, plan.models))} jobs have a result, {failed} failed; "
-        f"seeds {', '.join(map(str, cfg.finetune_seeds))}",
+        f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
+        f"fine-tuning: {done} of {jobs} jobs have a result, {failed} failed; seeds {tuning_seeds}",
         f"budgets: {budgets} steps of {batch:,} tokens",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
@@ -464,13 +230,12 @@ def recommendation(scores, target, mlm, gains):
     """Say what follows from the comparisons with MLM alone. gains: {variant number: Comparison}."""
     ranked = sorted(gains.values(), key=lambda c: -c.estimate)
     names = {c: scores.results.variants[c.a].label for c in ranked}
-    better, worse = ([names[c] for c in ranked if c.better == its(c)] for its in (lambda c: c.a, lambda c: mlm))
+    better, worse = [names[c] for c in ranked if c.better == c.a], [names[c] for c in ranked if c.better == mlm]
     level, reach = f"MLM alone scores {scores[mlm, target]}.", max(c.estimate + c.half for c in ranked)
     doubt = f" A gain of {reach:.1f} points is not ruled out." if reach > 0 else ""
     if better:
-        text = (
-            f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{', '.join(better)}**. {level}"
-        )
+        best_first = ", ".join(better)
+        text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{best_first}**. {level}"
     elif ranked[0].estimate <= 0:
         text = f"Stay with **MLM alone**. No share of CLM scores higher on {target}. {level}{doubt}"
     else:
@@ -479,9 +244,7 @@ def recommendation(scores, target, mlm, gains):
     if worse:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."
     if once := [names[c] for c in gains.values() if c.unit == "fine-tuning seed"]:
-        text += (
-            f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may say otherwise."
-        )
+        text += f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may differ."
     return text
 
 
@@ -492,9 +255,8 @@ def difference_table(scores, comparisons):
         by_variant[c.a][c.target] = c
     for a, its in sorted(by_variant.items()):
         cells = [str(its.get(target, "-")) for target in scores.targets]
-        cells = [
-            f"**{cell}**" if t in its and its[t].better is not None else cell for t, cell in zip(scores.targets, cells)
-        ]
+        clear = [target in its and its[target].better is not None for target in scores.targets]
+        cells = [f"**{cell}**" if bold else cell for cell, bold in zip(cells, clear)]
         rows.append([scores.results.variants[a].label, *cells, its[first].over if first in its else "-"])
     return table(["model", *scores.targets, "over"], rows)
 
@@ -548,9 +310,7 @@ def continued_section(page, plan, results):
     for base in bases:
         added = sorted((steps, a) for (name, steps), a in variant_at.items() if name == base.name)
         lines[f"from {label_of(base)}"] = figures.points(scores, added)
-    note = (
-        f"From the models at the end of {plan.longest:,} steps, with a new optimizer and up to {most:.0%} more steps."
-    )
+    note = f"From the models at {plan.longest:,} steps, with a new optimizer and up to {most:.0%} more steps."
     page.add("## Continued pretraining", note)
     page.draw_lines("continued", scores, lines, "steps of MLM added")
     page.add(score_tables(scores))
@@ -597,3 +357,12 @@ def loss_interval(values, sign=""):
         return "-"
     mean, half = stats.interval(values)
     return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
+
+
+def write_losses(plan, curves, path):
+    """Write both validation losses of every run, with its mask ratio: MLM losses at two ratios are not comparable."""
+    keys, rows = ["step", "phase", "val_clm_loss", "val_mlm_loss"], []
+    for name, lines in curves.items():
+        evaluated = [line for line in lines if "val_clm_loss" in line]
+        rows += [[name, plan.runs[name].mask, *(line[key] for key in keys)] for line in evaluated]
+    write_csv(path, ["run", "mask_ratio", *keys], rows)

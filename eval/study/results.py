@@ -23,10 +23,8 @@ FAMILIES = {
     "ir": "Retrieval",
 }
 METRICS = ("field", "paper")  # and "main": the field's metric, or the paper's for a task that has no other
-FACTS = (  # of a checkpoint; those in which the variants of a report differ make up their labels
-    *("parameters", "model", "max_steps", "step", "clm_steps", "mask_ratio", "init_from"),
-    *("untrained", "peak_lr", "recipe"),
-)
+# The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
+FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir"}  # settings that differ between the runs of a task by design
 
 
@@ -126,8 +124,7 @@ class Results:
         for run in runs:
             key, seeds = (self.variant_of[run.checkpoint], run.task), (run.pretraining_seed, run.seed)
             other = self.grid[key].setdefault(run.lr, {}).setdefault(seeds, run)
-            check_unique(run, other)
-            check_test_set(run, first.setdefault(run.task, run))
+            check_fits(run, other, first.setdefault(run.task, run))
             self.lrs[run.task].add(run.lr)
             self.seeds[run.task].add(run.seed)
             self.baselines[run.task] |= run.baselines  # one run of each task has them
@@ -144,18 +141,14 @@ class Results:
         return Results(self.root, runs, failed) if runs else None
 
 
-def check_unique(run, other):
+def check_fits(run, other, like):
+    """Raise DataError if `other` is a second run of the same point, or `like` is on another test set."""
     if run is not other:
         differ = ", ".join(differences([run, other])) or "none"
-        raise DataError(
-            f"the same pretraining, task, learning rate and seed twice:\n  {other.folder}\n  {run.folder}\n"
-            f"Settings that differ: {differ}. Delete one, or report them from two folders."
-        )
-
-
-def check_test_set(run, other):
-    if (run.test_set, run.metrics) != (other.test_set, other.metrics):
-        lines = [f"  {r.folder}: {r.test_set[0]} examples, checksum {r.test_set[1]}, {r.metrics}" for r in (other, run)]
+        why = f"the same pretraining, task, learning rate and seed twice:\n  {other.folder}\n  {run.folder}\n"
+        raise DataError(f"{why}Settings that differ: {differ}. Delete one, or report them from two folders.")
+    if (run.test_set, run.metrics) != (like.test_set, like.metrics):
+        lines = [f"  {r.folder}: {r.test_set[0]} examples, checksum {r.test_set[1]}, {r.metrics}" for r in (like, run)]
         raise DataError("\n".join([f"{run.task}: two test sets, which cannot be compared:", *lines]))
 
 
