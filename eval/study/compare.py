@@ -206,14 +206,13 @@ def correct(comparisons):
         c.p_holm = float(p)
 
 
-def compare_with_random(scores, task, resamples):
-    """Compare pretrained variants with the same model at random weights, over fine-tuning seeds that all of them have.
+def compare_with_random(scores, random, task, resamples):
+    """Compare variants with one of random weights and the same size, over fine-tuning seeds that all of them have.
 
     Return {label: (estimate, half of its 95 % interval)} for each variant and for their "mean". The runs are those of
     the pretraining seed that gave the random weights their shape. Empty if fewer than two seeds are common to all.
     """
     variants, runs = scores.results.variants, {}
-    random = next(a for a, variant in enumerate(variants) if variant.random_weights)
     for a, variant in enumerate(variants):
         if scores[a, task] and variant.facts["parameters"] == variants[random].facts["parameters"]:
             first = variants[random].seeds[0] if len(variant.seeds) > 1 else variant.seeds[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from eval.study import figures
-from eval.study.compare import Scores, compare_with_random
+from eval.study.compare import compare_with_random
 from eval.study.results import FAMILIES, METRICS, differences
 
 MAX_COLUMNS = 5  # of a table of scores with all families; more targets get a table for each family
@@ -149,16 +149,15 @@ def baseline_rows(scores, titles):
     return rows
 
 
-def sensitivity(page, results):
-    """Return (the tasks on which pretraining is shown to beat random weights, a table of all tasks as text)."""
-    scores = Scores(results, page.metric)
-    random = next((a for a, variant in enumerate(results.variants) if variant.random_weights), None)
-    if random is None:
-        return [*results.tasks], "There are no results of random weights, so every task is included."
+def sensitivity(scores, random, resamples):
+    """Return (the tasks on which pretraining is shown to beat random weights, a table of all tasks as text).
+
+    random: the number of the variant with random weights; only models of its size count.
+    """
     rows, included = [], []
-    for task in results.tasks:
+    for task in scores.tasks:
         verdict, cells = "not known: needs two fine-tuning seeds that all models have, random weights too", ["-", "-"]
-        if tests := compare_with_random(scores, task, page.resamples):
+        if tests := compare_with_random(scores, random, task, resamples):
             (mean, half), best = tests["mean"], max(tests, key=lambda label: tests[label][0] - tests[label][1])
             cells = [f"{mean:+.1f} ± {half:.1f}", f"{best}: {tests[best][0]:+.1f} ± {tests[best][1]:.1f}"]
             verdict = "no: random weights are better" if mean + half < -1e-6 else "not shown: no interval is above 0"

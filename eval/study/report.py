@@ -67,8 +67,10 @@ def write_folder(root, folder, metric="main", resamples=2000):
     page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores, baselines=True))
     for name, (choose, label) in figures.AXES.items():
         page.draw_lines(name, scores, figures.lines_of(scores, choose), label)
-    if any(variant.random_weights for variant in results.variants):
-        page.add("## Which tasks are sensitive to pretraining?", sensitivity(page, results)[1])
+    if random := [a for a, variant in enumerate(results.variants) if variant.random_weights]:
+        page.add(
+            "## Which tasks are sensitive to pretraining?", *(sensitivity(scores, a, resamples)[1] for a in random)
+        )
     if len(results.variants) > 1:
         page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", scores, compare(scores, resamples)))
     stability_section(page, scores)
@@ -187,7 +189,12 @@ def answer_section(page, plan, results):
     """Add the answer for each budget, the longest first; return the answers as text."""
     random = [model for model in plan.random if model.run.size == plan.size]
     judged = select(plan, results, models_at(plan, plan.longest) + random)
-    included, gate = sensitivity(page, judged) if judged else ([], "")
+    included, gate = [], ""
+    if judged:
+        scores, a = Scores(judged, page.metric), len(judged.variants) - 1  # random weights come last
+        included, gate = scores.tasks, "There are no results of random weights, so every task is included."
+        if judged.variants[a].random_weights:
+            included, gate = sensitivity(scores, a, page.resamples)
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
