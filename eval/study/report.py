@@ -1,432 +1,375 @@
-"""Tables, comparisons and figures of a folder of fine-tuning results.
+"""Write the report on a study, or on any folder of fine-tuning results.
 
-    python eval/report.py RESULTS_DIR [--out=FOLDER] [--resamples=2000]
+    python -m eval.study report RESULTS_DIR [--out=FOLDER] [--resamples=2000] [--metric=paper]
 
-Reads every result.json below RESULTS_DIR and the instances.npz beside it. Writes report.md, results.csv (a row per
-run), table.csv (a row per model and task), comparisons.csv, and figures where matplotlib is installed; prints the
-tables. Missing and failed runs are shown as such, never filled in; a file that is no result stops the report.
-
-What is compared is an arm (eval/arms.py), at the learning rate with the best mean validation score among the rates
-with the most finished runs: a rate that lost seeds must not win on the seeds that survived, and where every rate lost
-some, those with the fewest losses are left. HOW, below, tells readers of the report how scores are compared; the
-reasons are in eval/stats.py.
+Both are the same page. A folder of results has fewer sections, because nothing is known about its pretraining runs. The
+report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, for a study losses.csv (both
+validation losses of every run), and figures if matplotlib is installed. Missing and failed runs are shown as such and
+never filled in. A damaged result stops the report.
 """
 
-import csv
 import itertools
-import math
+import json
 import sys
-import zipfile
-import zlib
 from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 import configurator
+from data.shards import load_meta
 from errors import DataError
+from eval.plot import read_metrics
 from eval.study import figures, stats
-from eval.study.results import COLUMNS, FAMILIES, Study, differences
+from eval.study.compare import Scores, compare, correct
+from eval.study.jobs import job_folder
+from eval.study.page import Page, comparison_text, differing_settings, overview, score_tables, sensitivity
+from eval.study.page import stability_section, table, write_csv
+from eval.study.plan import folder_of, logged, results_of
+from eval.study.results import METRICS, fraction_label, label_by_difference, read_results
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
+metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
 resamples = 2000  # of the test instances, for the comparisons
 
-
-# ----------------------------------------------------------------------------
-# Scores
-
-
-@dataclass
-class Score:
-    values: dict  # {unit: per cent}, see Arm.by_unit
-    done: int  # runs, or seeds of a family ...
-    expected: int  # ... of how many
-    several: bool  # pretraining seeds
-    lr: float = math.nan  # the chosen one, of a task
-    runs: dict = field(default_factory=dict)  # {(pretraining seed, seed): Run} at that rate, of a task
-
-    def __post_init__(self):
-        self.mean, self.half = stats.interval([*self.values.values()])
-
-    def __str__(self):
-        text = f"{self.mean:.1f}" + ("" if self.half is None else f" ± {self.half:.1f}")
-        if self.done < self.expected:
-            return f"{text} ({self.done} of {self.expected} {'runs' if self.several else 'seeds'})"
-        return text + " (one seed)" * (self.half is None)
+USAGE = "python -m eval.study report RESULTS_DIR"
+STUDY_FAMILIES = """\
+For each budget it is over the shares of CLM in the first column of differences, on which the answer rests, and apart from \
+that over all shares and tasks in the other columns. For continued pretraining it is over the tasks."""
+FOLDER_FAMILY = "It is over all comparisons of this page."
 
 
-def task_score(study, a, task, column):
-    """The Score of arm number a at the learning rate that validation chooses; None where it has no run."""
-    rates, arm = study.grid.get((a, task)), study.arms[a]
-    if not rates or not all((column, "test") in run.scores for runs in rates.values() for run in runs.values()):
-        return None
-    most = max(map(len, rates.values()))
-    validation = {lr: np.mean([run.scores[column, "validation"] for run in runs.values()])
-                  for lr, runs in sorted(rates.items()) if len(runs) == most}  # fmt: skip
-    lr = max(validation, key=validation.get)  # of equals the lowest
-    expected = len(arm.seeds) * len(study.seeds[task])
-    return Score(arm.by_unit(rates[lr], column), most, expected, len(arm.seeds) > 1, lr, rates[lr])
+def write_study(plan, resamples=2000):
+    """Write OUT_DIR/report as far as the results of a study are there; return the answer and the report's path as text.
+
+    Raises DataError: damaged results.
+    """
+    page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
+    curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
+    page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
+    answers = ["No results yet."]
+    if results:
+        answers = answer_section(page, plan, results)
+        scores_sections(page, plan, results)
+    else:
+        page.add(*answers)
+    losses_section(page, plan, curves)
+    if results:
+        stability_section(page, Scores(results, page.metric), not plan.cfg.choose_once)
+    write_losses(plan, curves, page.folder / "losses.csv")
+    return "\n\n".join([*answers, str(page.write(results, STUDY_FAMILIES))])
 
 
-def all_scores(study, column):
-    """{(number of the arm, target): Score, or None where it is missing}."""
-    scores = {}
-    for a, (title, tasks) in itertools.product(range(len(study.arms)), study.targets.items()):
-        parts = [task_score(study, a, task, column) for task in tasks]
-        scores[a, title] = parts[0] if len(tasks) == 1 else None
-        if len(tasks) > 1 and all(parts) and (units := set.intersection(*(set(part.values) for part in parts))):
-            values = {unit: float(np.mean([part.values[unit] for part in parts])) for unit in sorted(units)}
-            done, expected = sum(part.done for part in parts), sum(part.expected for part in parts)
-            if not parts[0].several:
-                done, expected = len(units), len(set.union(*(study.seeds[task] for task in tasks)))
-            scores[a, title] = Score(values, done, expected, parts[0].several)
-    return scores
+def write_folder(root, folder, metric="main", resamples=2000):
+    """Write the report on all results below `root` to `folder`; return tables of scores and its path. Raises DataError."""
+    results = read_results(root)
+    page, scores = Page(folder, metric, resamples), Scores(results, metric)
+    page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores, baselines=True))
+    for name, (choose, label) in figures.AXES.items():
+        page.draw_lines(name, scores, figures.lines_of(scores, choose), label)
+    if random := [a for a, variant in enumerate(results.variants) if variant.random_weights]:
+        page.add(
+            "## Which tasks are sensitive to pretraining?", *(sensitivity(scores, a, resamples)[1] for a in random)
+        )
+    if len(results.variants) > 1:
+        page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", scores, compare(scores, resamples)))
+    stability_section(page, scores)
+    return f"{tables}\n\n{page.write(results, FOLDER_FAMILY)}"
 
 
-# ----------------------------------------------------------------------------
-# Comparisons
+def check(cfg):
+    if cfg.resamples < 100:
+        yield f"resamples={cfg.resamples}: must be at least 100"
+    if cfg.metric not in ("main", *METRICS):
+        yield f"metric={cfg.metric}: must be main, field or paper"
+    if Path(cfg.out).is_file():
+        yield f"out={cfg.out}: is a file, must be a folder"
 
 
-@dataclass
-class Comparison:
-    target: str
-    a: int
-    b: int
-    units: int  # pairs
-    unit: str  # what one is; "" where there is nothing to pair by
-    estimate: float = math.nan
-    half: float = math.nan  # the interval is estimate ± half
-    p: float = math.nan
-    holm: float = math.nan
-
-    @property
-    def better(self):
-        """The number of the arm that is clearly better, None where they are not distinguishable."""
-        return (self.a if self.estimate > 0 else self.b) if self.holm < 0.05 else None
-
-
-def score_covariance(study, task, column, runs):
-    """The covariance (R, R) of the test scores of R runs over resamples of the test instances."""
-    scores, names = np.zeros((resamples, len(runs))), runs[0].main[column]
-    for metric in names:
-        arrays, first = [], None
-        for run in runs:
-            path = Path(study.root, run.folder, "instances.npz")
-            try:
-                with np.load(path) as file:
-                    array = file[metric]
-            except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-                raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
-            first = first or (array.shape, path)
-            if array.shape != first[0]:
-                raise DataError(f"{task}, {metric}: two test sets, which cannot be compared:\n  {first[1]}: {first[0]}"
-                                f"\n  {path}: {array.shape}")  # fmt: skip
-            if abs(stats.ratio_score(array.sum(0, dtype=np.float64)) - run.test[metric]) > 0.01:
-                raise DataError(f"{path}: not the {metric} of {run.test[metric]} in result.json. Make the run again")
-            arrays.append(array)
-        retrieval_set = metric.rpartition("/")[0]  # the metrics of one share its resamples
-        seed = zlib.crc32(f"{task}/{retrieval_set}".encode())
-        scores += stats.bootstrap(np.stack(arrays), resamples, seed) / len(names)
-    return np.cov(scores.T).reshape(len(runs), len(runs))
-
-
-def pair(arm_a, arm_b, runs_a, runs_b):
-    """The runs at which two arms meet on a task: ({unit: [(run of a, run of b), ...]}, what a unit is)."""
-    common = set(arm_a.seeds) & set(arm_b.seeds)
-    if len(arm_a.seeds) == len(arm_b.seeds) == 1:  # by fine-tuning seed, whatever the two pretraining seeds
-        runs_b = {(arm_a.seeds[0], seed): run for (_, seed), run in runs_b.items()}
-        common = set(arm_a.seeds)
-    units = defaultdict(list)
-    for key in sorted(runs_a.keys() & runs_b.keys()):
-        units[key[0] if len(common) > 1 else key[1]].append((runs_a[key], runs_b[key]))
-    return units, "pretraining seed" if len(common) > 1 else "seed" if common else ""
-
-
-def compare_all(study, scores, column, reference=None):
-    """A Comparison of every two arms on every target where both have a score, Holm-corrected together; only of those
-    with the arm number `reference` where one is given."""
-    arms, covariance, place, found = range(len(study.arms)), {}, {}, []
-    for task in dict.fromkeys(task for tasks in study.targets.values() for task in tasks) if len(arms) > 1 else ():
-        runs = [run for a in arms if scores[a, task] for run in scores[a, task].runs.values()]
-        if not runs:
-            continue
-        place |= {run.folder: i for i, run in enumerate(runs)}
-        covariance[task] = score_covariance(study, task, column, runs)
-    for (title, tasks), (a, b) in itertools.product(study.targets.items(), itertools.combinations(arms, 2)):
-        if not (scores[a, title] and scores[b, title]) or reference not in (None, a, b):
-            continue
-        pairs = [pair(study.arms[a], study.arms[b], scores[a, task].runs, scores[b, task].runs) for task in tasks]
-        shared = set.intersection(*(set(by_unit) for by_unit, _ in pairs))
-        found.append(comparison := Comparison(title, a, b, len(shared), pairs[0][1]))
-        if len(shared) < 2:
-            continue
-        parts = []  # of the tasks
-        for task, (by_unit, _) in zip(tasks, pairs):
-            contrast = np.zeros((len(shared), len(covariance[task])))  # (units, runs)
-            difference = np.zeros(len(shared))
-            for i, unit in enumerate(sorted(shared)):
-                for one, other in by_unit[unit]:
-                    contrast[i, place[one.folder]] += 1 / len(by_unit[unit])
-                    contrast[i, place[other.folder]] -= 1 / len(by_unit[unit])
-                    difference[i] += (one.scores[column, "test"] - other.scores[column, "test"]) / len(by_unit[unit])
-            parts.append((difference, contrast @ covariance[task] @ contrast.T))
-        if comparison.unit == "pretraining seed":  # the tasks of a unit share its pretraining; the test sets are apart
-            n = len(parts)
-            parts = [(sum(d for d, _ in parts) / n, sum(c for _, c in parts) / n**2)]
-        comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
-    tested = [c for c in found if c.units > 1]
-    for c, p in zip(tested, stats.holm([c.p for c in tested])):
-        c.holm = float(p)
-    return found
-
-
-def all_ranks(study, scores, comparisons):
-    """{(number of the arm, target): (best, worst) rank that the comparisons leave open}."""
-    ranks = {}
-    for title in study.targets:
-        arms = [a for a in range(len(study.arms)) if scores[a, title]]
-        better = np.zeros((len(arms), len(arms)), bool)
-        for c in comparisons:
-            if c.target == title and c.better is not None:
-                better[arms.index(c.better), arms.index(c.a + c.b - c.better)] = True
-        ranks |= {(a, title): (int(best), int(worst)) for a, best, worst in zip(arms, *stats.ranks(better))}
-    return ranks
-
-
-# ----------------------------------------------------------------------------
-# Words and tables
-
-MOST_LISTED = 300  # comparisons; of more, report.md lists those that are distinguishable
-HOW = """\
-A score is a mean over seeds, ± half of its 95 % interval (Student t; over pretraining seeds where a model has \
-several, over fine-tuning seeds otherwise). The learning rate is chosen on validation alone, for each model, task and \
-metric, among the rates with the most finished runs. A family's score is the mean over its tasks, seed by seed.
-
-A comparison pairs the runs of two models by seed and their answers by test instance, and estimates the mean \
-difference over seeds. Its 95 % interval counts two kinds of chance: the seeds (how much the difference varies from \
-one to the next) and the test set (how much it varies over {resamples} draws of as many instances from it). p-values \
-are corrected by Holm's method over all comparisons of a metric's section, every two models on every task and family \
-mean: two models are called different where the corrected p is below 0.05. The intervals are not corrected."""
-
-
-def table(header, rows):
-    """A Markdown table whose columns also line up in a terminal."""
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
-
-
-def baseline_rows(study, column):
-    """{baseline: {target: per cent, or None where the baseline or the metric is missing}}."""
-    rows = defaultdict(dict)
-    for name in dict.fromkeys(name for its in study.baselines.values() for name, _ in its):
-        for title, tasks in study.targets.items():
-            values = [study.baselines[task].get((name, column)) for task in tasks]
-            rows[name][title] = None if None in values else float(np.mean(values))
-    return rows
-
-
-def score_tables(study, scores, column):
-    """A table per family: a row per arm, the baselines beneath."""
-    parts = []
-    for family in dict.fromkeys(study.tasks.values()):
-        titles = [title for title, tasks in study.targets.items() if study.tasks[tasks[0]] == family]
-        metric = {run.task: f"{run.task} ({', '.join(run.main[column])})" for run in study.runs}
-        rows = [[arm.label, *(str(scores[a, title] or "-") for title in titles)] for a, arm in enumerate(study.arms)]
-        for name, levels in baseline_rows(study, column).items():
-            cells = ["-" if levels[title] is None else f"{levels[title]:.1f}" for title in titles]
-            if {*cells} != {"-"}:
-                rows.append([f"*{name}*", *cells])
-        header = [COLUMNS[column], *(metric.get(title, title) for title in titles)]
-        parts.append(f"### {FAMILIES[family]}, {COLUMNS[column]}\n\n{table(header, rows)}")
-    return "\n\n".join(parts)
-
-
-def rank_table(study, ranks):
-    cells = {key: f"{best}" if best == worst else f"{best}-{worst}" for key, (best, worst) in ranks.items()}
-    rows = [[arm.label, *(cells.get((a, title), "-") for title in study.targets)] for a, arm in enumerate(study.arms)]
-    return table(["possible ranks", *study.targets], rows)
-
-
-def stability_table(study, scores):
-    """Of each arm and task, by the field's metric: what changes with the seed and the learning rate, what failed."""
-    rows = []
-    for task, (a, arm) in itertools.product(study.tasks, enumerate(study.arms)):
-        rates, jobs = study.grid.get((a, task), {}), len(study.lrs[task]) * len(study.seeds[task]) * len(arm.seeds)
-        tests = {lr: [run.scores.get(("field", "test"), math.nan) for run in runs.values()] for lr, runs in rates.items()}
-        chosen, deviation, spread, collapsed = scores[a, task], "-", "-", "-"
-        if chosen:
-            by_pretraining = defaultdict(list)
-            for (pretraining, _), run in chosen.runs.items():
-                by_pretraining[pretraining].append(run.scores["field", "test"])
-            variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
-            deviation = f"{math.sqrt(np.mean(variances)):.2f}" if variances else "-"
-        if chosen and len(tests) > 1:
-            spread = f"{np.ptp([np.mean(values) for values in tests.values()]):.1f}"
-        if chosen and (floor := study.baselines[task].get(("majority", "field"))) is not None:
-            collapsed = str(sum(value < floor + 1e-6 for values in tests.values() for value in values))
-        done, failed = sum(map(len, tests.values())), study.n_failed[a, task]
-        rows.append([task, arm.label, f"{chosen.lr:g}" if chosen else "-", deviation, spread, f"{done} of {jobs}",
-                     str(failed), str(jobs - done - failed), collapsed])  # fmt: skip
-    return table(["task", "model", "best lr", "sd over seeds", "spread over lr", "runs", "failed", "missing",
-                  "at majority or below"], rows)  # fmt: skip
-
-
-def p_value(p):
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
-def sentence(study, c):
-    """What a comparison found."""
-    a, b, estimate = study.arms[c.a].label, study.arms[c.b].label, c.estimate
-    if not c.unit:
-        return f"{a} and {b}: not compared, for they have no pretraining seed in common"
-    if c.units < 2:
-        return f"{a} and {b}: not compared, for with {c.units} {c.unit} in common the noise between seeds is unknown"
-    if c.better == c.b:
-        a, b, estimate = b, a, -estimate
-    found = f"{a} and {b}: not distinguishable" if c.better is None else f"**{a}** better than **{b}**"
-    if c.better is None and c.p < 0.05:
-        found += " once corrected"
-    numbers = f"{estimate:+.1f}, 95 % interval {estimate - c.half:.1f} to {estimate + c.half:.1f}".replace("-", "−")
-    return f"{found}: {numbers} ({c.units} {c.unit}s, {p_value(c.p)}, corrected {p_value(c.holm)})"
-
-
-def comparison_lines(study, comparisons):
-    """The section of comparisons: what they cannot say first, then a sentence each."""
-    tested, clear = [c for c in comparisons if c.units > 1], [c for c in comparisons if c.better is not None]
-    lines = [f"Comparisons, corrected together: {len(tested)}. Distinguishable: {len(clear)}."]
-    for units, unit in sorted({(c.units, c.unit) for c in tested}):
-        bar = stats.half_width(units - 1, level=0.05 / len(tested))
-        lines[0] += (f" With {units} {unit}s a difference on one task must exceed {bar:.0f} standard errors of the "
-                     "noise between them to stand out among so many.")  # fmt: skip
-    if any(c.unit == "seed" for c in tested):
-        which = "" if all(c.unit == "seed" for c in tested) else " where a comparison is over fine-tuning seeds"
-        lines[0] += f" Intervals do not include pretraining noise: one pretraining seed{which}."
-    listed = comparisons if len(comparisons) <= MOST_LISTED else clear
-    if len(comparisons) > MOST_LISTED:
-        lines[0] += " Only the distinguishable are listed; all are in comparisons.csv."
-    untrained = {a for a, arm in enumerate(study.arms) if arm.facts["untrained"]}
-    for title in study.targets:
-        against = [c for c in tested if c.target == title and (c.a in untrained) != (c.b in untrained)]
-        sentences = [sentence(study, c) for c in listed if c.target == title]
-        above = [c for c in against if (c.estimate > 0) == (c.b in untrained)]
-        if against and not any(c.better is not None for c in above):
-            words = "once corrected" if any(c.p < 0.05 for c in above) else "so it says nothing about objectives here"
-            sentences.insert(0, f"{title}: no pretrained model is clearly better than the untrained one, {words}")
-        if sentences:
-            lines.append(f"{title}:\n" + "\n".join(f"- {s}" for s in sentences))
-    return "\n\n".join(lines)
-
-
-def overview(study):
-    """What was read: the arms, and what a reader must know of the runs."""
-    names = [", ".join(arm.names) for arm in study.arms]
-    rows = [[arm.label, names[a], ", ".join(map(str, arm.seeds)), f"{arm.facts['parameters']:,}"]
-            for a, arm in enumerate(study.arms)]  # fmt: skip
-    parts = [f"Results: {len(study.runs)}. Failed jobs: {len(study.failed)}.",
-             table(["model", "checkpoints", "pretraining seeds", "parameters"], rows)]  # fmt: skip
-    lines = [f"{task}: runs differ in `{name}`: {', '.join(values)}" for task in study.tasks
-             for name, values in differences([run for run in study.runs if run.task == task]).items()]  # fmt: skip
-    lines += [f"failed: `{job}`: {error}" for job, error in itertools.islice(study.failed.items(), 50)]
-    if len(study.failed) > 50:
-        lines.append(f"{len(study.failed) - 50} more failed jobs: results.csv has them all")
-    return "\n\n".join(parts + ["\n".join(f"- {line}" for line in lines)] * bool(lines))
-
-
-# ----------------------------------------------------------------------------
-# Writing
-
-
-def write_csv(path, header, rows):
-    """A cell that is None, or no number, stays empty."""
-    rows = [["" if cell is None or cell != cell else f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row]
-            for row in rows]  # fmt: skip
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *rows])
-
-
-def write_results(study, path):
-    columns = list(itertools.product(COLUMNS, ("validation", "test")))
-    rows = [[run.folder, "done", study.arms[run.arm].label, run.pretraining, run.task, run.family, run.lr, run.seed,
-             *(run.scores.get(key) for key in columns), ""] for run in study.runs]  # fmt: skip
-    rows += [[job, "failed", *[""] * (6 + len(columns)), error] for job, error in study.failed.items()]
-    write_csv(path, ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed",
-                     *("_".join(key) for key in columns), "error"], rows)  # fmt: skip
-
-
-def write_table(study, scores, ranks, path):
-    rows = []
-    for column, title in itertools.product(COLUMNS, study.targets):
-        start = [column, study.tasks[study.targets[title][0]], title]
-        for a, arm in enumerate(study.arms):
-            s, cells = scores[column][a, title], [None] * 8
-            if s:
-                cells = [s.mean, s.half, s.done, s.expected, len(s.values), s.lr, *ranks[column][a, title]]
-            rows.append([*start, arm.label, *cells])
-        for name, levels in baseline_rows(study, column).items():
-            rows.append([*start, f"baseline: {name}", levels[title], *[None] * 7])
-    write_csv(path, ["metric", "family", "target", "model", "score", "half_width_95", "done", "expected", "units", "lr",
-                     "best_rank", "worst_rank"], rows)  # fmt: skip
-
-
-def write_comparisons(study, comparisons, path):
-    labels = {None: None, **{a: arm.label for a, arm in enumerate(study.arms)}}
-    rows = [[column, c.target, labels[c.a], labels[c.b], c.estimate, c.estimate - c.half, c.estimate + c.half, c.p,
-             c.holm, c.units, c.unit, labels[c.better]] for column in comparisons for c in comparisons[column]]  # fmt: skip
-    write_csv(path, ["metric", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm",
-                     "units", "unit", "better"], rows)  # fmt: skip
-
-
-def check(s):
-    if s["resamples"] < 100:
-        yield f"resamples={s['resamples']}: must be at least 100"
-    if Path(s["out"]).is_file():
-        yield f"out={s['out']}: is a file, must be a folder"
-
-
-def report(root):
-    """Reads the results below a folder and writes the report; returns the tables as text. Raises DataError."""
-    study = Study(root)
-    folder = Path(out or root)
-    folder.mkdir(parents=True, exist_ok=True)
-    scores, comparisons, ranks, main = {}, {}, {}, []
-    text = ["# Report", overview(study)]
-    for column in COLUMNS:
-        scores[column] = all_scores(study, column)
-        main.append(score_tables(study, scores[column], column))
-        comparisons[column] = compare_all(study, scores[column], column)
-        ranks[column] = all_ranks(study, scores[column], comparisons[column])
-        text += [f"## The {COLUMNS[column]}", main[-1]]
-        if len(study.arms) > 1:
-            text += [f"### Ranks, {COLUMNS[column]}", rank_table(study, ranks[column]),
-                     f"### Comparisons, {COLUMNS[column]}", comparison_lines(study, comparisons[column])]  # fmt: skip
-    text += ["## Stability of fine-tuning, field's metric", stability_table(study, scores["field"])]
-    images = [path for column in COLUMNS
-              for path in figures.draw(study, scores[column], column, COLUMNS[column], folder)]  # fmt: skip
-    text += ["## Figures"] * bool(images) + [f"![{path.stem}]({path.name})" for path in images]
-    text += ["## How to read the numbers", HOW.format(resamples=resamples)]
-    (folder / "report.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-    write_results(study, folder / "results.csv")
-    write_table(study, scores, ranks, folder / "table.csv")
-    write_comparisons(study, comparisons, folder / "comparisons.csv")
-    return "\n\n".join(main)
-
-
-def main():
-    if "--help" in sys.argv:
-        print("\n".join(__doc__.splitlines()[:3]) + "\n")
-        configurator.load(__file__, ["--help"])
-    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_dir():
-        sys.exit("usage: python eval/report.py RESULTS_DIR [--key=value ...]    (RESULTS_DIR: a folder of results)")
-    globals().update(configurator.load(__file__, sys.argv[2:], check))
+def main(argv):
+    """Run the command `report` with its arguments."""
+    if not {"--help", "-h"} & {*argv} and not (argv and Path(argv[0]).is_dir()):
+        sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
+    cfg = configurator.load(__file__, argv[not argv[0].startswith("-") :], check, USAGE)
     try:
-        print(report(sys.argv[1]))
+        print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
     except DataError as error:
         sys.exit(str(error))
-    print(f"\n{Path(out or sys.argv[1]) / 'report.md'}")
 
 
-if __name__ == "__main__":
-    main()
+# ----------------------------------------------------------------------------
+# A study: what is there
+
+
+def read_plan_results(plan):
+    """Return the Results of all models of a plan; None if there is none yet."""
+    root, cfg, names = results_of(plan), plan.cfg, [model.name for model in plan.models]
+    points = itertools.product(names, [task for task, _ in cfg.tasks], cfg.finetune_lrs, cfg.finetune_seeds)
+    folders = {str(job_folder(*point)) for point in points}
+    if not any((root / folder / "result.json").exists() for folder in folders):
+        return None
+    return label_by_plan(plan, read_results(root, folders))
+
+
+def select(plan, results, models):
+    """Return the Results of some models of a plan, labeled by what these differ in; None if there is none."""
+    chosen = results.select({model.name for model in models})
+    return chosen and label_by_plan(plan, chosen)
+
+
+def label_by_plan(plan, results):
+    """Label the variants by what they differ in. The plan knows what a continued model started from."""
+    models, descriptions = {model.name: model for model in plan.models}, [v.describe() for v in results.variants]
+    for run in results.runs:
+        model, words = models[Path(run.folder).parts[0]], descriptions[results.variant_of[run.checkpoint]]
+        words["from"] = ""
+        if model.run.base and not model.random_weights:
+            words |= {"objective": f"{label_of(plan.runs[model.run.base])}, then {model.run.budget:,} MLM", "steps": ""}
+    for variant, label, words in zip(results.variants, label_by_difference(descriptions), descriptions):
+        variant.label = label or words["objective"]
+    return results
+
+
+def label_of(run):
+    return fraction_label(run.clm / run.budget)
+
+
+def models_at(plan, budget):
+    """Return the models of the main comparison: those that differ in nothing but the share of CLM within a budget."""
+    steps = next(steps for b, *steps in plan.cfg.splits if b == budget)
+    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], "", 0) for clm in steps]
+    return [model for model in plan.finals if model.run.variant in wanted]
+
+
+def loss_curve(plan, run):
+    """Return the log of a run from step 0, with those of the runs it branched off; [] if one has not ended."""
+    if logged(plan, run) < run.budget:
+        return []
+    before = loss_curve(plan, plan.runs[run.parent]) if run.parent else []
+    return [line for line in before if line["step"] < run.start] + read_metrics(folder_of(plan, run.name))
+
+
+def what_was_run(plan, curves, results):
+    """List what was trained, on what, and how much of it is there."""
+    cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
+    done, failed = (len(results.runs), len(results.failed)) if results else (0, 0)
+    budgets, batch = " and ".join(f"{budget:,}" for budget, *_ in cfg.splits), settings["global_batch_tokens"]
+    seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
+    jobs = sum(map(plan.jobs, plan.models))
+    lines = [
+        f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
+        f"fine-tuning: {done} of {jobs} jobs have a result, {failed} failed; seeds {tuning_seeds}",
+        f"budgets: {budgets} steps of {batch:,} tokens",
+        f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
+    ]
+    if Path(settings["data"]).exists():
+        meta = load_meta(settings["data"])
+        tokens, vocab_size = meta["splits"]["train"]["tokens"], meta["tokenizer"]["vocab_size"]
+        epochs = f"{plan.longest * batch / tokens:.2g}"
+        lines.append(f"text: {tokens:,} tokens; the longest budget is {epochs} epochs; vocabulary {vocab_size:,}")
+    facts = [json.loads((folder_of(plan, name) / "config.json").read_text()) for name in curves]
+    lines += sorted({", ".join(f"{k} {v}" for k, v in fact["versions"].items()) for fact in facts})
+    for objective, key in (("CLM", "val_clm_loss"), ("MLM", "val_mlm_loss")):
+        tries = [run for run in plan.runs.values() if run.lr and run.size == plan.size and run.name in curves]
+        ends = {run.lr: curves[run.name][-1][key] for run in tries if (run.clm > 0) == (objective == "CLM")}
+        if ends:
+            tried = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in ends.items())
+            best = f"{min(ends, key=ends.get):g}, by the {objective} loss after {cfg.lr_steps} steps of it alone"
+            lines.append(f"learning rate for {objective}: {best} ({tried})")
+    random = {model.name for model in plan.random}
+    pretrained = [run for run in results.runs if Path(run.folder).parts[0] not in random] if results else []
+    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(pretrained)])
+
+
+# ----------------------------------------------------------------------------
+# A study: which share of CLM is better than MLM alone?
+
+
+def answer_section(page, plan, results):
+    """Add the answer for each budget, the longest first; return the answers as text."""
+    random = [model for model in plan.random if model.run.size == plan.size]
+    judged = select(plan, results, models_at(plan, plan.longest) + random)
+    included, gate = [], ""
+    if judged:
+        scores, a = Scores(judged, page.metric), len(judged.variants) - 1  # random weights come last
+        included, gate = scores.tasks, "There are no results of random weights, so every task is included."
+        if judged.variants[a].random_weights:
+            included, gate = sensitivity(scores, a, page.resamples)
+    page.add("## Which share of CLM is better than MLM alone?")
+    answers = []
+    for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
+        text, details = answer(page, plan, results, budget, included)
+        page.add(f"### At {budget:,} steps", text, details)
+        answers.append(f"At {budget:,} steps: {text}")
+    page.add("### Which tasks are included", gate)
+    return answers
+
+
+def answer(page, plan, results, budget, included):
+    """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
+    models = models_at(plan, budget)
+    chosen = select(plan, results, models)
+    if not chosen or not included:
+        return f"No answer: {'no task is shown to be sensitive to pretraining' if chosen else 'no results yet'}.", ""
+    target = f"mean of {', '.join(included)}" if len(included) > 1 else included[0]
+    scores = Scores(chosen, page.metric, {target: tuple(included)} | {task: (task,) for task in included})
+    mlm = next((a for a, variant in enumerate(chosen.variants) if variant.clm_fraction == 0), None)
+    if mlm is None or not scores[mlm, target]:
+        lacks = [task for task in included if mlm is None or not scores[mlm, task]]
+        return f"No answer yet: MLM alone has no result on {', '.join(lacks)}.", ""
+    comparisons = compare(scores, page.resamples, [(a, mlm) for a in range(len(chosen.variants)) if a != mlm])
+    gains = {c.a: c for c in comparisons if c.target == target and c.units > 1}
+    if not gains:
+        return f"No answer yet: no share of CLM has two seeds in common with MLM alone on {target}.", ""
+    correct(gains.values())  # apart from the single tasks: the answer rests on these alone
+    correct([c for c in comparisons if c.target != target])
+    page.record(f"{budget:,} steps", chosen.variants, comparisons)
+    text = recommendation(scores, target, mlm, gains)
+    compared = {round(chosen.variants[a].clm_fraction, 6) for a in (mlm, *gains)}
+    runs = [model.run for model in models if model.run.seed == plan.seed]
+    if lacking := [label_of(run) for run in runs if round(run.clm / budget, 6) not in compared]:
+        text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
+    caption = "Difference to MLM alone, in points (bold: clearly different):"
+    return text, f"{caption}\n\n{difference_table(scores, comparisons)}"
+
+
+def recommendation(scores, target, mlm, gains):
+    """Say what follows from the comparisons with MLM alone. gains: {variant number: Comparison}."""
+    ranked = sorted(gains.values(), key=lambda c: -c.estimate)
+    names = {c: scores.results.variants[c.a].label for c in ranked}
+    better, worse = [names[c] for c in ranked if c.better == c.a], [names[c] for c in ranked if c.better == mlm]
+    level, reach = f"MLM alone scores {scores[mlm, target]}.", max(c.estimate + c.half for c in ranked)
+    doubt = f" A gain of {reach:.1f} points is not ruled out." if reach > 0 else ""
+    if better:
+        best_first = ", ".join(better)
+        text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{best_first}**. {level}"
+    elif ranked[0].estimate <= 0:
+        text = f"Stay with **MLM alone**. No share of CLM scores higher on {target}. {level}{doubt}"
+    else:
+        ahead = f"{names[ranked[0]]} is ahead by {ranked[0].estimate:.1f} ± {ranked[0].half:.1f}"
+        text = f"No share of CLM is clearly better than **MLM alone** on {target}; {ahead}. {level}{doubt}"
+    if worse:
+        text += f" Clearly worse than MLM alone: {', '.join(worse)}."
+    if once := [names[c] for c in gains.values() if c.unit == "fine-tuning seed"]:
+        text += f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may differ."
+    return text
+
+
+def difference_table(scores, comparisons):
+    """Return a table of comparisons with one variant: a row for each other variant, a column for each target."""
+    by_variant, rows, first = defaultdict(dict), [], next(iter(scores.targets))
+    for c in comparisons:
+        by_variant[c.a][c.target] = c
+    for a, its in sorted(by_variant.items()):
+        cells = [str(its.get(target, "-")) for target in scores.targets]
+        clear = [target in its and its[target].better is not None for target in scores.targets]
+        cells = [f"**{cell}**" if bold else cell for cell, bold in zip(cells, clear)]
+        rows.append([scores.results.variants[a].label, *cells, its[first].over if first in its else "-"])
+    return table(["model", *scores.targets, "over"], rows)
+
+
+# ----------------------------------------------------------------------------
+# A study: its other questions
+
+
+def scores_sections(page, plan, results):
+    """Add the scores along each axis that the study has: share of CLM, steps, mask ratio, continued steps, sizes."""
+    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
+    once = [m for m in plan.finals if (m.run.seed, m.run.budget, m.run.base) == (plan.seed, plan.longest, "")]
+    random = [model for model in plan.random if model.run.size == plan.size]
+    axis_section(page, "Scores against the share of CLM", select(plan, results, splits + random), "clm_fraction", True)
+    if plan.inside:  # along the pure runs, where checkpoints on the way are fine-tuned
+        pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(plan.longest))]
+        axis_section(page, "Data efficiency", select(plan, results, plan.inside + pure), "steps")
+    elif len(plan.cfg.splits) > 1:
+        axis_section(page, "Data efficiency", select(plan, results, splits), "budgets")
+    if len(plan.cfg.mask_ratios) > 1:
+        models = [m for m in once if m.run.clm in (0, plan.cfg.late_switch)]
+        axis_section(page, "Mask ratio", select(plan, results, models), "mask_ratio")
+    continued_section(page, plan, results)
+    if len(plan.shape) > 1:
+        models = [m for m in once if m.run.clm in (0, plan.longest)]
+        axis_section(page, "Sizes", select(plan, results, models + plan.random))
+
+
+def axis_section(page, title, results, axis="", baselines=False):
+    """Add scores along one axis (a name in figures.AXES, or "" for a table only), if there are any."""
+    if not results:
+        return
+    scores = Scores(results, page.metric)
+    page.add(f"## {title}")
+    if axis:
+        choose, label = figures.AXES[axis]
+        page.draw_lines(axis, scores, figures.lines_of(scores, choose), label)
+    page.add(score_tables(scores, baselines))
+
+
+def continued_section(page, plan, results):
+    """Add what more MLM does for a finished decoder and a finished encoder (first pretraining seed)."""
+    further = [m for m in plan.finals if m.run.base]
+    bases = [plan.runs[name] for name in dict.fromkeys(m.run.base for m in further)]
+    results = select(plan, results, further + [m for m in plan.finals if m.run in bases]) if further else None
+    if not results:
+        return
+    place = {m.name: (m.run.base or m.run.name, m.step if m.run.base else 0) for m in plan.finals}  # base, steps added
+    variant_at = {place[Path(run.folder).parts[0]]: results.variant_of[run.checkpoint] for run in results.runs}
+    scores, lines, most = Scores(results, page.metric), {}, max(plan.cfg.continued) / plan.longest
+    for base in bases:
+        added = sorted((steps, a) for (name, steps), a in variant_at.items() if name == base.name)
+        lines[f"from {label_of(base)}"] = figures.points(scores, added)
+    note = f"From the models at {plan.longest:,} steps, with a new optimizer and up to {most:.0%} more steps."
+    page.add("## Continued pretraining", note)
+    page.draw_lines("continued", scores, lines, "steps of MLM added")
+    page.add(score_tables(scores))
+    for steps in sorted(plan.cfg.continued):
+        pair = [variant_at.get((plan.pure(clm).name, steps)) for clm in (plan.longest, 0)]
+        if None not in pair:
+            found = comparison_text(page, f"{steps:,} steps added", scores, compare(scores, page.resamples, [pair]))
+            page.add(f"### After {steps:,} more steps of MLM", found)
+
+
+def losses_section(page, plan, curves):
+    """Add both validation losses at the longest budget, and the training losses of MLM on the same batches."""
+    runs, by_clm = sorted((m.run for m in models_at(plan, plan.longest)), key=lambda run: run.clm), defaultdict(dict)
+    for run in runs:
+        if run.name in curves:
+            by_clm[run.clm][run.seed] = curves[run.name]
+    if not by_clm:
+        return
+    rows, labels = [], {run.clm: label_of(run) for run in runs}
+    for clm, by_seed in by_clm.items():
+        seeds = sorted(by_seed.keys() & by_clm[0].keys()) if 0 in by_clm and 0 < clm < plan.longest else ()
+        first = max(clm, plan.longest * 9 // 10)
+        excess = [mean_difference(by_seed[seed], by_clm[0][seed], first) for seed in seeds]
+        ends = [[lines[-1][key] for lines in by_seed.values()] for key in ("val_clm_loss", "val_mlm_loss")]
+        rows.append([labels[clm], str(len(by_seed)), *map(loss_interval, ends), loss_interval(excess, "+")])
+    page.add("## Both losses through the switch")
+    page.draw("losses", figures.draw_losses, {labels[clm]: by_seed for clm, by_seed in by_clm.items()})
+    note = (
+        "Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % "
+        "interval. The last column is the mean over the last tenth of the steps, on the same batches with the same masks."
+    )
+    header = ["model", "seeds", "validation, CLM", "validation, MLM", "training, MLM: minus that of MLM alone"]
+    page.add(note, table(header, rows))
+
+
+def mean_difference(lines, others, first):
+    """Return the mean difference of two runs' training losses after step `first`."""
+    other = {line["step"]: line["loss"] for line in others if "loss" in line and line["step"] > first}
+    return np.mean([line["loss"] - other[line["step"]] for line in lines if line["step"] in other])
+
+
+def loss_interval(values, sign=""):
+    if not values:
+        return "-"
+    mean, half = stats.interval(values)
+    return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
+
+
+def write_losses(plan, curves, path):
+    """Write both validation losses of every run, with its mask ratio: MLM losses at two ratios are not comparable."""
+    keys, rows = ["step", "phase", "val_clm_loss", "val_mlm_loss"], []
+    for name, lines in curves.items():
+        evaluated = [line for line in lines if "val_clm_loss" in line]
+        rows += [[name, plan.runs[name].mask, *(line[key] for key in keys)] for line in evaluated]
+    write_csv(path, ["run", "mask_ratio", *keys], rows)
