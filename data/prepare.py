@@ -61,7 +61,6 @@ EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before worker processes have started
 ESTIMATE_BYTES = 64 << 20  # a smaller source takes seconds
-SAMPLE_BYTES = 4 << 20  # read for the estimate, in up to four files together
 DROPPED = "empty", "too_long", "filtered", "duplicate"
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -82,16 +81,17 @@ class Batch:
     dropped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
 
-def read_batches(files, finished, seen, val_fraction, text_field, where):
+def read_batches(files, cfg, finished=0, seen=None):
     """Yield the documents of files[finished:] in batches of about BATCH_BYTES.
 
     files: (file, size, split) each. Without a split, a hash of the text chooses it, so that a document keeps its split
     when the corpus grows. seen: the digests of the documents in files[:finished], or None to keep duplicates.
     """
+    where = parse_where(cfg.where)
     done = sum(size for _, size, _ in files[:finished])
     batch = Batch()
     for number, (file, size, split) in enumerate(files[finished:], finished + 1):
-        for position, text, dropped in read_file(file, text_field, where):
+        for position, text, dropped in read_file(file, cfg.text_field, where):
             batch.position = done + position
             if not dropped:
                 data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
@@ -107,7 +107,7 @@ def read_batches(files, finished, seen, val_fraction, text_field, where):
             batch.texts.append(text)
             batch.sizes.append(len(data))
             batch.size += len(data)
-            batch.is_val.append(split == "val" if split else int.from_bytes(digest, "big") / 2**64 < val_fraction)
+            batch.is_val.append(split == "val" if split else int.from_bytes(digest, "big") / 2**64 < cfg.val_fraction)
             if batch.size >= BATCH_BYTES:
                 yield batch
                 batch = Batch()
@@ -118,45 +118,22 @@ def read_batches(files, finished, seen, val_fraction, text_field, where):
             batch = Batch()
 
 
-def input_files(cfg):
-    """Return the (file, size, split) of each input file in the order they are read; the hub tells no sizes.
-
-    Validation comes first, because max_tokens ends everything, and because a document that is in both is a duplicate
-    in training.
-    """
-    files, ignored = [], []
-    for name, split in [(cfg.val_source, "val"), (cfg.source, "train")] if cfg.val_source else [(cfg.source, None)]:
-        found, others = find_files(name)
-        files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
-        ignored += others
-    if ignored:
-        print(f"{len(ignored)} files are ignored, such as {ignored[0]}; these are read: {READABLE}")
-    return files
-
-
-def print_estimate(files, tokenizer, cfg, workers):
-    """Print the tokens, time and disk space to expect, from the beginning of up to four files."""
-    sampled = tokens = seconds = 0
-    sample = files[:: -(-len(files) // 4)]
-    for file, size, _ in sample:
-        position = file_tokens = 0
+def print_estimate(files, cfg, tokenizer, workers):
+    """Print the tokens, time and disk space to expect, from the first BATCH_BYTES of up to four files."""
+    read = tokens = seconds = 0
+    for file, size, split in files[:: -(-len(files) // 4)]:
         started = time.perf_counter()
-        for position, text, dropped in read_file(file, cfg.text_field, parse_where(cfg.where)):
-            file_tokens += 0 if dropped else len(tokenizer.encode_array(text)) + 1
-            if position >= SAMPLE_BYTES / len(sample):
-                break
-        scale = size / max(position, 1)
-        sampled, tokens = sampled + size, tokens + file_tokens * scale
-        seconds += (time.perf_counter() - started) * scale
-    total = sum(size for _, size, _ in files)
-    scale = total / max(sampled, 1)
-    if cfg.max_tokens:
-        scale = min(scale, cfg.max_tokens / max(tokens, 1))
+        batch = next(read_batches([(file, size, split)], cfg))
+        scale = size / max(batch.position, 1)
+        read, tokens = read + size, tokens + scale * len(encode_texts(tokenizer, batch.texts)[0])
+        seconds += scale * (time.perf_counter() - started)
+    total, number = sum(size for _, size, _ in files), tqdm.format_sizeof
+    scale = min(total / max(read, 1), cfg.max_tokens / max(tokens, 1) if cfg.max_tokens else float("inf"))
     disk, free = tokens * scale * token_dtype(tokenizer).itemsize, shutil.disk_usage(Path(cfg.out).parent).free
-    number, duration = tqdm.format_sizeof, tqdm.format_interval(seconds * scale / workers)
     print(
-        f"{len(files)} files, {number(total)}B: about {number(tokens * scale)} tokens, {duration} with {workers} "
-        f"workers, {number(disk)}B of disk ({number(free)}B are free)"
+        f"{len(files)} files, {number(total)}B: about {number(tokens * scale)} tokens, "
+        f"{tqdm.format_interval(seconds * scale / workers)} with {workers} workers, {number(disk)}B of disk "
+        f"({number(free)}B are free)"
     )
 
 
@@ -268,7 +245,14 @@ def prepare(source, out, progress=True, **settings):
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
     tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token, cfg.pad_token)
-    files = input_files(cfg)
+    # Validation comes first: max_tokens ends everything, and a document that is in both is a duplicate in training.
+    files, ignored = [], []
+    for name, split in [(cfg.val_source, "val"), (cfg.source, "train")] if cfg.val_source else [(cfg.source, None)]:
+        found, others = find_files(name)
+        files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
+        ignored += others
+    if ignored:
+        print(f"{len(ignored)} files are ignored, such as {ignored[0]}; these are read: {READABLE}")
     size = sum(size for _, size, _ in files)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     workers = cfg.workers or (cores if size > POOL_BYTES or cfg.source.startswith("hf:") else 1)
@@ -288,10 +272,9 @@ def prepare(source, out, progress=True, **settings):
         if output.finished:
             print(f"{cfg.out}: going on after {output.finished} of {len(files)} input files")
         if progress and size > ESTIMATE_BYTES:
-            print_estimate(files, tokenizer, cfg, workers)
+            print_estimate(files, cfg, tokenizer, workers)
         seen = output.digests() if cfg.deduplicate else None
-        where = parse_where(cfg.where)
-        batches = read_batches(files, output.finished, seen, cfg.val_fraction, cfg.text_field, where)
+        batches = read_batches(files, cfg, output.finished, seen)
         started, done = time.perf_counter(), sum(size for _, size, _ in files[: output.finished])
         bar = tqdm(total=size or None, initial=done, unit="B", unit_scale=True, disable=None if progress else True)
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
@@ -302,19 +285,13 @@ def prepare(source, out, progress=True, **settings):
                     break
         output.finish(tokenizer)
     if progress:
-        print_summary(cfg.out, output.meta, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        splits = output.meta["splits"].values()
+        documents, tokens, size = (sum(record[key] for record in splits) for key in ("documents", "tokens", "bytes"))
+        dropped = ", ".join(f"{output.meta[f'skipped_{reason}']:,} {reason}" for reason in DROPPED)
+        counts = f"{documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token"
+        print(f"{Path(out).name}: {counts}, {seconds:.1f} s; left out {dropped}")
     return output.meta
-
-
-def print_summary(out, meta, seconds):
-    documents, tokens, size = (
-        sum(record[key] for record in meta["splits"].values()) for key in ("documents", "tokens", "bytes")
-    )
-    dropped = ", ".join(f"{meta[f'skipped_{reason}']:,} {reason}" for reason in DROPPED)
-    print(
-        f"{Path(out).name}: {documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token, "
-        f"{seconds:.1f} s; left out {dropped}"
-    )
 
 
 def prepare_embedded():

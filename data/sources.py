@@ -25,7 +25,6 @@ from data import embedded
 from errors import DataError
 
 LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
-BUFFER_BYTES = 1 << 18  # read from a text file at a time
 PARQUET_BYTES = 8 << 20  # decoded from a parquet file at a time, estimated from the mean row of the row group
 PARQUET_ROWS = 1024  # at most so many rows at a time, because compressed rows may be larger than the estimate
 
@@ -76,15 +75,13 @@ def read_jsonl(path, fields):
 
 def read_lines(path):
     """Yield (bytes of the file read so far, line without its line break); the line is None if it is too long."""
-    damage = ()
-    with open(path, "rb", BUFFER_BYTES) as raw:
-        stream = raw
-        if path.suffix.lower() == ".gz":
-            stream, damage = gzip.open(raw), (gzip.BadGzipFile, zlib.error, EOFError)
-        elif path.suffix.lower() == ".zst":
-            stream, damage = zstd().open(raw), (zstd().ZstdError, EOFError)
-        if stream is not raw:
-            stream = io.BufferedReader(stream, BUFFER_BYTES)
+    opened, damage = None, ()
+    if path.suffix.lower() == ".gz":
+        opened, damage = gzip.open, (gzip.BadGzipFile, zlib.error, EOFError)
+    elif path.suffix.lower() == ".zst":
+        opened, damage = zstd().open, (zstd().ZstdError, EOFError)
+    with open(path, "rb") as raw:
+        stream = io.BufferedReader(opened(raw)) if opened else raw
         try:
             while line := stream.readline(LONGEST_DOCUMENT + 1):
                 if len(line) <= LONGEST_DOCUMENT or line.endswith(b"\n"):
@@ -127,14 +124,13 @@ def read_parquet(path, fields):
     number, size = 0, path.stat().st_size
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            columns = (
-                fields if set(fields) <= set(file.schema_arrow.names) else None
-            )  # read_file() reports the missing ones
+            if not set(fields) <= set(file.schema_arrow.names):
+                fields = None  # read all, for the error message of read_file()
             for group in range(file.num_row_groups):
                 info = file.metadata.row_group(group)
                 batch_size = info.num_rows * PARQUET_BYTES // max(info.total_byte_size, 1)
                 batch_size = min(max(batch_size, 1), PARQUET_ROWS)
-                for batch in file.iter_batches(batch_size, [group], columns, use_threads=False):
+                for batch in file.iter_batches(batch_size, [group], fields, use_threads=False):
                     for record in batch.to_pylist():
                         number += 1
                         yield f"row {number}", size * number // file.metadata.num_rows, record
@@ -269,14 +265,7 @@ def read_file(file, text_field, where=()):
 # ---------------------------------------------------------------------------------------------------------------------
 # Filters
 
-OPERATORS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+SIGNS = {"==": "eq", "!=": "ne", ">=": "ge", "<=": "le", ">": "gt", "<": "lt"}
 
 
 def parse_where(where):
@@ -288,7 +277,7 @@ def parse_where(where):
     for term in where.split(",") if where else ():
         match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
         if not match:
-            expected = f"a field, one of {' '.join(OPERATORS)}, and a value, as in language_score>=0.8"
+            expected = f"a field, one of {' '.join(SIGNS)}, and a value, as in language_score>=0.8"
             raise DataError(f"where: {term!r} is not {expected}")
         field, sign, value = match.groups()
         try:
@@ -296,7 +285,7 @@ def parse_where(where):
             value = literal if isinstance(literal, (str, int, float)) else value
         except (ValueError, SyntaxError):  # a string without quotes
             pass
-        comparisons.append((field, OPERATORS[sign], value))
+        comparisons.append((field, getattr(operator, SIGNS[sign]), value))
     return comparisons
 
 
@@ -305,8 +294,8 @@ def holds(actual, compare, value, field, place):
     if actual is None:
         return False
     if isinstance(actual, str) != isinstance(value, str) or not isinstance(actual, (str, int, float)):
-        hint = "compare a string with a string, as in score=='3', and a number with a number"
+        hint = "compare strings with strings, as in score=='3', and numbers with numbers"
         raise DataError(
-            f"{place}: the field {field!r} holds {actual!r:.50}, not comparable with {value!r} (where): {hint}"
+            f"{place}: the field {field!r} holds {actual!r:.50}, which does not fit {value!r} (where): {hint}"
         )
     return compare(actual, value)
