@@ -31,31 +31,30 @@ PARQUET_ROWS = 1024  # at most so many rows at a time, because compressed rows m
 
 def read_text(path, fields):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
-    lines, size, first = [], 0, 1  # of the document so far: its lines, their bytes, the number of the first
+    document, size, first = bytearray(), 0, 1  # the lines so far, the bytes in them, the number of the first
     position = blank = 0  # the end of its last line in the file; blank lines since then
     for number, (end, line) in enumerate(read_lines(path), 1):
         if line is not None and not line.strip():
             blank += 1
             continue
         if size and blank > 1:
-            yield text_document(lines, first, position, size, fields[0])
-            lines, size = [], 0
+            yield text_document(document, first, position, size, fields[0])
+            size = 0
         if not size:
-            first = number
-        elif blank:
-            lines.append(b"")
-        lines.append(line)
-        position, blank = end, 0
+            document, first = bytearray(), number
+        else:
+            document += b"\n\n" if blank else b"\n"
+        document += line or b""
         size += LONGEST_DOCUMENT + 1 if line is None else len(line) + 1
         if size > LONGEST_DOCUMENT:
-            lines.clear()
+            document.clear()
+        position, blank = end, 0
     if size:
-        yield text_document(lines, first, position, size, fields[0])
+        yield text_document(document, first, position, size, fields[0])
 
 
-def text_document(lines, first, position, size, field):
-    record = None if size > LONGEST_DOCUMENT else {field: decode(b"\n".join(lines), first)}
-    return f"line {first}", position, record
+def text_document(document, first, position, size, field):
+    return f"line {first}", position, None if size > LONGEST_DOCUMENT else {field: decode(document, first)}
 
 
 def read_jsonl(path, fields):
