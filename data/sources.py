@@ -10,8 +10,10 @@ READERS.
 
 import ast
 import codecs
+import contextlib
 import functools
 import gzip
+import importlib
 import io
 import json
 import operator
@@ -94,12 +96,15 @@ def read_lines(path):
 
 
 def zstd():
-    """Return the module that reads .zst: part of Python from 3.14 on, a package with the same interface before."""
-    try:
-        from compression import zstd
-    except ImportError:
-        from backports import zstd
-    return zstd
+    return require("compression.zstd", "backports.zstd")  # part of Python from 3.14 on, with the same interface
+
+
+def require(*names):
+    """Import and return the first of these modules that is installed. Raises DataError if none is."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise DataError(f"reading this source needs a package that is not installed: pip install {names[-1]}")
 
 
 def decode(data, first):
@@ -152,12 +157,8 @@ def hub_dataset(source):
     """Return the streamed data set that hf:NAME:CONFIG:SPLIT names. Raises DataError."""
     name, config, split, *more = [*source.split(":")[1:], "", ""]
     if not name or not split or len(more) != 2:
-        example = "hf:HuggingFaceFW/fineweb-edu:sample-100BT:train"
-        raise DataError(f"{source}: expected hf:NAME:CONFIG:SPLIT, such as {example}; CONFIG may be empty")
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(f"{source}: streaming from the hub needs the datasets package: pip install datasets") from None
+        raise DataError(f"{source}: expected hf:NAME:CONFIG:SPLIT, such as hf:allenai/c4:en:train; CONFIG may be empty")
+    datasets = require("datasets")
     try:
         return datasets.load_dataset(name, config or None, split=split, streaming=True)
     except (OSError, ValueError) as error:
@@ -206,14 +207,10 @@ def find_files(source):
         ignored = [file for file in found if format_of(file) not in READERS]
         if not files:
             raise DataError(f"{path}: none of the {len(found)} files in this folder can be read, only {READABLE}")
-    try:
-        if any(format_of(file) == ".parquet" for file in files):
-            import pyarrow  # noqa: F401
-        if any(file.suffix.lower() == ".zst" for file in files):
-            zstd()
-    except ImportError as error:
-        hint = "pip install pyarrow (.parquet), pip install backports.zstd (.zst)"
-        raise DataError(f"{path}: reading it needs the package {error.name}, which is not installed: {hint}") from None
+    if any(format_of(file) == ".parquet" for file in files):
+        require("pyarrow")
+    if any(file.suffix.lower() == ".zst" for file in files):
+        zstd()
     return files, ignored
 
 
@@ -276,14 +273,11 @@ def parse_where(where):
     for term in where.split(",") if where else ():
         match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
         if not match:
-            expected = f"a field, one of {' '.join(SIGNS)}, and a value, as in language_score>=0.8"
-            raise DataError(f"where: {term!r} is not {expected}")
+            raise DataError(f"where: {term!r} is not a field, one of {' '.join(SIGNS)}, and a value, as in score>=0.8")
         field, sign, value = match.groups()
-        try:
+        with contextlib.suppress(ValueError, SyntaxError):  # of a string without quotes
             literal = ast.literal_eval(value)
             value = literal if isinstance(literal, (str, int, float)) else value
-        except (ValueError, SyntaxError):  # a string without quotes
-            pass
         comparisons.append((field, getattr(operator, SIGNS[sign]), value))
     return comparisons
 
