@@ -69,11 +69,8 @@ class Output:
 
     def __init__(self, out, partial, plan, files, meta, overwrite):
         self.out, self.plan, self.files, self.shard_tokens = out, plan, files, plan["shard_tokens"]
-        self.folder, self.digest_file, self.progress_file = (
-            partial / out.name,
-            partial / "digests.bin",
-            partial / "progress.json",
-        )
+        self.folder, self.partial = partial / out.name, partial
+        self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
         progress = self.load_progress(overwrite)
         if progress is None:
             for path in partial.iterdir():
@@ -86,9 +83,7 @@ class Output:
 
     def load_progress(self, overwrite):
         """Return what progress.json holds, or None to begin anew. Raises DataError if it does not fit the plan."""
-        if (
-            not self.progress_file.exists() or not self.folder.is_dir()
-        ):  # without the folder: it is in its place already
+        if not self.progress_file.exists() or not self.folder.exists():  # without the folder: it was moved to its place
             return None
         progress = json.loads(self.progress_file.read_text(encoding="utf-8"))
         finished = progress["files"]
@@ -98,21 +93,22 @@ class Output:
             return progress
         if overwrite:
             return None
-        state = f"{self.progress_file.parent} holds an unfinished preparation, {len(finished)} input files done"
-        advice = "go on with the same settings and files, or begin anew with --overwrite=True"
-        raise DataError(f"{state}, in which this was different: {', '.join(differing[:5])}; {advice}")
+        raise DataError(
+            f"{self.partial} holds an unfinished preparation, {len(finished)} input files done, in which this was "
+            f"different: {', '.join(differing[:5])}; go on with the same settings and files, or begin anew with "
+            "--overwrite=True"
+        )
 
     def cut_off(self):
         """Remove what was written after progress.json."""
-        listed = {shard["file"] for record in self.splits.values() for shard in record["shards"]}
-        sizes = {
-            path: tokens * np.dtype(self.meta["dtype"]).itemsize for path, tokens in map(self.open_shard, self.splits)
-        }
+        itemsize = np.dtype(self.meta["dtype"]).itemsize
+        sizes = {path: tokens * itemsize for path, tokens in map(self.open_shard, self.splits)}
         sizes[self.digest_file] = 8 * sum(record["documents"] for record in self.splits.values())
-        for path in [*self.digest_file.parent.glob(self.digest_file.name), *self.folder.iterdir()]:
+        full = [shard["file"] for record in self.splits.values() for shard in record["shards"]]
+        for path in self.partial.rglob("*.bin"):
             if sizes.get(path):
                 os.truncate(path, sizes[path])
-            elif path.name not in listed:
+            elif path.name not in full:
                 path.unlink()
 
     def digests(self):
@@ -193,7 +189,7 @@ class Output:
         for path in self.folder / tokenizer.file_name, self.folder / "meta.json", self.folder:
             sync(path)
         if self.out.exists():
-            self.out.rename(self.progress_file.with_name("replaced"))  # deleted with OUT.partial
+            self.out.rename(self.partial / "replaced")  # deleted with OUT.partial
         self.folder.rename(self.out)
         sync(self.out.parent)
 
