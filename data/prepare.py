@@ -280,6 +280,8 @@ def prepare(source, out, progress=True, **settings):
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths, cfg.max_tokens)
+                count = sum(record["tokens"] for record in output.meta["splits"].values())
+                bar.set_postfix_str(f"{count / 1e6:.1f}M tokens", refresh=False)
                 bar.update(batch.position - bar.n)
                 if output.full:
                     break
