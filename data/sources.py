@@ -135,10 +135,8 @@ def read_parquet(path, fields):
                 batch_size = info.num_rows * PARQUET_BYTES // max(info.total_byte_size, 1)
                 batch_size = min(max(batch_size, 1), PARQUET_ROWS)
                 for batch in file.iter_batches(batch_size, [group], fields, use_threads=False):
-                    columns = [column.to_pylist() for column in batch.columns]  # twice as fast as batch.to_pylist()
-                    for values in zip(*columns):
+                    for record in batch.to_pylist():
                         number += 1
-                        record = dict(zip(batch.schema.names, values))
                         yield f"row {number}", size * number // file.metadata.num_rows, record
     except UnicodeDecodeError as error:
         raise DataError(f"after row {number}: text that is not UTF-8: {error}") from None

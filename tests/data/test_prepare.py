@@ -391,19 +391,17 @@ def test_ended_while_replacing(corpus, sources, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed, options", [(0, {}), (1, {"max_tokens": 9_000}), (2, {"workers": 2})])
-def test_kill_9_at_random_moments(corpus, tmp_path, seed, options):
-    rng, out, kills = random.Random(seed), tmp_path / "out", 0
-    assert in_child(corpus / "in", tmp_path / "expected", {**options, "workers": 1}) == 0
+def test_kill_9_at_random_moments(corpus, tmp_path):
+    """Two workers end with the process, and do not change the result."""
+    rng, out, kills = random.Random(0), tmp_path / "out", 0
     while not out.exists():
-        process = child(corpus / "in", out, options)
-        pause = rng.uniform(0.02, 0.05) if options.get("workers") != 2 else rng.uniform(0.2, 0.5)
-        process.join(pause * (1 + kills))  # longer each time, so that it ends on a busy machine too
+        process = child(corpus / "in", out, {"workers": 2})
+        process.join(rng.uniform(0.2, 0.5) * (1 + kills))  # longer each time, so that it ends on a busy machine too
         process.kill()
         process.join()
         kills += 1
     assert kills > 1
-    assert content(out) == content(tmp_path / "expected")
+    assert content(out) == content(corpus / "expected")
 
 
 @pytest.fixture

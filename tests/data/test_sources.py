@@ -41,7 +41,9 @@ def write_source(folder, kind, records):
     path = folder / f"in.{kind}"
     if kind == "hub":
         return f"hf:{folder.name}/{len(records)}:config:train"  # a name of its own, because the data set is cached
-    if kind == "parquet":
+    if kind == "txt":
+        path.write_text("\n\n\n".join(record["text"] for record in records))
+    elif kind == "parquet":
         write_parquet(path, records, row_group_size=3)
     elif kind == "jsonl.zst":
         write_zst(path, lines)
@@ -199,17 +201,12 @@ def test_bad_comparisons(term):
         ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON: Expecting value at column 10"),
         ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
         ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
-        ("a.txt.gz", b"not gzip", "a.txt.gz, damaged: "),
-        ("a.jsonl.zst", b"not zstd", "a.jsonl.zst, damaged: "),
-        ("a.parquet", b"PAR1 but not more", "a.parquet, damaged: "),
         ("a.parquet.gz", b"x", "a.parquet.gz: .gz files cannot be read"),
         ("a.csv", b"x", "a.csv: .csv files cannot be read, only .txt"),
         ("in/a.csv", b"x", "in: none of the 1 files in this folder can be read, only .txt"),
     ],
 )
 def test_bad_files(tmp_path, name, content, message):
-    if name.endswith((".parquet", ".zst")):
-        pytest.importorskip("pyarrow"), write_zst(tmp_path / "is-there", b"")
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
@@ -240,10 +237,8 @@ def test_invalid_utf8_in_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    table = pyarrow.table({"text": pyarrow.array([b"fine", b"\xff\xfe"])})
-    schema = pyarrow.schema([("text", pyarrow.string())])
-    strings = pyarrow.StringArray.from_buffers(2, *table["text"].chunk(0).buffers()[1:])
-    parquet.write_table(pyarrow.table([strings], schema=schema), tmp_path / "a.parquet")
+    text = pyarrow.array([b"fine", b"\xff\xfe"]).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="a.parquet, after row 0: text that is not UTF-8: .*0xff"):
         list(read_documents(tmp_path / "a.parquet", "text"))
 
@@ -281,11 +276,7 @@ def test_long_documents_are_left_out(tmp_path, hub, capsys, kind):
     fits = "x" * (31 << 20)
     records = [{"text": text} for text in ("one", "y" * (33 << 20), fits, "three")]
     hub += records
-    if kind == "txt":
-        source = tmp_path / "in.txt"
-        source.write_text("\n\n\n".join(record["text"] for record in records))
-    else:
-        source = write_source(tmp_path, kind, records)
+    source = write_source(tmp_path, kind, records)
     documents = [document for file in find_files(source)[0] for document in read_file(file, "text")]
     assert [text for _, text, _ in documents] == ["one", None, fits, "three"]
     assert documents[1][2] == "too_long"
@@ -303,23 +294,16 @@ def measure_memory(send, source):
 @pytest.mark.parametrize("kind", ["txt", "jsonl.gz", "parquet", *slow("jsonl", "jsonl.zst")])
 def test_memory_is_bounded(tmp_path, kind):
     """Read one document of 150 MB, or a parquet row group of as much."""
-    long = b"lorem ipsum " * (12 << 20)
-    path = tmp_path / f"in.{kind}"
-    if kind == "txt":
-        path.write_bytes(b"short\n\n\n" + (b"lorem ipsum " * 50 + b"\n") * (1 << 18) + b"\n\n\nshort")
-    elif kind == "parquet":
-        rng = random.Random(0)
-        write_parquet(path, [{"text": rng.randbytes(5_000).hex()} for _ in range(15_000)], row_group_size=15_000)
-    elif kind == "jsonl.zst":
-        write_zst(path, b'{"text": "' + long + b'"}\n')
+    if kind == "parquet":
+        rng, source = random.Random(0), tmp_path / "in.parquet"
+        write_parquet(source, [{"text": rng.randbytes(5_000).hex()} for _ in range(15_000)], row_group_size=15_000)
     else:
-        opened = gzip.open(path, "wb", 1) if kind == "jsonl.gz" else open(path, "wb")
-        with opened as file:
-            file.write(b'{"text": "' + long + b'"}\n')
-    del long
+        text = "\n".join(["lorem ipsum " * 1_000] * 12_500) if kind == "txt" else "lorem ipsum " * 12_500_000
+        source = write_source(tmp_path, kind, [{"text": text}])
+        del text
     fork = multiprocessing.get_context("fork")
     receive, send = fork.Pipe(False)
-    process = fork.Process(target=measure_memory, args=(send, path))
+    process = fork.Process(target=measure_memory, args=(send, source))
     process.start()
     process.join(60)
     assert process.exitcode == 0
