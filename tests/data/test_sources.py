@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from data import embedded, sources
+from data import sources
 from data.prepare import prepare
 from data.sources import find_files, parse_where, read_documents, read_file
 from errors import DataError
@@ -125,7 +125,7 @@ def test_broken_surrogates_in_json(tmp_path):
 
 
 def test_embedded_corpus():
-    documents = list(embedded.documents())
+    documents = list(read_documents("embedded", "text"))
     assert 1e6 < sum(len(text.encode()) for text in documents) < 4e6
     assert 200 < len(documents) == len(set(documents))
     words = " ".join(documents).split()
