@@ -2,7 +2,8 @@
 
 While OUT is written, the folder OUT.partial holds the new folder, digests.bin (of the documents, to find duplicates)
 and progress.json: the input files that are done, and meta.json as it was after the last of them. A process that goes
-on reads progress.json and cuts off everything that was written later.
+on reads progress.json and cuts off everything that was written later. An older OUT that is replaced moves to
+OUT.partial/replaced in the last moment, and is deleted when the new one is in its place.
 """
 
 import contextlib
