@@ -232,7 +232,7 @@ def check(cfg):
             yield f"{name} must be 0 ({zero}) or more, got {cfg[name]}"
 
 
-def prepare(source, out, progress=True, **settings):
+def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     """Encode `source` into the folder `out` and return its meta.json. The settings are those at the top of this file.
 
     For more than POOL_BYTES, or with workers > 1, the calling script needs the `if __name__ == "__main__":` that
@@ -241,7 +241,7 @@ def prepare(source, out, progress=True, **settings):
     cfg = configurator.load(__file__, [])
     if unknown := settings.keys() - cfg.keys():
         raise TypeError(f"prepare() has no setting {', '.join(sorted(unknown))}")
-    cfg.update(settings, source=str(source), out=str(Path(out).absolute()))
+    cfg.update(settings, source=str(source), out=str(Path(out).absolute()), tokenizer=str(tokenizer))
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
     tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token, cfg.pad_token)
