@@ -1,7 +1,7 @@
 """The embedded corpus: 2 MB of English that every CPython carries, so that a first run needs no download.
 
-It is the language reference behind `help()` (`pydoc_data.topics`, a document per topic) and the docstrings of
-the standard library (a document per module). The text differs a little from one Python version to the next.
+It consists of the language reference behind `help()` (`pydoc_data.topics`, one document per topic) and the docstrings
+of the standard library (one document per module). The text differs a little from one Python version to the next.
 """
 
 import ast
@@ -38,7 +38,7 @@ def documents():
 
 
 def topics():
-    """{name: text} of the topics of `help()`, sorted; empty where the distribution leaves pydoc_data out."""
+    """Return {name: text} of the topics of `help()`, sorted; it is empty where the distribution has no pydoc_data."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -47,7 +47,7 @@ def topics():
 
 
 def module_docstrings():
-    """Yield for each module of the standard library all its docstrings, a blank line between two."""
+    """Yield one text per module of the standard library: its docstrings, separated by blank lines."""
     for _, module in modules():
         yield "\n\n".join(text for _, _, text in docstrings(module))
 
@@ -56,7 +56,7 @@ def modules():
     """Yield (dotted name, ast.Module) of each module of the standard library."""
     root = sysconfig.get_path("stdlib")
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)  # os.walk goes on with what is left here
+        folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)  # os.walk visits only these
         for path in sorted(Path(folder, name) for name in files if name.endswith(".py")):
             try:
                 with warnings.catch_warnings():
@@ -69,9 +69,9 @@ def modules():
 
 
 def docstrings(node, names=()):
-    """Yield (names, node, docstring) of a module, class or function and of all that its body defines, in source order.
+    """Yield (names, node, docstring) of a module, class or function and of everything in its body, in source order.
 
-    names are those of the classes and functions around the node and its own, without the module's: ("List", "append").
+    names: those of the enclosing classes and functions and its own, such as ("List", "append"), without the module's.
     """
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         if not isinstance(node, ast.Module):

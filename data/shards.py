@@ -1,9 +1,11 @@
-"""Prepared folders: written whole or not at all, gone on with after a kill, read, verified.
+"""Prepared folders: write one whole or not at all, go on after a kill, read and verify it.
 
-While OUT is written, OUT.partial holds OUT to be, hashes.bin (of the documents so far, where duplicates are dropped)
-and state.json: the settings, the input files that are done, and how much of each open file there was then. Only that
-counts when another process goes on: what is in the folder beyond it is cut off.
+While OUT is written, the folder OUT.partial holds the new folder, digests.bin (of the documents, to find duplicates)
+and progress.json: the input files that are done, and meta.json as it was after the last of them. A process that goes
+on reads progress.json and cuts off everything that was written later. An older OUT that is replaced moves to
+OUT.partial/replaced in the last moment, and is deleted when the new one is in its place.
 """
+
 import contextlib
 import errno
 import fcntl
@@ -17,241 +19,205 @@ from pathlib import Path
 
 import numpy as np
 
+from data.files import sync, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
-COMMIT_SECONDS = 1  # at least, between two writings of state.json
-
-
-def sync(path):
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
-class ShardWriter:
-    """Writes arrays of tokens to <split>-00000.bin, <split>-00001.bin, ... of shard_tokens tokens each, the last one
-    excepted, and lists them in `record`, the entry of the split in meta["splits"].
-
-    beginning: so many tokens of the first shard that is not listed yet are in the folder already.
-    """
-
-    def __init__(self, folder, split, shard_tokens, record, dtype, beginning=0):
-        self.folder, self.split, self.shard_tokens, self.record = folder, split, shard_tokens, record
-        self.file, self.tokens = None, 0
-        if beginning:
-            self.open("r+b")
-            self.file.truncate(beginning * np.dtype(dtype).itemsize)
-            while block := self.file.read(1 << 20):
-                self.sha256.update(block)
-            self.tokens = beginning
-
-    def open(self, mode):
-        self.path = self.folder / f"{self.split}-{len(self.record['shards']):05d}.bin"
-        self.file, self.sha256 = open(self.path, mode), hashlib.sha256()
-
-    def write(self, tokens):
-        self.record["tokens"] += len(tokens)
-        while len(tokens):
-            if self.file is None:
-                self.open("wb")
-            room = self.shard_tokens - self.tokens
-            part, tokens = tokens[:room], tokens[room:]
-            self.file.write(part)
-            self.sha256.update(part)
-            self.tokens += len(part)
-            if self.tokens == self.shard_tokens:
-                self.close()
-
-    def close(self):
-        if self.file is not None:
-            self.file.close()
-            sync(self.path)
-            shard = {"file": self.path.name, "tokens": self.tokens, "sha256": self.sha256.hexdigest()}
-            self.record["shards"].append(shard)
-            self.file, self.tokens = None, 0
+COMMIT_SECONDS = 1  # progress.json is written at most this often
 
 
 @contextlib.contextmanager
-def partial_folder(out):
-    """The folder in which `out` is written, for this process alone. Raises DataError if another one has it."""
+def unfinished_folder(out, plan, files, meta, overwrite):
+    """Yield the Output that writes `out`, for this process alone; the arguments are those of Output.
+
+    After an error, OUT.partial stays if another process can go on with it. Raises DataError if another process is
+    writing the same folder, or if the disk is full.
+    """
     partial = out.with_name(f"{out.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY)
+    lock = os.open(partial, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
-        yield partial
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it when the process ends
+        output = Output(out, partial, plan, files, meta, overwrite)
+        try:
+            yield output
+        finally:
+            if output.folder.exists() and output.progress_file.exists():
+                print(f"{partial} keeps what is done: the same command goes on from there", file=sys.stderr)
+            else:
+                shutil.rmtree(partial, ignore_errors=True)
     except BlockingIOError:
         raise DataError(f"{partial}: another process is preparing {out}") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DataError(f"the disk is full: {out} was not written") from error
+        raise
     finally:
-        os.close(descriptor)
+        os.close(lock)
 
 
 class Output:
-    """The folder `out` in the making, in `partial`: write() batch by batch, then finish(), all in a `with`.
+    """Write a prepared folder in `partial`, and move it to `out` when it is complete.
 
-    plan: {setting: value} of all that decides what is written, but for the input files: [name, size, split, time of
-        change] of each in `files`.
-    meta: meta.json without tokens yet.
-    What an earlier process has left of the same plan is gone on with: then so many files are `finished`, and `meta`
-    and hashes() are as after them. If it is of another plan, or one of its input files has changed, that is a
-    DataError; with `overwrite` it is removed.
+    plan: {setting: value} of everything that decides the content, except the input files.
+    files: [name, size, split, time of change] of each input file.
+    meta: meta.json of a folder without tokens.
+
+    If `partial` holds the progress of the same plan, then `finished` input files are done, and `meta` and digests()
+    are as they were after the last of them. The progress of another plan, or of input files that have changed since,
+    raises DataError, or is deleted with `overwrite`.
     """
 
-    def __init__(self, out, partial, plan, files, shard_tokens, meta, overwrite):
-        self.out, self.partial, self.plan, self.files = out, partial, plan, files
-        self.folder = partial / out.name
-        left = self.left(overwrite)
-        if left is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            (partial / "state.json").unlink(missing_ok=True)
+    def __init__(self, out, partial, plan, files, meta, overwrite):
+        self.out, self.plan, self.files, self.shard_tokens = out, plan, files, plan["shard_tokens"]
+        self.folder, self.partial = partial / out.name, partial
+        self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
+        progress = self.load_progress(overwrite)
+        if progress is None:
+            for path in partial.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.folder.mkdir()
-        state = left or {"files": [], "meta": meta, "tokens": {}, "hashes": 0}
-        self.finished, self.meta, self.splits = len(state["files"]), state["meta"], state["meta"]["splits"]
+            progress = {"files": [], "meta": meta}
+        self.finished, self.meta, self.splits = len(progress["files"]), progress["meta"], progress["meta"]["splits"]
         self.full, self.committed = False, time.monotonic()
-        listed = {shard["file"] for record in self.splits.values() for shard in record["shards"]}
-        self.writers = {
-            split: ShardWriter(self.folder, split, shard_tokens, record, meta["dtype"], state["tokens"].get(split, 0))
-            for split, record in self.splits.items()
-        }
-        for path in self.folder.iterdir():
-            if path.name not in listed and path not in [writer.path for writer in self.writers.values() if writer.file]:
-                path.unlink()  # written after the last commit
-        self.hash_file = open(partial / "hashes.bin", "ab")
-        self.hash_file.truncate(8 * state["hashes"])
-        self.hash_file.seek(0, os.SEEK_END)
+        self.cut_off()
 
-    def hashes(self):
-        """The hashes of the documents that are written."""
-        return np.fromfile(self.hash_file.name, np.uint64)
-
-    def left(self, overwrite):
-        """What state.json says, None if it is not there; raises DataError if it does not fit."""
-        try:
-            state = json.loads((self.partial / "state.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+    def load_progress(self, overwrite):
+        """Return what progress.json holds, or None to begin anew. Raises DataError if it does not fit the plan."""
+        if not self.progress_file.exists() or not self.folder.exists():  # without the folder: it was moved to its place
             return None
-        if not self.folder.is_dir():  # it is in its place already
-            return None
-        count = len(state["files"])
-        differ = [name for name, value in self.plan.items() if state["plan"].get(name) != value]
-        changed = [file[0] for i, file in enumerate(state["files"]) if file not in self.files[i : i + 1]]
-        if not differ and not changed:
-            return state
+        progress = json.loads(self.progress_file.read_text(encoding="utf-8"))
+        finished = progress["files"]
+        differing = [name for name, value in self.plan.items() if progress["plan"].get(name) != value]
+        differing += [file[0] for i, file in enumerate(finished) if file not in self.files[i : i + 1]]
+        if not differing:
+            return progress
         if overwrite:
             return None
-        why = (f"with another {', '.join(differ)}: go on with the same settings" if differ else
-               f"but {changed[0]}, one of them, has changed since or is not in its place: put it back")  # fmt: skip
-        raise DataError(f"{self.partial} holds an unfinished preparation, {count} input files done, {why}, or begin "
-                        "anew with --overwrite=True")
+        raise DataError(
+            f"{self.partial} holds an unfinished preparation, {len(finished)} input files done, in which this was "
+            f"different: {', '.join(differing[:5])}; go on with the same settings and files, or begin anew with "
+            "--overwrite=True"
+        )
+
+    def cut_off(self):
+        """Remove what was written after progress.json."""
+        itemsize = np.dtype(self.meta["dtype"]).itemsize
+        sizes = {path: tokens * itemsize for path, tokens in map(self.open_shard, self.splits)}
+        sizes[self.digest_file] = 8 * sum(record["documents"] for record in self.splits.values())
+        full = [shard["file"] for record in self.splits.values() for shard in record["shards"]]
+        for path in self.partial.rglob("*.bin"):
+            if sizes.get(path):
+                os.truncate(path, sizes[path])
+            elif path.name not in full:
+                path.unlink()
+
+    def digests(self):
+        """Return the digests of the documents that are written: a set of 8 bytes each."""
+        data = self.digest_file.read_bytes() if self.digest_file.exists() else b""
+        return {data[i : i + 8] for i in range(0, len(data), 8)}
+
+    def open_shard(self, split):
+        """Return the path of the shard that a split is writing, and the number of tokens in it."""
+        record = self.splits[split]
+        number = len(record["shards"])
+        return self.folder / f"{split}-{number:05d}.bin", record["tokens"] - number * self.shard_tokens
+
+    def close_shard(self, split):
+        path, tokens = self.open_shard(split)
+        sync(path)
+        self.splits[split]["shards"].append({"file": path.name, "tokens": tokens, "sha256": sha256(path)})
+
+    def append(self, split, tokens):
+        """Append tokens (n,) to the shards of a split."""
+        while len(tokens):
+            path, filled = self.open_shard(split)
+            part, tokens = tokens[: self.shard_tokens - filled], tokens[self.shard_tokens - filled :]
+            with open(path, "ab") as file:
+                file.write(part)
+            self.splits[split]["tokens"] += len(part)
+            if filled + len(part) == self.shard_tokens:
+                self.close_shard(split)
 
     def write(self, batch, tokens, lengths, max_tokens=0):
-        """Add a data.prepare.Batch: tokens (n,), and how many of them each document has. It is `full` from the first
-        document on with which train had more than max_tokens."""
+        """Add a data.prepare.Batch: the tokens (n,) of all its documents, and the number of tokens of each.
+
+        Sets `full` and stops before the document with which train would have more than max_tokens.
+        """
         is_val, count = np.array(batch.is_val, bool), len(lengths)
         if max_tokens:
             total = self.splits["train"]["tokens"] + np.cumsum(np.where(is_val, 0, lengths))
             count = int(np.searchsorted(total, max_tokens, "right"))
             self.full = count < len(lengths)
-        for split, mine in ("train", ~is_val), ("val", is_val):
-            mine[count:] = False
-            self.splits[split]["documents"] += int(mine.sum())
-            self.splits[split]["bytes"] += int(np.array(batch.sizes, np.int64)[mine].sum())
-            self.writers[split].write(tokens[np.repeat(mine, lengths)])
-        for why, number in batch.dropped.items():
-            self.meta[f"skipped_{why}"] += number
-        self.hash_file.write(batch.hashes)
+        for split, chosen in ("train", ~is_val), ("val", is_val):
+            chosen[count:] = False
+            self.splits[split]["documents"] += int(chosen.sum())
+            self.splits[split]["bytes"] += int(np.array(batch.sizes, np.int64)[chosen].sum())
+            self.append(split, tokens[np.repeat(chosen, lengths)])
+        for reason, number in batch.dropped.items():
+            self.meta[f"skipped_{reason}"] += number
+        if batch.digests:
+            with open(self.digest_file, "ab") as file:
+                file.write(b"".join(batch.digests))
         if batch.finished and not self.full and time.monotonic() - self.committed >= COMMIT_SECONDS:
             self.commit(batch.finished)
 
     def commit(self, finished):
-        """Let another process go on after so many files."""
-        for writer in self.writers.values():
-            if writer.file:
-                writer.file.flush()
-                sync(writer.path)
-        self.hash_file.flush()
-        sync(self.hash_file.name)
-        tokens = {split: writer.tokens for split, writer in self.writers.items()}
-        state = {"plan": self.plan, "files": self.files[:finished], "meta": self.meta, "tokens": tokens,
-                 "hashes": self.hash_file.tell() // 8}  # fmt: skip
-        new = self.partial / "state.json.new"
-        new.write_text(json.dumps(state), encoding="utf-8")
-        for path in new, self.folder:
-            sync(path)
-        new.replace(self.partial / "state.json")
-        sync(self.partial)
+        """Let another process go on after so many input files."""
+        for path in *(self.open_shard(split)[0] for split in self.splits), self.digest_file, self.folder:
+            if path.exists():
+                sync(path)
+        progress = json.dumps({"plan": self.plan, "files": self.files[:finished], "meta": self.meta})
+        write_whole(self.progress_file, lambda file: file.write(progress.encode()))
         self.committed = time.monotonic()
 
-    def finish(self, rank_bytes):
-        """Complete the folder and put it in its place."""
-        for split, writer in self.writers.items():
-            writer.close()
-            if not self.splits[split]["documents"]:
-                (self.partial / "state.json").unlink(missing_ok=True)
-                count = self.splits["train"]["documents"] + self.splits["val"]["documents"]
+    def finish(self, tokenizer):
+        """Complete the folder and move it to its place."""
+        for split, record in self.splits.items():
+            if not record["documents"]:
+                self.progress_file.unlink(missing_ok=True)  # going on would not help
+                count = sum(record["documents"] for record in self.splits.values())
                 skipped = ", ".join(f"{self.meta[key]} {key}" for key in self.meta if key.startswith("skipped_"))
-                raise DataError(
-                    f"no document is left for the {split} split: {count} found ({skipped}), two blank lines apart in "
-                    "text; give another val_source, or a larger val_fraction"
-                )
-        self.meta["fingerprint"] = fingerprint(self.meta, rank_bytes)
-        (self.folder / "tokenizer.tiktoken").write_bytes(rank_bytes)
+                hint = "two blank lines apart in text; give another val_source, or a larger val_fraction"
+                raise DataError(f"no document is left for the {split} split: {count} found ({skipped}), {hint}")
+        self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
+        for split in self.splits:
+            if self.open_shard(split)[1]:
+                self.close_shard(split)
+        self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
+        (self.folder / tokenizer.file_name).write_bytes(tokenizer.file_bytes())
         (self.folder / "meta.json").write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
-        for path in (self.folder / "tokenizer.tiktoken", self.folder / "meta.json", self.folder):
+        for path in self.folder / tokenizer.file_name, self.folder / "meta.json", self.folder:
             sync(path)
         if self.out.exists():
-            self.out.rename(replaced(self.out))
+            self.out.rename(self.partial / "replaced")  # deleted with OUT.partial
         self.folder.rename(self.out)
         sync(self.out.parent)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        """Unless it is in its place, keep what can be gone on with, and nothing else."""
-        for file in self.hash_file, *(writer.file for writer in self.writers.values()):
-            with contextlib.suppress(OSError, AttributeError):  # it is cut off; or closed
-                file.close()
-        if self.folder.exists() and (self.partial / "state.json").exists():
-            print(f"{self.partial} keeps what is done: the same command goes on from there", file=sys.stderr)
-        else:
-            shutil.rmtree(self.partial, ignore_errors=True)
-        put_back(self.out)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DataError(f"the disk is full: {self.out} was not written") from error
-
-
-def replaced(out):
-    """The name of an older `out` while the new one takes its place."""
-    return out.with_name(f"{out.name}.replaced")
-
-
-def put_back(out):
-    """After a process that stopped between the two renames of finish(): the older folder, if there is no newer."""
-    if replaced(out).exists() and not out.exists():
-        replaced(out).rename(out)
-    shutil.rmtree(replaced(out), ignore_errors=True)
-
-
-def fingerprint(meta, rank_bytes):
-    """One checksum of all that a training run reads: the tokenizer and the shards."""
-    shards = [shard["sha256"] for split in ("train", "val") for shard in meta["splits"][split]["shards"]]
-    parts = [meta["tokenizer"], hashlib.sha256(rank_bytes).hexdigest(), shards]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading
 
 
+def sha256(path):
+    return hashlib.sha256(np.memmap(path, mode="r")).hexdigest()
+
+
+def fingerprint(meta, file_bytes):
+    """Return one checksum of all that a training run reads: the tokenizer and the shards."""
+    shards = [shard["sha256"] for split in ("train", "val") for shard in meta["splits"][split]["shards"]]
+    parts = [meta["tokenizer"], hashlib.sha256(file_bytes).hexdigest(), shards]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
 def load_meta(folder):
-    """Return the meta.json of a prepared folder after a look at the sizes of its shards (for their content, see
-    verify_folder). Raises DataError if the folder is missing, is something else, or has lost a part."""
+    """Return meta.json of a prepared folder, after checking the sizes of its shards. verify_folder checks the content.
+
+    Raises DataError if the folder is missing, is something else, or has lost a part.
+    """
     folder = Path(folder)
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; prepare it: python data/prepare.py --source=... --out={folder}")
+        raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -266,18 +232,25 @@ def load_meta(folder):
     return meta
 
 
+def tokenizer_bytes(folder):
+    """Return the content of the one file tokenizer.* of a prepared folder."""
+    for path in Path(folder).glob("tokenizer.*"):
+        return path.read_bytes()
+    raise DataError(f"{folder}: its file tokenizer.* is missing: prepare it again with --overwrite=True")
+
+
 def load_tokenizer(folder, meta):
-    """The Tokenizer of a prepared folder, whose meta.json `load_meta` has returned."""
-    return Tokenizer.from_state(meta["tokenizer"], Path(folder, "tokenizer.tiktoken").read_bytes())
+    """Return the Tokenizer of a prepared folder whose meta.json load_meta has returned."""
+    return Tokenizer.from_state(meta["tokenizer"], tokenizer_bytes(folder))
 
 
 def verify_folder(folder):
-    """Raise DataError unless all checksums of a prepared folder are right."""
+    """Check all checksums of a prepared folder. Raises DataError."""
     meta = load_meta(folder)
     for record in meta["splits"].values():
         for shard in record["shards"]:
-            content = np.memmap(Path(folder, shard["file"]), mode="r")
-            if hashlib.sha256(content).hexdigest() != shard["sha256"]:
-                raise DataError(f"{Path(folder, shard['file'])} has changed since it was written: prepare it again")
-    if fingerprint(meta, Path(folder, "tokenizer.tiktoken").read_bytes()) != meta["fingerprint"]:
+            path = Path(folder, shard["file"])
+            if sha256(path) != shard["sha256"]:
+                raise DataError(f"{path} has changed since it was written: prepare it again")
+    if fingerprint(meta, tokenizer_bytes(folder)) != meta["fingerprint"]:
         raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: prepare it again")

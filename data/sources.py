@@ -1,16 +1,20 @@
-"""Sources: the documents of files, folders and data sets of the hub.
+"""Read the documents of files, folders and data sets of the Hugging Face hub.
 
-A reader takes a file and the names of the fields that are wanted, the text's first, and yields
+A reader takes a file and the names of the fields to read, with the text field first. For each document it yields
 
     (place, position, record)       "line 7" or "row 7", the bytes of the file read so far, {field: value}
 
-with a record of None for a document that is too long to be read. To read another format, write one and add it to
+The record is None for a document that is too long to read. To support another format, write a reader and add it to
 READERS.
 """
+
 import ast
 import codecs
+import contextlib
 import functools
 import gzip
+import importlib
+import io
 import json
 import operator
 import re
@@ -22,46 +26,45 @@ from tqdm import tqdm
 from data import embedded
 from errors import DataError
 
-LONGEST_DOCUMENT = 32 << 20  # bytes; characters where they come decoded. A longer one is left out: memory stays flat
-BLOCK = 1 << 18  # bytes of text that are read at a time
-PARQUET_BYTES = 8 << 20  # of a parquet file that are decoded at a time, by the mean row of the row group
-PARQUET_ROWS = 1024  # and never more rows than these, as compressed ones may be larger than they look
+LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
+PARQUET_BYTES = 8 << 20  # decoded from a parquet file at a time, estimated from the mean row of the row group
+PARQUET_ROWS = 1024  # at most so many rows at a time, because compressed rows may be larger than the estimate
 
 
 def read_text(path, fields):
-    """Plain text: paragraphs one blank line apart, documents two or more."""
-    document, first, position, size, blank = [], 1, 0, 0, 0
-    for number, (now, line) in enumerate(read_lines(path), 1):
-        if line is not None and (not line or line.isspace()):
+    """Read plain text: one blank line separates paragraphs, two or more separate documents."""
+    document, size, first = bytearray(), 0, 1  # the lines so far, the bytes in them, the number of the first
+    position = blank = 0  # the end of its last line in the file; blank lines since then
+    for number, (end, line) in enumerate(read_lines(path), 1):
+        if line is not None and not line.strip():
             blank += 1
             continue
         if size and blank > 1:
-            yield text_record(document, first, position, size, fields[0])
-            document, size = [], 0
+            yield text_document(document, first, position, size, fields[0])
+            size = 0
         if not size:
-            first = number
-        elif blank:
-            document.append(b"")
-        position, blank = now, 0
-        document.append(line)
+            document, first = bytearray(), number
+        else:
+            document += b"\n\n" if blank else b"\n"
+        document += line or b""
         size += LONGEST_DOCUMENT + 1 if line is None else len(line) + 1
         if size > LONGEST_DOCUMENT:
             document.clear()
+        position, blank = end, 0
     if size:
-        yield text_record(document, first, position, size, fields[0])
+        yield text_document(document, first, position, size, fields[0])
 
 
-def text_record(document, first, position, size, field):
-    record = None if size > LONGEST_DOCUMENT else {field: decode(b"\n".join(document), first)}
-    return f"line {first}", position, record
+def text_document(document, first, position, size, field):
+    return f"line {first}", position, None if size > LONGEST_DOCUMENT else {field: decode(document, first)}
 
 
 def read_jsonl(path, fields):
-    """JSON lines: an object with the fields on each."""
+    """Read JSON lines: each line holds one document, an object with the fields."""
     for number, (position, line) in enumerate(read_lines(path), 1):
         if line is None:
             yield f"line {number}", position, None
-        elif line and not line.isspace():
+        elif line.strip():
             try:
                 record = json.loads(decode(line, number))
             except json.JSONDecodeError as error:
@@ -72,31 +75,40 @@ def read_jsonl(path, fields):
 
 
 def read_lines(path):
-    """Yield (bytes of the file read so far, line without its end); None for a line that is too long."""
-    opened, damage = open, ()
+    """Yield (bytes of the file read so far, line without its line break); the line is None if it is too long."""
+    opened, damage = None, ()
     if path.suffix.lower() == ".gz":
         opened, damage = gzip.open, (gzip.BadGzipFile, zlib.error, EOFError)
     elif path.suffix.lower() == ".zst":
         opened, damage = zstd().open, (zstd().ZstdError, EOFError)
-    rest, too_long = b"", False
-    with open(path, "rb") as raw, raw if opened is open else opened(raw) as stream:
+    with open(path, "rb") as raw:
+        stream = io.BufferedReader(opened(raw)) if opened else raw
         try:
-            while block := stream.read(BLOCK):
-                *lines, rest = (rest + block).split(b"\n")
-                position = raw.tell()
-                for line in lines:
-                    yield position, None if too_long or len(line) > LONGEST_DOCUMENT else line
-                    too_long = False
-                if too_long or len(rest) > LONGEST_DOCUMENT:
-                    rest, too_long = b"", True
+            while line := stream.readline(LONGEST_DOCUMENT + 1):
+                if len(line) <= LONGEST_DOCUMENT or line.endswith(b"\n"):
+                    yield raw.tell(), line.removesuffix(b"\n")
+                    continue
+                while line and not line.endswith(b"\n"):
+                    line = stream.readline(LONGEST_DOCUMENT)
+                yield raw.tell(), None
         except damage as error:
             raise DataError(f"damaged: {error}") from None
-        if rest or too_long:
-            yield raw.tell(), None if too_long else rest
+
+
+def zstd():
+    return require("compression.zstd", "backports.zstd")  # part of Python from 3.14 on, with the same interface
+
+
+def require(*names):
+    """Import and return the first of these modules that is installed. Raises DataError if none is."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise DataError(f"reading this source needs a package that is not installed: pip install {names[-1]}")
 
 
 def decode(data, first):
-    """The text of lines of UTF-8, the first of which has number `first`."""
+    """Decode lines of UTF-8. `first` is the number of the first line, for the error message."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
     if first == 1:
@@ -109,23 +121,23 @@ def decode(data, first):
 
 
 def read_parquet(path, fields):
-    """Parquet: a document a row. Of a row group, however large, few pages are in memory."""
+    """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
     import pyarrow
     from pyarrow import parquet
 
     number, size = 0, path.stat().st_size
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            schema = {field.name: field.type for field in file.schema_arrow}
-            if missing := [field for field in fields if field not in schema]:
-                raise DataError(f"schema: {absent(missing[0], fields, schema.items())}")
+            if not set(fields) <= set(file.schema_arrow.names):
+                fields = None  # read all, for the error message of read_file()
             for group in range(file.num_row_groups):
-                rows, total = file.metadata.row_group(group).num_rows, file.metadata.row_group(group).total_byte_size
-                batch_size = min(max(rows * PARQUET_BYTES // max(total, 1), 1), PARQUET_ROWS)
+                info = file.metadata.row_group(group)
+                batch_size = info.num_rows * PARQUET_BYTES // max(info.total_byte_size, 1)
+                batch_size = min(max(batch_size, 1), PARQUET_ROWS)
                 for batch in file.iter_batches(batch_size, [group], fields, use_threads=False):
-                    for values in zip(*(batch.column(field).to_pylist() for field in fields)):
+                    for record in batch.to_pylist():
                         number += 1
-                        yield f"row {number}", size * number // file.metadata.num_rows, dict(zip(fields, values))
+                        yield f"row {number}", size * number // file.metadata.num_rows, record
     except UnicodeDecodeError as error:
         raise DataError(f"after row {number}: text that is not UTF-8: {error}") from None
     except (pyarrow.ArrowException, OSError) as error:
@@ -133,7 +145,7 @@ def read_parquet(path, fields):
 
 
 def read_hub(file, fields):
-    """A file of a data set of the Hugging Face hub, streamed."""
+    """Stream one file of a data set of the Hugging Face hub."""
     source, _, index = file.rpartition("#")
     dataset = hub_dataset(source)
     for number, record in enumerate(dataset.shard(dataset.num_shards, int(index)), 1):
@@ -142,15 +154,11 @@ def read_hub(file, fields):
 
 @functools.lru_cache
 def hub_dataset(source):
-    """The streamed data set of hf:NAME:CONFIG:SPLIT; raises DataError."""
+    """Return the streamed data set that hf:NAME:CONFIG:SPLIT names. Raises DataError."""
     name, config, split, *more = [*source.split(":")[1:], "", ""]
     if not name or not split or len(more) != 2:
-        raise DataError(f"{source}: expected hf:NAME:CONFIG:SPLIT, such as hf:HuggingFaceFW/fineweb-edu:sample-100BT:"
-                        "train; CONFIG may be empty")
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(f"{source}: streaming from the hub needs the datasets package: pip install datasets") from None
+        raise DataError(f"{source}: expected hf:NAME:CONFIG:SPLIT, such as hf:allenai/c4:en:train; CONFIG may be empty")
+    datasets = require("datasets")
     try:
         return datasets.load_dataset(name, config or None, split=split, streaming=True)
     except (OSError, ValueError) as error:
@@ -162,15 +170,6 @@ def read_embedded(file, fields):
         yield f"document {number}", 0, {fields[0]: text}
 
 
-def zstd():
-    """The module for .zst: part of Python from 3.14 on, before that the same by the name of backports.zstd."""
-    try:
-        from compression import zstd
-    except ImportError:
-        from backports import zstd
-    return zstd
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
@@ -179,16 +178,16 @@ READABLE = ".txt, .md and .jsonl, each also .gz or .zst, and .parquet"
 NOT_TEXT = {".gz", ".zst", ".json", ".csv", ".tsv", ".arrow", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
 
 
-def suffix(path):
-    """The extension that chooses the reader: .txt of a.txt.gz."""
+def format_of(path):
+    """Return the extension that chooses the reader, such as .txt for a.txt.gz."""
     return Path(re.sub(r"(?<!\.parquet)\.(gz|zst)$", "", path.name.lower())).suffix
 
 
 def find_files(source):
-    """Return the files of a source in the order they are read, and the files in it that no reader takes.
+    """Return the files of a source in the order they are read, and a list of the files in it that have no reader.
 
-    A file that is named itself is read as text, whatever its extension, unless that is known not to be text. The
-    files of a data set of the hub are strings, and so is the single one of "embedded". Raises DataError.
+    A file that is named itself is read as text whatever its extension, unless the extension is known not to be text.
+    The files of a data set of the hub are strings, and so is the only one of "embedded". Raises DataError.
     """
     source = str(source)
     path = Path(source)
@@ -197,25 +196,21 @@ def find_files(source):
     if source.startswith("hf:"):
         return [f"{source}#{index}" for index in range(hub_dataset(source).num_shards)], []
     if path.is_file():
-        if suffix(path) in NOT_TEXT:
-            raise DataError(f"{path}: {suffix(path)} files are not read, only {READABLE}, and any plain text")
+        if format_of(path) in NOT_TEXT:
+            raise DataError(f"{path}: {format_of(path)} files cannot be read, only {READABLE}, and any plain text")
         files, ignored = [path], []
     elif not source or not path.is_dir():
         raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
     else:
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        ignored = [file for file in files if suffix(file) not in READERS]
-        if len(files) == len(ignored):
-            raise DataError(f"{path}: none of the {len(files)} files in this folder is read; read are {READABLE}")
-        files = [file for file in files if suffix(file) in READERS]
-    try:
-        if any(suffix(file) == ".parquet" for file in files):
-            import pyarrow  # noqa: F401
-        if any(file.suffix.lower() == ".zst" for file in files):
-            zstd()
-    except ImportError as error:
-        raise DataError(f"{path}: reading it needs a package that is not installed, {error.name}: "
-                        "pip install pyarrow (.parquet), pip install backports.zstd (.zst)") from None
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        files = [file for file in found if format_of(file) in READERS]
+        ignored = [file for file in found if format_of(file) not in READERS]
+        if not files:
+            raise DataError(f"{path}: none of the {len(found)} files in this folder can be read, only {READABLE}")
+    if any(format_of(file) == ".parquet" for file in files):
+        require("pyarrow")
+    if any(file.suffix.lower() == ".zst" for file in files):
+        zstd()
     return files, ignored
 
 
@@ -228,26 +223,29 @@ def read_documents(source, text_field):
 
 
 def read_file(file, text_field, where=()):
-    """Yield (bytes read so far, text, "") for each document of a file of find_files(), and (bytes, None, why) for each
-    that is dropped: "filtered" by `where` (see parse_where), "empty", or "too_long". Raises DataError."""
+    """Yield (bytes read so far, text, "") for each document of a file that find_files() has returned.
+
+    A document that is left out gives (bytes, None, reason), where the reason is "empty", "too_long", or "filtered" by
+    `where` (see parse_where). Raises DataError.
+    """
     fields = list(dict.fromkeys([text_field, *(field for field, _, _ in where)]))
-    if file == "embedded":
-        reader = read_embedded
-    elif isinstance(file, str):
-        reader = read_hub
+    if isinstance(file, str):
+        reader = read_embedded if file == "embedded" else read_hub
     else:
-        reader = READERS.get(suffix(file), read_text)
-    place = ""
+        reader = READERS.get(format_of(file), read_text)
     try:
         for place, position, record in reader(file, fields):
-            if record is None or isinstance(text := record.get(text_field), str) and len(text) > LONGEST_DOCUMENT:
-                tqdm.write(f"{file}, {place}: left out, a document of more than {LONGEST_DOCUMENT >> 20} MB (in text "
-                           "two blank lines end a document, in .jsonl the line)")
+            text = None if record is None else record.get(text_field)
+            if record is None or isinstance(text, str) and len(text) > LONGEST_DOCUMENT:
+                hint = "in text two blank lines end a document, in .jsonl the end of the line"
+                tqdm.write(f"{file}, {place}: left out, a document of more than {LONGEST_DOCUMENT >> 20} MB ({hint})")
                 yield position, None, "too_long"
                 continue
-            if missing := [field for field in fields if field not in record]:
-                seen = [(name, type(value).__name__) for name, value in record.items()]
-                raise DataError(f"{place}: {absent(missing[0], fields, seen)}")
+            for field in fields:
+                if field not in record:
+                    setting = "text_field" if field == text_field else "where"
+                    found = ", ".join(f"{name} ({type(value).__name__})" for name, value in record.items())
+                    raise DataError(f"{place}: no field {field!r} ({setting}), only {found or 'nothing'}")
             if text is not None and not isinstance(text, str):
                 raise DataError(f"{place}: no string in the field {text_field!r} (text_field) but {text!r:.50}")
             if not text or text.isspace():
@@ -260,45 +258,37 @@ def read_file(file, text_field, where=()):
         raise DataError(f"{file}, {error}") from None
 
 
-def absent(field, fields, seen):
-    """What to say of a field that is not there; `seen` has the (name, type) of those that are."""
-    seen = ", ".join(f"{name} ({kind})" for name, kind in seen)
-    return f"no field {field!r} ({'text_field' if field == fields[0] else 'where'}), only {seen or 'nothing'}"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Filters
 
-COMPARE = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt,
-           "<": operator.lt}  # fmt: skip
+SIGNS = {"==": "eq", "!=": "ne", ">=": "ge", "<=": "le", ">": "gt", "<": "lt"}
 
 
 def parse_where(where):
-    """Return [(field, operator, value), ...] of terms such as "language==en,score>=0.8"; raises DataError.
+    """Parse comparisons such as "language==en,score>=0.8" into [(field, operator, value), ...]. Raises DataError.
 
-    A value that reads as a number, True or False is one; anything else, with or without quotes, is a string.
+    A value that reads as a number, True or False is one. Anything else, with or without quotes, is a string.
     """
-    parsed = []
+    comparisons = []
     for term in where.split(",") if where else ():
         match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
         if not match:
-            raise DataError(f"where: {term!r} is not a field, one of {' '.join(COMPARE)}, and a value, "
-                            "as in language_score>=0.8")
+            raise DataError(f"where: {term!r} is not a field, one of {' '.join(SIGNS)}, and a value, as in score>=0.8")
         field, sign, value = match.groups()
-        try:
+        with contextlib.suppress(ValueError, SyntaxError):  # of a string without quotes
             literal = ast.literal_eval(value)
             value = literal if isinstance(literal, (str, int, float)) else value
-        except (ValueError, SyntaxError):  # not a literal: a string without quotes
-            pass
-        parsed.append((field, COMPARE[sign], value))
-    return parsed
+        comparisons.append((field, getattr(operator, SIGNS[sign]), value))
+    return comparisons
 
 
-def holds(have, compare, value, field, place):
-    """Whether a document's value of a field meets a term; a null meets none."""
-    if have is None:
+def holds(actual, compare, value, field, place):
+    """Return whether a document's value of a field meets a comparison. A null meets none."""
+    if actual is None:
         return False
-    if isinstance(have, str) != isinstance(value, str) or not isinstance(have, (str, int, float)):
-        raise DataError(f"{place}: the field {field!r} holds {have!r:.50}, which cannot be compared with {value!r} "
-                        "(where); a string needs a string, as in score=='3', a number a number")
-    return compare(have, value)
+    if isinstance(actual, str) != isinstance(value, str) or not isinstance(actual, (str, int, float)):
+        hint = "compare strings with strings, as in score=='3', and numbers with numbers"
+        raise DataError(
+            f"{place}: the field {field!r} holds {actual!r:.50}, which does not fit {value!r} (where): {hint}"
+        )
+    return compare(actual, value)

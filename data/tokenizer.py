@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
+from errors import DataError
+
 EMBEDDED = Path(__file__).with_name("embedded.tiktoken")
 
 # How text is cut before merging: Llama 3's pattern (cl100k_base's, with digits in groups of up to three). It holds
@@ -30,10 +32,6 @@ LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special id
 # tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
 # each block of so many characters that has nothing else.
 BLANK_BLOCK = 100_000
-
-
-class DataError(ValueError):
-    """Bad input. The message is for the person who gave it: what, where, and what to do."""
 
 
 class Tokenizer:
@@ -181,6 +179,7 @@ class Tokenizer:
         return b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in by_rank)
 
     file_bytes = rank_bytes
+    file_name = "tokenizer.tiktoken"
 
     @classmethod
     def from_state(cls, state, rank_bytes):

@@ -1,11 +1,12 @@
-"""Text to shards: what is read, what is written, and that it is whole or absent."""
-import errno
-import functools
-import gzip
-import itertools
+"""Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
+
 import json
 import multiprocessing
 import os
+import random
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,28 +17,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import ROOT
-sys.path.insert(0, str(ROOT))
-from data import embedded, shards
 from data import prepare as module
-from data.prepare import prepare
+from data import shards
+from data.prepare import Batch, encode, encode_texts, prepare
 from data.shards import load_meta, verify_folder
-from data.sources import read_documents
-from data.tokenizer import Tokenizer
+from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
+from helpers import ROOT
+from prepare_helpers import content, many_documents, texts, tokens, write_jsonl
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 DOCUMENTS = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
+COMMAND = [sys.executable, "-m", "data.prepare"]
 
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.load("embedded")
-
-
-@pytest.fixture(scope="module")
-def embedded_documents():
-    return list(embedded.documents())
+fork = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -48,83 +41,13 @@ def sources(tmp_path):
     return {"source": tmp_path / "train.txt", "val_source": tmp_path / "val.txt", "progress": False}
 
 
-def tokens(folder, split):
-    """All tokens of a split, from its shards in order."""
-    meta = load_meta(folder)
-    shards = meta["splits"][split]["shards"]
-    return np.concatenate([np.fromfile(Path(folder, shard["file"]), meta["dtype"]) for shard in shards]).tolist()
-
-
-def texts(folder, split):
-    """The documents of a split, back from its tokens."""
-    tokenizer = Tokenizer.from_state(load_meta(folder)["tokenizer"], Path(folder, "tokenizer.tiktoken").read_bytes())
-    return tokenizer.decode(tokens(folder, split)).split("[EOS]")[:-1]
-
-
-def many_documents(count):
-    return [f"Document {i} is about the number {i * i}.\n\nIt ends." for i in range(count)]
-
-
-def write_jsonl(path, documents, field="text"):
-    opened = gzip.open(path, "wt") if path.suffix == ".gz" else open(path, "w")
-    with opened as file:
-        file.writelines(json.dumps({"id": i, field: text}) + "\n" for i, text in enumerate(documents))
-    return path
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
-
-
-@pytest.mark.parametrize("content", [
-    TEXT.encode(),
-    TEXT.replace("\n", "\r\n").encode(),
-    b"\xef\xbb\xbf" + TEXT.encode(),
-    b"\n\n\n" + TEXT.encode().rstrip(),
-], ids=["plain", "crlf", "byte order mark", "blank ends"])
-def test_text_documents(tmp_path, content):
-    (tmp_path / "a.txt").write_bytes(content)
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content))
-    assert list(read_documents(tmp_path / "a.txt", "text")) == DOCUMENTS
-    assert list(read_documents(tmp_path / "b.txt.gz", "text")) == DOCUMENTS
-
-
-def test_folder_is_read_in_order_and_ignored_files_are_told(tmp_path, capsys):
-    folder = tmp_path / "in"
-    (folder / "b").mkdir(parents=True)
-    write_jsonl(folder / "b" / "2.jsonl.gz", ["from jsonl", " \n ", "last"])
-    (folder / "a.md").write_text("from md")
-    (folder / "b" / "1.TXT").write_text("from txt")
-    (folder / "table.csv").write_text("no,text")
-    (tmp_path / "val").write_text("a named file needs no extension")
-    meta = prepare(folder, tmp_path / "out", val_source=tmp_path / "val", progress=False)
-    assert texts(tmp_path / "out", "train") == ["from md", "from txt", "from jsonl", "last"]
-    assert texts(tmp_path / "out", "val") == ["a named file needs no extension"]
-    assert meta["skipped_empty"] == 1
-    assert "1 files are ignored, such as" in capsys.readouterr().out
-
-
-def test_jsonl_field_and_broken_surrogates(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"body": "half \\ud83d pair"}\n\n{"body": "whole \\ud83d\\ude00"}\n')
-    write_jsonl(tmp_path / "v.jsonl", ["x"], "body")
-    prepare(tmp_path / "a.jsonl", tmp_path / "out", val_source=tmp_path / "v.jsonl", text_field="body", progress=False)
-    assert texts(tmp_path / "out", "train") == ["half \ufffd pair", "whole 😀"]
-
-
-def test_embedded_corpus(embedded_documents):
-    documents = embedded_documents
-    assert 1e6 < sum(len(text.encode()) for text in documents) < 4e6
-    assert 200 < len(documents) == len(set(documents))
-    words = " ".join(documents).split()
-    assert 0.02 < words.count("the") / len(words) < 0.08  # English
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What is written
 
 
-def test_tokens_and_meta(sources, tmp_path, tokenizer):
+def test_tokens_and_meta(sources, tmp_path):
     meta = prepare(**sources, out=tmp_path / "out")
+    tokenizer = Tokenizer.load("embedded")
     expected = [i for text in DOCUMENTS for i in [*tokenizer.encode(text), tokenizer.eos_id]]
     assert tokens(tmp_path / "out", "train") == expected
     train = meta["splits"]["train"]
@@ -132,85 +55,115 @@ def test_tokens_and_meta(sources, tmp_path, tokenizer):
     assert train["bytes"] == sum(len(text) for text in DOCUMENTS)
     assert meta["splits"]["val"]["documents"] == 1
     assert meta == load_meta(tmp_path / "out")
-    assert sorted(os.listdir(tmp_path / "out")) == [
-        "meta.json", "tokenizer.tiktoken", "train-00000.bin", "val-00000.bin"
-    ]
-    assert prepare(**sources, out=tmp_path / "again")["fingerprint"] == meta["fingerprint"]
+    names = ["meta.json", "tokenizer.tiktoken", "train-00000.bin", "val-00000.bin"]
+    assert sorted(os.listdir(tmp_path / "out")) == names
+    # Written down when there was only one version of the format: older folders and their runs stay valid.
+    assert meta["fingerprint"] == "0e699c8087dba21042986b521cf5db3fa74d5b2de6441ad4b2c159b37e4f0a73"
     (tmp_path / "train.txt").write_text(TEXT + "!")
     assert prepare(**sources, out=tmp_path / "other")["fingerprint"] != meta["fingerprint"]
 
 
 def test_shards_cross_documents(sources, tmp_path):
-    prepare(**sources, out=tmp_path / "one")
-    meta = prepare(**sources, out=tmp_path / "many", shard_tokens=7)
-    sizes = [shard["tokens"] for shard in meta["splits"]["train"]["shards"]]
-    assert len(sizes) > 3 and set(sizes[:-1]) == {7} and 0 < sizes[-1] <= 7
-    assert tokens(tmp_path / "many", "train") == tokens(tmp_path / "one", "train")
-    verify_folder(tmp_path / "many")
-    count = meta["splits"]["train"]["tokens"]
-    exact = prepare(**sources, out=tmp_path / "exact", shard_tokens=count)["splits"]["train"]["shards"]
-    assert [shard["tokens"] for shard in exact] == [count]
-
-
-def test_dtype_follows_the_vocabulary(sources, tmp_path, tokenizer, monkeypatch):
-    assert prepare(**sources, out=tmp_path / "small")["dtype"] == "uint16"
-    for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
-        large = Tokenizer(**{**tokenizer.state(), "vocab_size": vocab_size}, ranks=tokenizer.ranks)
-        monkeypatch.setattr(Tokenizer, "load", lambda *spec: large)
-        assert prepare(**sources, out=tmp_path / str(vocab_size))["dtype"] == dtype
-        assert tokens(tmp_path / str(vocab_size), "train") == tokens(tmp_path / "small", "train")
-
-
-def test_workers_do_not_change_the_result(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BATCH_BYTES", 5_000)
-    source = write_jsonl(tmp_path / "in.jsonl", many_documents(2_000))
-    fingerprints = set()
-    for workers in (1, 2, 3):
-        out = tmp_path / str(workers)
-        meta = prepare(source, out, workers=workers, shard_tokens=10_000, progress=False)
-        fingerprints.add(meta["fingerprint"])
+    count = prepare(**sources, out=tmp_path / "one")["splits"]["train"]["tokens"]
+    for size in 7, count:
+        out = tmp_path / str(size)
+        sizes = [s["tokens"] for s in prepare(**sources, out=out, shard_tokens=size)["splits"]["train"]["shards"]]
+        assert sizes == [size] * (count // size) + [count % size] * (count % size > 0)
+        assert tokens(out, "train") == tokens(tmp_path / "one", "train")
         verify_folder(out)
-        wait_for(lambda: not multiprocessing.active_children())  # workers end with their work
-    assert len(fingerprints) == 1
-    val = texts(out, "val")
-    assert texts(out, "train") == [text for text in many_documents(2_000) if text not in val]
 
 
-def test_few_batches_are_in_memory(tokenizer):
-    """However long the source: no batch is read before there is a worker for it."""
+def test_dtype_follows_the_vocabulary():
+    small = Tokenizer.load("embedded")
+    expected, _ = encode_texts(small, DOCUMENTS)
+    for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
+        large = Tokenizer.from_state({**small.state(), "vocab_size": vocab_size}, small.file_bytes())
+        found, _ = encode_texts(large, DOCUMENTS)
+        assert found.dtype == dtype and np.array_equal(found, expected)
+
+
+def test_workers_do_not_change_the_result(tmp_path):
+    """Several batches, a token limit within them, and a val split chosen by the text."""
+    rng = random.Random(0)
+    documents = [f"{i} " + "".join(rng.choices("abcdefgh .", k=4_000)) for i in range(600)]
+    source = write_jsonl(tmp_path / "in.jsonl", documents)
+    for limit in 0, 700_000:
+        options = dict(val_fraction=0.1, shard_tokens=300_000, max_tokens=limit, progress=False)
+        for workers in 1, 2:
+            meta = prepare(source, tmp_path / f"{limit}-{workers}", workers=workers, **options)
+        assert content(tmp_path / f"{limit}-1") == content(tmp_path / f"{limit}-2")
+        if not limit:
+            train, val = texts(tmp_path / "0-2", "train"), set(texts(tmp_path / "0-2", "val"))
+            assert train == [text for text in documents if text not in val] and 40 < len(val) < 80
+    record = meta["splits"]["train"]
+    assert texts(tmp_path / f"{limit}-2", "train") == train[: record["documents"]]
+    assert limit - 5_000 < record["tokens"] <= limit and record["bytes"] == sum(map(len, train[: record["documents"]]))
+
+
+def test_few_batches_are_in_memory():
+    """No batch is read long before a worker needs it."""
     read = 0
 
     def source():
         nonlocal read
         for read in range(1, 101):
-            yield module.Batch(0, texts=["a text"])
+            yield Batch(texts=["a text"])
 
     for workers, most in (1, 1), (2, 5):
-        for done, _ in enumerate(itertools.islice(module.encode(source(), tokenizer, workers), 20)):
+        encoded = encode(source(), Tokenizer.load("embedded"), workers)
+        for done, _ in zip(range(20), encoded):
             assert read - done <= most
+        encoded.close()
 
 
 def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
     for name, count in ("small", 300), ("large", 900):
-        write_jsonl(tmp_path / f"{name}.jsonl", many_documents(count)[::-1])
-        prepare(tmp_path / f"{name}.jsonl", tmp_path / name, val_fraction=0.1, progress=False)
-    small = {split: set(texts(tmp_path / "small", split)) for split in ("train", "val")}
-    large = {split: set(texts(tmp_path / "large", split)) for split in ("train", "val")}
-    assert small["train"] < large["train"] and small["val"] < large["val"]
-    assert 60 < len(large["val"]) < 120 and len(large["train"]) + len(large["val"]) == 900
+        source = write_jsonl(tmp_path / f"{name}.jsonl", many_documents(count)[::-1])
+        prepare(source, tmp_path / name, val_fraction=0.1, progress=False)
+    for split in "train", "val":
+        assert set(texts(tmp_path / "small", split)) < set(texts(tmp_path / "large", split))
+
+
+def test_duplicates(tmp_path):
+    documents = many_documents(500)
+    (tmp_path / "in").mkdir()
+    write_jsonl(tmp_path / "in" / "a.jsonl", [*documents[:300], documents[7], documents[7]])
+    write_jsonl(tmp_path / "in" / "b.jsonl", documents[200:])
+    once = prepare(write_jsonl(tmp_path / "c.jsonl", documents), tmp_path / "once", progress=False)
+    meta = prepare(tmp_path / "in", tmp_path / "out", deduplicate=True, progress=False)
+    assert meta["skipped_duplicate"] == 102 and meta["fingerprint"] == once["fingerprint"]
+    assert prepare(tmp_path / "in", tmp_path / "kept", progress=False)["splits"]["train"]["documents"] > 550
+    # A document of the validation source is not trained on.
+    val = write_jsonl(tmp_path / "val.jsonl", documents[50:60])
+    prepare(tmp_path / "in", tmp_path / "split", val_source=val, deduplicate=True, progress=False)
+    assert texts(tmp_path / "split", "val") == documents[50:60]
+    assert texts(tmp_path / "split", "train") == documents[:50] + documents[60:]
+
+
+def test_token_limit(sources, tmp_path):
+    whole = prepare(**sources, out=tmp_path / "whole")["splits"]["train"]["tokens"]
+    for limit, documents in (whole, 3), (whole - 1, 2):
+        meta = prepare(**sources, out=tmp_path / str(limit), max_tokens=limit)
+        assert meta["splits"]["train"]["documents"] == documents
+    with pytest.raises(DataError, match="no document is left for the train split"):
+        prepare(**sources, out=tmp_path / "none", max_tokens=3)
+
+
+def test_estimate(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "ESTIMATE_BYTES", 1 << 20)
+    (tmp_path / "in").mkdir()
+    for i, name in enumerate(["a.jsonl", "b.jsonl", "c.jsonl.gz"]):
+        write_jsonl(tmp_path / "in" / name, many_documents(6_000 + 6_000 * i))
+    meta = prepare(tmp_path / "in", tmp_path / "out", workers=1)
+    line = r"3 files, [\d.]+MB: about ([\d.]+)k tokens, 00:\d\d with 1 workers, [\d.]+MB of disk \([\d.]+.B are free\)"
+    count = sum(record["tokens"] for record in meta["splits"].values())
+    assert abs(float(re.search(line, capsys.readouterr().out)[1]) * 1e3 / count - 1) < 0.3
+    prepare(tmp_path / "in", tmp_path / "few", workers=1, max_tokens=50_000)
+    assert "about 50.0k tokens" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Whole or absent
-
-
-def start(source, out, *settings):
-    """Run the script in the background; returns once it has begun to write."""
-    command = [sys.executable, ROOT / "data" / "prepare.py", f"--source={source}", f"--out={out}", *settings]
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background may ignore it
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heard)
-    wait_for(lambda: list(out.parent.glob(f"{out.name}.partial/*/*.bin")))
-    return process
 
 
 def wait_for(condition, seconds=20):
@@ -221,48 +174,35 @@ def wait_for(condition, seconds=20):
 
 
 def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 @pytest.fixture(scope="module")
 def slow_source(tmp_path_factory):
     """Text that takes seconds to encode."""
-    return write_jsonl(tmp_path_factory.mktemp("slow") / "in.jsonl", many_documents(1_000) * 500)
+    path = write_jsonl(tmp_path_factory.mktemp("slow") / "in.jsonl", many_documents(1_000))
+    path.write_bytes(path.read_bytes() * 500)
+    return path
 
 
-def test_kill_leaves_nothing_that_looks_finished(sources, slow_source, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_with_its_workers(slow_source, tmp_path, number):
+    """Neither looks like a finished folder, nor leaves a worker behind."""
     out = tmp_path / "out"
-    process = start(slow_source, out, "--workers=2")
-    tasks = Path(f"/proc/{process.pid}/task")  # on Linux; elsewhere the orphans are not looked for
-
-    def children():
-        return [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
-
-    wait_for(lambda: len(children()) >= 2 or not tasks.exists())
-    workers = children()
-    process.kill()
-    process.wait()
-    assert not out.exists() and len(list(tmp_path.glob("out.partial*"))) == 1
-    with pytest.raises(DataError, match="no such folder; prepare it: python data/prepare.py"):
-        load_meta(out)
-    prepare(**sources, out=out)
-    assert texts(out, "train") == DOCUMENTS
-    assert not list(tmp_path.glob("out.partial*"))
-    wait_for(lambda: not any(map(is_running, workers)))  # no orphans
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_remove_the_partial_folder(slow_source, tmp_path, number):
-    process = start(slow_source, tmp_path / "out", "--workers=2")
-    time.sleep(0.5)
+    command = [*COMMAND, f"--source={slow_source}", f"--out={out}", "--workers=2"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
+    tasks = Path(f"/proc/{process.pid}/task")  # on Linux; elsewhere the workers are not looked for
+    workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
+    assert len(workers) >= 2 or not tasks.exists()
     process.send_signal(number)
     output, _ = process.communicate(timeout=20)
     assert process.returncode != 0 and "Traceback" not in output
-    assert os.listdir(tmp_path) == []
+    with pytest.raises(DataError, match="no such folder; prepare it: python -m data.prepare"):
+        load_meta(out)
+    assert (tmp_path / "out.partial").exists() == (number == signal.SIGKILL)
+    wait_for(lambda: not any(map(is_running, workers)))
 
 
 def test_dead_worker_ends_the_preparation(slow_source, tmp_path):
@@ -276,16 +216,6 @@ def test_dead_worker_ends_the_preparation(slow_source, tmp_path):
         prepare(slow_source, tmp_path / "out", workers=2, progress=False)
     killer.join()
     assert os.listdir(tmp_path) == []
-
-
-def test_full_disk(sources, tmp_path, monkeypatch):
-    def write(self, tokens):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shards.ShardWriter, "write", write)
-    with pytest.raises(DataError, match="the disk is full: .*out was not written"):
-        prepare(**sources, out=tmp_path / "out")
-    assert sorted(os.listdir(tmp_path)) == ["train.txt", "val.txt"]
 
 
 def test_overwriting(sources, tmp_path):
@@ -310,16 +240,15 @@ def test_overwriting(sources, tmp_path):
 def test_damage_is_found(sources, tmp_path):
     out = tmp_path / "out"
     prepare(**sources, out=out)
-    shard = out / "train-00000.bin"
-    content = shard.read_bytes()
-    shard.write_bytes(content[:-2])
-    with pytest.raises(DataError, match=f"train-00000.bin is missing or not {len(content)} bytes long"):
+    shard, data = out / "train-00000.bin", (out / "train-00000.bin").read_bytes()
+    shard.write_bytes(data[:-2])
+    with pytest.raises(DataError, match=f"train-00000.bin is missing or not {len(data)} bytes long"):
         load_meta(out)
-    shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     load_meta(out)
     with pytest.raises(DataError, match="train-00000.bin has changed"):
         verify_folder(out)
-    shard.write_bytes(content)
+    shard.write_bytes(data)
     (out / "tokenizer.tiktoken").write_bytes(b"")
     with pytest.raises(DataError, match="the tokenizer or meta.json has changed"):
         verify_folder(out)
@@ -328,67 +257,224 @@ def test_damage_is_found(sources, tmp_path):
         load_meta(out)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Bad input
-
-
-@pytest.mark.parametrize("name, content, message", [
-    ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "a.txt, line 5: byte 0xff is not UTF-8"),
-    ("a.txt", "utf-16".encode("utf-16"), "a.txt, line 1: byte 0xff is not UTF-8"),
-    ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON: Expecting value at column 10"),
-    ("a.jsonl", b'{"id": 1, "content": "x"}', r"line 1: no field 'text' .text_field., only id .int., content .str."),
-    ("a.jsonl", b'{"text": 12}', r"line 1: no string in the field 'text' \(text_field\) but 12"),
-    ("a.jsonl", b'{"text": null}', "no document is left for the train split: 0 found .1 skipped_empty"),
-    ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
-    ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
-    ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:-9], "a.jsonl.gz, damaged: "),
-    ("a.txt.gz", b"not gzip", "a.txt.gz, damaged: Not a gzipped"),
-    ("a.txt", b"x" * 2000, "no document is left for the train split: 0 found .*1 skipped_too_long"),
-    ("a.txt", b"xxxxxxxx\n" * 200, "no document is left for the train split: 0 found .*1 skipped_too_long"),
-    ("a.jsonl", b'{"text": "' + b"x" * 2000, "no document is left for the train split: 0 found .*1 skipped_too_long"),
-    ("a.txt", b"just one document", "no document is left for the .* split: 1 found"),
-    ("a.txt", b" \n", "no document is left for the train split: 0 found"),
-    ("a.csv", b"x", "a.csv: .csv files are not read, only .txt, .md and .jsonl, each also .gz or .zst, and .parquet"),
-    ("in/a.csv", b"x", "in: none of the 1 files in this folder is read; read are .txt"),
-])
-def test_bad_sources(tmp_path, monkeypatch, name, content, message):
-    monkeypatch.setattr("data.sources.LONGEST_DOCUMENT", 1000)
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    source = path if path.parent == tmp_path else path.parent
-    with pytest.raises(DataError, match=message):
-        prepare(source, tmp_path / "out", progress=False)
-    assert len(os.listdir(tmp_path)) == 1
-
-
-def test_all_bad_settings_are_told_at_once(tmp_path):
-    settings = ["--source=nowhere", "--val_source=neither", "--tokenizer=gtp2", "--val_fraction=0.5",
-                "--shard_tokens=0", "--workers=-1", "--max_tokens=-1", "--where=score", f"--out={tmp_path}"]
-    command = [sys.executable, ROOT / "data" / "prepare.py", *settings]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 2
-    for message in (f"{tmp_path} exists", "no such file or folder: 'nowhere'", "no such file or folder: 'neither'",
-                    "tokenizer 'gtp2': no such rank file", "val_fraction must be above 0 and below 0.5, got 0.5",
-                    "shard_tokens must be at least 1, got 0", "workers must be 0 (one per core) or more, got -1",
-                    "max_tokens must be 0 (no limit) or more, got -1",
-                    "where: 'score' is not a field"):
-        assert message in run.stderr
+def test_settings(tmp_path):
+    settings = ["--source=nowhere", "--val_source=neither", "--tokenizer=gtp2", "--val_fraction=0.5"]
+    settings += ["--shard_tokens=0", "--workers=-1", "--max_tokens=-1", "--where=score", f"--out={tmp_path}"]
+    run = subprocess.run([*COMMAND, *settings], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2 and "9 problems" in run.stderr
+    for value in "nowhere", "neither", "gtp2", "0.5", "score", str(tmp_path):
+        assert value in run.stderr
     with pytest.raises(DataError, match="val_fraction must be above 0"):
         prepare("embedded", tmp_path / "out", val_fraction=0.0)
+    with pytest.raises(TypeError, match="sharding"):
+        prepare("embedded", tmp_path / "out", sharding=0)
 
 
-def test_command_line(embedded_documents, tmp_path):
-    script, out = ROOT / "data" / "prepare.py", tmp_path / "out"
-    run = subprocess.run([sys.executable, script, f"--out={out}"], capture_output=True, text=True, check=True)
-    assert "bytes per token" in run.stdout
-    assert len(tokens(out, "val")) > 3_000 and len(tokens(out, "train")) > 400_000
-    # The corpus is the same in another process, and each split keeps its order.
-    train, val = texts(out, "train"), texts(out, "val")
-    assert sorted(train + val) == sorted(embedded_documents)
-    assert val == [text for text in embedded_documents if text in val]
-    verify = [sys.executable, script, f"--verify={out}"]
-    assert "all checksums are right" in subprocess.run(verify, capture_output=True, text=True, check=True).stdout
+def test_command_line(sources, tmp_path):
+    def run(*settings):
+        return subprocess.run([*COMMAND, *settings], cwd=ROOT, capture_output=True, text=True)
+
+    out = tmp_path / "out"
+    prepared = run(f"--source={sources['source']}", f"--val_source={sources['val_source']}", f"--out={out}")
+    assert prepared.returncode == 0 and "bytes per token" in prepared.stdout
+    assert "right" in run(f"--verify={out}").stdout
     (out / "val-00000.bin").unlink()
-    run = subprocess.run(verify, capture_output=True, text=True)
-    assert run.returncode == 1 and run.stderr.startswith("error: ") and "val-00000.bin is missing" in run.stderr
+    verified = run(f"--verify={out}")
+    assert verified.returncode == 1 and verified.stderr.startswith("error: ") and "val-00000.bin is" in verified.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Killed, and gone on with
+
+OPTIONS = dict(deduplicate=True, shard_tokens=1500, val_fraction=0.1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Nine files with duplicates, one of them without documents, and what comes of them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "in").mkdir()
+    for i in range(9):
+        documents = many_documents(150 + 20 * i)[10 * i :] if i != 4 else []
+        if i % 3 == 2:
+            (folder / "in" / f"{i}.txt").write_text("\n\n\n".join(documents))
+        else:
+            write_jsonl(folder / "in" / f"{i}.jsonl{'.gz' * (i % 3)}", documents)
+    assert in_child(folder / "in", folder / "expected") == 0
+    return folder
+
+
+def quickly(source, out, options, end, limit, send):
+    """Prepare with small batches and a commit after each file; end as if killed before change `end` of the disk.
+
+    limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
+    """
+    module.BATCH_BYTES, shards.COMMIT_SECONDS, changes = 3_000, 0, 0
+
+    def count(event, args):
+        nonlocal changes
+        if event in ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "open"):
+            if event != "open" or str(out) in str(args[0]) and args[2] & os.O_ACCMODE:
+                if changes == end:
+                    os._exit(7)
+                changes += 1
+
+    sys.addaudithook(count)
+    os.fsync = lambda descriptor: None  # slow where others use the disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        prepare(source, out, **{**OPTIONS, **options})
+        send.send(changes)
+    except DataError as error:
+        send.send(str(error))
+
+
+def child(source, out, options=None, end=None, limit=-1):
+    receive, send = fork.Pipe(False)
+    process = fork.Process(target=quickly, args=(source, out, options or {}, end, limit, send))
+    process.result = receive
+    process.start()
+    return process
+
+
+def in_child(*args, **options):
+    process = child(*args, **options)
+    process.join(60)
+    return process.exitcode
+
+
+def check_killed(corpus, out, end, options=None):
+    """End at one moment, go on, compare. Returns how many input files were done."""
+    assert in_child(corpus / "in", out, options, end=end) == 7
+    finished = 0
+    if not out.exists():
+        with pytest.raises(DataError, match="no such folder"):
+            load_meta(out)
+        progress = out.with_name("out.partial") / "progress.json"
+        finished = len(json.loads(progress.read_text())["files"]) if progress.exists() else 0
+        assert in_child(corpus / "in", out, options) == 0
+        assert os.listdir(out.parent) == ["out"]
+    return finished
+
+
+def count_changes(corpus, out, options=None):
+    process = child(corpus / "in", out, options)
+    process.join(60)
+    return process.result.recv()
+
+
+def test_ended_before_a_change_of_the_disk(corpus, tmp_path):
+    changes = count_changes(corpus, tmp_path / "all" / "out")
+    finished = set()
+    for end in [*range(7, changes - 6, changes // 6), *range(changes - 6, changes)]:
+        finished.add(check_killed(corpus, tmp_path / str(end) / "out", end))
+        assert content(tmp_path / str(end) / "out") == content(corpus / "expected")
+    assert len(finished) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 9_000}])
+def test_ended_before_any_change_of_the_disk(corpus, tmp_path, options):
+    for end in range(count_changes(corpus, tmp_path / "all" / "out", options)):
+        check_killed(corpus, tmp_path / str(end) / "out", end, options)
+        assert content(tmp_path / str(end) / "out") == content(tmp_path / "all" / "out")
+
+
+def test_ended_while_replacing(corpus, sources, tmp_path):
+    prepare(**sources, out=tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "all" / "out")
+    changes = count_changes(corpus, tmp_path / "all" / "out", {"overwrite": True})
+    for end in range(changes - 6, changes):
+        out = tmp_path / str(end) / "out"
+        shutil.copytree(tmp_path / "old", out)
+        assert in_child(corpus / "in", out, {"overwrite": True}, end=end) == 7
+        assert not out.exists() or content(out) in (content(tmp_path / "old"), content(corpus / "expected"))
+        assert in_child(corpus / "in", out, {"overwrite": True}) == 0
+        assert content(out) == content(corpus / "expected") and os.listdir(out.parent) == ["out"]
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments(corpus, tmp_path):
+    """Two workers end with the process, and do not change the result."""
+    rng, out, kills = random.Random(0), tmp_path / "out", 0
+    while not out.exists():
+        process = child(corpus / "in", out, {"workers": 2})
+        process.join(rng.uniform(0.2, 0.5) * (1 + kills))  # longer each time, so that it ends on a busy machine too
+        process.kill()
+        process.join()
+        kills += 1
+    assert kills > 1
+    assert content(out) == content(corpus / "expected")
+
+
+@pytest.fixture
+def unfinished(corpus, tmp_path):
+    """A folder of which some input files are done, beside a copy of the corpus."""
+    shutil.copytree(corpus / "in", tmp_path / "in")
+    assert in_child(tmp_path / "in", tmp_path / "out", end=40) == 7
+    assert 2 <= len(json.loads((tmp_path / "out.partial" / "progress.json").read_text())["files"]) <= 7
+    return tmp_path / "out"
+
+
+def test_finished_files_are_not_read_again(unfinished, corpus, capsys):
+    source = unfinished.parent / "in"
+    (source / "9.txt").write_text("A new last file does not matter.")
+    finished = json.loads((unfinished.with_name("out.partial") / "progress.json").read_text())["files"]
+    for name, size, _, changed in finished:  # as their size and time of change are the same, only reading would tell
+        Path(name).write_bytes(b"\xff" * size)
+        os.utime(name, ns=(changed, changed))
+    prepare(source, unfinished, **OPTIONS)
+    assert f"going on after {len(finished)} of 10 input files" in capsys.readouterr().out
+    for split in "train", "val":
+        expected = texts(corpus / "expected", split)
+        assert texts(unfinished, split)[: len(expected)] == expected
+
+
+def test_an_unfinished_folder_of_something_else(unfinished, corpus, tmp_path):
+    source, first = tmp_path / "in", (tmp_path / "in" / "0.jsonl").read_bytes()
+    ranks = tmp_path / "other"
+    ranks.write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
+    different = {"deduplicate": False, "text_field": "body"}, {"tokenizer": str(ranks)}
+    for options, names in zip(different, ("text_field, deduplicate", "tokenizer")):
+        with pytest.raises(DataError, match=f"unfinished preparation, .* different: {names}; .*--overwrite=True"):
+            prepare(source, unfinished, **{**OPTIONS, **options})
+    (source / "0.jsonl").write_bytes(first + b"\n")
+    with pytest.raises(DataError, match="different: .*0.jsonl; "):
+        prepare(source, unfinished, **OPTIONS)
+    (source / "0.jsonl").write_bytes(first)
+    meta = prepare(source, unfinished, **OPTIONS, overwrite=True)
+    assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
+
+
+def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):
+    """An error keeps what is done; when its cause is gone, the same command goes on."""
+    bad, good = tmp_path / "in" / "8.txt", (tmp_path / "in" / "8.txt").read_bytes()
+    bad.write_bytes(good + b"\xff")
+    with pytest.raises(DataError, match="8.txt, line .*byte 0xff is not UTF-8"):
+        prepare(tmp_path / "in", unfinished, **OPTIONS)
+    assert (tmp_path / "out.partial" / "progress.json").exists() and not unfinished.exists()
+    bad.write_bytes(good)
+    meta = prepare(tmp_path / "in", unfinished, **OPTIONS)
+    assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
+
+
+@pytest.mark.parametrize("size", [0, 2_000, 20_000])
+def test_a_full_disk(corpus, tmp_path, size):
+    large = {"shard_tokens": 10**9}
+    process = child(corpus / "in", tmp_path / "out", large, limit=size)
+    process.join(30)
+    assert "the disk is full: " in process.result.recv()
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out.partial").exists() == (size == 20_000)  # what can be gone on with stays
+    assert in_child(corpus / "in", tmp_path / "out", large) == 0
+    assert in_child(corpus / "in", tmp_path / "expected", large) == 0
+    assert content(tmp_path / "out") == content(tmp_path / "expected")
+
+
+def test_two_processes_do_not_prepare_the_same_folder(slow_source, corpus, tmp_path):
+    process = child(slow_source, tmp_path / "out", {"workers": 1})
+    wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
+    with pytest.raises(DataError, match="another process is preparing .*out"):
+        prepare(corpus / "in", tmp_path / "out", **OPTIONS)
+    process.kill()
+    process.join()
