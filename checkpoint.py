@@ -24,6 +24,7 @@ import torch
 
 from data import hub
 from data.files import write_whole
+from data.shards import check_shards, shard_stamps
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
@@ -195,6 +196,7 @@ def versions(device):
 def run_facts(cfg, config, meta, tokenizer, device):
     """What each checkpoint of a run holds beside step, weights and optimizer, as a dict of plain values."""
     facts = dict(config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=versions(device))
+    facts["shards"] = shard_stamps(cfg["data"], meta)
     return facts | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
 
 
@@ -275,6 +277,14 @@ def changed(cfg, fingerprint, old_settings, old_fingerprint, where):
             )
     if fingerprint not in (None, old_fingerprint):
         yield f"the data are not those that the run in {where} was trained on"
+
+
+def check_unchanged(state, cfg, meta, path):
+    """Raise DataError if a checkpoint is of a run with other settings or data than this one, or if a shard has changed."""
+    if differences := list(changed(cfg, meta["fingerprint"], state["settings"], state["data"], path)):
+        raise DataError("; ".join(differences))
+    if "shards" in state:  # older checkpoints do not say
+        check_shards(cfg["data"], meta, state["shards"])
 
 
 def last_logged(path):

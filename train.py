@@ -207,7 +207,7 @@ def make_batches(cfg, meta, tokenizer, T):
     )
 
 
-def restore(cfg, transformer, optimizer, tokenizer, fingerprint, rank, world_size):
+def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
     """Load what the run starts from, in place. Returns (step, whether an earlier start of this run is resumed).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
@@ -221,8 +221,8 @@ def restore(cfg, transformer, optimizer, tokenizer, fingerprint, rank, world_siz
         return 0, False
     state = checkpoint.load(path, verified=resumed or rank > 0, report=print0)
     checkpoint.match(state, vars(transformer.config), tokenizer, path)
-    if resumed and (differences := list(checkpoint.changed(cfg, fingerprint, state["settings"], state["data"], path))):
-        raise DataError("; ".join(differences))
+    if resumed:
+        checkpoint.check_unchanged(state, cfg, meta, path)
     transformer.load_state_dict(state["model"])
     if not resumed and cfg.init_from:
         print0(checkpoint.budget_note(state, cfg.max_steps * cfg.global_batch_tokens))
@@ -296,7 +296,7 @@ def train(cfg):
     transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
     params = list(transformer.parameters())
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
-    step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta["fingerprint"], rank, world_size)
+    step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size)
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()

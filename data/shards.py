@@ -224,12 +224,36 @@ def load_meta(folder):
         raise DataError(f"{folder} is not a folder that data/prepare.py has written: no readable meta.json") from None
     if meta.get("format") != 1:
         raise DataError(f"{folder} has format {meta.get('format')}, known is 1: prepare it again with --overwrite=True")
-    for record in meta["splits"].values():
-        for shard in record["shards"]:
-            path, size = folder / shard["file"], shard["tokens"] * np.dtype(meta["dtype"]).itemsize
+    try:
+        for path, shard in shard_files(folder, meta):
+            size = shard["tokens"] * np.dtype(meta["dtype"]).itemsize
             if not path.is_file() or path.stat().st_size != size:
                 raise DataError(f"{path} is missing or not {size} bytes long: prepare it again with --overwrite=True")
+        same = fingerprint(meta, tokenizer_bytes(folder)) == meta["fingerprint"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder}/meta.json is damaged ({error!r}): prepare it again with --overwrite=True") from None
+    if not same:
+        raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: prepare it again")
     return meta
+
+
+def shard_files(folder, meta):
+    """Yield (path, its entry in meta) of each shard."""
+    for record in meta["splits"].values():
+        yield from ((Path(folder, shard["file"]), shard) for shard in record["shards"])
+
+
+def shard_stamps(folder, meta):
+    """Return {file: [size, time of the last change]} of the shards, for `check_shards`."""
+    return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path, _ in shard_files(folder, meta)}
+
+
+def check_shards(folder, meta, stamps=None):
+    """Raise DataError if a shard has changed. Computes the checksum of those that differ from `stamps`; None = of all."""
+    now = shard_stamps(folder, meta)
+    for path, shard in shard_files(folder, meta):
+        if (stamps or {}).get(path.name) != now[path.name] and sha256(path) != shard["sha256"]:
+            raise DataError(f"{path} has changed since it was written: prepare it again")
 
 
 def tokenizer_bytes(folder):
@@ -246,11 +270,4 @@ def load_tokenizer(folder, meta):
 
 def verify_folder(folder):
     """Check all checksums of a prepared folder. Raises DataError."""
-    meta = load_meta(folder)
-    for record in meta["splits"].values():
-        for shard in record["shards"]:
-            path = Path(folder, shard["file"])
-            if sha256(path) != shard["sha256"]:
-                raise DataError(f"{path} has changed since it was written: prepare it again")
-    if fingerprint(meta, tokenizer_bytes(folder)) != meta["fingerprint"]:
-        raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: prepare it again")
+    check_shards(folder, load_meta(folder))

@@ -357,6 +357,27 @@ def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path
         assert step < int(re.search(r"step (\d+) \(clm\)", text)[1]) + 1 and state["step"] == step
 
 
+def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path):
+    """A flipped bit in the tokenizer or meta.json at every start, one in a shard on resume."""
+    args, reference = undisturbed
+    data, out = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(data_dir, data)
+    shutil.copytree(reference, out)
+    for step in (10, 15, 20):
+        checkpoint.path_of(out, step).unlink()
+    resume = [*args, f"--data={data}", f"--out_dir={out}", "--resume=True"]
+    for name in ("tokenizer.tiktoken", "meta.json", "train-00001.bin"):
+        content = (data / name).read_bytes()
+        at = content.index(b"sha256") + 12 if name == "meta.json" else len(content) // 2
+        (data / name).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        code, text = run(resume)
+        assert code and "changed since it was written" in text and "Traceback" not in text, (name, text)
+        (data / name).write_bytes(content)
+    code, text = run(resume)  # the same bytes, with another time of change
+    assert code == 0, text
+    assert_same_end(reference, out, 20)
+
+
 def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     """Samples that do not fit into seq_len, and a figure that cannot be written, are warnings."""
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
