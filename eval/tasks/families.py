@@ -17,20 +17,21 @@ from eval.tasks import metrics
 class Item(NamedTuple):
     """One text for the encoder."""
 
-    ids: list  # its token ids, eos last
-    target: object  # sc: index of the label; tc, qa: (tokens,) class of each token, -1 = none; ir: the document's text
-    extra: object = None  # what scoring needs; tc: the word of each token; qa: see QuestionAnswering.items
+    ids: list  # its token ids, eos last target: object  # sc: index of the label; tc, qa: (tokens,) class of each
+    token, -1 = none; ir: the document's text extra: object = None  # what scoring needs; tc: the word of each token;
+    qa: see QuestionAnswering.items
 
 
 class Family:
     """What the four families have in common.
 
-    Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output, items)`,
-    the mean loss of a batch; and `score(predict, examples, split)`. `counts` says how often a rule was applied to a text,
-    as {"split: rule": count}. In validations during training, which see each text many times, split is None and nothing
-    is counted.
+    Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
+    items)`, the mean loss of a batch; and `score(predict, examples, split)`. `counts` says how often a rule was
+    applied to a text, as {"split: rule": count}. In validations during training, which see each text many times,
+    split is None and nothing is counted.
 
-    dataset: a Dataset. max_len: largest number of tokens of a text. temperature, full_corpus: see InformationRetrieval.
+    dataset: a Dataset. max_len: largest number of tokens of a text. temperature, full_corpus: see
+    InformationRetrieval.
     """
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
@@ -89,7 +90,7 @@ class TokenClassification(Family):
         return F.cross_entropy(output, target, ignore_index=-1)
 
     def metrics(self, outputs, items, examples):
-        """A word has the tag that most of its tokens have; in a tie, the first of those. A word that was cut off is O."""
+        """A word has the tag of most of its tokens; in a tie, the first of those. A word that was cut off is O."""
         predicted = []
         for logits, item, example in zip(outputs, items, examples):
             votes = [Counter() for _ in example.words]
@@ -144,7 +145,7 @@ class QuestionAnswering(Family):
         return items
 
     def inside_answer(self, example, offsets):
-        """Return an int64 array (n,): 1 for each of the context's tokens that overlaps the first gold answer, else 0."""
+        """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
         inside = np.zeros(len(offsets), np.int64)
         answer, start = example.answers[0] if example.answers else ("", -1)
         if start >= 0:  # -1: the context does not hold the answer's text
@@ -167,8 +168,8 @@ class QuestionAnswering(Family):
     def merge_windows(self, outputs, items):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.
 
-        Returns one tuple for each question, about the n tokens of its context: log-odds (n,), whether it is in the first
-        gold answer (n,), and character offsets (n, 2).
+        Returns one tuple for each question, about the n tokens of its context: log-odds (n,), whether it is in the
+        first gold answer (n,), and character offsets (n, 2).
         """
         merged = []
         for logits, item in zip(outputs, items):
@@ -199,8 +200,8 @@ class InformationRetrieval(Family):
     """Embed queries and documents and compare them by cosine.
 
     In training, the other documents of a batch are each query's negatives, and cosines are divided by `temperature`.
-    The field's metrics search the whole corpus. The paper's ranks only the documents that validation or test judge; it
-    is the only one without `full_corpus`.
+    The field's metrics search the whole corpus. The paper's ranks only the documents that validation or test judge;
+    it is the only one without `full_corpus`.
     """
 
     def __init__(self, dataset, *options):
@@ -285,8 +286,8 @@ def nearest_documents(queries, documents, query_ids, document_ids, k=100, chunk=
 def subsample(examples, n, judged_only=False):
     """Return n of the examples, spread evenly over them, or all if there are no more.
 
-    examples: a list; or {name: Retrieval}, of which n queries each are kept. judged_only: also keep only the documents
-    that are judged for those queries.
+    examples: a list; or {name: Retrieval}, of which n queries each are kept. judged_only: also keep only the
+    documents that are judged for those queries.
     """
 
     def spread(values):
