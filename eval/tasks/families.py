@@ -17,9 +17,9 @@ from eval.tasks import metrics
 class Item(NamedTuple):
     """One text for the encoder."""
 
-    ids: list  # its token ids, eos last target: object  # sc: index of the label; tc, qa: (tokens,) class of each
-    token, -1 = none; ir: the document's text extra: object = None  # what scoring needs; tc: the word of each token;
-    qa: see QuestionAnswering.items
+    ids: list  # its token ids, eos last
+    target: object  # sc: index of the label; tc, qa: class of each token, -1 = none; ir: the document's text
+    extra: object = None  # what scoring needs; tc: the word of each token; qa: see QuestionAnswering.items
 
 
 class Family:
