@@ -70,10 +70,14 @@ def test_a_label_that_training_did_not_have_is_wrong():
 CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
 
 
-@pytest.mark.parametrize("context, answer", [
-    *((CONTEXT, answer) for answer in ("The", "Bengal tiger", "Müllheim", "3,500 km", "Ana 🙂", "Lima")),
-    ("One.", "One"), ("日本 is x.", "日本"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "context, answer",
+    [
+        *((CONTEXT, answer) for answer in ("The", "Bengal tiger", "Müllheim", "3,500 km", "Ana 🙂", "Lima")),
+        ("One.", "One"),
+        ("日本 is x.", "日本"),
+    ],
+)
 def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     qa = family("qa")
     question = Question("1", "What?", context, [(answer, context.index(answer))])
