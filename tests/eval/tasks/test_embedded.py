@@ -11,7 +11,6 @@ from itertools import combinations
 
 import pytest
 
-from data.tokenizer import Tokenizer
 from errors import DataError
 from eval.tasks import embedded
 from eval.tasks.examples import Pair
@@ -55,10 +54,15 @@ def functions(question):
 # All four
 
 
-@pytest.mark.parametrize("name", embedded.MAKERS)
-def test_sizes(tasks, name):
-    sizes = {split: len(examples) for split, examples in by_split(tasks[name]).items()}
-    assert 1000 <= sizes["train"] <= 4000 and 50 <= sizes["validation"] and 250 <= sizes["test"] <= 1000, sizes
+def test_sizes_and_classes(tasks):
+    for dataset in tasks.values():
+        sizes = {split: len(examples) for split, examples in by_split(dataset).items()}
+        assert 1000 <= sizes["train"] <= 4000 and 50 <= sizes["validation"] and 250 <= sizes["test"] <= 1000, sizes
+    for split, examples in by_split(tasks["embedded-sc"]).items():
+        count = Counter(x.label for x in examples)
+        assert set(count) == set(tasks["embedded-sc"].labels) and len(count) >= 4, split
+        assert max(count.values()) < len(examples) / 2, count
+        assert all(40 <= len(x.text) <= embedded.MAX_CHARS for x in examples)
 
 
 def test_no_text_is_in_two_splits(tasks):
@@ -103,14 +107,6 @@ def test_a_python_without_the_texts(name):
 
 # -----------------------------------------------------------------------------
 # Classification and tagging
-
-
-def test_classes(tasks):
-    for split, examples in by_split(tasks["embedded-sc"]).items():
-        count = Counter(x.label for x in examples)
-        assert set(count) == set(tasks["embedded-sc"].labels) and len(count) >= 4, split
-        assert max(count.values()) < len(examples) / 2, count
-        assert all(40 <= len(x.text) <= embedded.MAX_CHARS for x in examples)
 
 
 def test_a_part_that_is_not_installed_is_left_out(tasks):
@@ -211,17 +207,6 @@ def test_answers_are_where_they_say(tasks):
             assert rest == same and verb != imperative.lower() and verb[:2] == imperative[:2].lower()
             assert ("\n" + x.context)[start] == "\n"
     assert min(kinds.values()) >= 100 and len(kinds) == 4, kinds
-
-
-def test_third_person():
-    verbs = {"Return": "returns", "Push": "pushes", "Process": "processes", "Copy": "copies", "Display": "displays"}
-    assert {verb: embedded.third_person(verb) for verb in verbs} == verbs
-
-
-def test_most_questions_fit_in_the_window_of_the_demo_and_some_do_not(tasks):
-    tokenizer, questions = Tokenizer.load("embedded"), tasks["embedded-qa"].test
-    long = sum(len(tokenizer.encode(f"Question: {x.question}\nContext: {x.context}")) >= 128 for x in questions)
-    assert 0.05 < long / len(questions) < 0.3
 
 
 def test_retrieval_sets(tasks):

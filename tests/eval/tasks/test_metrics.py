@@ -7,19 +7,7 @@ from math import log2
 import numpy as np
 import pytest
 
-from eval.tasks.metrics import (
-    accuracy,
-    answerable,
-    entities,
-    entity_f1,
-    f1,
-    ndcg_retrieved,
-    retrieval,
-    score,
-    sentence_macro_f1,
-    squad,
-    token_set_f1,
-)
+from eval.tasks import metrics
 
 Question = namedtuple("Question", "id question context answers")
 
@@ -41,17 +29,19 @@ def ratios(instances):
 
 def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
     instances = np.array([[[1, 2], [0, 0], [0, 3]], [[2, 2], [0, 0], [1, 1]]])  # (n=2, C=3, 2)
-    assert score(instances) == pytest.approx(100 * (3 / 4 + 1 / 4) / 2)  # the class in the middle does not count
-    assert type(score(instances)) is float
-    assert score(entity_f1([["O", "O"]], [["O", "O"]])) == 0.0  # nothing to find
+    assert metrics.score(instances) == pytest.approx(
+        100 * (3 / 4 + 1 / 4) / 2
+    )  # the class in the middle does not count
+    assert type(metrics.score(instances)) is float
+    assert metrics.score(metrics.entity_f1([["O", "O"]], [["O", "O"]])) == 0.0  # nothing to find
     stored = np.full((10**6, 1, 2), [0.1, 1], np.float32)
-    assert score(stored) == pytest.approx(10, abs=1e-5)  # float32 instances are summed in float64
+    assert metrics.score(stored) == pytest.approx(10, abs=1e-5)  # float32 instances are summed in float64
 
 
-@pytest.mark.parametrize("metric", [accuracy, entity_f1, sentence_macro_f1, token_set_f1])
+@pytest.mark.parametrize("metric", ["accuracy", "entity_f1", "sentence_macro_f1", "token_set_f1"])
 def test_predictions_and_gold_must_be_equally_many(metric):
     with pytest.raises(ValueError):
-        metric([["O"]], [["O"], ["O"]])
+        getattr(metrics, metric)([["O"]], [["O"], ["O"]])
 
 
 # -----------------------------------------------------------------------------
@@ -59,7 +49,7 @@ def test_predictions_and_gold_must_be_equally_many(metric):
 
 
 def test_accuracy():
-    assert ratios(accuracy(["a", "b", "b", "a"], ["a", "b", "a", "not in training"])).tolist() == [1, 1, 0, 0]
+    assert ratios(metrics.accuracy(["a", "b", "b", "a"], ["a", "b", "a", "not in training"])).tolist() == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +64,7 @@ def test_accuracy():
     ],
 )
 def test_f1(labels, predicted, gold, expected):
-    assert f1(predicted.split(), gold.split(), labels).tolist() == expected
+    assert metrics.f1(predicted.split(), gold.split(), labels).tolist() == expected
 
 
 @pytest.mark.parametrize("unseen", [False, True])
@@ -86,40 +76,34 @@ def test_classification_equals_scikit_learn(classes, unseen):
     for n in (1, 2, 5, 40, 40):
         gold = draw.choices(labels + ["unseen"] * unseen, k=n)
         predicted = [g if g in labels and draw.random() < 0.5 else draw.choice(labels) for g in gold]
-        assert score(accuracy(predicted, gold)) == pytest.approx(100 * sklearn.accuracy_score(gold, predicted))
+        assert metrics.score(metrics.accuracy(predicted, gold)) == pytest.approx(
+            100 * sklearn.accuracy_score(gold, predicted)
+        )
         occur = [label for label in (labels if classes > 2 else labels[1:]) if label in gold + predicted]
         expected = sklearn.f1_score(gold, predicted, labels=occur, average="macro") if occur else 0
-        assert score(f1(predicted, gold, labels)) == pytest.approx(100 * expected)
+        assert metrics.score(metrics.f1(predicted, gold, labels)) == pytest.approx(100 * expected)
 
 
 # -----------------------------------------------------------------------------
 # Token classification
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # by conlleval's rules for the begin and the end of a chunk
     "tags, expected",
-    [  # by conlleval's rules for the begin and the end of a chunk
-        ("O O", ""),
+    [
         ("O B-X I-X O B-Y", "X:1-3 Y:4-5"),  # BIO
         ("B-X I-X B-X I-X I-X", "X:0-2 X:2-5"),
-        ("B-X B-Y I-Y", "X:0-1 Y:1-3"),
-        ("I-X B-X I-X", "X:0-1 X:1-3"),  # IOB1: B only between neighbors of one type
-        ("I-X I-Y", "X:0-1 Y:1-2"),
-        ("B-X I-Y I-X", "X:0-1 Y:1-2 X:2-3"),  # broken BIO
-        ("B-X O I-X", "X:0-1 X:2-3"),
-        ("I-X E-X I-X E-X", "X:0-2 X:2-4"),  # IOE
-        ("I-X E-X E-X", "X:0-2 X:2-3"),
+        ("I-X B-X I-X I-Y", "X:0-1 X:1-3 Y:3-4"),  # IOB1: B only between neighbors of one type
+        ("B-X I-Y I-X O I-X", "X:0-1 Y:1-2 X:2-3 X:4-5"),  # broken BIO
+        ("I-X E-X I-X E-X E-X", "X:0-2 X:2-4 X:4-5"),  # IOE
         ("B-X I-X E-X S-X O B-Y E-Y", "X:0-3 X:3-4 Y:5-7"),  # BIOES
-        ("B-X E-X B-X E-X", "X:0-2 X:2-4"),
-        ("I-X S-X I-X", "X:0-1 X:1-2 X:2-3"),  # broken BIOES
-        ("E-X S-X", "X:0-1 X:1-2"),
-        ("B-X I-X I-Y E-X", "X:0-2 Y:2-3 X:3-4"),
+        ("I-X S-X I-X I-Y E-X", "X:0-1 X:1-2 X:2-3 Y:3-4 X:4-5"),  # broken BIOES
         ("B-X-1 I-X-1 I-X-2", "X-1:0-2 X-2:2-3"),  # types with a hyphen, and none
         ("B I O I", ":0-2 :3-4"),
     ],
 )
 def test_entities(tags, expected):
-    assert " ".join(f"{kind}:{begin}-{end}" for kind, begin, end in entities(tags.split())) == expected
+    assert " ".join(f"{kind}:{begin}-{end}" for kind, begin, end in metrics.entities(tags.split())) == expected
 
 
 def random_sentences(prefixes, types, count, seed):
@@ -150,8 +134,8 @@ def random_sentences(prefixes, types, count, seed):
 def test_entity_f1_of_broken_tags_is_that_of_conlleval(prefixes, types, in_gold, found, correct):
     """The numbers are what the loop and the rules of conlleval.pl (2004-01-26) count in these sentences."""
     predicted, gold = random_sentences(prefixes, types, 1000, seed=1)
-    assert entity_f1(predicted, gold).sum(0).tolist() == [[2 * correct, in_gold + found]]
-    assert sum(len(entities(tags)) for tags in gold) == in_gold
+    assert metrics.entity_f1(predicted, gold).sum(0).tolist() == [[2 * correct, in_gold + found]]
+    assert sum(len(metrics.entities(tags)) for tags in gold) == in_gold
 
 
 @pytest.mark.parametrize("types", ["XY", ["X", "Y-1", "Y-2"]])
@@ -160,28 +144,22 @@ def test_entities_equal_seqeval(prefixes, types):
     labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
     predicted, gold = random_sentences(prefixes, types, 400, seed=2)
     for tags in gold:
-        assert entities(tags) == [(kind, begin, end + 1) for kind, begin, end in labeling.get_entities(tags)]
-    assert score(entity_f1(predicted, gold)) == pytest.approx(100 * labeling.f1_score(gold, predicted))
+        assert metrics.entities(tags) == [(kind, begin, end + 1) for kind, begin, end in labeling.get_entities(tags)]
+    assert metrics.score(metrics.entity_f1(predicted, gold)) == pytest.approx(100 * labeling.f1_score(gold, predicted))
 
 
-@pytest.mark.parametrize(
-    "predicted, gold, expected",
-    [
-        ("B-X O O O", "B-X I-X O O", (1 + 0 + 4 / 5) / 3),  # B-X is right, I-X missing, O is 2 * 2 / (3 + 2)
-        ("O B-Y", "O O", (2 / 3 + 0) / 2),
-        ("B-X", "B-X", 1),
-        ("I-X I-X", "B-X I-X", (0 + 2 / 3) / 2),
-    ],
-)
-def test_sentence_macro_f1(predicted, gold, expected):
-    assert ratios(sentence_macro_f1([predicted.split()], [gold.split()])) == pytest.approx(expected)
+def test_sentence_macro_f1():
+    predicted, gold = ["B-X O O O".split(), "O B-Y".split()], ["B-X I-X O O".split(), "O O".split()]
+    # B-X is right, I-X missing, O is 2 * 2 / (3 + 2);  O is 2 * 1 / (1 + 2), B-Y wrong
+    expected = [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2]
+    np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
 
 
 def test_sentence_macro_f1_equals_scikit_learn():
     sklearn = pytest.importorskip("sklearn.metrics")
     predicted, gold = random_sentences("BIO", "XY", 150, seed=3)
     expected = [sklearn.f1_score(g, p, average="macro") for p, g in zip(predicted, gold)]
-    np.testing.assert_allclose(ratios(sentence_macro_f1(predicted, gold)), expected, atol=1e-12)
+    np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected, atol=1e-12)
 
 
 # -----------------------------------------------------------------------------
@@ -196,47 +174,48 @@ def test_sentence_macro_f1_equals_scikit_learn():
         ("theatre", ["atre"], 0, 0),  # an article is a whole word
         ("U.S.A.", ["USA"], 1, 1),  # the full stops go before the articles: no A is left over
         ("well-known", ["well known"], 0, 0),  # punctuation is dropped, not made a space
-        ("“cat”", ["cat"], 0, 0),  # only ASCII punctuation is dropped
-        ("the“cat”", ["“cat”"], 1, 1),  # but a typographic quote bounds a word
-        ("Sofía", ["Sofí"], 0, 0),  # and an accented letter does not
+        ("the“cat”", ["“cat”"], 1, 1),  # only ASCII punctuation is dropped, but quotes bound words
         ("Straße", ["STRASSE"], 0, 0),
-        ("Île", ["île"], 1, 1),
         ("cat\u00a0sat\n", ["cat sat"], 1, 1),  # any white space
         ("cat cat dog", ["cat dog dog"], 0, 2 / 3),  # a word counts as often as both have it
         ("cat black", ["black cat"], 0, 1),  # order matters only to the exact match
         ("big cat", ["cat sat down", "big", "dog"], 0, 2 / 3),  # the best answer
-        ("", ["cat"], 0, 0),
         ("The.", ["cat"], 0, 0),
     ],
 )
 def test_squad(prediction, answers, exact_match, overlap, v2):
     questions = [question(answers)] + [question([], "none")] * v2
-    result = squad({"q": prediction, "none": ""}, questions)
+    result = metrics.squad({"q": prediction, "none": ""}, questions)
     assert list(result) == ["exact_match", "f1"]
     assert ratios(result["exact_match"])[0] == exact_match
     assert ratios(result["f1"])[0] == pytest.approx(overlap)
 
 
-@pytest.mark.parametrize("prediction, right", [("", 1), ("the", 1), ("...", 1), ("cat", 0), ("“”", 0)])
-@pytest.mark.parametrize("answers", [[], ["."], ["The", "a"]])
-def test_in_squad_v2_a_question_whose_answers_normalize_to_nothing_has_no_answer(prediction, right, answers):
-    result = squad({"q": prediction, "none": "cat"}, [question(answers), question([], "none")])
-    assert ratios(result["exact_match"]).tolist() == ratios(result["f1"]).tolist() == [right, 0]
-
-
-@pytest.mark.parametrize("prediction, v1, v2", [("", (1, 0), (0, 0)), ("the", (1, 0), (0, 0)), ("cat", (1, 1), (1, 1))])
-def test_in_squad_v1_alone_an_answer_that_normalizes_to_nothing_counts(prediction, v1, v2):
-    questions = [question(["cat", "."]), question([], "none")]  # SQuAD v1.1 has three such questions in its dev set
+@pytest.mark.parametrize(  # (exact match, F1) of a set of version 1.1, and of one of version 2
+    "prediction, answers, v1, v2",
+    [
+        *((nothing, [], None, (1, 1)) for nothing in ("", "the", "...")),
+        ("cat", [], None, (0, 0)),
+        ("“”", [], None, (0, 0)),
+        ("the", ["."], (1, 0), (1, 1)),  # SQuAD v1.1 has three such answers in its dev set
+        ("cat", ["The", "a"], (0, 0), (0, 0)),
+        ("", ["cat", "."], (1, 0), (0, 0)),
+        ("cat", ["cat", "."], (1, 1), (1, 1)),
+    ],
+)
+def test_squad_of_what_normalizes_to_nothing(prediction, answers, v1, v2):
+    questions = [question(answers), question([], "none")]
     for version, expected in ((questions[:1], v1), (questions, v2)):
-        result = squad({"q": prediction, "none": ""}, version)
-        assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
+        if expected:
+            result = metrics.squad({"q": prediction, "none": "cat"}, version)
+            assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
 
 
 def test_squad_keeps_the_order_and_wants_every_prediction():
     questions = [question(["x"], str(i)) for i in range(4)]
-    assert ratios(squad(dict(zip("3210", "yxyx")), questions)["exact_match"]).tolist() == [1, 0, 1, 0]
+    assert ratios(metrics.squad(dict(zip("3210", "yxyx")), questions)["exact_match"]).tolist() == [1, 0, 1, 0]
     with pytest.raises(KeyError):
-        squad({"0": "x"}, questions)
+        metrics.squad({"0": "x"}, questions)
 
 
 @pytest.mark.parametrize("v2", [False, True])
@@ -255,17 +234,17 @@ def test_squad_equals_torchmetrics(v2):
         asked = question(draw.sample(answers + nothing, len(answers + nothing)), name)
         answers = answers or [""]
         predicted = draw.choice([draw.choice(answers), text([words, empty]), text([empty]), ""])
-        result = squad({name: predicted, "none": "the"}, [asked] + [question([], "none")] * v2)
+        result = metrics.squad({name: predicted, "none": "the"}, [asked] + [question([], "none")] * v2)
         reference = {"id": name, "answers": {"text": answers, "answer_start": [0] * len(answers)}}
         expected = torchmetrics.squad({"id": name, "prediction_text": predicted}, reference)
         for metric, instances in result.items():
-            assert score(instances[:1]) == pytest.approx(float(expected[metric]), abs=1e-3)
+            assert metrics.score(instances[:1]) == pytest.approx(float(expected[metric]), abs=1e-3)
 
 
 def test_token_set_f1():
     predicted = [{3, 4, 5}, {3}, {7}, set(), set(), {0, 1}]
     gold = [{4, 5}, {3}, {8, 9}, set(), {4, 5}, set()]  # the empty set is {0}
-    np.testing.assert_allclose(ratios(token_set_f1(predicted, gold)), [2 * 2 / 5, 1, 0, 1, 0, 2 * 1 / 3])
+    np.testing.assert_allclose(ratios(metrics.token_set_f1(predicted, gold)), [2 * 2 / 5, 1, 0, 1, 0, 2 * 1 / 3])
 
 
 # -----------------------------------------------------------------------------
@@ -275,28 +254,28 @@ def test_token_set_f1():
 def test_retrieval_of_graded_documents():
     qrels = {"q": {"good": 3, "bad": 0, "fair": 1, "spam": -2, "fine": 2}}
     run = {"q": {"fair": 0.6, "spam": 0.9, "good": 0.8, "unjudged": 0.7}}
-    result = retrieval(run, qrels)
+    result = metrics.retrieval(run, qrels)
     found, ideal, best = 3 / log2(3) + 1 / log2(5), 3 + 2 / log2(3) + 1 / log2(4), 3 + 1 / log2(3)
     values = [float(ratios(instances)[0]) for instances in result.values()]
     assert dict(zip(result, values)) == pytest.approx({"ndcg@10": found / ideal, "mrr@10": 1 / 2, "recall@100": 2 / 3})
-    assert ratios(ndcg_retrieved(run, qrels)) == pytest.approx(found / best)
+    assert ratios(metrics.ndcg_retrieved(run, qrels)) == pytest.approx(found / best)
 
 
 @pytest.mark.parametrize("rank, mrr, recall", [(1, 1, 1), (10, 1 / 10, 1), (11, 0, 1), (100, 0, 1), (101, 0, 0)])
 def test_retrieval_looks_at_10_and_at_100_documents(rank, mrr, recall):
     run, qrels = {"q": {f"d{i}": -i for i in range(1, 151)}}, {"q": {f"d{rank}": 1}}
     ndcg = 1 / log2(rank + 1) if rank <= 10 else 0
-    values = [float(ratios(instances)[0]) for instances in retrieval(run, qrels).values()]
+    values = [float(ratios(instances)[0]) for instances in metrics.retrieval(run, qrels).values()]
     assert values == pytest.approx([ndcg, mrr, recall])
-    assert ratios(ndcg_retrieved(run, qrels)) == pytest.approx(ndcg)
+    assert ratios(metrics.ndcg_retrieved(run, qrels)) == pytest.approx(ndcg)
 
 
 def test_the_ideal_of_more_than_ten_relevant_documents_is_its_first_ten():
     qrels = {"q": {f"d{i:02}": 1 + (i < 3) for i in range(30)}}
     run = {"q": {f"d{i:02}": -i for i in range(20)}}
-    result = retrieval(run, qrels)
-    assert score(result["ndcg@10"]) == score(ndcg_retrieved(run, qrels)) == pytest.approx(100)
-    assert score(result["recall@100"]) == pytest.approx(100 * 20 / 30)
+    result = metrics.retrieval(run, qrels)
+    assert metrics.score(result["ndcg@10"]) == metrics.score(metrics.ndcg_retrieved(run, qrels)) == pytest.approx(100)
+    assert metrics.score(result["recall@100"]) == pytest.approx(100 * 20 / 30)
 
 
 @pytest.mark.parametrize(
@@ -309,15 +288,15 @@ def test_the_ideal_of_more_than_ten_relevant_documents_is_its_first_ten():
     ],
 )
 def test_documents_of_equal_score_are_ranked_by_id_backwards(run, rank):
-    assert ratios(retrieval({"q": run}, {"q": {"10": 1}})["mrr@10"]) == pytest.approx(1 / rank)
+    assert ratios(metrics.retrieval({"q": run}, {"q": {"10": 1}})["mrr@10"]) == pytest.approx(1 / rank)
 
 
 def test_the_instances_of_retrieval_are_the_queries_with_a_relevant_document():
     qrels = {"b": {"x": 1}, "none": {"x": 0, "y": -1}, "a": {"y": 2}, "absent": {"x": 1}, "c": {"z": 1}, "no": {}}
     run = {"a": {"y": 1, "x": 0}, "extra": {"x": 1}, "b": {"y": 1, "x": 0}, "none": {"x": 1}, "c": {}}
-    assert answerable(qrels) == ["b", "a", "absent", "c"]
-    assert ratios(retrieval(run, qrels)["mrr@10"]).tolist() == [1 / 2, 1, 0, 0]
-    np.testing.assert_allclose(ratios(ndcg_retrieved(run, qrels)), [1 / log2(3), 1, 0, 0])
+    assert metrics.answerable(qrels) == ["b", "a", "absent", "c"]
+    assert ratios(metrics.retrieval(run, qrels)["mrr@10"]).tolist() == [1 / 2, 1, 0, 0]
+    np.testing.assert_allclose(ratios(metrics.ndcg_retrieved(run, qrels)), [1 / log2(3), 1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -330,7 +309,7 @@ def test_the_instances_of_retrieval_are_the_queries_with_a_relevant_document():
     ],
 )
 def test_ndcg_of_the_retrieved(run, expected):
-    assert ratios(ndcg_retrieved({"q": run}, {"q": {"a": 1, "b": 1, "c": 1}})) == pytest.approx(expected)
+    assert ratios(metrics.ndcg_retrieved({"q": run}, {"q": {"a": 1, "b": 1, "c": 1}})) == pytest.approx(expected)
 
 
 def random_retrieval(queries, levels, seed):
@@ -350,10 +329,10 @@ def random_retrieval(queries, levels, seed):
 def test_retrieval_equals_trec_eval(levels):
     pytrec_eval = pytest.importorskip("pytrec_eval")
     run, qrels = random_retrieval(200, levels, seed=levels)
-    queries = answerable(qrels)
+    queries = metrics.answerable(qrels)
     measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
     expected = pytrec_eval.RelevanceEvaluator({query: qrels[query] for query in queries}, measures).evaluate(run)
-    result = {name: ratios(instances) for name, instances in retrieval(run, qrels).items()}
+    result = {name: ratios(instances) for name, instances in metrics.retrieval(run, qrels).items()}
     for i, query in enumerate(queries):
         reciprocal = expected[query]["recip_rank"]
         assert result["ndcg@10"][i] == pytest.approx(expected[query]["ndcg_cut_10"], abs=1e-9)
@@ -364,7 +343,7 @@ def test_retrieval_equals_trec_eval(levels):
 def test_ndcg_of_the_retrieved_equals_scikit_learn_on_the_first_ten():
     sklearn = pytest.importorskip("sklearn.metrics")
     run, qrels = random_retrieval(150, 10**9, seed=7)
-    for value, query in zip(ratios(ndcg_retrieved(run, qrels)), answerable(qrels), strict=True):
+    for value, query in zip(ratios(metrics.ndcg_retrieved(run, qrels)), metrics.answerable(qrels), strict=True):
         first = sorted(run[query], key=run[query].get, reverse=True)[:10]
         grades = [max(qrels[query].get(document, 0), 0) for document in first]
         if len(first) > 1:  # scikit-learn wants two
