@@ -271,7 +271,10 @@ def main():
     cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     use_determinism()
     try:
-        score_saved_model(cfg) if cfg.test_only else fine_tune(cfg)
+        if cfg.test_only:
+            score_saved_model(cfg)
+        else:
+            fine_tune(cfg)
     except (Damaged, DataError) as error:
         sys.exit(str(error))
 

@@ -126,7 +126,7 @@ class QuestionAnswering(Family):
             self.count(split, f"questions cut at {self.max_len // 2} tokens")
             prefix = prefix[: self.max_len // 2]
         context, offsets = self.tokenizer.encode_with_offsets(" " + example.context)
-        offsets = np.asarray(offsets).reshape(-1, 2)
+        offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         inside = self.inside_answer(example, offsets)
         room = self.max_len - len(prefix) - 1  # for the context, beside the question and eos
         half = max(1, room // 2)
@@ -187,6 +187,9 @@ class QuestionAnswering(Family):
         """Exact match and F1 of the best spans."""
         predicted = {}
         for (odds, _, offsets), example in zip(contexts, examples):
+            if not len(odds):  # a blank context
+                predicted[example.id] = ""
+                continue
             total = np.append(0, np.cumsum(odds - threshold))
             gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
             last = gain.argmax()
