@@ -3,15 +3,13 @@
     python finetune.py --task=embedded-sc --init_from=out/demo --lr=1e-3 --seed=1 --out_dir=out/finetune
     python finetune.py --family=sc --train=train.csv --test=test.csv --columns=title,body --label=topic ...
 
-The protocol's defaults are those of "Should We Still Pretrain Encoders with Masked Language Modeling?"
-(arXiv 2507.00994). Four families: sequence classification (sc), token classification (tc), extractive question
-answering (qa), retrieval (ir). The settings are the assignments below; config files and --key=value change them.
+The defaults are the protocol of "Should We Still Pretrain Encoders with Masked Language Modeling?" (arXiv 2507.00994).
+There are four families: sequence classification (sc), token classification (tc), extractive question answering (qa) and
+retrieval (ir). The settings are the assignments below; config files and --key=value change them.
 """
 
-import json
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,25 +20,22 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.loader import to_device
-from data.files import write_whole
-from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
-from eval.tasks import metrics
-from eval.tasks.baselines import baselines
-from eval.tasks.families import FAMILIES, at_most
-from eval.tasks.model import TaskModel, outputs, packed
+from eval.tasks.families import FAMILIES, subsample
+from eval.tasks.model import TaskModel, pack_texts
 from eval.tasks.registry import load
+from eval.tasks.result import evaluate, origin, write_result
 from model import ModelConfig, Transformer
-from runtime import RESUME_MAY_CHANGE, resolve_auto, use_determinism
+from runtime import resolve_auto, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
-task = ""  # a data set by its name (python -m eval.tasks lists them), or empty for one of your own, see below
+task = ""  # a data set by its name (python -m eval.tasks lists them), or empty for your own data, see below
 out_dir = "out/finetune"  # where result.json and the rest go
-random_weights = False  # the checkpoint's shape and tokenizer with random weights: what fine-tuning alone can do
-test_only = False  # no training: init_from is a model.pt that save_model kept
+random_weights = False  # keep the checkpoint's shape and tokenizer, but start from random weights, as a baseline
+test_only = False  # no training: score the model.pt that save_model kept, given as init_from
 save_model = False  # also keep the fine-tuned model, as model.pt
-# --- data of your own ---
+# --- your own data ---
 family = ""  # sc, tc, qa or ir
 train = ""  # training data: a file, or for ir a folder in the BEIR layout
 validation = ""  # empty: a part of train
@@ -49,247 +44,239 @@ corpus = ""  # ir: the folder in the BEIR layout to search; empty: that of train
 columns = ""  # names of the text columns of a table: title,body
 label = ""  # name of the label column of a table; empty: label
 form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
-tasks_dir = "data/tasks"  # where the named data sets lie
+tasks_dir = "data/tasks"  # where the files of the named data sets are
 # --- training ---
 max_steps = 1000  # optimizer steps, at most
 epochs = 1  # passes over the training data, at most
-batch_size = 32  # examples a step
+batch_size = 32  # examples per step
 lr = 1e-4  # peak learning rate
-warmup_share = 0.1  # of the steps: linear warmup; then linear decay to 0
+warmup_fraction = 0.1  # fraction of the steps with linear warmup; linear decay to 0 follows
 beta1 = 0.9  # AdamW
 beta2 = 0.95  # AdamW
 eps = 1e-5  # AdamW
 weight_decay = 0.1  # AdamW, on all parameters
 grad_clip = 1.0  # largest norm of the gradient
 seed = 1  # of the head, the order of the examples and dropout
-freeze = False  # train the head alone
+freeze = False  # train only the head
 # --- model ---
-causal = False  # the attention mask; False whatever the pretraining was
-pooling = "mean"  # sc and ir: mean of the hidden states, or the last one
+causal = False  # the attention mask in fine-tuning, whatever it was in pretraining
+pooling = "mean"  # sc and ir: the mean of the hidden states, or the last one
 dropout = 0.1  # before the head of tc and qa
-temperature = 0.05  # ir: the cosines are divided by it
-max_len = 2028  # tokens of a text, at most; the model's seq_len if that is less
+temperature = 0.05  # ir: cosines are divided by it
+max_len = 2028  # largest number of tokens of a text; the model's seq_len if that is smaller
 # --- evaluation ---
 eval_interval = 100  # steps between validations
-eval_examples = 1000  # of the validation set in those
-test_examples = 0  # of validation and of test that are scored at the end, spread evenly over each; 0 = all
-patience = 0  # stop after so many validations without a new best, and return to the best; 0 = never
+eval_examples = 1000  # examples in each of those validations
+test_examples = 0  # examples of validation and of test that are scored at the end, evenly spread; 0 = all
+patience = 0  # stop after this many validations without a new best, and keep the best model; 0 = never
 baseline = True  # also score the task's trivial and lexical baselines
-full_corpus = True  # ir: search all documents; False: those that a judgement names, for the paper's metric alone
+full_corpus = True  # ir: search all documents; False: only the judged ones, which the paper's metric needs
 # --- machine ---
-device = "auto"  # cuda where there is one, else cpu
-dtype = "auto"  # of activations: float32, bfloat16, float16; auto = bfloat16 where the device has it
+device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
+dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
+
+# --test_only takes these settings from the command line, and all others from the run that trained the model.
+EVAL_ONLY_OVERRIDES = """init_from task test_only family train validation test corpus columns label form tasks_dir
+    eval_examples test_examples full_corpus device dtype out_dir""".split()
 
 
-def check(s):
-    """What does not fit in the settings s, a sentence each."""
-    found = []
+def check(cfg):
+    """Return what is wrong with the settings, a sentence each."""
+    problems = []
 
     def need(fits, sentence):
         if not fits:
-            found.append(sentence)
+            problems.append(sentence)
 
-    lowest = dict(max_steps=1, epochs=1, batch_size=1, seed=0, eval_interval=1, eval_examples=1, test_examples=0,
-                  patience=0, max_len=8, eps=0, weight_decay=0)  # fmt: skip
-    for name, low in lowest.items():
-        need(s[name] >= low, f"{name}={s[name]}: must be at least {low}")
+    for name in ("max_steps", "epochs", "batch_size", "eval_interval", "eval_examples"):
+        need(cfg[name] >= 1, f"{name}={cfg[name]}: must be at least 1")
+    for name in ("seed", "test_examples", "patience", "eps", "weight_decay"):
+        need(cfg[name] >= 0, f"{name}={cfg[name]}: must be at least 0")
+    need(cfg.max_len >= 8, f"max_len={cfg.max_len}: must be at least 8")
     for name in ("lr", "grad_clip", "temperature"):
-        need(s[name] > 0, f"{name}={s[name]}: must be above 0")
-    for name in ("beta1", "beta2", "dropout", "warmup_share"):
-        need(0 <= s[name] < 1, f"{name}={s[name]}: must be at least 0 and below 1")
-    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16", "float16"],
-                   pooling=["mean", "last"])  # fmt: skip
+        need(cfg[name] > 0, f"{name}={cfg[name]}: must be above 0")
+    for name in ("beta1", "beta2", "dropout", "warmup_fraction"):
+        need(0 <= cfg[name] < 1, f"{name}={cfg[name]}: must be at least 0 and below 1")
+    choices = {"device": "auto cpu cuda", "dtype": "auto float32 bfloat16", "pooling": "mean last"}
     for name, values in choices.items():
-        need(s[name] in values, f"{name}={s[name]}: must be one of {', '.join(values)}")
-    need(s["device"] != "cuda" or torch.cuda.is_available(), "device=cuda: there is no GPU")
-    need(bool(s["task"]) != bool(s["family"]), "give a task by name (python -m eval.tasks lists them), or a family with "
-         "the paths of your own data")  # fmt: skip
-    need(not s["family"] or s["family"] in FAMILIES, f"family={s['family']}: must be one of {', '.join(FAMILIES)}")
-    why = checkpoint.problem(s["init_from"])
+        need(cfg[name] in values.split(), f"{name}={cfg[name]}: must be one of {', '.join(values.split())}")
+    need(cfg.device != "cuda" or torch.cuda.is_available(), "device=cuda: there is no GPU")
+    need(
+        bool(cfg.task) != bool(cfg.family),
+        "give a task by name (python -m eval.tasks lists them), or a family with the paths of your own data",
+    )
+    need(not cfg.family or cfg.family in FAMILIES, f"family={cfg.family}: must be one of {', '.join(FAMILIES)}")
+    why = checkpoint.problem(cfg.init_from)
     need(not why, f"init_from: {why}")
-    need(not (s["test_only"] and s["random_weights"]), "test_only and random_weights: give one of them")
-    need(not Path(s["out_dir"], "result.json").exists(), f"{s['out_dir']} already holds a result: give another --out_dir")
-    return found
+    for name in ("random_weights", "save_model"):
+        need(not (cfg.test_only and cfg[name]), f"test_only and {name}: give one of them")
+    exists = Path(cfg.out_dir, "result.json").exists()
+    need(not exists, f"{cfg.out_dir} already holds a result: give another --out_dir")
+    return problems
 
 
-# What test_only takes from the command line; the rest is as it was in training.
-HERE = {"init_from", "task", "test_only", "family", "train", "validation", "test", "corpus", "columns", "label", "form",
-        "tasks_dir", "eval_examples", "test_examples", "full_corpus", "device", "dtype"}  # fmt: skip
+# ----------------------------------------------------------------------------
+# Set-up
+
+
+def load_checkpoint(path):
+    """Load a checkpoint. Returns its path, its dict and its tokenizer. Raises Damaged or DataError."""
+    path = checkpoint.find(path)
+    state = checkpoint.load(path)
+    tokenizer, vocab_size = checkpoint.tokenizer_of(state), state["config"]["vocab_size"]
+    if tokenizer.vocab_size > vocab_size:
+        raise DataError(f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its model {vocab_size}")
+    return path, state, tokenizer
+
+
+def load_dataset(cfg):
+    """Load the data set that the settings name or describe. Raises DataError."""
+    own = {name: cfg[name] for name in "family train validation test corpus label form full_corpus".split()}
+    columns = tuple(cfg.columns.split(",")) if cfg.columns else ()
+    dataset = load(cfg.task, folder=cfg.tasks_dir, columns=columns, **own)
+    if cfg.test_examples:
+        dataset.validation = subsample(dataset.validation, cfg.test_examples)
+        dataset.test = subsample(dataset.test, cfg.test_examples)
+    return dataset
+
+
+def build(cfg, dataset, encoder, tokenizer):
+    """Put a task on an encoder. Returns the task (a Family) and the TaskModel, which is on the device."""
+    encoder.compute_dtype = getattr(torch, cfg.dtype)
+    max_len = min(cfg.max_len, encoder.config.seq_len)
+    task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, cfg.full_corpus)
+    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
+    return task, model.to(cfg.device)
+
+
+def learning_rate(cfg, step, steps):
+    """The learning rate of step number `step`, from 0: linear warmup, then linear decay to 0."""
+    warmup = int(cfg.warmup_fraction * steps)
+    return cfg.lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
 
 
 # ----------------------------------------------------------------------------
 # The run
 
 
-def main():
-    settings = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
-    try:
-        fine_tune(settings)
-    except (Damaged, DataError) as error:
-        sys.exit(str(error))
-
-
-def learning_rate(step, steps):
-    """Of step number `step`, from 0: linear warmup, then linear decay to 0."""
-    warmup = int(warmup_share * steps)
-    return lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
-
-
-def origin(state, path):
-    """What a result says of the checkpoint that it began with; of a model of the hub, not how it was trained.
-
-    `recipe` is a checksum of the data and of all settings that alter what is learned, but for the seed and what the
-    other facts say: checkpoints that differ in it are not one model with several pretraining seeds.
-    """
-    unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0)
-    s, step, real = state["settings"] or unknown, state["step"], Path(path).resolve()
-    apart = {"seed", "init_from", "branch_from", "max_steps", "switch_step", "mask_ratio", "lr"}
-    rest = {name: value for name, value in s.items() if name not in RESUME_MAY_CHANGE | apart}
-    return dict(name=f"{real.parent.name}-{step}" if state["settings"] else Path(init_from).name, path=str(path), step=step,
-                max_steps=s["max_steps"], clm_steps=min(step, s["switch_step"]), mask_ratio=s["mask_ratio"],
-                seed=s["seed"], init_from=s["init_from"], peak_lr=s["lr"], untrained=random_weights, model=state["config"],
-                recipe=f"{zlib.crc32(json.dumps([rest, state.get('data')], sort_keys=True).encode()):08x}",
-                parameters=sum(weights.numel() for weights in state["model"].values()))  # fmt: skip
-
-
-def gold(test):
-    """What decides which test set it is: all of it, but of a retrieval set the judgements."""
-    return test if isinstance(test, list) else {name: part.qrels for name, part in test.items()}
-
-
-def fine_tune(settings):
-    globals().update(settings)
-    use_determinism()
-    where = torch.device(device)
-
-    # The checkpoint, its tokenizer, the task.
-    path = checkpoint.find(init_from)
-    state = checkpoint.load(path)
-    tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    config = ModelConfig(**state["config"])
-    if tokenizer.vocab_size > config.vocab_size:
-        raise DataError(f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its model {config.vocab_size}")
-    own = dict(family=family, train=train, validation=validation, test=test, corpus=corpus,
-               columns=tuple(columns.split(",")) if columns else (), label=label, form=form, full_corpus=full_corpus)  # fmt: skip
-    dataset = load(task, folder=tasks_dir, **own)
-    for split in ("validation", "test"):
-        setattr(dataset, split, at_most(getattr(dataset, split), test_examples or sys.maxsize))
-
-    saved = state.get("fine_tuned")
-    if test_only and (not saved or saved["family"] != dataset.family):
-        raise DataError(f"test_only: {path} is not a model fine-tuned for {dataset.family}; --save_model=True keeps one")
-    if saved and not test_only:
+def fine_tune(cfg):
+    """Fine-tune a pretrained checkpoint and write its result."""
+    path, state, tokenizer = load_checkpoint(cfg.init_from)
+    dataset = load_dataset(cfg)
+    if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
-    if test_only:
-        unknown = {example.label for example in dataset.test} - {*saved["labels"]} if dataset.family == "sc" else ()
-        if unknown:
-            raise DataError(f"test_only: {path} does not know the labels {', '.join(sorted(unknown))}, but "
-                            f"{', '.join(saved['labels'])}")  # fmt: skip
-        dataset.labels = saved["labels"]
-        globals().update(
-            {name: saved["settings"][name] for name in ("causal", "pooling", "dropout", "max_len", "temperature")}
-        )
-    if freeze and dataset.family == "ir":
+    if cfg.freeze and dataset.family == "ir":
         raise DataError("freeze: retrieval has no head of its own to train")
 
-    torch.manual_seed(seed)
-    encoder = Transformer(config) if random_weights else checkpoint.model_from(state)
-    encoder.compute_dtype = getattr(torch, dtype)
-    encoder.requires_grad_(not freeze)
-    kind = FAMILIES[dataset.family](dataset, tokenizer, min(max_len, config.seq_len), temperature, full_corpus)
-    model = TaskModel(encoder, dataset.family, kind.n_outputs, causal, pooling, dropout).to(where)
-    if test_only:
-        model.head.load_state_dict(saved["head"])
-        kind.may_be_none = saved["may_be_none"]
+    torch.manual_seed(cfg.seed)
+    encoder = Transformer(ModelConfig(**state["config"])) if cfg.random_weights else checkpoint.model_from(state)
+    encoder.requires_grad_(not cfg.freeze)
+    task, model = build(cfg, dataset, encoder, tokenizer)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
-    optimizer = torch.optim.AdamW(params, lr, (beta1, beta2), eps, weight_decay, fused=True)
-    capacity = config.seq_len if where.type == "cuda" else min(64, config.seq_len)  # see `packed`
+    betas = (cfg.beta1, cfg.beta2)
+    optimizer = torch.optim.AdamW(params, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)
 
-    def evaluate(examples, split=None):
-        return kind.score(predict, examples, split)
-
-    def predict(items):
-        return outputs(model, items, capacity)
-
-    # Train.
-    n, best, since_best, loss_sum, n_tokens = len(dataset.train), (-1.0, None), 0, 0.0, 0
-    per_epoch = -(-n // batch_size)
-    steps = 0 if test_only else min(max_steps, epochs * per_epoch)
-    out = Path(out_dir)
+    out = Path(cfg.out_dir)
     out.mkdir(parents=True, exist_ok=True)
-    log = None if test_only else checkpoint.MetricsLog(out / "metrics.jsonl")
-    small, began, validating = at_most(dataset.validation, eval_examples, judged_only=True), time.perf_counter(), 0.0
-    bar = tqdm(range(steps), desc=dataset.name, mininterval=1, disable=not steps)
+    log = checkpoint.MetricsLog(out / "metrics.jsonl")
+    steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
+    steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
+    eval_set = subsample(dataset.validation, cfg.eval_examples, judged_only=True)
+    best_score, best_step, best_weights, evals_since_best = -1.0, steps, None, 0
+    loss_sum, n_tokens, began, eval_seconds = 0.0, 0, time.perf_counter(), 0.0
+
+    bar = tqdm(range(steps), desc=dataset.name, mininterval=1)
     for step in bar:
-        epoch, i = divmod(step, per_epoch)
+        # The batch: the next examples of this epoch, as texts packed into rows.
+        epoch, i = divmod(step, steps_per_epoch)
         if i == 0:
-            order = np.random.default_rng([seed, epoch]).permutation(n)
-        items = [item for j in order[i * batch_size : (i + 1) * batch_size]
-                 for item in kind.items(dataset.train[j], "train" if epoch == 0 else None)]  # fmt: skip
-        batch = packed([item.ids for item in items], capacity)
-        n_tokens += len(batch["at"])
-        optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
-        loss = kind.loss(model(**to_device(batch, where)), items)
+            order = np.random.default_rng([cfg.seed, epoch]).permutation(len(dataset.train))
+        examples = [dataset.train[j] for j in order[i * cfg.batch_size : (i + 1) * cfg.batch_size]]
+        items = [item for example in examples for item in task.items(example, "train" if epoch == 0 else None)]
+        batch = pack_texts([item.ids for item in items], model.capacity)
+        n_tokens += len(batch["positions"])
+
+        # Forward, backward, update.
+        optimizer.param_groups[0]["lr"] = learning_rate(cfg, step, steps)
+        loss = task.loss(model(**to_device(batch, encoder.device)), items)
         loss.backward()
-        nn.utils.clip_grad_norm_(params, grad_clip)
+        nn.utils.clip_grad_norm_(params, cfg.grad_clip)
         optimizer.step()
         optimizer.zero_grad()
         loss_sum += loss.detach()
-        if (step + 1) % eval_interval == 0 or step + 1 == steps:
-            started, since = time.perf_counter(), step % eval_interval + 1
-            if not torch.isfinite(loss_sum):
-                sys.exit(f"the loss is {loss_sum.item()} by step {step + 1}: no result. A smaller --lr may help")
+
+        # Validate, log, and stop early if there is no progress.
+        last = step + 1 == steps
+        if (step + 1) % cfg.eval_interval == 0 or last:
+            eval_began, mean_loss, loss_sum = time.perf_counter(), loss_sum.item() / (step % cfg.eval_interval + 1), 0.0
+            if not np.isfinite(mean_loss):
+                sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
             scores = {}
-            if patience or step + 1 < steps:  # at the end all of the validation set is scored, below
-                scores = {name: metrics.score(x) for name, x in evaluate(small).items()}
+            if cfg.patience or not last:  # after the last step all of the validation set is scored, below
+                scores, _ = evaluate(task, model, eval_set)
                 score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
-                bar.set_postfix(loss=f"{loss_sum.item() / since:.3f}", validation=f"{score:.1f}")
-            log.write(step=step + 1, loss=loss_sum.item() / since, lr=learning_rate(step, steps), **scores)
-            loss_sum, since_best = 0.0, since_best + 1
-            if patience and score > best[0]:
-                best, since_best = (score, step + 1), 0
-                kept = {name: value.clone() for name, value in model.state_dict().items()}
-            validating += time.perf_counter() - started
-            if patience and since_best == patience:
-                steps = step + 1
+                bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
+            log.write(step=step + 1, loss=mean_loss, lr=learning_rate(cfg, step, steps), **scores)
+            evals_since_best += 1
+            if cfg.patience and score > best_score:
+                best_score, best_step, evals_since_best = score, step + 1, 0
+                best_weights = {name: value.clone() for name, value in model.state_dict().items()}
+            eval_seconds += time.perf_counter() - eval_began
+            if cfg.patience and evals_since_best == cfg.patience:
                 break
-    if patience and steps:
-        model.load_state_dict(kept)
-    seconds = time.perf_counter() - began - validating
 
-    # Score, and write all of it or nothing.
-    found = {split: evaluate(getattr(dataset, split), split) for split in ("validation", "test")}
-    scores = {split: {name: metrics.score(x) for name, x in instances.items()} for split, instances in found.items()}
-    beside = baselines(dataset) if baseline and not test_only else {}
-    sizes = {split: sum(len(s.qrels) for s in part.values()) if isinstance(part, dict) else len(part)
-             for split, part in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))}  # fmt: skip
-    done = dict(steps=steps, best_step=best[1] if patience else steps, lr=lr, seed=seed, checkpoint=origin(state, path))
-    done = saved["done"] if test_only else done
-    used = saved["settings"] | {name: settings[name] for name in HERE} if test_only else settings
-    used = {name: value for name, value in used.items() if name not in ("out_dir", "save_model", "baseline")}
-    result = dict(task=dataset.name, family=dataset.family, metrics=scores, main=dataset.main, baselines=beside,
-                  counts=dataset.counts | kind.counts, examples=sizes,
-                  test_set=f"{zlib.crc32(repr(gold(dataset.test)).encode()):08x}", **done, settings=used,
-                  versions=checkpoint.versions(where))  # fmt: skip
-    arrays = {name: x.astype(np.float32) for name, x in found["test"].items()}
-    write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
-    if save_model:
-        facts = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(settings),
-                     may_be_none=kind.may_be_none, done=done)  # fmt: skip
-        whole = {k: v for k, v in state.items() if k != "optimizer"} | {"model": encoder.state_dict(), "fine_tuned": facts}
-        checkpoint.save(out / "model.pt", whole)
-    write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+    bar.close()
+    if best_weights:
+        model.load_state_dict(best_weights)
+    seconds = time.perf_counter() - began - eval_seconds
+    print(f"{dataset.name}: lr {cfg.lr:g}, seed {cfg.seed}, {step + 1} steps in {seconds:.1f} s", end="")
+    print(f" ({n_tokens / seconds:,.0f} tokens/s)")
+    facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
+    run = dict(steps=step + 1, best_step=best_step, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
+    if cfg.save_model:
+        fine_tuned = dict(family=dataset.family, labels=dataset.labels, may_be_none=task.may_be_none)
+        fine_tuned |= dict(head=model.head.state_dict(), settings=dict(cfg), done=run)
+        kept = {name: value for name, value in state.items() if name != "optimizer"}
+        checkpoint.save(out / "model.pt", kept | {"model": encoder.state_dict(), "fine_tuned": fine_tuned})
+    write_result(cfg, dataset, task, model, run)
 
-    print(f"{dataset.name}: lr {lr:g}, seed {seed}, {steps} steps in {seconds:.1f} s", end="")
-    print(f" ({n_tokens / seconds:,.0f} tokens/s)" if steps else "")
-    rows = {"validation": scores["validation"], "test": scores["test"]} | {f"  {k} (test)": v for k, v in beside.items()}
-    width = max(map(len, rows))
-    print(" " * width, *(f"{name:>18}" for name in scores["test"]))
-    for name, row in rows.items():
-        print(name.ljust(width), *(f"{row[k]:>18.2f}" if k in row else " " * 18 for k in scores["test"]))
-    for rule, times in result["counts"].items():
-        print(f"  {rule}: {times}")
-    print(f"wrote {out}/result.json")
+
+def score_saved_model(cfg):
+    """Score a model that save_model kept, on this data and with this device. Writes the same files as fine_tune."""
+    path, state, tokenizer = load_checkpoint(cfg.init_from)
+    dataset = load_dataset(cfg)
+    saved = state.get("fine_tuned")
+    if not saved or saved["family"] != dataset.family:
+        raise DataError(
+            f"test_only: {path} is not a model fine-tuned for {dataset.family}; --save_model=True keeps one"
+        )
+    unknown = {example.label for example in dataset.test} - {*saved["labels"]} if dataset.family == "sc" else ()
+    if unknown:
+        unknown, known = ", ".join(sorted(unknown)), ", ".join(saved["labels"])
+        raise DataError(f"test_only: {path} does not know the labels {unknown}, but {known}")
+    dataset.labels = saved["labels"]
+
+    trained = dict(saved["settings"])
+    if "warmup_share" in trained:  # the name in models that older versions saved
+        trained["warmup_fraction"] = trained.pop("warmup_share")
+    cfg = type(cfg)(cfg | trained | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
+    task, model = build(cfg, dataset, checkpoint.model_from(state), tokenizer)
+    model.head.load_state_dict(saved["head"])
+    task.may_be_none = saved["may_be_none"]
+    Path(cfg.out_dir).mkdir(parents=True, exist_ok=True)
+    write_result(cfg, dataset, task, model, saved["done"])
+
+
+def main():
+    cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
+    use_determinism()
+    try:
+        if cfg.test_only:
+            score_saved_model(cfg)
+        else:
+            fine_tune(cfg)
+    except (Damaged, DataError) as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

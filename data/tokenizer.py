@@ -136,6 +136,19 @@ class Tokenizer:
             return self.encode_array(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def encode_with_offsets(self, text):
+        """The ids of a text, and for each id (start, end): the characters of normalize(text) that it stands for.
+
+        A token that holds a part of a character covers all of it.
+        """
+        ids = self.encode(text)
+        data = np.frombuffer(self.normalize(text).encode(), np.uint8)
+        character = np.cumsum((data & 0xC0) != 0x80) - 1  # of each byte
+        lengths = np.array([len(self.token_bytes[i]) for i in ids], int)
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        return ids, np.stack([character[starts], character[ends - 1] + 1], -1) if ids else np.zeros((0, 2), int)
+
     def encode_masked(self, text):
         """As `encode`, but each [MASK] becomes mask_id.
 

@@ -1,19 +1,18 @@
-"""Four small real tasks made from the Python installation itself, so that every task family runs with no network.
+"""Four small tasks made from the Python installation itself, so that every task family runs without a network.
 
     embedded-sc   which part of the standard library a docstring comes from                       (classification)
     embedded-tc   which words of a sentence of the language reference are code, and of what kind  (tagging)
-    embedded-qa   questions on a list of functions: signatures and summaries                      (answer spans)
+    embedded-qa   questions about a list of functions: signatures and summaries                   (answer spans)
     embedded-ir   the summary of a function -> its name, signature and the rest of its docstring  (retrieval)
 
 They are for demonstration and for tests. No person wrote the labels: they follow from the structure of the files, such
-as markup, signatures and the module something stands in. A module or topic is on one side only, picked by a hash of
-its name, and no text is on two sides. The embedded pretraining corpus is the same text, labels aside: a model
-pretrained on it has read the test sentences. The text differs a little from one Python version to the next.
+as markup, signatures and module names. Each module or topic belongs to one split, picked by a hash of its name, and no
+text is in two splits. The embedded pretraining corpus is the same text without labels, so a model pretrained on it has
+read the test sentences. The text differs a little from one Python version to the next.
 """
 
 import ast
 import functools
-import itertools
 import keyword
 import random
 import re
@@ -25,19 +24,21 @@ from data import embedded
 from errors import DataError
 from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
 
-SIDES = "train", "validation", "test"
-SALT = "1018"  # found by trial: it spreads parts, functions and tags evenly over the sides on Python 3.10 to 3.13
-LONGEST = 400  # characters of a text: nearly all fit in 128 tokens of the embedded tokenizer
+SPLITS = "train", "validation", "test"
+SALT = "1018"  # found by trial: it spreads parts, functions and tags evenly over the splits on Python 3.10 to 3.13
+MAX_CHARS = 400  # characters of a text: nearly all fit in 128 tokens of the embedded tokenizer
 
 
-def load(name):
-    """The Dataset of an embedded task, the same on every run of the same Python.
+def load(name, source=None):
+    """Make the Dataset of an embedded task, the same in every run of the same Python.
 
-    Raises DataError for an unknown name, and where this Python lacks what the task is made from.
+    source: what to make it from, by default what this Python has: a list of Definitions, or for embedded-tc a dict
+    {topic: text}. Raises DataError if there is no task of this name, and if the source holds too little for it.
     """
     if name not in MAKERS:
         raise DataError(f"{name!r} is no embedded task; there are {', '.join(MAKERS)}")
-    dataset = MAKERS[name]()
+    make, read_source = MAKERS[name]
+    dataset = make(read_source() if source is None else source)
     dataset.counts = {rule: n for rule, n in dataset.counts.items() if n}
     if not min(len(dataset.train), len(dataset.validation), len(dataset.test)):
         raise DataError(
@@ -47,10 +48,10 @@ def load(name):
     return dataset
 
 
-def side(name):
-    """Where a module or topic belongs: 70 % train, 10 % validation, 20 % test, by a hash that no version changes."""
-    share = zlib.crc32(f"{SALT}{name}".encode()) % 10
-    return "train" if share < 7 else "validation" if share < 8 else "test"
+def split_of(name):
+    """The split of a module or topic: 70 % train, 10 % validation, 20 % test, by a hash that no version changes."""
+    bucket = zlib.crc32(f"{SALT}{name}".encode()) % 10
+    return "train" if bucket < 7 else "validation" if bucket < 8 else "test"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -60,10 +61,10 @@ def side(name):
 class Definition(NamedTuple):
     """A documented module, class or function."""
 
-    module: str  # dotted
-    names: tuple  # of the classes and functions around it and its own; () for a module
-    parameters: list  # of a function: (name, text of the default or ""), self left out; None for others
-    text: str  # the docstring in one line, examples left out
+    module: str  # dotted name
+    names: tuple  # the names of the classes and functions around it, then its own; () for a module
+    parameters: list  # of a function: (name, source of the default or ""), without self; None for others
+    text: str  # the docstring in one line, without examples
     summary: str  # its first sentence, in one line
 
     @property
@@ -78,7 +79,7 @@ class Definition(NamedTuple):
 
 @functools.lru_cache
 def definitions():
-    """All Definitions, training modules first."""
+    """All Definitions of the standard library, those of training modules first."""
     found = []
     for module, tree in embedded.modules():  # one by one: keeping all trees takes four times as long
         for names, node, docstring in embedded.docstrings(tree):
@@ -86,31 +87,31 @@ def definitions():
             if text := " ".join(paragraphs):
                 summary = re.match(r".+?[.!?](?= [A-Z\"'`*(]|$)|.+", paragraphs[0])[0]
                 found.append(Definition(module, names, parameters(node), text, summary))
-    return sorted(found, key=lambda d: SIDES.index(side(d.module)))
+    return sorted(found, key=lambda d: SPLITS.index(split_of(d.module)))
 
 
 def parameters(node):
-    """(name, text of the default or "") of each parameter of a function, without self; None for other nodes."""
+    """List (name, source of the default or "") of a function's parameters, without self; None for other nodes."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     a = node.args
-    positional = [x.arg for x in a.posonlyargs + a.args]
-    defaults = [""] * (len(positional) - len(a.defaults)) + [ast.unparse(x) for x in a.defaults]
-    bound = positional[:1] in (["self"], ["cls"])
-    found = list(zip(positional, defaults))[bound:]
-    if len(a.posonlyargs) > bound:
-        found.insert(len(a.posonlyargs) - bound, ("/", ""))
+    positional = a.posonlyargs + a.args
+    found = [*zip((x.arg for x in positional), [None] * (len(positional) - len(a.defaults)) + a.defaults)]
+    if a.posonlyargs:
+        found.insert(len(a.posonlyargs), ("/", None))
+    if found and found[0][0] in ("self", "cls"):
+        found = found[2:] if len(a.posonlyargs) == 1 else found[1:]  # "self, /" is all about self
     if a.vararg or a.kwonlyargs:
-        found.append((f"*{a.vararg.arg if a.vararg else ''}", ""))
-    found += [(x.arg, ast.unparse(default) if default else "") for x, default in zip(a.kwonlyargs, a.kw_defaults)]
+        found.append((f"*{a.vararg.arg if a.vararg else ''}", None))
+    found += zip((x.arg for x in a.kwonlyargs), a.kw_defaults)
     if a.kwarg:
-        found.append((f"**{a.kwarg.arg}", ""))
-    return found
+        found.append((f"**{a.kwarg.arg}", None))
+    return [(name, ast.unparse(default) if default else "") for name, default in found]
 
 
-def shortened(text):
-    """The first words of a text, LONGEST characters at most."""
-    return text if len(text) <= LONGEST else text[: LONGEST + 1].rsplit(" ", 1)[0]
+def shorten(text):
+    """The first words of a text, MAX_CHARS characters at most."""
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS + 1].rsplit(" ", 1)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,30 +129,31 @@ PARTS = {
     "functools imp importlib inspect lib2to3 modulefinder operator pkgutil pyclbr pydoc reprlib runpy symtable "
     "tokenize types typing weakref zipimport",
 }
-MOST_OF_A_MODULE = 30  # docstrings, or the side of tkinter, which has 500, would decide about its part
+MAX_PER_MODULE = 30  # docstrings; else the split of tkinter, which has 500, would decide about its part
 
 
-def classification():
+def classification(definitions):
+    """Make embedded-sc."""
     part_of = {module: part for part, modules in PARTS.items() for module in modules.split()}
-    examples, seen, taken, counts = {s: [] for s in SIDES}, set(), Counter(), Counter()
-    for d in definitions():
-        part, text = part_of.get(d.module.split(".")[0]), shortened(d.text)
+    examples, seen, taken, counts = {split: [] for split in SPLITS}, set(), Counter(), Counter()
+    for d in definitions:
+        part, text = part_of.get(d.module.split(".")[0]), shorten(d.text)
         if not part or len(text) < 40 or text in seen:
             continue
         seen.add(text)
         taken[d.module] += 1
-        if taken[d.module] > MOST_OF_A_MODULE:
-            counts[f"docstrings beyond the first {MOST_OF_A_MODULE} of their module, left out"] += 1
+        if taken[d.module] > MAX_PER_MODULE:
+            counts[f"docstrings beyond the first {MAX_PER_MODULE} of their module, left out"] += 1
             continue
-        counts[f"docstrings cut at {LONGEST} characters"] += text != d.text
-        examples[side(d.module)].append(Text(text, part))
+        counts[f"docstrings cut at {MAX_CHARS} characters"] += text != d.text
+        examples[split_of(d.module)].append(Text(text, part))
     # Linux distributions package tkinter and IDLE apart: what is left of a part may be too little to learn or test.
-    sizes = {s: Counter(x.label for x in examples[s]) for s in SIDES}
-    labels = [part for part in PARTS if sizes["train"][part] >= 50 and min(sizes[s][part] for s in SIDES) >= 5]
-    for name in SIDES:
-        kept = [x for x in examples[name] if x.label in labels]
-        counts["docstrings of parts that this Python lacks, left out"] += len(examples[name]) - len(kept)
-        examples[name] = kept
+    sizes = {split: Counter(x.label for x in examples[split]) for split in SPLITS}
+    labels = [part for part in PARTS if sizes["train"][part] >= 50 and min(sizes[s][part] for s in SPLITS) >= 5]
+    for split in SPLITS:
+        kept = [x for x in examples[split] if x.label in labels]
+        counts["docstrings of parts that this Python lacks, left out"] += len(examples[split]) - len(kept)
+        examples[split] = kept
     metrics = {"field": ["accuracy"], "paper": ["accuracy"]}
     return Dataset("embedded-sc", "sc", labels, **examples, counts=counts, main=metrics)
 
@@ -164,30 +166,32 @@ MARKUP = re.compile(r'"([^"]+)"|\*\*([^*]+)\*\*|(?<![\w*])\*([^\s*](?:[^*]*[^\s*
 WORD = re.compile(r"\w+(?:[.'’-]\w+)*|[^\w\s]")
 
 
-def tagging():
-    """Tags: KEYWORD of Python; CALL, a function's name, which the text writes as name() (the parentheses are part of
-    the markup and go with it); NAME, another identifier; CODE, a longer piece; TERM, a term or parameter."""
-    found, counts = {}, Counter()
-    topics = embedded.topics()
+def tagging(topics):
+    """Make embedded-tc. topics: {name: text}.
+
+    Tags: KEYWORD of Python; CALL, a function's name, which the text writes as name() (the parentheses are markup and
+    are dropped); NAME, another identifier; CODE, a longer piece; TERM, a term or parameter.
+    """
+    topic_of, counts = {}, Counter()
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
         for sentence in sentences(topics[topic]):
-            found.setdefault(sentence, topic)  # long topics contain short ones: a sentence is the shortest one's
-    examples, seen = {s: [] for s in SIDES}, set()
-    for sentence, topic in sorted(found.items(), key=lambda item: SIDES.index(side(item[1]))):
+            topic_of.setdefault(sentence, topic)  # long topics contain short ones: the shortest one has the sentence
+    examples, seen = {split: [] for split in SPLITS}, set()
+    for sentence, topic in sorted(topic_of.items(), key=lambda item: SPLITS.index(split_of(item[1]))):
         if sentence.count('"') % 2 or '""' in sentence:
             counts["sentences whose quotes do not pair up, left out"] += 1
             continue
-        example = tagged(sentence)
+        example = tag(sentence)
         if (words := " ".join(example.words)) not in seen:
             seen.add(words)
-            examples[side(topic)].append(example)
+            examples[split_of(topic)].append(example)
     labels = ["O", *sorted({tag for x in examples["train"] for tag in x.tags} - {"O"})]
     metrics = {"field": ["entity_f1"], "paper": ["sentence_macro_f1"]}
     return Dataset("embedded-tc", "tc", labels, **examples, counts=counts, main=metrics)
 
 
 def sentences(text):
-    """Yield the whole sentences of a topic; not its headings, grammar and examples."""
+    """Yield the whole sentences of a topic, without its headings, grammar and examples."""
     for block in re.split(r"\n\s*\n", text):
         block = re.sub(r"^(?:\*|\d+\.) ", "", " ".join(block.split()))
         if "::=" not in block and ">>>" not in block:
@@ -196,8 +200,8 @@ def sentences(text):
                     yield sentence
 
 
-def tagged(sentence):
-    """The Sentence of a text with markup."""
+def tag(sentence):
+    """Make a Sentence of a text with markup."""
     words, tags, end = [], [], 0
 
     def add(text, kind=""):
@@ -222,11 +226,11 @@ def tagged(sentence):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Answer spans: questions on a list of functions
+# Answer spans: questions about a list of functions
 
 LISTING = 300  # characters of most lists, which fit in a window of 128 tokens together with a question
-LONG_LISTING = 900  # of every eighth, which does not
-VERBS = frozenset(  # what summaries begin with, and what has a third person
+LONG_LISTING = 900  # characters of every eighth list, which does not fit
+VERBS = frozenset(  # verbs that summaries begin with
     "Add Apply Ask Bind Build Call Change Check Clear Close Compare Compile Compute Configure Connect Construct "
     "Convert Copy Count Create Decode Decrement Delete Determine Disable Display Draw Emit Enable Encode Ensure "
     "Execute Extract Find Flush Format Generate Get Guess Handle Increment Initialize Insert Install Invoke Join "
@@ -237,55 +241,52 @@ VERBS = frozenset(  # what summaries begin with, and what has a third person
 )
 
 
-def answer_spans():
-    """Questions on the functions of one module, as a person would ask who wants to use them:
+def answer_spans(definitions):
+    """Make embedded-qa, from questions about the functions of one module that a user of them could ask:
 
-    Which function returns the payload?  its name, asked for with the summary's words, the verb in another form
-    Which function takes decode?         its name, asked for with a parameter that no other function of the list has
+    Which function returns the payload?  its name. The question has the words of the summary, the verb in another form
+    Which function takes decode?         its name. No other function of the list has this parameter
     What is the default of i in get?     a default that is written once in the list
-    What does get return?                the summary's words after "Return", up to the first punctuation
+    What does get return?                the words of the summary after "Return", up to the first punctuation
     """
-    examples, counts = {s: [] for s in SIDES}, Counter()
-    for listing in listings():
+    examples, counts = {split: [] for split in SPLITS}, Counter()
+    for listing in listings(definitions):
         context = "".join(d.line for d in listing).strip()
         found = list(questions(listing, context))
-        random.Random(context).shuffle(found)  # the same order on every run
+        random.Random(context).shuffle(found)  # the same order in every run
         for kind, (question, first, answer) in sorted({kind: rest for kind, *rest in found}.items()):  # one of a kind
             counts[f"questions for {kind}"] += 1
-            name = side(listing[0].module)
-            examples[name].append(Question(f"{name}-{len(examples[name])}", question, context, [(answer, first)]))
+            split = split_of(listing[0].module)
+            examples[split].append(Question(f"{split}-{len(examples[split])}", question, context, [(answer, first)]))
     metrics = {"field": ["f1"], "paper": ["token_set_f1"]}
     return Dataset("embedded-qa", "qa", [], **examples, counts=counts, main=metrics)
 
 
-def listings():
-    """Yield lists of at least three functions in the order of their module. A name occurs once in a list, a summary
-    in one list only."""
-    number, told = 0, set()
-    for _, module in itertools.groupby(definitions(), key=lambda d: d.module):
-        listing, room = [], 0
-        for d in module:
-            if d.parameters is None or "->" in d.summary or not 10 < len(d.summary) < len(d.line) < LISTING / 2:
-                continue
-            if d.summary in told:
-                continue
-            told.add(d.summary)
-            if len(d.line) > room or d.names[-1] in [x.names[-1] for x in listing]:
-                if len(listing) > 2:
-                    yield listing
-                    number += 1
-                listing, room = [], LISTING if number % 8 < 7 else LONG_LISTING
-            listing.append(d)
-            room -= len(d.line)
-        if len(listing) > 2:
-            yield listing
-            number += 1
+def listings(definitions):
+    """Yield lists of at least three functions of a module. No name is twice in a list, no summary in two lists."""
+    listing, room, number, seen = [], 0, 0, set()
+    for d in definitions:
+        if d.parameters is None or "->" in d.summary or d.summary in seen:
+            continue
+        if not 10 < len(d.summary) < len(d.line) < LISTING / 2:
+            continue
+        seen.add(d.summary)
+        same_module = listing and listing[0].module == d.module
+        if not same_module or len(d.line) > room or d.names[-1] in [x.names[-1] for x in listing]:
+            if len(listing) > 2:
+                yield listing
+                number += 1
+            listing, room = [], LISTING if number % 8 < 7 else LONG_LISTING
+        listing.append(d)
+        room -= len(d.line)
+    if len(listing) > 2:
+        yield listing
 
 
 def questions(listing, context):
-    """Yield (kind, question, first character of the answer, answer) on a list of functions."""
+    """Yield (kind, question, first character of the answer in the context, answer) about a list of functions."""
     taken = Counter(parameter.strip("*") for d in listing for parameter, _ in d.parameters)
-    begin = 0  # of the function's line in the context
+    begin = 0  # first character of the function's line
     for d in listing:
         name = d.names[-1]
         verb, _, rest = d.summary.rstrip(".").partition(" ")
@@ -306,7 +307,7 @@ def questions(listing, context):
 
 
 def third_person(verb):
-    """The verb of "Return the list" as in "which returns the list"."""
+    """Turn the verb of "Return the list" into that of "which returns the list"."""
     verb = verb.lower()
     if verb.endswith(("s", "x", "ch", "sh")):
         return verb + "es"
@@ -317,30 +318,30 @@ def third_person(verb):
 # Retrieval: summary -> function
 
 
-def retrieval():
-    """The relevant documents of a query are those of all functions with that summary."""
-    pairs, counts = {s: [] for s in SIDES}, Counter()
-    asked, told = {}, {}  # the side on which a query and a rest of a docstring were met first
-    for d in definitions():
-        name, rest = side(d.module), d.text[len(d.summary) :].strip()
+def retrieval(definitions):
+    """Make embedded-ir. The relevant documents of a query are those of all functions with that summary."""
+    pairs, counts = {split: [] for split in SPLITS}, Counter()
+    split_of_query, split_of_rest = {}, {}  # where a query, and the rest of a docstring, occurred first
+    for d in definitions:
+        split, rest = split_of(d.module), d.text[len(d.summary) :].strip()
         if d.parameters is None or len(rest) < 40 or not 3 <= len(d.summary.split()) <= 40 or "->" in d.summary:
             continue
-        if {asked.setdefault(d.summary, name), told.setdefault(rest, name)} != {name}:
+        if {split_of_query.setdefault(d.summary, split), split_of_rest.setdefault(rest, split)} != {split}:
             counts["functions whose summary or text is also on another side, left out"] += 1
             continue
         document = f"{d.module}.{'.'.join(d.names)}{d.signature} {rest}"
         if d.summary in document:
             counts["functions whose summary is repeated in the document, left out"] += 1
             continue
-        counts[f"documents cut at {LONGEST} characters"] += len(document) > LONGEST
-        pairs[name].append(Pair(d.summary, shortened(document)))
-    validation, test = ({"": retrieval_set(pairs[s])} if pairs[s] else {} for s in SIDES[1:])
+        counts[f"documents cut at {MAX_CHARS} characters"] += len(document) > MAX_CHARS
+        pairs[split].append(Pair(d.summary, shorten(document)))
+    validation, test = ({"": retrieval_set(pairs[split])} if pairs[split] else {} for split in SPLITS[1:])
     metrics = {"field": ["ndcg@10"], "paper": ["ndcg@10_judged"]}
     return Dataset("embedded-ir", "ir", [], pairs["train"], validation, test, counts, metrics)
 
 
 def retrieval_set(pairs):
-    """The Retrieval of all queries against all documents of these pairs; equal texts are one query or document."""
+    """Make the Retrieval of pairs: all their queries, all their documents. Equal texts are one query or document."""
     queries = {text: f"q{i}" for i, text in enumerate(dict.fromkeys(pair.query for pair in pairs))}
     corpus = {text: f"d{i}" for i, text in enumerate(dict.fromkeys(pair.document for pair in pairs))}
     qrels = {}
@@ -349,9 +350,9 @@ def retrieval_set(pairs):
     return Retrieval({i: text for text, i in queries.items()}, {i: text for text, i in corpus.items()}, qrels)
 
 
-MAKERS = {
-    "embedded-sc": classification,
-    "embedded-tc": tagging,
-    "embedded-qa": answer_spans,
-    "embedded-ir": retrieval,
+MAKERS = {  # {name: (function that makes the task, function that reads what it is made from)}
+    "embedded-sc": (classification, definitions),
+    "embedded-tc": (tagging, embedded.topics),
+    "embedded-qa": (answer_spans, definitions),
+    "embedded-ir": (retrieval, definitions),
 }

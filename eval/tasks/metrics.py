@@ -1,14 +1,14 @@
-"""Metrics of all four task families, the field's and the paper's, in one form.
+"""Metrics of the four task families, the field's and the paper's, all in one form.
 
-Each is a mean over classes (mostly one) of a ratio of two sums over the test set: accuracy sums 1 for a right
-text over 1 for each text, entity F1 sums 2 * right entities over predicted + gold entities, nDCG sums each query's
-nDCG over 1. A metric returns both terms per instance, an array (n, C, 2) of float64: n instances (texts,
-sentences, questions, queries), C classes, numerator and denominator. `score` makes the percentage, and whoever
-draws instances anew, or pairs them between two models, needs nothing else:
+Each metric is a mean over classes (mostly one) of a ratio of two sums over the test set. Accuracy sums 1 for a right
+text over 1 for each text; entity F1 sums 2 * right entities over predicted + gold entities; nDCG sums each query's nDCG
+over 1. A metric returns both terms for each instance, as float64 (n, C, 2): n instances (texts, sentences, questions or
+queries), C classes, numerator and denominator. `score` makes the percentage. A bootstrap, or a paired comparison of two
+models, needs nothing but these instances:
 
     score(accuracy(["cat", "dog"], ["cat", "cat"]))  # 50.0
 
-`predicted` and `gold` are sequences of equal length (a ValueError where not), in the order of the test set.
+`predicted` and `gold` are sequences of equal length, in the order of the test set. Other lengths raise ValueError.
 """
 
 import re
@@ -19,10 +19,11 @@ import numpy as np
 
 
 def score(instances):
-    """The percentage, 0 to 100, of a metric's instances (n, C, 2).
+    """Compute the percentage, 0 to 100, of a metric's instances (n, C, 2).
 
-    100 * mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0. It is
-    0.0 where none is left, say without a single entity, predicted or gold: as in conlleval and seqeval.
+    It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0.
+    If no class is left, for example without a single predicted or gold entity, it is 0.0, as in conlleval and
+    seqeval.
     """
     numerators, denominators = np.sum(instances, axis=0, dtype=np.float64).T  # (C,) each
     counted = denominators > 0
@@ -30,7 +31,7 @@ def score(instances):
 
 
 def one_class(numerators, denominators=1.0):
-    """The instances (n, 1, 2) of a metric of one class: numerators (n,), denominators (n,) or one for all."""
+    """Stack the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
     terms = np.broadcast_arrays(np.asarray(numerators, np.float64), denominators)
     return np.stack(terms, -1)[:, None]
 
@@ -40,17 +41,16 @@ def one_class(numerators, denominators=1.0):
 
 
 def accuracy(predicted, gold):
-    """Per text: right or not, over 1. A gold label that was not seen in training is wrong like any other error."""
+    """Per text: 1 if it is right, over 1. A gold label that training did not have counts as an error."""
     return one_class([p == g for p, g in zip(predicted, gold, strict=True)])
 
 
 def f1(predicted, gold, labels):
-    """Per text and class: 2 if it is both predicted and gold, over how many of the two it is.
+    """Per text and class: 2 if the class is both predicted and gold, over 0, 1 or 2: in how many of the two it occurs.
 
-    Of two labels the second is the positive class and the only one counted (C = 1). Of more, all are, each
-    with the same weight (macro F1, C = len(labels)); a class that is nowhere predicted or gold drops out in
-    `score`, as in scikit-learn. A gold label outside `labels` has no class of its own: the text is a false positive of
-    the class predicted.
+    With two labels, the second is the positive class and the only one that counts (C = 1). With more, all count with
+    the same weight (macro F1, C = len(labels)); `score` leaves out a class that is nowhere predicted or gold, as does
+    scikit-learn. A gold label outside `labels` has no class: the text is a false positive of the predicted class.
     """
     classes = np.array(labels[1:] if len(labels) == 2 else labels, dtype=object)
     pairs = np.array([*zip(predicted, gold, strict=True)], dtype=object).reshape(-1, 2, 1)
@@ -63,12 +63,12 @@ def f1(predicted, gold, labels):
 
 
 def entities(tags):
-    """The entities in a sentence's tags ("O", "B-PER", "I-PER", ...): a list of (type, begin, end), end excluded.
+    """List the entities in a sentence's tags ("O", "B-PER", "I-PER", ...) as (type, begin, end), end excluded.
 
-    As conlleval (Tjong Kim Sang) counts chunks in IOB1, BIO and IOE, also where the tags break their scheme: at any
-    tag but O an entity begins if its prefix is B or S, if the type changes, or if the tag before is O, E or S;
-    else the entity before goes on. So I-PER after O or after B-LOC begins an entity. S, and B after E, which the
-    script of 2004 does not know, as its later ports count them, so BIOES is right too.
+    It counts as conlleval (Tjong Kim Sang) counts chunks in IOB1, BIO and IOE, also if the tags break their scheme. A
+    tag other than O begins an entity if its prefix is B or S, if the type changes, or if the tag before is O, E or S;
+    else the entity goes on. So I-PER after O or after B-LOC begins an entity. S, and B after E, which the script of
+    2004 does not know, count as in its later ports, so BIOES works too.
     """
     found, before = [], ("O", "")
     for i, tag in enumerate(tags):
@@ -92,9 +92,9 @@ def entity_f1(predicted, gold):
 
 
 def sentence_macro_f1(predicted, gold):
-    """The paper's: per sentence of tags (never empty) the mean F1 over the tags that occur in it, over 1.
+    """The paper's metric: per sentence of tags (never empty) the mean F1 of the tags that occur in it, over 1.
 
-    A tag occurs if a word has it as predicted or gold tag. O is one of them, and B-PER and I-PER are two.
+    A tag occurs if it is the predicted or gold tag of a word. O is a tag like others, and B-PER and I-PER are two.
     """
     means = []
     for p, g in zip(predicted, gold, strict=True):
@@ -109,35 +109,35 @@ def sentence_macro_f1(predicted, gold):
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only: typographic quotes and dashes stay
-NO_ANSWER = "."  # stands for no answer; no normalised text holds it
+NO_ANSWER = "."  # stands for no answer; normalized texts have no punctuation
 
 
-def normalise(text):
-    """Text as SQuAD's scripts compare it: lower case, then no punctuation, then no articles, single spaces."""
+def normalize_answer(text):
+    """Normalize a text as SQuAD's scripts do: lower case, then no punctuation, then no articles, single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def word_f1(a, b):
-    """F1, 0 to 1, of the words of two normalised texts, a word shared as often as both have it; 0 if both are empty."""
+    """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
     a, b = Counter(a.split()), Counter(b.split())
     return 2 * (a & b).total() / max(1, a.total() + b.total())
 
 
 def squad(predicted, questions):
-    """{"exact_match": ..., "f1": ...}, instances (n, 1, 2) each, of SQuAD's official scripts.
+    """Compute SQuAD's metrics as its official scripts do: {"exact_match": ..., "f1": ...}, instances (n, 1, 2) each.
 
-    predicted: {question id: text}, "" for no answer; every id must be there. questions: with an `id` and `answers`, a
-    list of (text, start), empty if unanswerable. Per question the best over its answers, over 1.
+    predicted: {question id: text} with every id, "" for no answer. questions: objects with an `id` and `answers`, a
+    list of (text, start), empty if unanswerable. Per question: the best value over its answers, over 1.
 
-    A set that has an unanswerable question is scored by the script of v2.0: answers that normalise to nothing are
-    left out, and where none is left only a prediction that normalises to nothing is right. Any other set by that
-    of v1.1, where such an answer stays: it is matched exactly by such a prediction, with F1 0.
+    A set with an unanswerable question is scored as by the script of v2.0. It drops answers that normalize to
+    nothing; if none is left, only a prediction that normalizes to nothing is right. Any other set is scored as by the
+    script of v1.1. There such an answer stays, and such a prediction matches it exactly, with F1 0.
     """
     v2 = any(not question.answers for question in questions)
     exact_match, overlap = [], []
     for question in questions:
-        answer = normalise(predicted[question.id])
-        gold = {normalise(text) for text, _ in question.answers}
+        answer = normalize_answer(predicted[question.id])
+        gold = {normalize_answer(text) for text, _ in question.answers}
         if v2:
             answer, gold = answer or NO_ANSWER, gold - {""} or {NO_ANSWER}
         exact_match.append(answer in gold)
@@ -146,10 +146,8 @@ def squad(predicted, questions):
 
 
 def token_set_f1(predicted, gold):
-    """The paper's: per question F1 of two sets of token positions, over 1; an empty set counts as {0}.
-
-    So an unanswerable question with nothing predicted scores 1.
-    """
+    """The paper's metric: per question the F1 of two sets of token positions, over 1. An empty set counts as {0}, so an
+    unanswerable question without a predicted token scores 1."""
     pairs = [(p or {0}, g or {0}) for p, g in zip(predicted, gold, strict=True)]
     return one_class([2 * len(p & g) / (len(p) + len(g)) for p, g in pairs])
 
@@ -157,21 +155,18 @@ def token_set_f1(predicted, gold):
 # -----------------------------------------------------------------------------
 # Retrieval
 
-DISCOUNT = 1 / np.log2(np.arange(2, 12))  # (10,), of ranks 1 to 10
+DISCOUNT = 1 / np.log2(np.arange(2, 12))  # (10,), for ranks 1 to 10
 
 
 def answerable(qrels):
-    """The ids of the queries with at least one relevant document (grade > 0), in the order of qrels.
-
-    They are the instances of the retrieval metrics.
-    """
+    """List the ids of the queries with a relevant document (grade > 0), the instances of the retrieval metrics."""
     return [query for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())]
 
 
 def gains(run, qrels):
-    """The grades of each answerable query's first 100 documents: (n, 100), 0 for a negative grade and past the end.
+    """Return the grades of each answerable query's first 100 documents: (n, 100), negative and missing ones as 0.
 
-    Ranked as trec_eval does: by score in float32, highest first, documents of equal score by id, last first.
+    The ranking is trec_eval's: by score in float32, highest first; documents of equal score by id, in reverse order.
     """
     queries = answerable(qrels)
     found = np.zeros((len(queries), 100))
@@ -184,12 +179,12 @@ def gains(run, qrels):
 
 
 def retrieval(run, qrels):
-    """{"ndcg@10": ..., "mrr@10": ..., "recall@100": ...}, instances (n, 1, 2) each, as trec_eval computes them.
+    """Compute {"ndcg@10": ..., "mrr@10": ..., "recall@100": ...}, instances (n, 1, 2) each, as trec_eval does.
 
-    run: {query id: {document id: score}}, each query's best 100 documents at least. qrels: {query id: {document
-    id: grade}}. An instance is a query of `answerable(qrels)`, in that order; one that is not in run scores 0, one that
-    is only in run does not count. The gain of nDCG is the grade itself, its discount log2(rank + 1). MRR is 0 where
-    no relevant document is among the first ten (trec_eval's recip_rank has no such cut).
+    run: {query id: {document id: score}}, each query's best 100 documents at least. qrels: {query id: {document id:
+    grade}}. The instances are the queries of `answerable(qrels)`, in that order. One that run lacks scores 0. In nDCG
+    the gain is the grade and the discount log2(rank + 1). MRR is 0 if no relevant document is among the first ten
+    (trec_eval's recip_rank has no such cut).
     """
     gain = gains(run, qrels)  # (n, 100)
     ideal, relevant = np.zeros((len(gain), 10)), np.zeros(len(gain))
@@ -206,10 +201,10 @@ def retrieval(run, qrels):
 
 
 def ndcg_retrieved(run, qrels):
-    """The paper's nDCG@10, instances (n, 1, 2): divided by that of the best order of the ten documents retrieved.
+    """The paper's nDCG@10, instances (n, 1, 2): the DCG over that of the best order of the same ten documents.
 
-    0 where none of them is relevant; relevant documents that were not retrieved cost nothing. The paper ranks
-    judged documents only: that is for the caller, who makes the run. Arguments and instances as in `retrieval`.
+    It is 0 if none of them is relevant. Relevant documents that were not retrieved cost nothing. The paper ranks only
+    judged documents; the caller makes the run, and sees to that. Arguments and instances are those of `retrieval`.
     """
     gain = gains(run, qrels)[:, :10]
     best = -np.sort(-gain, axis=1) @ DISCOUNT

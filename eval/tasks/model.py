@@ -1,4 +1,8 @@
-"""The model of a task: an encoder and a head, batches of texts without padding, and predictions."""
+"""The model that is fine-tuned: an encoder with a head, its batches without padding, and its predictions.
+
+model = TaskModel(encoder, "sc", n_outputs=2, causal=False, pooling="mean", dropout=0.1)
+logits = predict(model, items, model.capacity)  # a list with one array for each item
+"""
 
 import numpy as np
 import torch
@@ -7,14 +11,12 @@ from tqdm import tqdm
 
 from data.loader import to_device
 
-# ----------------------------------------------------------------------------
-# Batches: texts of different lengths side by side, without padding
-
 
 def pack(lengths, capacity):
-    """First fit, longest first: texts of these lengths in rows of `capacity` -> the row and the start of each.
+    """Assign texts to rows by first fit, longest text first, so that few rows are needed.
 
-    Rows are as few as this simple rule makes them; a full row has no padding.
+    lengths: (n,) tokens of each text, none above capacity. capacity: tokens of a row.
+    Returns two int arrays (n,): each text's row, and its first column in that row.
     """
     row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []
     for i in np.argsort(-np.asarray(lengths), kind="stable"):
@@ -27,12 +29,10 @@ def pack(lengths, capacity):
     return row, start
 
 
-def packed(sequences, capacity):
-    """Token lists -> the arguments of TaskModel.forward, as a dict of tensors.
+def pack_texts(sequences, capacity):
+    """Pack texts side by side into rows. Returns the arguments of TaskModel.forward, as a dict of CPU tensors.
 
-    capacity: the length of a row, if no sequence is longer. The kernels on a GPU skip what lies
-    outside a document, so the longest row is best. On a CPU the scores of a row are all computed
-    and then masked: short rows of a few texts each waste least.
+    sequences: n lists of token ids, none empty. capacity: tokens of a row; a longer text makes longer rows.
     """
     lengths = np.array([len(ids) for ids in sequences])
     row, start = pack(lengths, max(capacity, lengths.max()))
@@ -40,22 +40,24 @@ def packed(sequences, capacity):
     tokens, doc_start, doc_end = np.zeros((B, T), np.int64), np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
     for ids, r, a, n in zip(sequences, row, start, lengths):
         tokens[r, a : a + n], doc_start[r, a : a + n], doc_end[r, a : a + n] = ids, a, a + n
-    at = np.concatenate([np.arange(n) + r * T + a for r, a, n in zip(row, start, lengths)])
-    arrays = dict(tokens=tokens, doc_start=doc_start, doc_end=doc_end, at=at, lengths=lengths)
+    positions = np.concatenate([np.arange(n) + r * T + a for r, a, n in zip(row, start, lengths)])
+    arrays = dict(tokens=tokens, doc_start=doc_start, doc_end=doc_end, positions=positions, lengths=lengths)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-# ----------------------------------------------------------------------------
-# The model: an encoder and a head
-
-
 class TaskModel(nn.Module):
-    """The encoder and a head on each text (sc) or on each token (tc, qa); for ir the text's pooled state itself."""
+    """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
+
+    encoder: a Transformer. family: "sc", "tc", "qa" or "ir". n_outputs: the width of the head. causal: the attention
+    mask. pooling: "mean" or "last", for sc and ir: the mean of a text's hidden states, or the last one.
+    dropout: before the head of tc and qa.
+    """
 
     def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):
         super().__init__()
         d = encoder.config.d_model
-        self.encoder, self.causal, self.pooling = encoder, causal, pooling if family in ("sc", "ir") else ""
+        self.encoder, self.causal = encoder, causal
+        self.pooling = pooling if family in ("sc", "ir") else ""
         if family == "sc":
             layers = [nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)]
         elif family == "ir":
@@ -66,34 +68,56 @@ class TaskModel(nn.Module):
         for name, p in self.head.named_parameters():
             nn.init.zeros_(p) if name.endswith("bias") else nn.init.normal_(p, std=0.02)
 
-    def forward(self, tokens, doc_start, doc_end, at, lengths):
-        """tokens, doc_start, doc_end: (B, T). at: (N,) where the tokens of all texts are in the flattened batch,
-        text by text. lengths: (n,), sum N. Returns fp32 (n, n_outputs) or, without pooling, (N, n_outputs)."""
-        hidden = self.encoder(tokens, self.causal, doc_start, doc_end).flatten(0, 1)[at].float()  # (N, d)
+    @property
+    def capacity(self):
+        """The number of tokens in a row that suits the device.
+
+        The GPU kernels skip what lies outside a document, so the longest row is best. The CPU computes all scores of a
+        row and masks them afterwards, so short rows with a few texts waste least.
+        """
+        seq_len = self.encoder.config.seq_len
+        return seq_len if self.encoder.device.type == "cuda" else min(64, seq_len)
+
+    def forward(self, tokens, doc_start, doc_end, positions, lengths):
+        """Compute the outputs of n texts with N tokens in all, packed by `pack_texts`.
+
+        tokens, doc_start, doc_end: (B, T). positions: (N,) indices of the texts' tokens in the flattened batch, text
+        by text. lengths: (n,) tokens of each text. Returns fp32: (n, n_outputs) for sc, (n, d_model) for ir, and
+        (N, n_outputs) for tc and qa.
+        """
+        hidden = self.encoder(tokens, self.causal, doc_start, doc_end)  # (B, T, d)
+        hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
         if self.pooling == "mean":
-            text = torch.repeat_interleave(torch.arange(len(lengths), device=at.device), lengths, output_size=len(at))
-            summed = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add(0, text, hidden)
-            hidden = summed / lengths[:, None]
+            n, N = len(lengths), len(positions)
+            text = torch.repeat_interleave(torch.arange(n, device=hidden.device), lengths, output_size=N)  # (N,)
+            hidden = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text, hidden) / lengths[:, None]  # (n, d)
         elif self.pooling == "last":
-            hidden = hidden[lengths.cumsum(0) - 1]
+            hidden = hidden[lengths.cumsum(0) - 1]  # (n, d)
         return self.head(hidden)
 
 
 @torch.no_grad()
-def outputs(model, items, capacity, batch_tokens=2**14):
-    """What the model makes of each item, in order: a list of fp32 arrays, (n_outputs,) or (tokens, n_outputs)."""
-    where, made = model.encoder.device, [None] * len(items)
+def predict(model, items, capacity, batch_tokens=2**14):
+    """Run a TaskModel on items without gradients and without dropout. Leaves the model in training mode.
+
+    items: objects with a list `ids` of token ids, such as families.Item. capacity: tokens of a row, see
+    `TaskModel.capacity`. batch_tokens: tokens of a batch. Returns a list of fp32 arrays in the order of the items:
+    (n_outputs,) for sc, (d_model,) for ir, (tokens of the item, n_outputs) for tc and qa.
+    """
     model.eval()
     batches, size = [[]], 0
-    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # alike lengths together
+    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # texts of similar length together
         if size + len(items[i].ids) > batch_tokens and batches[-1]:
             batches.append([])
             size = 0
         batches[-1].append(i)
         size += len(items[i].ids)
+    outputs = [None] * len(items)
     for batch in tqdm(batches if items else (), "scoring", leave=False, disable=len(batches) < 20):
-        result = model(**to_device(packed([items[i].ids for i in batch], capacity), where)).cpu()
-        for i, part in zip(batch, result if model.pooling else result.split([len(items[i].ids) for i in batch])):
-            made[i] = part.numpy()
+        packed = pack_texts([items[i].ids for i in batch], capacity)
+        result = model(**to_device(packed, model.encoder.device)).cpu()
+        parts = result if model.pooling else result.split(packed["lengths"].tolist())
+        for i, part in zip(batch, parts):
+            outputs[i] = part.numpy()
     model.train()
-    return made
+    return outputs

@@ -1,0 +1,95 @@
+"""What a fine-tuning run leaves behind: the scores of its model, and the files result.json and instances.npz."""
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import checkpoint
+from data.files import write_whole
+from eval.tasks import metrics
+from eval.tasks.baselines import baselines
+from eval.tasks.model import predict
+from runtime import RESUME_MAY_CHANGE
+
+
+def evaluate(task, model, examples, split=None):
+    """Score examples. Returns {metric: percentage} and {metric: instances}, see eval/tasks/metrics.py.
+
+    task: a Family. model: its TaskModel. split: "validation" or "test", or None in validations during training.
+    """
+    instances = task.score(lambda items: predict(model, items, model.capacity), examples, split)
+    return {name: metrics.score(x) for name, x in instances.items()}, instances
+
+
+def write_result(cfg, dataset, task, model, run):
+    """Score validation and test, write instances.npz and then result.json to cfg.out_dir, and print the scores.
+
+    cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
+    """
+    out = Path(cfg.out_dir)
+    validation, _ = evaluate(task, model, dataset.validation, "validation")
+    test, instances = evaluate(task, model, dataset.test, "test")
+    result = dict(
+        task=dataset.name,
+        family=dataset.family,
+        metrics={"validation": validation, "test": test},
+        main=dataset.main,
+        baselines=baselines(dataset) if cfg.baseline and not cfg.test_only else {},
+        counts=dataset.counts | task.counts,
+        examples={split: size(getattr(dataset, split)) for split in ("train", "validation", "test")},
+        test_set=test_set_id(dataset.test),
+        **run,
+        settings={name: value for name, value in cfg.items() if name not in ("out_dir", "save_model", "baseline")},
+        versions=checkpoint.versions(torch.device(cfg.device)),
+    )
+    arrays = {name: x.astype(np.float32) for name, x in instances.items()}
+    write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
+    write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+
+    rows = result["metrics"] | {f"  {name} (test)": scores for name, scores in result["baselines"].items()}
+    width = max(map(len, rows))
+    print(" " * width, *(f"{name:>18}" for name in test))
+    for name, scores in rows.items():
+        print(name.ljust(width), *(f"{scores[k]:>18.2f}" if k in scores else " " * 18 for k in test))
+    for rule, count in result["counts"].items():
+        print(f"  {rule}: {count}")
+    print(f"wrote {out}/result.json")
+
+
+def size(examples):
+    """The number of examples; of retrieval sets, the number of queries."""
+    return len(examples) if isinstance(examples, list) else sum(len(part.qrels) for part in examples.values())
+
+
+def test_set_id(test):
+    """A checksum that tells test sets apart: of all examples, or of the judgements of retrieval sets."""
+    facts = test if isinstance(test, list) else {name: part.qrels for name, part in test.items()}
+    return f"{zlib.crc32(repr(facts).encode()):08x}"
+
+
+def origin(state, path, name, random_weights):
+    """What result.json says about the checkpoint that a run started from, as a dict.
+
+    state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
+    `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
+    other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
+    """
+    unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0)
+    settings, step = state["settings"] or unknown, state["step"]
+    apart = {"branch_from", *unknown, *RESUME_MAY_CHANGE}
+    recipe = [{name: value for name, value in settings.items() if name not in apart}, state.get("data")]
+    return dict(
+        name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
+        path=str(path),
+        step=step,
+        **{name: settings[name] for name in ("max_steps", "mask_ratio", "seed", "init_from")},
+        clm_steps=min(step, settings["switch_step"]),
+        peak_lr=settings["lr"],
+        untrained=random_weights,
+        model=state["config"],
+        recipe=f"{zlib.crc32(json.dumps(recipe, sort_keys=True).encode()):08x}",
+        parameters=sum(weights.numel() for weights in state["model"].values()),
+    )

@@ -1,0 +1,199 @@
+"""The four task families: what they make of examples, losses, predictions, and which examples are scored."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from data.tokenizer import Tokenizer
+from eval.tasks import metrics
+from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence
+from eval.tasks.families import FAMILIES, nearest_documents, subsample
+
+TOKENIZER = Tokenizer.load("embedded")
+
+
+def family(name, max_len=64, **parts):
+    parts = dict(labels=[], train=[], validation=[], test=[]) | parts
+    return FAMILIES[name](Dataset("toy", name, counts={}, main={}, **parts), TOKENIZER, max_len)
+
+
+def logits(odds):
+    """The outputs (tokens, 2) of a model with these log-odds."""
+    return np.stack([np.zeros(len(odds)), odds], -1)
+
+
+# ----------------------------------------------------------------------------
+# Classification
+
+
+@pytest.mark.parametrize(
+    "words", [["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"], ["O"]]
+)
+def test_all_tokens_of_a_word_have_its_tag(words):
+    tags = [f"B-{i}" for i in range(len(words))]
+    (item,) = family("tc", labels=["O", *tags]).items(Sentence(words, tags), "train")
+    assert item.ids == [*TOKENIZER.encode(" ".join(words)), TOKENIZER.eos_id]  # words joined by spaces, nothing else
+    assert item.target[-1] == -1 and len(item.target) == len(item.ids)
+    for i, word in enumerate(words):
+        assert TOKENIZER.decode(np.array(item.ids[:-1])[item.extra == i]).strip() == word
+        assert set(item.target[:-1][item.extra == i]) == {1 + i}
+
+
+def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
+    tc = family("tc", max_len=8, labels=["O", "B-X", "B-Y"])
+    sentence = Sentence(["extraordinarily", "cat", *["horse"] * 9], ["B-X", "B-Y", *["B-X"] * 9])
+    (item,) = tc.items(sentence, "test")
+    assert len(item.ids) == 8 and tc.counts == {"test: sentences cut at 8 tokens": 1}
+    n = (item.extra == 0).sum()
+    assert n >= 3, "the word must have several tokens for this test"
+    output = np.zeros((8, 3))
+    output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
+    found = tc.metrics([output], [item], [sentence])
+    kept = item.extra.max() + 1
+    predicted = [["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)]
+    assert found["entity_f1"].tolist() == metrics.entity_f1(predicted, [sentence.tags]).tolist()
+
+
+# ----------------------------------------------------------------------------
+# Question answering
+
+CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
+
+
+@pytest.mark.parametrize(
+    "context, answer",
+    [
+        *((CONTEXT, answer) for answer in ("The", "Bengal tiger", "Müllheim", "3,500 km", "Ana 🙂", "Lima")),
+        ("One.", "One"),
+        ("日本 is x.", "日本"),
+    ],
+)
+def test_answers_survive_the_way_to_tokens_and_back(context, answer):
+    qa = family("qa")
+    question = Question("1", "What?", context, [(answer, context.index(answer))])
+    (item,) = qa.items(question, "test")
+    predicted = TOKENIZER.decode([i for i, t in zip(item.ids, item.target) if t == 1]).strip()
+    assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
+    found = qa.score(lambda items: [logits(20.0 * item.target - 10) for item in items], [question], None)
+    assert metrics.score(found["exact_match"]) == 100 and metrics.score(found["token_set_f1"]) == 100
+
+
+def test_a_predicted_token_that_is_part_of_a_character_covers_all_of_it():
+    qa = family("qa")
+    question = Question("1", "What?", "x 日 y", [("日", 2)])
+    (item,) = qa.items(question, "test")
+    assert (item.target == 1).sum() > 1, "the character must have several tokens for this test"
+    one = np.arange(len(item.target)) == np.argmax(item.target == 1)
+    found = qa.score(lambda items: [logits(20.0 * one - 10)], [question], None)
+    assert metrics.score(found["exact_match"]) == 100
+
+
+def test_long_contexts_are_read_in_windows_that_overlap():
+    words = random.Random(0).choices("alpha beta gamma delta epsilon zeta eta theta iota kappa".split(), k=150)
+    words[120] = "Zanzibar"
+    context = " ".join(words)
+    question = Question(
+        "q", "Where is it, and where was it before?", context, [("Zanzibar", context.index("Zanzibar"))]
+    )
+    qa = family("qa", max_len=50)
+    windows = qa.items(question, "test")
+    assert len(windows) > 3 and all(len(item.ids) <= 50 for item in windows)
+    assert qa.counts == {"test: contexts longer than a window": 1}
+    ((odds, inside, _),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
+    assert odds.tolist() == TOKENIZER.encode(" " + context)  # the odds name the token: each once, in its place
+    assert TOKENIZER.decode(odds[inside == 1]).strip() == "Zanzibar"
+    (only,) = qa.items(question, "train")
+    assert only.target.max() == 1 and len(only.ids) <= 50  # in training, the window that holds the answer
+
+    # A token counts where it is farthest from a window's edge.
+    edge, best = [], np.zeros(len(odds))
+    for item in windows:
+        prefix, begin, _ = item.extra
+        n = len(item.ids) - prefix - 1
+        distance = np.minimum(np.arange(n), np.arange(n)[::-1])
+        best[begin : begin + n] = np.maximum(best[begin : begin + n], distance)
+        edge.append(logits(np.r_[[0] * prefix, distance, 0]))
+    ((odds, _, _),) = qa.merge_windows(edge, windows)
+    assert np.abs(odds - best).max() <= 1
+
+
+def test_no_answer_is_possible_only_if_training_had_such_questions():
+    asked = [Question("1", "What?", "One two three.", [("two", 4)]), Question("2", "Why?", "One two three.", [])]
+    for train, right in ((asked, 50), (asked[:1], 0)):
+        qa = family("qa", train=train)
+        qa.thresholds = [0.0]
+        found = qa.score(lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
+        assert metrics.score(found["exact_match"]) == right
+    blank = (np.array([]), None, None)  # a context without tokens, with tokenizers that drop spaces
+    assert metrics.score(qa.span_metrics([blank], asked[:1], 0.0)["f1"]) == 0
+
+
+def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
+    question = Question("1", "What?", "alpha beta gamma delta.", [("beta gamma", 6)])
+    qa = family("qa")
+
+    def exact_match(split):  # the right tokens stand out, but no token is more likely inside than outside
+        found = qa.score(lambda items: [logits(4.0 * (item.target == 1) - 5) for item in items], [question], split)
+        return metrics.score(found["exact_match"])
+
+    assert [exact_match(split) for split in ("test", "validation", "test")] == [0, 100, 100]
+
+
+# ----------------------------------------------------------------------------
+# Retrieval
+
+
+def test_a_second_copy_of_a_document_is_no_negative():
+    ir = family("ir", validation={}, test={})
+    items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
+    output = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    scores = normalize(output[0::2], dim=-1) @ normalize(output[1::2], dim=-1).T / 0.05
+    scores[0, 1] = scores[1, 0] = -torch.inf
+    torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 1000])
+def test_the_nearest_documents_do_not_depend_on_the_chunk(chunk):
+    rng = np.random.default_rng(0)
+    queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
+    unit = documents / np.linalg.norm(documents, axis=1, keepdims=True)
+    best = np.argsort(-(queries @ unit.T), axis=1)[:, :10]
+    found = nearest_documents(queries, documents, "abcde", range(300), k=10, chunk=chunk)
+    assert [list(found[q]) for q in "abcde"] == best.tolist()
+
+
+def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
+    corpus = {"d1": "red", "d2": "green", "d3": "blue", "d4": "red too"}
+    sets = {"": Retrieval({"q1": "red", "q2": "green"}, corpus, {"q1": {"d1": 1}, "q2": {"d2": 1, "d1": 0}})}
+    ir, calls = family("ir", validation=sets, test=sets), []
+    vectors = {"red": [1, 0, 0], "red too": [1, 0.01, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
+
+    def predict(items):
+        texts = [TOKENIZER.decode(item.ids[:-1]) for item in items]
+        calls.append(len(texts))
+        return [np.array([1, 0.02, 0] if t == "Query: red" else vectors[t.partition(": ")[2]], "f") for t in texts]
+
+    found = {name: metrics.score(x) for name, x in ir.score(predict, sets, "validation").items()}
+    assert found["mrr@10"] == 75  # d4 comes before d1 for q1
+    assert found["ndcg@10_judged"] == 100  # but nobody judged d4
+    ir.score(predict, sets, "test")
+    assert calls == [4, 2, 2]  # the corpus is embedded once for both splits
+    other = {"": sets[""]._replace(corpus={"d2": "green", "d1": "red", "d3": "blue"})}
+    ir.score(predict, other, "test")
+    assert calls[3:] == [3, 2]  # and another corpus anew
+    small = subsample(sets, 2, judged_only=True)
+    ir.score(predict, small, None)
+    ir.score(predict, small, None)
+    assert calls[5:] == [2, 2, 2, 2]  # and in the validations during training each time
+    ir.full_corpus = False
+    assert [*ir.score(predict, sets, "test")] == ["ndcg@10_judged"]
+
+
+def test_a_subsample_is_spread_evenly():
+    assert subsample([*range(10)], 4) == [0, 2, 5, 7] and subsample([1, 2], 3) == [1, 2]
+    sets = {"": Retrieval({"q1": "x", "q2": "y"}, {"d1": "x", "d2": "y"}, {"q1": {"d1": 1}, "q2": {"d2": 1}})}
+    assert subsample(sets, 1)[""].corpus is sets[""].corpus  # so that its vectors are kept
+    assert subsample(sets, 1, judged_only=True)[""][1:] == ({"d1": "x"}, {"q1": {"d1": 1}})

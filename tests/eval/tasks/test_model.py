@@ -1,0 +1,61 @@
+"""The task model: packed batches, and predictions that do not depend on the company of other texts."""
+
+import numpy as np
+import pytest
+import torch
+
+import checkpoint
+from eval.tasks.families import Item
+from eval.tasks.model import TaskModel, pack_texts, predict
+from eval.tasks.result import origin
+
+
+@pytest.mark.parametrize("capacity", [1, 40, 64, 300])
+def test_packed_rows_hold_every_text_once(capacity):
+    rng = np.random.default_rng(capacity)
+    texts = [rng.integers(1, 4000, n).tolist() for n in rng.integers(1, 60, 50)]
+    batch = {name: tensor.numpy() for name, tensor in pack_texts(texts, capacity).items()}
+    tokens, positions, lengths = batch["tokens"], batch["positions"], batch["lengths"]
+    start, end = batch["doc_start"].flatten(), batch["doc_end"].flatten()
+    assert tokens.shape[1] <= max(capacity, max(map(len, texts)))
+    unpacked = np.split(tokens.flatten()[positions], np.cumsum(lengths)[:-1])
+    assert [list(text) for text in unpacked] == texts
+    assert len(set(positions)) == sum(map(len, texts)) == (end > start).sum()  # the rest is padding
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)  # index of each token's first neighbor in `positions`
+    assert (start[positions] == positions[first] % tokens.shape[1]).all()
+    assert (end[positions] - start[positions] == np.repeat(lengths, lengths)).all()
+
+
+def test_full_rows_have_no_padding():
+    assert pack_texts([[1] * n for n in (10, 54, 32, 20, 12, 64)], 64)["tokens"].shape == (3, 64)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("family, pooling", [("sc", "mean"), ("sc", "last"), ("tc", "mean"), ("ir", "mean")])
+def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, pooling, causal):
+    torch.manual_seed(1)
+    model = TaskModel(checkpoint.load_model(encoder), family, 3, causal, pooling, 0.1)
+    rng = np.random.default_rng(0)
+    items = [Item(rng.integers(1, 4000, n).tolist(), None) for n in (1, 7, 30, 64, 12, 3)]
+    for item, output in zip(items, predict(model, items, model.capacity, batch_tokens=80)):
+        with torch.no_grad():
+            hidden = model.encoder(torch.tensor([item.ids]), causal)[0]
+            if family != "tc":
+                hidden = hidden.mean(0) if pooling == "mean" else hidden[-1]
+            expected = model.eval().head(hidden)
+        assert output.shape == expected.shape
+        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_recipe_of_a_checkpoint_covers_what_it_learned_from_except_the_seed(encoder):
+    state = checkpoint.load(encoder)
+
+    def recipe(data="f00d", **changed):
+        changed = state | {"settings": state["settings"] | changed, "data": data}
+        return origin(changed, encoder, "", False)["recipe"]
+
+    same = [{}, {"seed": 5}, {"out_dir": "x"}, {"device": "cpu"}, {"branch_from": "out/seed-5/ckpt-200.pt"}]
+    same += [{"switch_step": 0}, {"max_steps": 900}, {"mask_ratio": 0.2}, {"lr": 1e-3}]  # facts of their own
+    other = [{"data": "beef"}, {"beta2": 0.9}, {"window_split": "document"}, {"decay_steps": 100}]
+    assert len({recipe(**x) for x in same}) == 1
+    assert len({recipe(**x) for x in [{}, *other]}) == 5
