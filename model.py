@@ -521,7 +521,6 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5  # log2(e) / sqrt(D)
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
     start_m = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M  # last block first: if causal, it takes longest
-    offs_m = start_m + tl.arange(0, BLOCK_M)
     k += b * k_b + h // GROUP * k_h
     v += b * v_b + h // GROUP * v_h
     first, last, lo, begin, end, hi = mask_bounds(
@@ -549,6 +548,7 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
     sees = first < last
     acc *= tl.where(sees, 1 / l_i, 0)[:, None]
     store_block(out + (b * T * H + h) * D, start_m, acc, H * D, T, BLOCK_M, D, BLOCK_D)
+    offs_m = start_m + tl.arange(0, BLOCK_M)
     tl.store(lse + (b * H + h) * T + offs_m, tl.where(sees, m_i + tl.log2(l_i), 0), mask=offs_m < T)
 
 
