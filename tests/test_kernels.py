@@ -1,4 +1,4 @@
-"""The fused attention kernels: interpreted on a CPU, compiled for every architecture, and run on a GPU if there is one."""
+"""The fused attention kernels: interpreted, compiled for every architecture, and run on a GPU if there is one."""
 
 import importlib.metadata
 import importlib.util
