@@ -32,6 +32,7 @@ def test_a_row_compiles_without_spills_or_serial_products(architecture, D, which
     assert found["spills"] <= 16 and not found["serial"]  # bytes: four registers of a thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", KERNELS)
 def test_fp32_compiles_without_spills(which):
     found = compile_kernel(which, "90", 64, torch.float32, True, True)
