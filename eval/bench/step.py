@@ -1,104 +1,91 @@
-"""`python eval/bench.py step`: training steps per second of this code and of others of the same shape.
+"""Training steps per second of this code, next to other code for a model of the same shape.
 
-    python eval/bench.py step                                            # the demo, both phases
-    python eval/bench.py step --model=610m --phase=mlm --micro_batch=8
+    python -m eval.bench step                                            # the demo, CLM and MLM
+    python -m eval.bench step --model=610m --phase=mlm --micro_batch=8
 
-A step is what train.py's is: a batch from a memory-mapped file of random tokens, forward, backward,
-clipping, AdamW. All variants run in turn; then steps that do not count tell where the time goes.
+A step is that of train.py: a batch from a memory-mapped file of random tokens, forward, backward, clipping, AdamW.
+At the end, PyTorch's profiler shows where the time of the first variant goes.
+
+The variants: ours is this code as it is, sdpa with PyTorch's attention, compiled with torch.compile, fp32 in that
+dtype. transformers is the same architecture (Llama, EuroBERT) with its own loss. nanogpt is a GPT-2 in fp32.
 """
 
 import copy
 import itertools
 import sys
 import tempfile
-import time
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import patch
 
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
 
 import configurator
-from data.loader import Batches, TokenStream, prefetch, to_device
-from runtime import flops_per_token, peak_flops
-from eval.bench.timing import alternating, hardware
-from model import PRESETS, Linear, PretrainingLoss, Transformer, attention, linear_cross_entropy
 from checkpoint import model_config
-from runtime import resolve_auto as resolved
+from data.loader import Batches, prefetch, to_device
+from eval.bench.loader import nanogpt_batch, random_data
+from eval.bench.timing import alternating, hardware
+from model import PRESETS, PretrainingLoss, Transformer
+from runtime import flops_per_token, peak_flops, resolve_auto
 
-model = "demo"  # the shape: demo, 210m, 610m or 1b; what is 0 or empty below is its preset's in config/
+model = "demo"  # the shape: demo, 210m, 610m or 1b; settings that are 0 or empty come from its preset in config/
 phase = "both"  # clm, mlm or both
 only = ""  # some of ours,sdpa,compiled,compiled_sdpa,fp32,transformers,nanogpt; empty = all that suit the device
 micro_batch = 0  # windows of a step
 window_split = ""  # none, random or document
-mask_ratio = 0.0  # share of the tokens that MLM predicts
-vocab_size = 0  # 0 = 4,096 for the demo, 128,256 for the others
-recompute = False  # activation checkpointing, of ours
-steps = 3  # of one repeat
-repeats = 7  # of which the median counts
-device = "auto"  # cuda where there is one, else cpu
-dtype = "auto"  # of activations; auto = bfloat16 where the device has it
+steps = 3  # steps of one repeat
+repeats = 7  # the median of these counts
+dtype = "auto"  # of activations: float32 or bfloat16; auto = bfloat16 where the device has it
 
-ROOT = Path(__file__).resolve().parents[1]
-ON_CPU = ("ours", "sdpa", "compiled", "fp32", "transformers", "nanogpt")
-ON_GPU = ("ours", "sdpa", "compiled", "compiled_sdpa", "transformers")
-TITLES = dict(ours="ours", sdpa="ours, SDPA", compiled="ours, compiled", compiled_sdpa="ours, SDPA, compiled",
-              fp32="ours, fp32", transformers="transformers", nanogpt="nanoGPT-style, fp32")  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("ours", "sdpa", "compiled", "compiled_sdpa", "fp32", "transformers", "nanogpt")
 
 
-def check(s):
-    choices = dict(model=[*PRESETS], phase=["clm", "mlm", "both"], window_split=["", "none", "random", "document"],
-                   device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16", "float16"])  # fmt: skip
+def check(cfg):
+    """Yield what is wrong with the settings."""
+    choices = dict(model=[*PRESETS], phase=["clm", "mlm", "both"], dtype=["auto", "float32", "bfloat16"])
+    choices["window_split"] = ["", "none", "random", "document"]
     for name, values in choices.items():
-        if s[name] not in values:
-            yield f"{name}={s[name]}: must be one of {', '.join(filter(None, values))}"
-    for name, low in dict(micro_batch=0, vocab_size=0, steps=1, repeats=1).items():
-        if s[name] < low:
-            yield f"{name}={s[name]}: must be at least {low}"
-    if not 0 <= s["mask_ratio"] < 1:
-        yield f"mask_ratio={s['mask_ratio']}: must be at least 0 and below 1"
-    for name in filter(None, s["only"].split(",")):
-        if name not in TITLES:
-            yield f"only={name}: must be some of {','.join(TITLES)}"
-    if "transformers" in s["only"] and not find_spec("transformers"):
-        yield "only=transformers: needs that package (pip install transformers)"
-    if "nanogpt" in s["only"] and s["model"] != "demo":
-        yield f"only=nanogpt: is for the demo's shape, not model={s['model']}"
-    if s["device"] == "cuda" and not torch.cuda.is_available():
-        yield "device=cuda: this machine has no GPU that torch can use"
+        if cfg[name] not in values:
+            yield f"{name}={cfg[name]}: must be one of {', '.join(filter(None, values))}"
+    for name in filter(None, cfg.only.split(",")):
+        if name not in NAMES:
+            yield f"only={name}: must be some of {','.join(NAMES)}"
+    for name, low in dict(micro_batch=0, steps=1, repeats=1).items():
+        if cfg[name] < low:
+            yield f"{name}={cfg[name]}: must be at least {low}"
 
 
 # ----------------------------------------------------------------------------
-# What is compared
+# Other code for the same shape. Like PretrainingLoss: (batch, causal) -> (loss, count)
+
+
+class GPTBlock(nn.Module):
+    def __init__(self, d, n_head):
+        super().__init__()
+        self.n_head, self.norm1, self.norm2 = n_head, nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+
+    def forward(self, x):
+        B, T, d = x.shape
+        q, k, v = (t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(B, T, d))
+        return x + self.mlp(self.norm2(x))
 
 
 class GPT(nn.Module):
-    """The model of a nanoGPT-style loop: GPT-2 blocks, learned positions, tied head, logits at every position."""
-
-    class Block(nn.Module):
-        def __init__(self, d, n_head):
-            super().__init__()
-            self.n_head, self.norm1, self.norm2 = n_head, nn.LayerNorm(d), nn.LayerNorm(d)
-            self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-            self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-
-        def forward(self, x):
-            B, T, d = x.shape
-            q, k, v = (t.view(B, T, self.n_head, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(y.transpose(1, 2).reshape(B, T, d))
-            return x + self.down(F.gelu(self.up(self.norm2(x))))
+    """The model of nanoGPT: GPT-2 blocks, learned positions, tied head, logits at every position."""
 
     def __init__(self, config):
         super().__init__()
         d = config.d_model
         self.tokens, self.positions = nn.Embedding(config.vocab_size, d), nn.Embedding(config.seq_len, d)
-        self.blocks = nn.Sequential(*(self.Block(d, config.n_head) for _ in range(config.n_layer)))
+        self.blocks = nn.Sequential(*(GPTBlock(d, config.n_head) for _ in range(config.n_layer)))
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, config.vocab_size, bias=False)
         self.head.weight = self.tokens.weight
 
@@ -108,18 +95,18 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten()), torch.ones((), device=x.device)
 
 
-class Theirs(nn.Module):
+class HubModel(nn.Module):
     """The same architecture in `transformers`, with its own loss over the logits of every position."""
 
     def __init__(self, config, causal, dtype, compiled):
         from transformers import EuroBertConfig, EuroBertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
         super().__init__()
-        shape = dict(vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.d_ff,
-                     num_hidden_layers=config.n_layer, num_attention_heads=config.n_head, head_dim=config.head_dim,
-                     num_key_value_heads=config.n_kv_head, max_position_embeddings=config.seq_len,
-                     rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_embeddings, use_cache=False,
-                     attn_implementation="sdpa", pad_token_id=0, bos_token_id=0, eos_token_id=0)  # fmt: skip
+        shape = dict(vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.d_ff)
+        shape |= dict(num_hidden_layers=config.n_layer, num_attention_heads=config.n_head, head_dim=config.head_dim)
+        shape |= dict(num_key_value_heads=config.n_kv_head, max_position_embeddings=config.seq_len)
+        shape |= dict(rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_embeddings, use_cache=False)
+        shape |= dict(attn_implementation="sdpa", pad_token_id=0, bos_token_id=0, eos_token_id=0)
         if causal:
             self.model = LlamaForCausalLM(LlamaConfig(**shape))
         else:
@@ -138,201 +125,124 @@ class Theirs(nn.Module):
         return loss, torch.ones((), device=labels.device)
 
 
-def sdpa(q, k, v, causal, doc_start, doc_end):
-    return attention(q, k, v, causal, doc_start, doc_end, backend="sdpa")
-
-
-def step(loss_module, params, optimizer, batches, causal, device, mark=lambda part: None):
-    """One optimizer step, as train.py's; `mark` hears which part begins."""
-    mark("waiting for data")
-    batch = to_device(next(batches), device)
-    mark("other")
-    loss, count = loss_module(batch, causal)
-    loss.backward()
-    mark("optimizer")
-    grads = [p.grad for p in params]
-    norm = torch.nn.utils.get_total_norm(grads).item() / count.item()
-    torch._foreach_mul_(grads, min(1.0, 1.0 / (norm + 1e-6)) / count.item())
-    optimizer.step()
-    optimizer.zero_grad()
-    mark("other")
-
-
-# ----------------------------------------------------------------------------
-# Where the time goes
-
-
-class Border(torch.autograd.Function):
-    """The identity on tensors; notes that one part of a step ends here and another begins, in both directions."""
-
-    @staticmethod
-    def forward(ctx, mark, ahead, back, *tensors):
-        ctx.mark, ctx.back = mark, back
-        mark(ahead)
-        return tensors
-
-    @staticmethod
-    def backward(ctx, *grads):
-        ctx.mark(ctx.back)
-        return None, None, None, *grads
-
-
-PARTS = ("attention", "linear layers", "head and loss", "optimizer", "waiting for data", "other")
-
-
-class Clock:
-    """Notes the time whenever a part of a step begins: a CUDA event on a GPU, so that the host waits for nothing."""
-
-    def __init__(self, device):
-        self.on_gpu, self.marks = device.type == "cuda", []
-
-    def mark(self, part):
-        if self.on_gpu:
-            now = torch.cuda.Event(enable_timing=True)
-            now.record()
-        else:
-            now = time.perf_counter()
-        self.marks.append((part, now))
-
-    def bordered(self, function, part, tensors):
-        """function with a border before and after it; tensors: the slice of its arguments that gradients flow to."""
-
-        def between(*args):
-            args = list(args)
-            args[tensors] = Border.apply(self.mark, part, "other", *args[tensors])
-            out, *rest = result if isinstance(result := function(*args), tuple) else (result,)
-            (out,) = Border.apply(self.mark, "other", part, out)
-            return (out, *rest) if rest else out
-
-        return between
-
-    def shares(self):
-        """{part: share of the time between the first mark and the last}"""
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        shares = dict.fromkeys(PARTS, 0)
-        for (part, start), (_, end) in itertools.pairwise(self.marks):
-            shares[part] += start.elapsed_time(end) if self.on_gpu else end - start
-        total = sum(shares.values())
-        return {part: seconds / total for part, seconds in shares.items()}
-
-
 # ----------------------------------------------------------------------------
 # The benchmark
 
 
-def main(argv):
-    s = configurator.load(__file__, argv, check)
-    print(hardware())
-    preset = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{s['model']}.py")])
-    s = resolved({name: value or preset.get(name, value) for name, value in s.items()})
-    vocab_size = s["vocab_size"] or (4096 if s["model"] == "demo" else 128_256)
-    config = model_config(preset, vocab_size)
-    with tempfile.TemporaryDirectory() as folder:
-        n_tokens = max(2**20, 64 * s["micro_batch"] * config.seq_len)
-        ids = np.random.default_rng(0).integers(0, vocab_size - 2, n_tokens).astype(np.uint32)
-        ids[::700] = vocab_size - 2
-        ids.tofile(Path(folder) / "train-00000.bin")
-        meta = {"dtype": "uint32", "splits": {"train": {"shards": [{"file": "train-00000.bin"}]}}}
-        stream = TokenStream(folder, meta, "train")
-        for causal in (True, False):
-            if s["phase"] in (("clm", "both") if causal else ("mlm", "both")):
-                bench_phase(s, preset, config, stream, causal)
-                torch.compiler.reset()
+class Step:
+    """One optimizer step, as in train.py."""
+
+    def __init__(self, loss_module, batches, causal, preset, device):
+        self.loss_module, self.batches, self.causal, self.device = loss_module, batches, causal, device
+        self.params = list(loss_module.parameters())
+        betas, eps, weight_decay = (preset.beta1, preset.beta2), preset.eps, preset.weight_decay
+        self.optimizer = torch.optim.AdamW(self.params, 1e-4, betas, eps, weight_decay, fused=True)
+
+    def __call__(self, times=1):
+        for _ in range(times):
+            loss, count = self.loss_module(to_device(next(self.batches), self.device), self.causal)
+            loss.backward()
+            grads = [p.grad for p in self.params]
+            norm = torch.nn.utils.get_total_norm(grads).item() / count.item()
+            torch._foreach_mul_(grads, min(1.0, 1.0 / (norm + 1e-6)) / count.item())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
 
 
-def bench_phase(s, preset, config, stream, causal):
-    """Prints the speed of every variant in one phase, and where the time of ours goes."""
-    device, dtype, on_gpu = torch.device(s["device"]), getattr(torch, s["dtype"]), s["device"] == "cuda"
-    T, V, windows = config.seq_len, config.vocab_size, s["micro_batch"]
-    names = s["only"].split(",") if s["only"] else ON_GPU if on_gpu else ON_CPU
-    if not s["only"]:
-        missing = (not find_spec("transformers") and "transformers", s["model"] != "demo" and "nanogpt")
-        names = [name for name in names if name not in missing]
-    tokenizer = SimpleNamespace(mask_id=V - 1, eos_id=V - 2, vocab_size=V, ranks={i: i for i in range(V - 2)})
-    memory = torch.cuda.memory_allocated if on_gpu else int
-    torch.manual_seed(0)
+def names_to_run(cfg):
+    if cfg.only:
+        return cfg.only.split(",")
+    left_out = [] if find_spec("transformers") else ["transformers"]
+    left_out += ["fp32", "nanogpt"] if cfg.device == "cuda" else ["compiled_sdpa"]
+    left_out += [] if cfg.model == "demo" else ["nanogpt"]
+    return [name for name in NAMES if name not in left_out]
+
+
+def variants(cfg, preset, config, data, causal):
+    """Yield (name, Step, bytes on the GPU before it was made).
+
+    Ours share one set of weights, optimizer state and batches, so that they fit into memory side by side.
+    """
+    device, dtype, first = torch.device(cfg.device), getattr(torch, cfg.dtype), None
+    stream, tokenizer = data
 
     def batches(window_split):
-        source = Batches(stream, tokenizer, 1, T, windows, window_split, s["mask_ratio"])
+        T, windows = config.seq_len, cfg.micro_batch
+        source = Batches(stream, tokenizer, 1, T, windows, window_split, preset.mask_ratio)
         return prefetch(source.batch, ((i, causal) for i in itertools.count()))
 
-    def nanogpt_batches():
-        while True:
-            at = torch.randint(len(stream) - T, (windows,))
-            rows = [torch.from_numpy(stream.shards[0][i : i + T + 1].astype(np.int64)) for i in at]
-            yield {"tokens": torch.stack([r[:-1] for r in rows]), "targets": torch.stack([r[1:] for r in rows])}
-
-    def stepping(loss_module, data, model):
-        params = list(model.parameters())
-        adamw = torch.optim.AdamW(params, 1e-4, (preset["beta1"], preset["beta2"]), preset["eps"],
-                                  preset["weight_decay"], fused=True)  # fmt: skip
-        return partial(step, loss_module, params, adamw, data, causal, device)
-
-    updates, backends, peaks, ours, held = {}, {}, {}, None, 0
-
-    def run(name, times=1, **marks):
-        with patch("model.attention", backends[name]):
-            for _ in range(times):
-                updates[name](**marks)
-
-    for name in sorted(names, key=list(TITLES).index):
-        backends[name] = sdpa if "sdpa" in name else attention
+    for name in names_to_run(cfg):
+        held = torch.cuda.memory_allocated() if cfg.device == "cuda" else 0
         if name == "transformers":
-            held = memory()  # of the models before it
-            theirs = Theirs(config, causal, dtype, compiled=on_gpu).to(device)
-            updates[name] = stepping(theirs, batches("none"), theirs)
+            module = HubModel(config, causal, dtype, compiled=cfg.device == "cuda").to(device)
+            yield name, Step(module, batches("none"), causal, preset, device), held
         elif name == "nanogpt":
-            held, gpt = memory(), GPT(config).to(device)
-            updates[name] = stepping(gpt, nanogpt_batches(), gpt)
+            endless = (nanogpt_batch(stream, config.seq_len, cfg.micro_batch) for _ in itertools.count())
+            yield name, Step(GPT(config).to(device), endless, causal, preset, device), held
         else:
-            if ours is None:
-                ours = Transformer(config).to(device)
-                first = stepping(None, batches(s["window_split"]), ours)
-            # A twin with the same weights, optimizer and batches, so that memory holds one set of them.
-            twin = copy.deepcopy(ours, {id(p): p for p in ours.parameters()})
-            twin.compute_dtype, twin.recompute = torch.float32 if name == "fp32" else dtype, s["recompute"]
-            loss_module = PretrainingLoss(twin)
+            if first is None:
+                module = PretrainingLoss(Transformer(config).to(device))
+                first = Step(module, batches(cfg.window_split), causal, preset, device)
+            step = copy.copy(first)
+            step.loss_module = copy.deepcopy(first.loss_module, {id(p): p for p in first.params})
+            encoder = step.loss_module.model
+            encoder.compute_dtype = torch.float32 if name == "fp32" else dtype
+            encoder.attention_backend = "sdpa" if "sdpa" in name else "auto"
             if "compiled" in name:
-                loss_module.compile_parts()
-            updates[name] = partial(step, loss_module, *first.args[1:])
+                step.loss_module.compile_parts()
+            yield name, step, 0
+
+
+def bench_phase(cfg, preset, config, data, causal):
+    """Print the speed of every variant in one phase, and where the time of ours goes."""
+    device, on_gpu, steps, peaks = torch.device(cfg.device), cfg.device == "cuda", {}, {}
+    torch.manual_seed(0)
+    for name, step, held in variants(cfg, preset, config, data, causal):
         try:
-            run(name)
+            step()
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
-            run(name)  # compiled, and with the optimizer's state
-        except Exception as error:  # out of memory, or of another package: the rest is measured
-            print(f"left out: {TITLES[name]}: {type(error).__name__}: {str(error).strip()[:300]}")
-            del updates[name]
+            step()  # now compiled, and with the optimizer's state
+        except Exception as error:  # out of memory, or an error of another package: measure the rest
+            print(f"left out: {name}: {type(error).__name__}: {str(error).strip()[:300]}")
             continue
-        peaks[name] = torch.cuda.max_memory_allocated() - held if on_gpu else None
+        steps[name], peaks[name] = step, torch.cuda.max_memory_allocated() - held if on_gpu else 0
+    if not steps:
+        sys.exit("none of the variants ran")
+    seconds = alternating({name: partial(step, cfg.steps) for name, step in steps.items()}, cfg.repeats)
 
-    if not updates:
-        sys.exit("nothing of this could run")
-    seconds = alternating({name: partial(run, name, s["steps"]) for name in updates}, s["repeats"])
-
-    d, D, share = config.d_model, config.head_dim, 1 if causal else round(s["mask_ratio"] * T) / T
-    flops, peak = flops_per_token(config, T, causal, share), peak_flops(device) if dtype != torch.float32 else None
-    weights = (config.n_head + 2 * config.n_kv_head) * D * d + d * d + 3 * d * config.d_ff
-    print(f"\n{s['model']}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={s['window_split']}, "
-          f"vocabulary {V:,}, {s['dtype']}; medians of {s['repeats']} times {s['steps']} steps")  # fmt: skip
-    print(f"FLOPs of a token: 6 x ({config.n_layer} layers x ({weights:,} weights + attention 2 x {T} x {d}"
-          f"{' / 2' if causal else ''}) + head {share:.2f} x {V} x {d}) = {flops / 1e6:,.1f}M")  # fmt: skip
+    T, windows = config.seq_len, cfg.micro_batch
+    flops = flops_per_token(config, T, causal, 1 if causal else round(preset.mask_ratio * T) / T)
+    peak = peak_flops(device) if cfg.dtype != "float32" else None
+    print(
+        f"\n{cfg.model}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={cfg.window_split}, "
+        f"vocabulary {config.vocab_size:,}, {cfg.dtype}, {flops / 1e6:,.1f}M FLOPs a token; "
+        f"medians of {cfg.repeats} times {cfg.steps} steps"
+    )
     for name, value in seconds.items():
-        speed = s["steps"] * windows * T / value
-        line = f"{TITLES[name]:<22}{speed:>10,.0f} tokens/s {seconds[next(iter(seconds))] / value:>6.2f}x"
+        speed = cfg.steps * windows * T / value
+        line = f"{name:<14}{speed:>10,.0f} tokens/s {seconds[next(iter(seconds))] / value:>6.2f}x"
         if peak and name != "nanogpt":
             line += f"{speed * flops / peak:>8.1%} MFU"
         print(line + (f"{peaks[name] / 2**30:>8.2f} GiB" if on_gpu else ""))
-    for name in [name for name in ("ours", "sdpa") if name in updates]:
-        clock = Clock(device)
-        backends[name] = clock.bordered(backends[name], "attention", slice(0, 3))
-        linear = clock.bordered(Linear.forward, "linear layers", slice(1, 2))
-        head = clock.bordered(linear_cross_entropy, "head and loss", slice(0, 1))
-        with patch("model.Linear.forward", linear), patch("model.linear_cross_entropy", head):
-            run(name, s["steps"], mark=clock.mark)
-        print(f"{TITLES[name] + ':':<12}" + ", ".join(f"{part} {share:.0%}" for part, share in clock.shares().items()))
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    with profile(activities=activities) as profiler:
+        next(iter(steps.values()))(cfg.steps)
+    order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    print(profiler.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=50))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def main(args):
+    cfg = configurator.load(__file__, args, check, command="python -m eval.bench step")
+    print(hardware())
+    preset = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{cfg.model}.py")])
+    for name in ("micro_batch", "window_split"):
+        cfg[name] = cfg[name] or preset[name]
+    cfg = resolve_auto(configurator.Settings(cfg, device="auto"))
+    config = model_config(preset, 4096 if cfg.model == "demo" else 128_256)
+    with tempfile.TemporaryDirectory() as folder:
+        data = random_data(folder, config.vocab_size, max(2**20, 64 * cfg.micro_batch * config.seq_len))
+        for causal in (True, False):
+            if cfg.phase in ("both", "clm" if causal else "mlm"):
+                bench_phase(cfg, preset, config, data, causal)
+                torch.compiler.reset()

@@ -1,0 +1,93 @@
+"""Every row of the launch table, compiled without a GPU: registers, spills, serialized matrix products.
+
+Takes about ten minutes. Prints the worst of four variants: full and causal, without and with documents. A few bytes of
+spills are one or two registers, which does not matter. More would.
+"""
+
+import contextlib
+import importlib.metadata
+import io
+import itertools
+import re
+
+import torch
+
+import configurator
+import model
+from eval.bench.timing import hardware
+
+architectures = ""  # some of 80,86,89,90,100,120,gfx90a,gfx942; empty = all of them
+
+# For each architecture the shared memory of one program in bytes, and its matrix instruction.
+TARGETS = {
+    "80": (166_912, "mma.sync"), "86": (101_376, "mma.sync"), "89": (101_376, "mma.sync"),
+    "90": (232_448, "wgmma.mma_async"), "100": (232_448, "tcgen05.mma"), "120": (101_376, "mma.sync"),
+    "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma"),
+}  # fmt: skip
+COLUMNS = ("BLOCK_M", "BLOCK_N", "warps", "stages", "registers", "spills", "shared", "matrix")
+
+
+def check(cfg):
+    """Yield what is wrong with the settings."""
+    for name in filter(None, cfg.architectures.split(",")):
+        if name not in TARGETS:
+            yield f"architectures={name}: must be some of {', '.join(TARGETS)}"
+
+
+def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
+    """Compile one row of the launch table for T a multiple of 16, and return a dict of what the compiler says.
+
+    COLUMNS: registers per thread, bytes (on AMD: registers) that spill to memory, bytes of shared memory, the number of
+    matrix instructions. serial: whether the compiler makes Hopper's matrix products wait for one another.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel, cuda = model.KERNELS[which], not architecture.startswith("gfx")
+    row = int(architecture) if cuda else architecture[:4]
+    constants = model.launch_settings(which, row, H, H_kv, D, dtype, causal, documents)
+    options = {name: constants.pop(name) for name in set(constants) - {*kernel.arg_names}}
+    constants |= {} if documents else {"doc_start": None, "doc_end": None}
+    types = {"lse": "*fp32", "delta": "*fp32", "doc_start": "*i32", "doc_end": "*i32", "T": "i32"}
+    types |= {name: "i32" for name in kernel.arg_names if name[1:] in ("_b", "_t", "_h")}  # strides
+    types |= dict.fromkeys(constants, "constexpr")
+    tensor = "*" + {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+    signature = {name: types.get(name, tensor) for name in kernel.arg_names}
+    divisible = [i for i, name in enumerate(kernel.arg_names) if name not in constants]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in divisible}  # a launch finds this out by itself
+    target = GPUTarget("cuda", row, 32) if cuda else GPUTarget("hip", architecture, 64)
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as log,
+        triton.knobs.nvidia.scope(),
+        triton.knobs.compilation.scope(),
+    ):
+        triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
+        compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
+    assembly = compiled.asm["ptx" if cuda else "amdgcn"]
+    text, patterns = (log.getvalue(), (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
+    if not cuda:
+        text, patterns = assembly, (r"\.vgpr_count:\s+(\d+)", r"\.vgpr_spill_count:\s+(\d+)")
+    registers, spills = (int(re.search(pattern, text)[1]) for pattern in patterns)
+    sizes = constants["BLOCK_M"], constants["BLOCK_N"], options["num_warps"], options["num_stages"]
+    matrix = assembly.count(TARGETS[architecture][1])
+    found = dict(zip(COLUMNS, (*sizes, registers, spills, compiled.metadata.shared, matrix), strict=True))
+    return found | {"serial": "instructions are serialized" in text}
+
+
+def main(args):
+    cfg = configurator.load(__file__, args, check, command="python -m eval.bench aot")
+    print(hardware())
+    print(f"Triton {importlib.metadata.version('triton')}; the worst of: full and causal, without and with documents")
+    print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in COLUMNS))
+    names = cfg.architectures.split(",") if cfg.architectures else [*TARGETS]
+    rows = [(name, torch.bfloat16) for name in names]
+    rows += [("90", torch.float32)] if "90" in names else []  # in fp32 one architecture stands for all
+    for architecture, dtype in rows:
+        for D, which in itertools.product((32, 64, 128), model.KERNELS):
+            masks = itertools.product((False, True), repeat=2)
+            found = [compile_kernel(which, architecture, D, dtype, *mask) for mask in masks]
+            worst = {name: (min if name == "matrix" else max)(f[name] for f in found) for name in COLUMNS}
+            notes = "  serial" * any(f["serial"] for f in found) + "  fp32" * (dtype == torch.float32)
+            cells = "".join(f"{worst[name]:>10}" for name in COLUMNS)
+            print(f"{architecture:<8}{D:>4}{which:>9}{cells}{notes}", flush=True)
