@@ -22,7 +22,7 @@ intermediate = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)
 
 # The paper does not say with which learning rate; this is its pretraining's, warmed up again.
 continued = (2_000, 12_000, 22_000)
-continue_words = "--warmup_steps=500"
+continue_args = "--warmup_steps=500"
 
 tasks = (
     ("sst2", ""),

@@ -21,7 +21,7 @@ lr_steps = 400
 seeds = (1, 2, 3)
 repeated = (0, 300, 600, 1_200)
 continued = (300,)
-continue_words = "--warmup_steps=50"
+continue_args = "--warmup_steps=50"
 
 tasks = (
     ("sst2", "--max_steps=200"),
