@@ -12,7 +12,6 @@ interruption at any moment, the same command continues. OUT_DIR holds runs/, res
 checkpoints of a run may be deleted; it is trained again only if something still to do begins with one of them.
 """
 
-import re
 import shlex
 import signal
 import sys
@@ -24,9 +23,11 @@ import torch
 import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import DataError
-from eval.study import report, run, sweep
-from eval.study.jobs import FINETUNE, check_all, slots
-from eval.study.plan import TRAIN, Plan, describe, folder_of, results_of
+from eval.study import report, sweep
+from eval.study.costs import describe
+from eval.study.jobs import FINETUNE, check_all, is_part, slots
+from eval.study.plan import TRAIN, Plan, folder_of, results_of
+from eval.study.run import args_for, finetune_all, pretrain, start_args
 from eval.study.slurm import write_scripts
 from eval.tasks.registry import EMBEDDED, TASKS, in_folder, missing
 
@@ -105,31 +106,26 @@ def problems(plan, part):
     Lets train.py check each run's settings, and finetune.py those of each task, before any of them does work.
     """
     cfg, commands, found = plan.cfg, [], {}  # commands: (name, script, arguments); found: {sentence: names}
-    for its in plan.runs.values() if part in ("", *plan.runs) else ():
-        if part in ("", its.name):
-            args = run.start_args(plan, its)
-            if args is None:  # it cannot begin yet: in a new folder, because what it will be resumed with is not known
-                args = [*run.args_for(plan, its, cfg.lrs[0]), f"--out_dir={folder_of(plan, its.name)}/new"]
-            commands.append((its.name, TRAIN, args))
+    for run in [run for run in plan.runs.values() if part in ("", run.name)]:
+        args = start_args(plan, run)
+        if args is None:  # it cannot begin yet: in a new folder, because what it will be resumed with is not known
+            args = [*args_for(plan, run, cfg.lrs[0]), f"--out_dir={folder_of(plan, run.name)}/new"]
+        commands.append((run.name, TRAIN, args))
     if commands and 0 < (n := torch.cuda.device_count()) < cfg.processes:
         found[f"this machine has {n} GPUs"] = [f"processes={cfg.processes}"]
     for task, args in cfg.tasks if part in ("", "finetune") else ():
         args = shlex.split(f"{cfg.finetune} {args}")
-        point = [
-            f"--lr={min(cfg.finetune_lrs)}",
-            f"--seed={min(cfg.finetune_seeds)}",
-            f"--out_dir={results_of(plan)}/new",
-        ]
-        commands.append((task, FINETUNE, [*args, f"--task={task}", *point]))
+        point = [f"--task={task}", f"--lr={min(cfg.finetune_lrs)}", f"--seed={min(cfg.finetune_seeds)}"]
+        commands.append((task, FINETUNE, [*args, *point, f"--out_dir={results_of(plan)}/new"]))
         folder = configurator.load(FINETUNE, args).tasks_dir
         if task in TASKS and (why := missing(task, in_folder(TASKS[task], folder))):
             if not (TASKS[task].hub and find_spec("datasets")):
                 found.setdefault(why, []).append(task)
     if commands:
         world = {"WORLD_SIZE": str(cfg.processes)}
-        sentences = check_all([(script, args, world) for _, script, args in commands], slots(cfg.jobs))
-        for (name, script, _), its in zip(commands, sentences):
-            for sentence in its:
+        checked = check_all([(script, args, world) for _, script, args in commands], slots(cfg.jobs))
+        for (name, script, _), sentences in zip(commands, checked):
+            for sentence in sentences:
                 if script == TRAIN or not sentence.startswith("init_from"):  # what is fine-tuned is not trained yet
                     found.setdefault(sentence, []).append(name)
     return [f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {why}" for why, names in found.items()]
@@ -139,10 +135,8 @@ def study(argv):
     """Do what is missing of a study, or a part of it."""
     args = [f"{arg}=True" if arg in ("--plan", "--slurm") else arg for arg in argv]
     cfg = configurator.load(__file__, args, check)
-    plan, (part, colon, fraction) = Plan(cfg), cfg.only.partition(":")
-    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", fraction) if colon else (0, 1, 1)
-    fits = numbers and int(numbers[1]) <= int(numbers[2]) and (part == "finetune") == bool(colon)
-    if not fits or part not in ("", "finetune", "report", *plan.runs):
+    plan, (part, _, fraction) = Plan(cfg), cfg.only.partition(":")
+    if not (is_part(fraction) if part == "finetune" else cfg.only in ("", "report", *plan.runs)):
         sys.exit(f"only={cfg.only}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
     if cfg.slurm and not cfg.plan:
         return print(write_scripts(plan, [arg for arg in args if arg != "--slurm=True"]))
@@ -157,9 +151,9 @@ def study(argv):
         sys.exit("\n".join(["nothing was started:", *found]))
     failed = []
     if part in ("", *plan.runs):
-        failed += run.pretrain(plan, [its for its in plan.runs.values() if part in ("", its.name)])
+        failed += pretrain(plan, [run for run in plan.runs.values() if part in ("", run.name)])
     if part in ("", "finetune"):
-        failed += run.finetune(plan, fraction or "1/1")
+        failed += finetune_all(plan, fraction or "1/1")
     if part in ("", "report"):
         print(report.write_study(plan))
     if failed:

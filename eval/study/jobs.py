@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = ROOT / "finetune.py"
 LIBRARIES = ["checkpoint", "data.loader", "data.prepare", "eval.plot", "eval.sample", "eval.study.jobs",
              "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.model", "eval.tasks.registry"]  # fmt: skip
-BUSY = 75  # exit code of a job that another process is doing
 
 
 class Job(NamedTuple):
@@ -53,22 +52,25 @@ def part_of(part, items):
     return items[i - 1 :: n]
 
 
+def is_part(text):
+    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    return bool(numbers) and int(numbers[1]) <= int(numbers[2])
+
+
 def slots(jobs, processes=0):
     """Return the environment variables of each job that may run at the same time.
 
     On GPUs: `jobs` (0 = one) on each, or one on every `processes` of them. Without a GPU: `jobs` in all (0 = one for
     each core, or for every `processes` cores), each with its part of the cores.
     """
-    n_gpus, cores = torch.cuda.device_count(), os.cpu_count()
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    group = max(1, processes)
+    n_gpus, group = torch.cuda.device_count(), max(1, processes)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if not n_gpus:
         n = jobs or max(1, cores // group)
         return [{"OMP_NUM_THREADS": str(max(1, cores // (n * group)))}] * n
     gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))).split(",")
     groups = [",".join(gpus[i : i + group]) for i in range(0, n_gpus - group + 1, group)]
-    return [{"CUDA_VISIBLE_DEVICES": its} for its in groups] * (1 if processes else jobs or 1)
+    return [{"CUDA_VISIBLE_DEVICES": group} for group in groups] * (1 if processes else jobs or 1)
 
 
 def lock(folder):
@@ -102,9 +104,7 @@ def run_script(script, args, environment):
 def run_job(job, environment):
     """In a process of its own: run a job. Its output stays in its folder until it has succeeded."""
     os.setpgrp()  # Ctrl-C is for the parent process, which ends its jobs itself
-    if lock(job.folder) is None:  # held until this process ends, however it does
-        sys.exit(BUSY)
-    if (job.folder / "result.json").exists():
+    if lock(job.folder) is None or (job.folder / "result.json").exists():  # the lock is held until this process ends
         return
     output = job.folder / "output.txt"
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -127,7 +127,7 @@ def keep_error(job, exit_code):
 def run_all(jobs, free):
     """Run the jobs that have no result yet, one at a time in each of the slots `free`. Return those that failed."""
     todo = [job for job in jobs if not (job.folder / "result.json").exists()]
-    context, running, failed, busy, free = start_server(free[0]), {}, [], 0, [*free]
+    context, running, failed, free = start_server(free[0]), {}, [], [*free]
     bar = tqdm(total=len(jobs), initial=len(jobs) - len(todo), unit="job", smoothing=0.05)
     try:
         while todo or running:
@@ -141,17 +141,15 @@ def run_all(jobs, free):
                 job, environment = running.pop(process)
                 free.append(environment)
                 bar.update()
-                if process.exitcode == BUSY:
-                    busy += 1
-                elif process.exitcode:
+                if process.exitcode:
                     failed.append(job)
                     bar.write(f"failed: {job.folder}/error.txt: {keep_error(job, process.exitcode)}")
     finally:
         for process in running:
             process.terminate()
         bar.close()
-    if busy:
-        print(f"{busy} jobs were being run by another process")
+    if elsewhere := sum(not (job.folder / "result.json").exists() for job in jobs if job not in failed):
+        print(f"{elsewhere} jobs were being run by another process")
     return failed
 
 

@@ -1,4 +1,4 @@
-"""What a study consists of: runs that share their steps, checkpoints to fine-tune, and what all of it costs.
+"""What a study consists of: runs that share their steps, and checkpoints to fine-tune.
 
 A plan follows from the settings of `python -m eval.study` alone. Two runs with the same size, seed and start that do
 the same up to some step are trained once up to it: the shorter or later one branches off the other's checkpoint of
@@ -10,26 +10,17 @@ import itertools
 import random
 import re
 import shlex
-import time
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 import checkpoint
 import configurator
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import load_meta
 from errors import DataError
-from eval.study.jobs import FINETUNE, ROOT
-from eval.tasks.registry import TASKS
-from model import Transformer
-from runtime import flops_per_token, peak_flops, resolve_auto
+from eval.study.jobs import ROOT
 
 TRAIN = ROOT / "train.py"
-LENGTHS = {"sc": 64, "tc": 32, "qa": 200, "ir": 200}  # tokens of an example, a guess for the estimate
-SLOWER = 3  # than pretraining: fine-tuning has small batches, scores and starts anew; seen in config/study_small.py
 
 
 @dataclass
@@ -200,7 +191,8 @@ class Plan:
         for seed in cfg.finetune_seeds:
             first, second = self.models, []
             if cfg.choose_once:
-                first, second = [m for m in first if m.run.seed == self.seed and seed == cfg.finetune_seeds[0]], first
+                chooses = seed == cfg.finetune_seeds[0]
+                first, second = [m for m in self.models if chooses and m.run.seed == self.seed], self.models
             for points, models, lrs in zip(rounds, (first, second), (cfg.finetune_lrs, [None])):
                 of_seed = [*itertools.product(models, cfg.tasks, lrs, [seed])]
                 random.Random(seed).shuffle(of_seed)
@@ -231,93 +223,3 @@ def logged(plan, run):
 
 def thousands(steps):
     return f"{steps // 1000}k" if steps % 1000 == 0 else f"{steps}"
-
-
-# ----------------------------------------------------------------------------
-# What a study costs
-
-
-def describe(plan):
-    """Return the plan as text: the tree of runs, then the amount of everything."""
-    runs = plan.runs.values()
-    trained, whole = sum(run.budget - run.start for run in runs), sum(run.budget for run in runs)
-    tokens, flops, disk = map(sum, zip(*(cost(plan, run) for run in runs)))
-    tuning = finetuning_flops(plan)
-    settings = resolve_auto(plan.shape[plan.size][0])
-    speed, source = flops_per_second(torch.device(settings.device), settings.dtype)
-    trials = sum(run.lr > 0 for run in runs)
-    lines = [
-        *tree(plan),
-        "",
-        f"tokens of pretraining {tokens:,}",
-        f"FLOPs {flops:.2g} of pretraining, {tuning:.2g} of fine-tuning, if texts are as long as usual",
-        f"hours on this machine {flops / speed / 3600:,.1f} + {SLOWER * tuning / speed / 3600:,.1f}, at "
-        f"{speed / 1e12:,.3g} TFLOP/s, {source}, and 1/{SLOWER} of that in fine-tuning",
-        f"disk {disk / 1e9:,.1f} GB",
-        "",
-        *[f"runs that choose a learning rate {trials}"] * (trials > 0),
-        f"final models {len(plan.finals)}",
-        f"intermediate models {len(plan.inside)}",
-        f"fine-tuning runs {sum(map(plan.jobs, plan.finals + plan.inside))}",
-        f"fine-tuning runs of random weights {sum(map(plan.jobs, plan.random))}",
-        f"steps trained {trained}",
-        f"steps saved by sharing {whole - trained}",
-    ]
-    return "\n".join(lines)
-
-
-def tree(plan):
-    """Return a line for each run, indented below the run that it begins with."""
-    children, lines = defaultdict(list), []
-    for run in plan.runs.values():
-        children[run.parent or run.base].append(run)
-
-    def branch(run, depth):
-        begin = f"from step {run.start:,}, " if run.parent else "from the final weights, " if run.base else ""
-        phases = [f"CLM to {run.clm:,}"] * (run.clm > run.start) + [f"MLM to {run.budget:,}"] * (run.clm < run.budget)
-        keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
-        lines.append(f"{'  ' * depth}{run.name}: {begin}{', '.join(phases)}{keep}")
-        for child in children[run.name]:
-            branch(child, depth + 1)
-
-    for run in children[""]:
-        branch(run, 0)
-    return lines
-
-
-def cost(plan, run):
-    """Return (tokens, FLOPs, bytes of checkpoints: weights and two moments in fp32) of a run."""
-    settings, config = plan.shape[run.size]
-    clm = max(0, run.clm - run.start)
-    mlm = run.budget - run.start - clm
-    causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
-    with torch.device("meta"):
-        n = sum(weights.numel() for weights in Transformer(config).parameters())
-    step = settings.global_batch_tokens
-    return step * (clm + mlm), step * (clm * causal + mlm * full), 12 * n * (len(run.keep) + 1)
-
-
-def finetuning_flops(plan):
-    """Return the FLOPs of all fine-tuning runs: 6 for each weight of the blocks and token."""
-    total = 0
-    for task, args in plan.cfg.tasks:
-        settings = configurator.load(FINETUNE, shlex.split(f"{plan.cfg.finetune} {args}"))
-        length = LENGTHS[TASKS[task].family if task in TASKS else task[-2:]]
-        for model in plan.models:
-            n_tokens = plan.jobs(model) // len(plan.cfg.tasks) * settings.max_steps * settings.batch_size * length
-            total += n_tokens * flops_per_token(plan.shape[model.run.size][1], length, False, 0)
-    return total
-
-
-def flops_per_second(device, dtype):
-    """Return (the FLOP/s that this machine may reach in training, how that is known)."""
-    if device.type == "cuda" and (peak := peak_flops(device)):
-        n = torch.cuda.device_count()
-        return 0.4 * peak * n, f"40 % of the peak of {n} x {torch.cuda.get_device_name()}"
-    a = torch.randn(1024, 1024, device=device).to(getattr(torch, dtype))
-    times = []
-    for _ in range(6):
-        started = time.perf_counter()
-        (a @ a).sum().item()
-        times.append(time.perf_counter() - started)
-    return 0.4 * 2 * 1024**3 / min(times), f"40 % of what a product of matrices reaches here in {dtype}"

@@ -137,7 +137,7 @@ def pretrain(plan, runs):
     """Train those of `runs` that are to be trained, as many at a time as there is room for. Return what failed."""
     free, names = jobs.slots(plan.cfg.jobs, plan.cfg.processes), to_train(plan)
     waiting, running, elsewhere, failed = [run for run in runs if run.name in names], {}, set(), []
-    total, left = (sum(run.budget - run.start for run in its) for its in (runs, waiting))
+    total, left = (sum(run.budget - run.start for run in some) for some in (runs, waiting))
     bar = tqdm(total=total, initial=total - left, unit="step", desc="pretraining", disable=not waiting)
     bar.mininterval = 0.5 if sys.stderr.isatty() else 20
     try:
@@ -210,31 +210,28 @@ def job_of(plan, model, task, lr, seed):
     return jobs.make_job(results_of(plan), model.name, path, name, lr, seed, args, baseline=first)
 
 
-def result_path(plan, model, task, lr, seed):
-    return results_of(plan) / jobs.job_folder(model.name, task[0], lr, seed) / "result.json"
-
-
 def best_lr(plan, model, task):
     """Return the learning rate that did best on validation with the first seeds of pretraining and fine-tuning.
 
     None before all have been tried, and if all failed.
     """
     cfg, first = plan.cfg, next(other for other in plan.models if other.variant == model.variant)
-    paths = [result_path(plan, first, task, lr, cfg.finetune_seeds[0]) for lr in cfg.finetune_lrs]
-    there = [path for path in paths if path.exists()]
-    if not there or not all(path in there or path.with_name("error.txt").exists() for path in paths):
+    folders = [job_of(plan, first, task, lr, cfg.finetune_seeds[0]).folder for lr in cfg.finetune_lrs]
+    there = [folder for folder in folders if (folder / "result.json").exists()]
+    if not there or not all(folder in there or (folder / "error.txt").exists() for folder in folders):
         return None
-    results = read_runs(results_of(plan), [path.parent for path in there])
+    results = read_runs(results_of(plan), there)
     return max(results, key=lambda result: (result.scores["main", "validation"], -result.lr)).lr
 
 
 def has_result(plan, model, task, lr, seed):
     """Whether a fine-tuning job is done. lr: None for the chosen one, or for any of them before one is chosen."""
     lr = lr or best_lr(plan, model, task)
-    return any(result_path(plan, model, task, lr, seed).exists() for lr in ([lr] if lr else plan.cfg.finetune_lrs))
+    points = [(model, task, lr, seed) for lr in ([lr] if lr else plan.cfg.finetune_lrs)]
+    return any((job_of(plan, *point).folder / "result.json").exists() for point in points)
 
 
-def finetune(plan, part="1/1"):
+def finetune_all(plan, part="1/1"):
     """Run a part of the fine-tuning jobs, such as "3/100". Return what failed."""
     failed = []
     for number, points in enumerate(plan.rounds(), 1):

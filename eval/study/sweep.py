@@ -11,14 +11,13 @@ The output of a failed job stays beside it as error.txt. Two sweeps on one grid 
 
 import itertools
 import random
-import re
 import shlex
 import sys
 from pathlib import Path
 
 import checkpoint
 import configurator
-from eval.study.jobs import make_job, part_of, run_all, slots
+from eval.study.jobs import is_part, make_job, part_of, run_all, slots
 from eval.tasks.registry import EMBEDDED, TASKS
 
 checkpoints = ("out/demo",)  # checkpoints of train.py, or folders of runs: the newest one of each
@@ -47,8 +46,7 @@ def check(cfg):
             yield f"checkpoints: {why}"
         if (other := names.setdefault(label(path), path)) != path:
             yield f"checkpoints: {other} and {path} would both be called {label(path)}: rename one's folder"
-    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", cfg.part)
-    if not numbers or int(numbers[1]) > int(numbers[2]):
+    if not is_part(cfg.part):
         yield f"part={cfg.part}: must be I/N with 1 <= I <= N, such as 3/100"
     if cfg.jobs < 0:
         yield f"jobs={cfg.jobs}: must be at least 0"
