@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -109,14 +110,17 @@ def test_wrong_settings_are_told(args, sentences, run):
     assert code and all(sentence in output for sentence in sentences), output
 
 
-def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, run):
+@pytest.mark.parametrize("part, told, not_told", [
+    ("", ["demo-clm-650 and 2 more: beta1=2.0", "sst2: dropout=2.0: must be", "train.tsv"], []),
+    pytest.param("finetune:1/2", ["sst2: dropout=2.0: must be", "train.tsv"], ["beta1"], marks=pytest.mark.slow),
+    pytest.param("demo-clm-650", ["demo-clm-650: beta1=2.0"], ["sst2"], marks=pytest.mark.slow),
+])  # fmt: skip
+def test_what_train_or_finetune_would_refuse_is_told_before_any_work(part, told, not_told, tmp_path, run):
     args = [f"--out_dir={tmp_path}/study", '--tasks=(("sst2", "--dropout=2"),)', f"--finetune=--tasks_dir={tmp_path}"]
-    code, output = run([*args, "--train=--beta1=2"], "eval.study")
-    assert code == 1 and "nothing was started" in output and not (tmp_path / "study").exists()
-    assert re.search(r"demo-clm-650 and 2 more: beta1=2\.0", output)
-    assert "sst2: dropout=2.0: must be" in output and "train.tsv" in output
-    code, output = run([*args, "--train=--beta1=2", "--only=finetune:1/2"], "eval.study")
-    assert code == 1 and "sst2" in output and "beta1" not in output  # a part asks only for what it needs
+    code, output = run([*args, "--train=--beta1=2", f"--only={part}"], "eval.study")
+    assert code == 1 and not (tmp_path / "study").exists()
+    _, output = output.split("nothing was started:")
+    assert all(words in output for words in told) and not any(words in output for words in not_told)
 
 
 # ----------------------------------------------------------------------------
@@ -159,21 +163,14 @@ def wait_for(folder, pattern, n, process):
         time.sleep(0.02)
 
 
-def test_a_study_does_what_is_missing_and_nothing_twice(tiny_study, tmp_path):
-    """kill -9 leaves its run training. The same command waits for it and goes on."""
+def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path):
     args = [*tiny_study, "--splits=((12, 0),)"]
     first = start(args, tmp_path)
     wait_for(tmp_path, "runs/*/config.json", 1, first.process)
-    os.kill(first.process.pid, signal.SIGKILL)
-    output = finish(args, tmp_path)
-    assert len(results(tmp_path)) == 2 and list((tmp_path / "study/report").glob("*.md"))
-    assert "another process trains it" in output or lock(tmp_path / "study/runs/tiny-mlm40-12") is not None
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("study/r*s/**/*") if path.is_file()}
-    for path in tmp_path.glob("study/runs/*/ckpt-*.pt"):
-        path.unlink()  # nothing is left to do that needs them
-        del before[path]
+    os.kill(first.process.pid, signal.SIGKILL)  # its run trains on
     finish(args, tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("study/r*s/**/*") if path.is_file()} == before
+    assert {job.parts[2] for job in results(tmp_path)} == {"tiny-mlm40-12-12", "random-tiny"}
+    assert list((tmp_path / "study/report").glob("*.md"))
 
 
 @pytest.mark.slow
@@ -196,11 +193,14 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
     assert results(parts) == results(whole) and len(results(parts)) == 4
     assert losses(parts) == losses(whole) and len(losses(parts)) == 7
     # What a lost result takes is made again, and nothing else.
+    before = {path: path.stat().st_mtime_ns for path in parts.glob("study/results/*/*/*/result.json")}
     for path in parts.glob("study/runs/*/ckpt-*.pt"):
         path.unlink()
     shutil.rmtree(parts / "study/results/tiny-clm-6-mlm40-12-12")
     finish(args, parts)
     assert results(parts) == results(whole)
+    changed = {path.parts[-4] for path, stamp in before.items() if path.stat().st_mtime_ns != stamp}
+    assert changed == {"tiny-clm-6-mlm40-12-12"}
     assert {path.parent.name for path in parts.glob("study/runs/*/ckpt-*.pt")} == {"tiny-clm-12", "tiny-clm-6-mlm40-12"}
 
 
@@ -216,7 +216,7 @@ def test_divergence_is_told_by_what_train_prints(tiny, tmp_path, run):
 def ended(plan, name, loss=None):
     """Leave what a run of train.py leaves; without a loss, of one that diverged."""
     folder, budget = folder_of(plan, name), plan.runs[name].budget
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "output.txt").write_text("step 7 (mlm): loss nan. Stopped before the update" if loss is None else "")
     if loss is not None:
         (folder / f"ckpt-{budget}.pt").touch()
@@ -258,6 +258,24 @@ def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_is_out(
     (trunk / "ckpt-325.pt").touch()
     args = runs.start_args(plan, split)
     assert "--lr=0.001" in args and f"--branch_from={trunk}/ckpt-325.pt" in args  # what it trains is MLM
+
+
+def test_a_run_that_waits_for_another_process_begins_when_that_one_has_ended(tiny_study, tmp_path, plan_of):
+    """As after kill -9 of a study whose trial of a learning rate trains on."""
+    plan = plan_of(*tiny_study, "--lrs=1e-3,2e-3", "--lr_steps=6", f"--out_dir={tmp_path}", "--jobs=1")
+    trial, run = plan.runs["tiny-mlm40-6-lr-0.001"], plan.runs["tiny-mlm40-12"]
+    ended(plan, "tiny-mlm40-6-lr-0.002", 5.0)
+    held = lock(folder_of(plan, trial.name))
+
+    def end():
+        ended(plan, trial.name, 6.0)  # an MLM loss of 3.0
+        os.close(held)
+
+    timer = threading.Timer(1.5, end)
+    timer.start()
+    assert runs.pretrain(plan, [trial, run]) == [] and runs.done(plan, run)
+    timer.join()
+    assert json.loads((folder_of(plan, run.name) / "config.json").read_text())["settings"]["lr"] == 1e-3
 
 
 def test_where_every_learning_rate_diverged_none_is_chosen(tmp_path, plan_of):
