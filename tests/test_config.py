@@ -28,7 +28,9 @@ def test_every_config_is_accepted():
     commands = [([str(path)], n) for path in CONFIGS for n in (1, 8, 64) if n == 1 or path.stem != "demo"]
     assert len(commands) > 10 and problems(commands) == []
     assert problems([(["--lr=0", "--mask_ratio=2"], 1)]) == [
-        "lr=0.0: must be above 0", "mask_ratio=2.0: must be above 0 and below 1"]  # fmt: skip
+        "lr=0.0: must be above 0",
+        "mask_ratio=2.0: must be above 0 and below 1",
+    ]
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

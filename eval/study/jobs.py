@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = ROOT / "finetune.py"
-LIBRARIES = ["checkpoint", "data.loader", "data.prepare", "eval.plot", "eval.sample", "eval.study.jobs",
-             "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.model", "eval.tasks.registry"]  # fmt: skip
+LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
 
 
 class Job(NamedTuple):

@@ -1,5 +1,6 @@
 """python -m eval.study: the plan of the paper's study by its own counts; a study that is killed and goes on."""
 
+import itertools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import checkpoint
 from eval.study import run as runs
 from eval.study.costs import describe
 from eval.study.jobs import lock
-from eval.study.plan import folder_of, results_of
+from eval.study.plan import folder_of
 
 # ----------------------------------------------------------------------------
 # The plan
@@ -32,9 +33,8 @@ def paper(plan_of):
 
 def test_the_counts_of_the_papers_study(paper):
     text = describe(paper)
-    for line in ("final models 38", "intermediate models 12", "fine-tuning runs 15000", "fine-tuning runs of random weights 900",
-                 "steps trained 812000"):  # fmt: skip
-        assert f"\n{line}\n" in text
+    assert "\nfinal models 38\nintermediate models 12\nfine-tuning runs 15000\n" in text
+    assert "\nfine-tuning runs of random weights 900\nsteps trained 812000\n" in text
     steps, count = {}, {}
     for run in paper.runs.values():
         pure = run.clm in (0, 42_000) and run.budget == 42_000
@@ -48,8 +48,11 @@ def test_the_counts_of_the_papers_study(paper):
 
 def test_the_splits_branch_where_the_paper_says(paper):
     """CLM, then MLM, in thousands of steps, and where each leaves its trunk: a checkpoint from before the decay."""
-    splits = {12: [(0, 12), (3, 9), (6, 6), (9, 3), (12, 0)], 22: [(0, 22), (5, 17), (11, 11), (17, 5), (22, 0)],
-              42: [(0, 42), (10, 32), (21, 21), (32, 10), (42, 0)]}  # fmt: skip
+    splits = {
+        12: [(0, 12), (3, 9), (6, 6), (9, 3), (12, 0)],
+        22: [(0, 22), (5, 17), (11, 11), (17, 5), (22, 0)],
+        42: [(0, 42), (10, 32), (21, 21), (32, 10), (42, 0)],
+    }
     for budget, phases in splits.items():
         for clm, mlm in phases:
             kind = {0: f"mlm40-{budget}k", budget: f"clm-{budget}k"}.get(clm, f"clm-{clm}k-mlm40-{budget}k")
@@ -67,14 +70,20 @@ def test_the_splits_branch_where_the_paper_says(paper):
 
 
 def test_budgets_share_what_they_do_alike(plan_of):
-    """The last 200 steps decay: a short budget leaves the long one before it decays, on whatever trunk goes farthest; one
-    that switches in its own decay goes with CLM of the same budget until then."""
+    """The last 200 steps decay: a short budget leaves the long one before that, on whatever trunk goes farthest.
+
+    One that switches in its own decay shares it with CLM of the same budget until then.
+    """
     plan = plan_of("--splits=((500, 0, 200, 490, 500), (1000, 0, 200, 1000))")
     assert {name: (run.parent, run.start) for name, run in plan.runs.items()} == {
-        "demo-clm-1k": ("", 0), "demo-clm-200-mlm40-1k": ("demo-clm-1k", 200), "demo-mlm40-1k": ("", 0),
-        "demo-clm-500": ("demo-clm-1k", 300), "demo-clm-490-mlm40-500": ("demo-clm-500", 490),
-        "demo-clm-200-mlm40-500": ("demo-clm-200-mlm40-1k", 300), "demo-mlm40-500": ("demo-mlm40-1k", 300),
-    }  # fmt: skip
+        "demo-clm-1k": ("", 0),
+        "demo-clm-200-mlm40-1k": ("demo-clm-1k", 200),
+        "demo-mlm40-1k": ("", 0),
+        "demo-clm-500": ("demo-clm-1k", 300),
+        "demo-clm-490-mlm40-500": ("demo-clm-500", 490),
+        "demo-clm-200-mlm40-500": ("demo-clm-200-mlm40-1k", 300),
+        "demo-mlm40-500": ("demo-mlm40-1k", 300),
+    }
     assert plan_of("--splits=((240, 0), (1000, 0))").runs["demo-mlm40-240"].start == 0  # within the warmup: not shared
     sharp = plan_of("--train=--decay_steps=0", "--splits=((500, 0), (1000, 0))").runs["demo-mlm40-500"]
     assert sharp.start == 499  # its last step is its own: there must be one to train
@@ -82,39 +91,51 @@ def test_budgets_share_what_they_do_alike(plan_of):
     assert seeds["demo-clm-200-mlm40-1k-seed-2"].parent == "" and len(seeds) == 5  # its trunk is not trained
     two = plan_of("--splits=((500, 0, 200, 500), (1000, 0, 500, 1000))", "--seeds=1,2", "--repeated=0,500").runs
     assert [name for name in two if "seed" in name] == [
-        f"demo-{name}-seed-2" for name in ("clm-500-mlm40-1k", "mlm40-1k", "clm-500", "mlm40-500")]  # fmt: skip
+        f"demo-{name}-seed-2" for name in ("clm-500-mlm40-1k", "mlm40-1k", "clm-500", "mlm40-500")
+    ]
 
 
 # ----------------------------------------------------------------------------
 # Settings
 
 
-@pytest.mark.parametrize("args, sentences", [
-    (["--tasks=(('embedded-xx', ''), ('sst2', ''), ('sst2', '--max_steps=1'))", "--lrs=1e-3,2e-3", "--repeated=7",
-      "--seeds=1,1", "--intermediate=9999", "--late_switch=650", "--continued=300,300", "--mask_ratios=40", "--jobs=-1"],
-     ["no data set is called embedded-xx", "tasks: sst2 is given twice", "lr_steps=0: is for the choice between several",
-      "repeated: 7 is none of the steps of CLM", "seeds: 1 is given twice", "intermediate: 9999 is not within the budget",
-      "late_switch=650: must be within the budget", "continued: 300 is given twice", "mask_ratios: 40.0 is not above 0",
-      "jobs=-1: must be at least 0"]),
-    (["--splits=((100, 0, 120), (100, 0))", "--continued=10", "--sizes=(('a', '', ''),)"],
-     ["splits: (100, 0, 120): give a budget, then steps of CLM between 0 and it", "splits: 100 is given twice",
-      "continued: needs both pure objectives", "sizes: each is (name, arguments)"]),
-    (["--only=nothing"], ["only=nothing: is none of its runs"]),
-    (["--only=finetune:4/3"], ["only=finetune:4/3: is none of its runs"]),
-    (["--lrs=1e-3,2e-3", "--lr_steps=9", "--splits=((1000, 0, 200, 1000),)", "--seeds=1,2", "--repeated=0,200"],
-     ["has both objectives in one run"]),
-    (["--train=--data=/"], ["/ is not a folder that"]),
-])  # fmt: skip
-def test_wrong_settings_are_told(args, sentences, run):
-    code, output = run(["--plan", *args], "eval.study")
-    assert code and all(sentence in output for sentence in sentences), output
+WRONG = {
+    "--lrs=1e-3,2e-3 --repeated=7 --seeds=1,1 --intermediate=9999 --late_switch=650 --continued=3,3 --mask_ratios=40": """
+        lr_steps=0: is for the choice between several
+        repeated: 7 is none of the steps of CLM
+        seeds: 1 is given twice
+        intermediate: 9999 is not within the budget
+        late_switch=650: must be within the budget
+        continued: 3 is given twice
+        mask_ratios: 40.0 is not above 0""",
+    "--splits=((99,0,120),(99,0)) --continued=10 --sizes=(('a','',''),) --tasks=(('xx',''),('sst2',''),('sst2','x'))": """
+        splits: (99, 0, 120): give a budget, then steps of CLM between 0 and it
+        splits: 99 is given twice
+        continued: needs both pure objectives
+        sizes: each is (name, arguments)
+        no data set is called xx
+        tasks: sst2 is given twice""",
+    "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
+    "--only=nothing": "only=nothing: is none of its runs",
+    "--only=finetune:4/3": "only=finetune:4/3: is none of its runs",
+    "--train=--data=/": "/ is not a folder that",
+}
 
 
-@pytest.mark.parametrize("part, told, not_told", [
-    ("", ["demo-clm-650 and 2 more: beta1=2.0", "sst2: dropout=2.0: must be", "train.tsv"], []),
-    pytest.param("finetune:1/2", ["sst2: dropout=2.0: must be", "train.tsv"], ["beta1"], marks=pytest.mark.slow),
-    pytest.param("demo-clm-650", ["demo-clm-650: beta1=2.0"], ["sst2"], marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize("args", WRONG)
+def test_wrong_settings_are_told(args, run):
+    code, output = run(["--plan", *args.split()], "eval.study")
+    assert code and all(sentence.strip() in output for sentence in WRONG[args].splitlines()), output
+
+
+@pytest.mark.parametrize(
+    "part, told, not_told",
+    [
+        ("", ["demo-clm-650 and 2 more: beta1=2.0", "sst2: dropout=2.0: must be", "train.tsv"], []),
+        pytest.param("finetune:1/2", ["sst2: dropout=2.0: must be", "train.tsv"], ["beta1"], marks=pytest.mark.slow),
+        pytest.param("demo-clm-650", ["demo-clm-650: beta1=2.0"], ["sst2"], marks=pytest.mark.slow),
+    ],
+)
 def test_what_train_or_finetune_would_refuse_is_told_before_any_work(part, told, not_told, tmp_path, run):
     args = [f"--out_dir={tmp_path}/study", '--tasks=(("sst2", "--dropout=2"),)', f"--finetune=--tasks_dir={tmp_path}"]
     code, output = run([*args, "--train=--beta1=2", f"--only={part}"], "eval.study")
@@ -131,9 +152,17 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(part, told,
 def tiny_study(tmp_path, data_dir, tasks_dir):
     """Arguments of a study that takes seconds: three splits and random weights on one task. Starts in tmp_path."""
     shared = " ".join(arg for arg in TINY if not arg.startswith(("--max_steps", "--switch_step", "--keep_last")))
-    return [f"--train={shared} --data={data_dir} --decay_steps=4", '--sizes=(("tiny", ""),)', "--splits=((12, 0, 6, 12),)",
-            "--lrs=1e-3", '--tasks=(("sst2", "--max_steps=2"),)', "--finetune_lrs=1e-3", "--finetune_seeds=1",
-            f"--finetune=--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32", "--out_dir=study"]  # fmt: skip
+    return [
+        f"--train={shared} --data={data_dir} --decay_steps=4",
+        '--sizes=(("tiny", ""),)',
+        "--splits=((12, 0, 6, 12),)",
+        "--lrs=1e-3",
+        '--tasks=(("sst2", "--max_steps=2"),)',
+        "--finetune_lrs=1e-3",
+        "--finetune_seeds=1",
+        f"--finetune=--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32",
+        "--out_dir=study",
+    ]
 
 
 def start(args, folder):
@@ -148,7 +177,8 @@ def finish(args, folder):
 
 
 def results(folder):
-    return {path.parent.relative_to(folder): path.read_text() for path in folder.glob("study/results/*/*/*/result.json")}
+    paths = folder.glob("study/results/*/*/*/result.json")
+    return {path.parent.relative_to(folder): path.read_text() for path in paths}
 
 
 def losses(folder):
@@ -178,14 +208,15 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
     args = [*tiny_study, "--lrs=1e-3,2e-3", "--lr_steps=6", "--jobs=1"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     finish(args, whole)
-    kills = [(signal.SIGKILL, "runs/*/config.json", 1), (signal.SIGTERM, "runs/*/ckpt-*.pt", 5),
-             (signal.SIGKILL, "runs/*/ckpt-*.pt", 8), (signal.SIGTERM, "results/*/*/*/result.json", 2)]  # fmt: skip
+    kill, end = signal.SIGKILL, signal.SIGTERM
+    kills = [(kill, "runs/*/config.json", 1), (end, "runs/*/ckpt-*.pt", 5), (kill, "runs/*/ckpt-*.pt", 8)]
+    kills.append((end, "results/*/*/*/result.json", 2))
     for number, pattern, n in kills:
         study = start(args, parts)
         wait_for(parts, pattern, n, study.process)
         os.kill(study.process.pid, number)
-        assert study.wait()[0] == (-9 if number == signal.SIGKILL else 143)
-        if number == signal.SIGTERM:  # its children have ended
+        assert study.wait()[0] == (143 if number == end else -9)
+        if number == end:  # its children have ended
             for folder in parts.glob("study/runs/*"):
                 os.close(lock(folder))
     assert not (parts / "study/report").exists()
@@ -224,20 +255,21 @@ def ended(plan, name, loss=None):
         (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
 
 
+RESULT = """{"task": "sst2", "family": "sc", "main": {"field": ["accuracy"], "paper": ["accuracy"]}, "baselines": {},
+"checkpoint": {"model": {}, "parameters": 9, "max_steps": 650, "step": 650, "clm_steps": 0, "mask_ratio": 0.4,
+"init_from": "", "untrained": false, "peak_lr": 1, "recipe": ""}, "examples": {"test": 9}, "test_set": "",
+"settings": {}, "versions": {}, "counts": {}, "steps": 9}"""
+
+
 def tuned(plan, models, lr=1e-3, seeds=(1, 2, 3), validation=50.0):
     """Leave the results of models on sst2."""
-    for model in models:
-        facts = dict.fromkeys(("parameters", "model", "max_steps", "step", "clm_steps", "mask_ratio", "init_from",
-                               "untrained", "peak_lr", "recipe"), 0)  # fmt: skip
-        for seed in seeds:
-            folder = runs.job_of(plan, model, ("sst2", ""), lr, seed).folder
-            folder.mkdir(parents=True)
-            scores = {"validation": {"accuracy": validation}, "test": {"accuracy": 50.0}}
-            (folder / "result.json").write_text(json.dumps({
-                "task": "sst2", "family": "sc", "lr": lr, "seed": seed, "metrics": scores, "baselines": {}, "counts": {},
-                "main": {"field": ["accuracy"], "paper": ["accuracy"]}, "examples": {"test": 9}, "test_set": "0",
-                "checkpoint": {**facts, "seed": model.run.seed, "name": model.name}, "settings": {}, "versions": {},
-            }))  # fmt: skip
+    for model, seed in itertools.product(models, seeds):
+        result = json.loads(RESULT) | {"lr": lr, "seed": seed}
+        result["metrics"] = {"validation": {"accuracy": validation}, "test": {"accuracy": 50.0}}
+        result["checkpoint"] |= {"seed": model.run.seed, "name": model.name}
+        folder = runs.job_of(plan, model, ("sst2", ""), lr, seed).folder
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(result))
 
 
 def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_is_out(tmp_path, plan_of):
@@ -278,6 +310,9 @@ def test_a_run_that_waits_for_another_process_begins_when_that_one_has_ended(tin
     assert json.loads((folder_of(plan, run.name) / "config.json").read_text())["settings"]["lr"] == 1e-3
 
 
+ONCE = ["--seeds=1,2", "--choose_once=True", '--tasks=(("sst2", ""),)']
+
+
 def test_where_every_learning_rate_diverged_none_is_chosen(tmp_path, plan_of):
     plan = plan_of(f"--out_dir={tmp_path}", "--lrs=1.0,3.0", "--lr_steps=260", "--splits=((650, 0, 650),)")
     for lr in (1, 3):
@@ -287,8 +322,7 @@ def test_where_every_learning_rate_diverged_none_is_chosen(tmp_path, plan_of):
 
 
 def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
-    plan = plan_of(f"--out_dir={tmp_path}", "--seeds=1,2", "--choose_once=True", "--finetune_lrs=1e-3,3e-3",
-                   '--tasks=(("sst2", ""),)')  # fmt: skip
+    plan = plan_of(*ONCE, f"--out_dir={tmp_path}", "--finetune_lrs=1e-3,3e-3")
     for name, run in plan.runs.items():
         ended(plan, name, 5.0)
         checkpoint.path_of(folder_of(plan, name), run.budget).unlink()
@@ -313,11 +347,11 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
 
 
 def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
-    plan = plan_of(f"--out_dir={tmp_path}", "--choose_once=True", "--seeds=1,2", "--finetune_lrs=1e-3,3e-3,1.0",
-                   '--tasks=(("sst2", ""),)')  # fmt: skip
+    plan = plan_of(*ONCE, f"--out_dir={tmp_path}", "--finetune_lrs=1e-3,3e-3,1.0")
     first, second = (next(m for m in plan.models if m.run.name == f"demo-mlm40-650{seed}") for seed in ("", "-seed-2"))
     rounds = plan.rounds()
-    assert {(m.run.seed, seed) for m, _, _, seed in rounds[0]} == {(1, 1)} and {lr for _, _, lr, _ in rounds[1]} == {None}
+    assert {(m.run.seed, seed) for m, _, _, seed in rounds[0]} == {(1, 1)}
+    assert {lr for _, _, lr, _ in rounds[1]} == {None}
     assert len(rounds[0]) == 4 * 3 and len(rounds[1]) == 7 * 3 and sum(map(plan.jobs, plan.models)) == 4 * 3 + 7 * 3 - 4
     for lr, validation in ((1e-3, 60.0), (3e-3, 70.0)):
         tuned(plan, [first], lr, [1], validation)
@@ -326,7 +360,6 @@ def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
     failed.mkdir()
     (failed / "error.txt").write_text("the loss is nan\n")
     assert runs.best_lr(plan, first, ("sst2", "")) == runs.best_lr(plan, second, ("sst2", "")) == 3e-3
-    assert results_of(plan) == tmp_path / "results"
 
 
 # ----------------------------------------------------------------------------
@@ -334,8 +367,10 @@ def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
 
 
 def test_the_job_scripts_of_a_cluster(tmp_path, plan_of, run):
-    """Each depth of the tree is an array whose tasks are that depth's runs; submit.sh makes each wait for the one before.
-    A space in a path does no harm."""
+    """Each depth of the tree is an array of its runs; submit.sh makes each wait for the one before.
+
+    A space in a path does no harm.
+    """
     out = tmp_path / "a study"
     args = [f"--out_dir={out}", "--splits=((500, 0, 200), (1000, 0, 200, 1000))", "--processes=8", "--choose_once=True"]
     code, output = run([*args, "--slurm"], "eval.study")
@@ -344,8 +379,10 @@ def test_the_job_scripts_of_a_cluster(tmp_path, plan_of, run):
     (tmp_path / "sbatch").chmod(0o755)
     subprocess.run(["bash", output.strip()], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
     names = ["runs-0", "runs-1", "runs-2", "finetune-0", "finetune-1", "report"]
-    expected = [f"--parsable {f'--dependency=afterany:{100 + i} ' if i else ''}{out}/slurm/{name}.sbatch"
-                for i, name in enumerate(names)]  # fmt: skip
+    expected = [
+        f"--parsable {f'--dependency=afterany:{100 + i} ' if i else ''}{out}/slurm/{name}.sbatch"
+        for i, name in enumerate(names)
+    ]
     assert (tmp_path / "log").read_text().splitlines() == expected
     plan, seen = plan_of(*args), []
     for script, n in (("runs-0", 2), ("runs-1", 2), ("runs-2", 1)):
@@ -353,8 +390,8 @@ def test_the_job_scripts_of_a_cluster(tmp_path, plan_of, run):
         assert f"--array=0-{n - 1}\n" in text and "--gpus-per-node=8 --cpus-per-task=64\n" in text
         for i in range(n):  # the last line with what the task would run, an argument a line
             lines = text.replace("exec ", "printf '%s\\n' ").splitlines()
-            printed = subprocess.run(["bash", "-c", "\n".join(lines[-2:])], env={"SLURM_ARRAY_TASK_ID": str(i)},
-                                     capture_output=True, text=True).stdout.splitlines()  # fmt: skip
+            command, environment = ["bash", "-c", "\n".join(lines[-2:])], {"SLURM_ARRAY_TASK_ID": str(i)}
+            printed = subprocess.check_output(command, env=environment, text=True).splitlines()
             assert printed[:4] == [sys.executable, "-m", "eval.study", f"--out_dir={out}"]
             seen.append(printed[-1].removeprefix("--only="))
     assert sorted(seen) == sorted(plan.runs)

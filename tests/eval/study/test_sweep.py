@@ -23,8 +23,13 @@ def args(encoder, tasks_dir, tmp_path_factory):
     """The arguments of a sweep over two checkpoints and two miniature data sets, but for out_dir."""
     folder = tmp_path_factory.mktemp("sweep")
     shutil.copytree(encoder.parent, folder / "other")
-    return [f"--checkpoints={encoder},{folder}/other", "--tasks=sst2,wnut17", "--lrs=1e-3,3e-3", "--seeds=1,2",
-            f"--finetune=--tasks_dir={tasks_dir} --max_steps=2 --batch_size=8 --dtype=float32"]  # fmt: skip
+    return [
+        f"--checkpoints={encoder},{folder}/other",
+        "--tasks=sst2,wnut17",
+        "--lrs=1e-3,3e-3",
+        "--seeds=1,2",
+        f"--finetune=--tasks_dir={tasks_dir} --max_steps=2 --batch_size=8 --dtype=float32",
+    ]
 
 
 def results(folder):
@@ -76,17 +81,17 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(args, tmp_path, 
     data = bytearray(encoder.read_bytes())
     data[len(data) // 2] ^= 1
     broken.write_bytes(data)
-    args = ["sweep", *args, f"--checkpoints={broken},{encoder}", "--tasks=sst2", "--lrs=1e-3", f"--out_dir={tmp_path}/r"]
+    args = [*args, f"--checkpoints={broken},{encoder}", "--tasks=sst2", "--lrs=1e-3", f"--out_dir={tmp_path}/r"]
     elsewhere, failed = (tmp_path / f"r/{name}/sst2/lr-0.001_seed-1" for name in ("tiny-650", "broken-7"))
     held = lock(elsewhere)
-    code, output = run(args, "eval.study")
+    code, output = run(["sweep", *args], "eval.study")
     os.close(held)
     assert code == 1 and "2 of 4 jobs failed" in output and "1 jobs were being run by another process" in output
     assert "damaged" in (failed / "error.txt").read_text() and "damaged" in output
     assert [job.name for job in results(tmp_path / "r")] == ["lr-0.001_seed-2"]
 
     shutil.copy(encoder, broken)  # mended: what has no result yet is tried again
-    code, output = run(args, "eval.study")
+    code, output = run(["sweep", *args], "eval.study")
     assert code == 0 and "4 jobs, 1 of them done before" in output, output
     assert len(results(tmp_path / "r")) == 4 and not (failed / "error.txt").exists()
 
@@ -106,8 +111,11 @@ def test_fifteen_thousand_jobs_are_planned_in_seconds(tmp_path):
         (tmp_path / f"m{i}").mkdir()
         (tmp_path / f"m{i}/ckpt-1.pt").touch()
     began = time.process_time()
-    cfg = settings(f"--checkpoints={','.join(str(tmp_path / f'm{i}') for i in range(50))}", f"--out_dir={tmp_path}/r",
-                   "--tasks=sst2,qqp,mnli,conll2003,ontonotes,uner,squad,squad_v2,record,msmarco")  # fmt: skip
+    cfg = settings(
+        f"--checkpoints={','.join(str(tmp_path / f'm{i}') for i in range(50))}",
+        f"--out_dir={tmp_path}/r",
+        "--tasks=sst2,qqp,mnli,conll2003,ontonotes,uner,squad,squad_v2,record,msmarco",
+    )
     assert sum(not (job.folder / "result.json").exists() for job in sweep.grid(cfg)) == 15_000
     assert time.process_time() - began < 4
 
@@ -118,8 +126,13 @@ def test_wrong_settings_are_told_together(args, encoder, tmp_path, capsys):
     with pytest.raises(SystemExit):
         settings(*args, *wrong, "--part=0/4")
     told = capsys.readouterr().err
-    for sentence in ("lrs: give at least one", "seeds: 1 is given twice", "nowhere is neither a checkpoint nor a folder",
-                     "would both be called tiny-650", "sst3", "part=0/4: must be I/N", "jobs=-1: must be at least 0"):  # fmt: skip
-        assert sentence in told
+    sentences = """lrs: give at least one
+        seeds: 1 is given twice
+        nowhere is neither a checkpoint nor a folder
+        would both be called tiny-650
+        no data set is called sst3
+        part=0/4: must be I/N
+        jobs=-1: must be at least 0"""
+    assert all(sentence.strip() in told for sentence in sentences.splitlines()), told
     with pytest.raises(SystemExit):
         settings(*args, "--part=x")
