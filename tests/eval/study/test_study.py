@@ -171,9 +171,8 @@ def start(args, folder):
 
 
 def finish(args, folder):
-    code, output = start(args, folder).wait()
+    code, output = start(args, folder).wait(600)
     assert code == 0, output
-    return output
 
 
 def results(folder):
@@ -205,12 +204,10 @@ def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path):
 
 @pytest.mark.slow
 def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_path):
-    args = [*tiny_study, "--lrs=1e-3,2e-3", "--lr_steps=6", "--jobs=1"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    args, whole, parts = [*tiny_study, "--jobs=1"], tmp_path / "whole", tmp_path / "parts"
     finish(args, whole)
     kill, end = signal.SIGKILL, signal.SIGTERM
-    kills = [(kill, "runs/*/config.json", 1), (end, "runs/*/ckpt-*.pt", 5), (kill, "runs/*/ckpt-*.pt", 8)]
-    kills.append((end, "results/*/*/*/result.json", 2))
+    kills = [(kill, "runs/*/config.json", 1), (end, "runs/*/ckpt-*.pt", 3), (end, "results/*/*/*/result.json", 2)]
     for number, pattern, n in kills:
         study = start(args, parts)
         wait_for(parts, pattern, n, study.process)
@@ -222,7 +219,7 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
     assert not (parts / "study/report").exists()
     finish(args, parts)
     assert results(parts) == results(whole) and len(results(parts)) == 4
-    assert losses(parts) == losses(whole) and len(losses(parts)) == 7
+    assert losses(parts) == losses(whole) and len(losses(parts)) == 3
     # What a lost result takes is made again, and nothing else.
     before = {path: path.stat().st_mtime_ns for path in parts.glob("study/results/*/*/*/result.json")}
     for path in parts.glob("study/runs/*/ckpt-*.pt"):
