@@ -1,6 +1,9 @@
-# The study's 1B model on its 42k-step budget, MLM only. The splits are in config/splits/.
+# The paper's 1B model on its longest budget of 42,000 steps, MLM only.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/1b.py
+#   torchrun --standalone --nproc_per_node=8 train.py config/1b.py --switch_step=10000 --out_dir=out/1b-clm-10k
+#
+# The second command is a split: 10,000 steps of CLM followed by 32,000 of MLM. config/study_paper.py has all of them.
 #
 # 28 layers, width 1,728, 18 query and 6 key-value heads of 96, MLP 5,120: 966.2M parameters in the
 # blocks, 1,187.9M with the embedding of 128,256 x 1,728, 1,409.5M with the untied head.
@@ -8,15 +11,15 @@ model = "1b"
 data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
 out_dir = "out/1b-mlm40-42k"
 
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 24 micro-steps of 6
+# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 24 micro-steps of 6
 global_batch_tokens = 2_359_296
 micro_batch = 6
-window_split = "random"  # each window cut in two, attention and next-token prediction within the pieces
+window_split = "random"  # each window is cut in two; attention and prediction stay within a piece
 max_steps = 42_000  # * 2,359,296 = 99.1B tokens
 switch_step = 0
 mask_ratio = 0.4
 
-lr = 5e-4  # of every size and objective
+lr = 5e-4  # for every size and objective
 warmup_steps = 2_000
 decay_steps = 2_000
 beta1 = 0.9
@@ -30,5 +33,5 @@ eval_interval = 1_000
 eval_windows = 1_152  # 2.4M tokens
 checkpoint_interval = 500
 keep_last = 2
-keep_steps = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)  # 10k and 20k are also where the 12k and 22k budgets branch off
+keep_steps = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)  # the 12k and 22k budgets branch off at 10k and 20k
 compile = True

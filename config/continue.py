@@ -1,25 +1,26 @@
-# Continued pretraining: an encoder from a decoder that is there already, by masked language modelling.
+# Continued pretraining: turn an existing decoder into an encoder by masked language modeling.
 #
 #   python train.py config/continue.py --init_from=SmolLM2-135M --data=data/prepared/fineweb-edu-smollm2
 #
-# init_from is a checkpoint or a model folder of the hub; shape and weights are its own. The optimizer begins anew, so
-# the learning rate is warmed up again, stays, and decays to 0. For comparison, the same from an MLM base:
+# init_from is a checkpoint or a model folder of the hub. It gives the shape and the weights. The optimizer is new, so
+# the learning rate warms up again, stays constant, and decays to 0. For comparison, the same from an MLM model:
 #
-#   python train.py config/continue.py --init_from=out/610m-mlm40-42k/ckpt-42000.pt --out_dir=out/610m-mlm40-dec42k-mlm40-54k
+#   python train.py config/continue.py --init_from=out/610m-mlm40-42k --out_dir=out/610m-mlm40-dec42k-mlm40-54k
 #
-# In the paper's table (610M, a decayed base of 42k steps) 12k steps carry a CLM base past an MLM base that gets the
-# same: SC 87.8 and 87.6, TC 92.8 and 92.3, IR 80.3 and 79.9; but QA 63.2 and 66.6, and at 22k 66.6 and 67.7. After 2k
-# it is behind on all but TC. The paper does not state the learning rate; this is that of its pretraining.
+# The paper's table has 610M models after 42k steps. With 12k steps of MLM more, the CLM model passes the MLM model that
+# gets the same steps: SC 87.8 and 87.6, TC 92.8 and 92.3, IR 80.3 and 79.9. On QA it does not: 63.2 and 66.6, and after
+# 22k steps 66.6 and 67.7. After 2k steps it is behind on all but TC. The paper does not state the learning rate of
+# these steps; this one is that of its pretraining.
 #
-# From a hub decoder trained on trillions of tokens the share is unknown; nobody has shown how little is enough.
-# Set max_steps and global_batch_tokens to your own budget.
+# For a hub decoder that was trained on trillions of tokens, nobody has shown how many steps are enough. Set max_steps
+# and global_batch_tokens to your own budget.
 model = "origin"
 init_from = "out/610m-clm-42k/ckpt-42000.pt"
 data = "data/prepared/fineweb-edu-llama3"
 out_dir = "out/610m-clm-dec42k-mlm40-54k"
 seq_len = 2_048
 
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens a step; on 8 GPUs 144 windows each, 12 micro-steps of 12
+# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 12 micro-steps of 12
 global_batch_tokens = 2_359_296
 micro_batch = 12
 window_split = "random"

@@ -1,6 +1,6 @@
-# A small encoder for one GPU and a night: CLM for a quarter of the budget, then MLM.
+# A small encoder for one GPU and one night: CLM for a quarter of the budget, then MLM.
 #
-#   python data/prepare.py --source=texts/ --tokenizer=gpt2 --out=data/prepared/texts
+#   python -m data.prepare --source=texts/ --tokenizer=gpt2 --out=data/prepared/texts
 #   python train.py config/small.py
 #
 # 12 layers of width 768 with 4 key-value heads: 82.6M parameters in the blocks, 159.9M with embedding and head.
@@ -11,11 +11,11 @@ seq_len = 512
 data = "data/prepared/texts"
 out_dir = "out/small"
 
-# 512 windows * 512 tokens = 262,144 tokens a step, 8 micro-steps of 64 windows
+# 512 windows * 512 tokens = 262,144 tokens per step, 8 micro-steps of 64 windows
 global_batch_tokens = 262_144
 micro_batch = 64
 window_split = "random"
-max_steps = 10_000  # * 262,144 = 2.6B tokens; about 0.7 GFLOP a token: 1.8e18, ten hours at 50 TFLOP/s
+max_steps = 10_000  # * 262,144 = 2.6B tokens; about 0.7 GFLOPs per token: 1.8e18, ten hours at 50 TFLOP/s
 switch_step = 2_500
 
 lr = 1e-3

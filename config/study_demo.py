@@ -1,10 +1,10 @@
 # A study on what every Python installation carries: no download, no GPU.
 #
-#   python eval/study.py config/study_demo.py
+#   python -m eval.study config/study_demo.py
 #
-# Three models of 1.7M parameters, 650 steps of 4,096 tokens each, of which the one that switches takes 325 from the
-# CLM model; then 4 models (one is untrained) * 4 tasks * 2 learning rates * 2 seeds = 64 fine-tunings.
-# 20 minutes on two cores of an Intel Xeon.
+# Three models of 1.7M parameters train for 650 steps of 4,096 tokens each. The one that switches shares its first 325
+# steps with the CLM model. Then 4 models (one has random weights) * 4 tasks * 2 learning rates * 2 seeds = 64
+# fine-tuning runs. 20 minutes on two cores of an Intel Xeon.
 train = "config/demo.py"
 sizes = (("demo", ""),)
 out_dir = "out/study-demo"

@@ -1,15 +1,15 @@
 # The study of arXiv 2507.00994: three sizes, three budgets, five splits, four mask ratios, continued pretraining.
 #
-#   python eval/study.py config/study_paper.py --plan
-#   python eval/study.py config/study_paper.py --slurm     # 110k hours of an MI250X in the paper
+#   python -m eval.study config/study_paper.py --plan
+#   python -m eval.study config/study_paper.py --slurm     # 110k hours of an MI250X in the paper
 #
-# 15 models of pure objectives + 17 splits + 6 continued = 38, and 12 checkpoints on the way: 50 models, each with
-# 10 trainings * 6 learning rates * 5 seeds = 300 fine-tunings: 15,000.
+# 15 models of one objective + 17 splits + 6 continued = 38 final models, and 12 intermediate ones: 50 models, each with
+# 10 tasks * 6 learning rates * 5 seeds = 300 fine-tuning runs: 15,000.
 sizes = (("610m", "config/610m.py"), ("210m", "config/210m.py"), ("1b", "config/1b.py"))
 out_dir = "out/study-paper"
 processes = 8
 
-# budget, then the steps of CLM: about 0, 25, 50, 75 and 100 %
+# each a budget in steps, then the steps of CLM: about 0, 25, 50, 75 and 100 %
 splits = (
     (12_000, 0, 3_000, 6_000, 9_000, 12_000),
     (22_000, 0, 5_000, 11_000, 17_000, 22_000),
@@ -20,9 +20,9 @@ late_switch = 40_000
 lrs = (5e-4,)
 intermediate = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)
 
-# The paper does not say with which learning rate; this is its pretraining's, warmed up again.
+# The paper does not state the learning rate of continued pretraining; this is that of its pretraining, warmed up again.
 continued = (2_000, 12_000, 22_000)
-continue_words = "--warmup_steps=500"
+continue_args = "--warmup_steps=500"
 
 tasks = (
     ("sst2", ""),

@@ -1,0 +1,30 @@
+"""Fixtures that the tests of studies and sweeps share."""
+
+import random
+
+import pytest
+from helpers import ROOT, WORDS
+
+import configurator
+from eval.study.plan import Plan
+
+
+@pytest.fixture(scope="session")
+def tasks_dir(tmp_path_factory):
+    """A folder with miniature data sets under the names sst2 and wnut17."""
+    folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(0)
+    (folder / "sst2").mkdir()
+    (folder / "wnut17").mkdir()
+    for file in ("train.tsv", "dev.tsv"):
+        rows = "".join(f"{' '.join(rng.choices(WORDS, k=8))}\t{rng.randint(0, 1)}\n" for _ in range(64))
+        (folder / "sst2" / file).write_text(f"sentence\tlabel\n{rows}")
+    for file in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
+        lines = [f"{rng.choice(WORDS)}\t{rng.choice(['O', 'B-person'])}\n" + "\n" * (i % 6 == 5) for i in range(240)]
+        (folder / "wnut17" / file).write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plan_of():
+    """plan_of(*args) -> the Plan of a study with these arguments."""
+    return lambda *args: Plan(configurator.load(ROOT / "eval/study/__main__.py", args))
