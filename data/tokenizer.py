@@ -57,7 +57,7 @@ class Tokenizer:
         self.name, self.special_tokens = name, special_tokens
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
         self.special_ids = sorted(special_tokens.values())
-        self.vocab_size = vocab_size or -(-(max(self.special_ids[-1], self.ordinary_ids[-1]) + 1) // 128) * 128
+        self.vocab_size = vocab_size or -(-(max(*special_tokens.values(), int(self.ordinary_ids[-1])) + 1) // 128) * 128
         # eos last: where padding is eos, it is shown as [EOS].
         self.shown = {i: name for name, i in special_tokens.items()}
         self.shown |= {mask_id: "[MASK]", pad_id: "[PAD]", bos_id: "[BOS]", eos_id: "[EOS]"}
@@ -266,10 +266,10 @@ class JsonTokenizer(Tokenizer):
         return self.engine.decoder.decode(tokens) if self.engine.decoder else " ".join(tokens)
 
     def to_json(self):
-        """Return the content of the tokenizer.json, with the ids of new special tokens in its vocabulary."""
+        """Return the content of the tokenizer.json. Its vocabulary has all ids, as a reader would number new ones anew."""
         content = json.loads(self.json_bytes)
         if isinstance(vocab := content["model"]["vocab"], dict):
-            vocab |= {name: i for name, i in self.special_tokens.items() if name not in vocabulary(content)}
+            vocab |= vocabulary(content) | self.special_tokens
         return content
 
 
