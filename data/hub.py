@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from data.files import sync
-from data.tokenizer import Tokenizer, tokenizers_library
+from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
@@ -147,23 +147,15 @@ def tensors(c, out_bias):
 
 
 def weight_files(folder):
-    """Return the safetensors files of a model folder. Raises DataError if there are none, Damaged for a bad index."""
-    index = folder / "model.safetensors.index.json"
+    """Return the safetensors files of a model folder. Raises DataError if there are none."""
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
-    if not index.is_file():
-        raise DataError(
-            f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read, as opening one can run any "
-            "code. If you trust it, convert it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW_FILE)"
-        )
-    try:
-        names = sorted(set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{index} is damaged ({error!r})") from error
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
-            raise Damaged(f"{index} names {name}, which is no safetensors file of the folder")
-    return [folder / name for name in names]
+    if files := sorted(folder.glob("model-*.safetensors")):
+        return files
+    raise DataError(
+        f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read, as opening one can run any code. "
+        "If you trust it, convert it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW_FILE)"
+    )
 
 
 def stored_tensors(folder):
@@ -172,13 +164,13 @@ def stored_tensors(folder):
     for file in weight_files(folder):
         try:
             with library.safe_open(file, "pt") as f:
-                slices = {name: f.get_slice(name) for name in f.keys()}
-                entries = {name: (file, name, x.get_dtype(), tuple(x.get_shape())) for name, x in slices.items()}
+                for name in f.keys():
+                    if name in found:
+                        raise Damaged(f"{file}: {name} is also in {found[name][0]}")
+                    x = f.get_slice(name)
+                    found[name] = file, name, x.get_dtype(), tuple(x.get_shape())
         except library.SafetensorError as error:
             raise Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
-        if twice := found.keys() & entries.keys():
-            raise Damaged(f"{file}: {min(twice)} is also in another file")
-        found |= entries
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
         found = {name if name == HEAD else f"model.{name}": entry for name, entry in found.items()}
     return found
@@ -251,15 +243,14 @@ def assemble(found, wanted, old_vocab, new_vocab):
     rows, model = {}, {}
     for ours, first, dims in wanted.values():
         rows[ours] = max(rows.get(ours, 0), first + dims[0])
-    by_token = {"embedding.weight": new_vocab, "head.weight": new_vocab}
+    rows["embedding.weight"] = rows["head.weight"] = new_vocab
     for name, (ours, first, dims) in wanted.items():
         if ours and name in found:
             if ours not in model:
-                model[ours] = torch.empty((rows | by_token)[ours], *dims[1:])
+                model[ours] = torch.empty(rows[ours], *dims[1:])
             model[ours][first : first + dims[0]] = read(*found[name])
-    for name in model.keys() & by_token:
-        if new_vocab > old_vocab:
-            model[name][old_vocab:] = model[name][:old_vocab].mean(0)
+    for name in model.keys() & {"embedding.weight", "head.weight"} if new_vocab > old_vocab else ():
+        model[name][old_vocab:] = model[name][:old_vocab].mean(0)
     return model
 
 
@@ -267,13 +258,9 @@ def assemble(found, wanted, old_vocab, new_vocab):
 # Out
 
 # class in transformers: the pipeline tag of its model card
-PIPELINES = {
-    "EuroBertForMaskedLM": "fill-mask",
-    "LlamaForCausalLM": "text-generation",
-    "EuroBertModel": "feature-extraction",
-    "EuroBertForSequenceClassification": "text-classification",
-    "EuroBertForTokenClassification": "token-classification",
-}
+PIPELINES = {"EuroBertForMaskedLM": "fill-mask", "LlamaForCausalLM": "text-generation"}
+PIPELINES |= {"EuroBertForSequenceClassification": "text-classification", "EuroBertModel": "feature-extraction"}
+PIPELINES |= {"EuroBertForTokenClassification": "token-classification"}
 # family of a fine-tuned model: its class in transformers, and the names there of the parts of its head
 FINE_TUNED = {
     "sc": ("EuroBertForSequenceClassification", {"0": "dense", "2": "classifier"}),
@@ -293,17 +280,18 @@ def write_folder(state, path, folder, kind):
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     name, head = class_and_head(state.get("fine_tuned"), path, kind)
     weights = hub_weights(state, with_head=name.endswith("LM")) | head
-    files = hub_configs(state, tokenizer, name, kind)
+    files = {"config.json": hub_config(state, tokenizer, name, kind)}
+    files |= tokenizer_files(tokenizer, state["config"]["seq_len"], append_eos=kind == "eurobert")
+    if kind == "eurobert" and not head:
+        files |= pooling_files(state["config"])
+    card = model_card(folder.name, name, state, sum(x.numel() for x in weights.values()))
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        files |= tokenizer_files(tokenizer, state["config"]["seq_len"], append_eos=kind == "eurobert")
+        (partial / "1_Pooling" if "modules.json" in files else partial).mkdir(parents=True)
         for file, content in files.items():
-            (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-        n_parameters = sum(x.numel() for x in weights.values())
-        (partial / "README.md").write_text(model_card(folder.name, name, state, n_parameters), encoding="utf-8")
+        (partial / "README.md").write_text(card, encoding="utf-8")
         library.torch.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         sync(partial / "model.safetensors")
         os.replace(partial, folder)
@@ -336,44 +324,35 @@ def hub_weights(state, with_head):
     return weights
 
 
-def hub_configs(state, tokenizer, name, kind):
-    """Return {file name: content} of config.json and, for a plain encoder, sentence-transformers' files."""
+def hub_config(state, tokenizer, name, kind):
+    """Return the content of config.json."""
     c, fine_tuned = {"qkv_bias": False, "rope_scaling": ()} | state["config"], state.get("fine_tuned")
-    config = {theirs: c[ours] for ours, theirs in SIZES.items()} | {
-        "architectures": [name],
-        "model_type": kind,
-        "dtype": "float32",
-        "num_key_value_heads": c["n_kv_head"],
-        "head_dim": c["d_model"] // c["n_head"],
-        "hidden_act": "silu",
-        "rope_theta": c["rope_theta"],
-        "rope_scaling": dict(zip(SCALING, c["rope_scaling"]), rope_type="llama3") if c["rope_scaling"] else None,
-        "tie_word_embeddings": c["tie_embeddings"],
-        "attention_bias": c["qkv_bias"],
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
-        "bos_token_id": tokenizer.bos_id,
-        "eos_token_id": tokenizer.eos_id,
-        "pad_token_id": tokenizer.pad_id,
-    }
+    config = {"architectures": [name], "model_type": kind, "dtype": "float32", "hidden_act": "silu", "mlp_bias": False}
+    config |= {theirs: c[ours] for ours, theirs in SIZES.items()}
+    config |= {"num_key_value_heads": c["n_kv_head"], "head_dim": c["d_model"] // c["n_head"]}
+    config |= {"tie_word_embeddings": c["tie_embeddings"], "attention_bias": c["qkv_bias"], "attention_dropout": 0.0}
+    config |= {"initializer_range": 0.02, "rope_theta": c["rope_theta"], "rope_scaling": None}
+    if c["rope_scaling"]:
+        config["rope_scaling"] = dict(zip(SCALING, c["rope_scaling"])) | {"rope_type": "llama3"}
+    config |= {f"{token}_token_id": getattr(tokenizer, f"{token}_id") for token in ("bos", "eos", "pad")}
     if kind == "eurobert":
         config |= {"mask_token_id": tokenizer.mask_id, "classifier_pooling": "mean"}
     if fine_tuned and fine_tuned["head"]:
         config["id2label"] = dict(enumerate(fine_tuned["labels"]))
         config["label2id"] = {label: i for i, label in enumerate(fine_tuned["labels"])}
-    elif kind == "eurobert":
-        modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-        return {
-            "config.json": config,
-            "modules.json": [
-                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{cls}"}
-                for i, (path, cls) in enumerate(modules)
-            ],
-            "sentence_bert_config.json": {"max_seq_length": c["seq_len"]},
-            "1_Pooling/config.json": {"word_embedding_dimension": c["d_model"], "pooling_mode_mean_tokens": True},
-        }
-    return {"config.json": config}
+    return config
+
+
+def pooling_files(c):
+    """Return {file name: content} that tells sentence-transformers to take the mean of the hidden states."""
+    types = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(types)
+    ]
+    pooling = {"word_embedding_dimension": c["d_model"], "pooling_mode_mean_tokens": True}
+    length = {"max_seq_length": c["seq_len"]}
+    return {"modules.json": modules, "sentence_bert_config.json": length, "1_Pooling/config.json": pooling}
 
 
 def tokenizer_files(tokenizer, max_length, append_eos):
@@ -393,38 +372,24 @@ def tokenizer_files(tokenizer, max_length, append_eos):
     added[mask]["lstrip"] = True
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
     if append_eos:
-        ends = [{"SpecialToken": {"id": eos, "type_id": 0}}]
-        first, second = ([{"Sequence": {"id": text, "type_id": 0}}] for text in "AB")
-        content["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": first + ends,
-            "pair": first + ends + second + ends,
-            "special_tokens": {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}},
-        }
-    library = tokenizers_library().Tokenizer.from_str(json.dumps(content))
-    if wrong := [name for name, i in tokenizer.special_tokens.items() if library.token_to_id(name) != i]:
-        raise DataError(f"tokenizer {tokenizer.name}: in a tokenizer.json the id of {wrong[0]!r} would change")
+        ids = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
+        end = {"SpecialToken": {"id": eos, "type_id": 0}}
+        one, two = ([{"Sequence": {"id": text, "type_id": 0}}, end] for text in "AB")
+        template = {"type": "TemplateProcessing", "single": one, "pair": one + two, "special_tokens": ids}
+        content["post_processor"] = template
     special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
-    config = special | {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_length,
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | special
+    config |= {"model_input_names": ["input_ids", "attention_mask"], "clean_up_tokenization_spaces": False}
     return {"tokenizer.json": content, "tokenizer_config.json": config, "special_tokens_map.json": special}
 
 
 def model_card(title, name, state, n_parameters):
     """Return the model card, in Markdown: what the model is and how it was trained."""
     cfg, step, fine_tuned = state["settings"], state["step"], state.get("fine_tuned")
-    encoder = name != "LlamaForCausalLM"
+    kind = "A decoder" if name == "LlamaForCausalLM" else "An encoder"
     lines = ["---", "library_name: transformers", f"pipeline_tag: {PIPELINES[name]}", "tags: [nanoencoder]", "---"]
-    lines += [
-        f"# {title}",
-        f"{'An encoder' if encoder else 'A decoder'} of {n_parameters:,} parameters, pretrained with nanoencoder and "
-        f"written for transformers as `{name}`.",
-    ]
-    if encoder:
+    lines += [f"# {title}", f"{kind} of {n_parameters:,} parameters, pretrained with nanoencoder, for `{name}`."]
+    if kind == "An encoder":
         lines += ["Every text of its training ended in the end-of-sequence token; the tokenizer adds it."]
     if cfg:
         clm = min(step, cfg["switch_step"])

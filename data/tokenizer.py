@@ -239,11 +239,11 @@ class JsonTokenizer(Tokenizer):
             content = json.loads(json_bytes)
             hide(content, special_tokens)
             self.engine = library.Tokenizer.from_str(json.dumps(content))
-            wrong = [t for t in content["added_tokens"] if self.engine.token_to_id(t["content"]) != t["id"]]
+            wrong = [name for name, i in vocabulary(content).items() if self.engine.token_to_id(name) != i]
         except Exception as error:  # the library raises nothing more special
             raise DataError(f"tokenizer.json of {name}: the tokenizers library cannot read it: {error!r}") from error
         if wrong:
-            raise DataError(f"tokenizer.json of {name}: added token {wrong[0]} gets another id by the library")
+            raise DataError(f"tokenizer.json of {name}: the tokenizers library has another id for {wrong[0]!r}")
         self.engine.encode_special_tokens = True  # their names in a text are text
         self.ordinary_ids = np.array(sorted(set(self.engine.get_vocab().values()) - set(special_tokens.values())))
         super().__init__(name, special_tokens, **ids)
@@ -321,10 +321,8 @@ def hide(content, special_tokens):
 def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
-        raise DataError(
-            f"tokenizer {str(path)!r}: no such rank file, and not one of embedded, "
-            f"{', '.join(tiktoken.list_encoding_names())}"
-        )
+        known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
+        raise DataError(f"tokenizer {str(path)!r}: no such rank file, and not one of {known}")
     # Not read through tiktoken: it caches files by path and would miss a change.
     ranks = parse_ranks(path.read_bytes(), path)
     if missing := set(range(len(ranks))) - set(ranks.values()):
@@ -345,26 +343,22 @@ def read_ranks(path):
 
 def parse_ranks(data, origin):
     """Return {token bytes: rank} from the bytes of a rank file; DataError names `origin` and the line."""
-    ranks, lines = {}, {}  # lines: where each rank was seen
+    ranks = {}
     for number, line in enumerate(data.splitlines(), 1):
         try:
             token, rank = line.split()
             token, rank = base64.b64decode(token, validate=True), int(rank)
         except ValueError:
-            raise DataError(
-                f"{origin}, line {number}: expected the base64 of a token, a space and its rank, got {line[:40]!r}"
-            ) from None
-        if token in ranks or rank in lines:
-            raise DataError(
-                f"{origin}, line {number}: token {token!r} and rank {rank} must each occur once, but one "
-                f"of them is on line {lines[ranks.get(token, rank)]} already"
-            )
-        ranks[token], lines[rank] = rank, number
+            wanted = "the base64 of a token, a space and its rank"
+            raise DataError(f"{origin}, line {number}: expected {wanted}, got {line[:40]!r}") from None
+        if token in ranks:
+            raise DataError(f"{origin}, line {number}: token {token!r} has rank {ranks[token]} already")
+        ranks[token] = rank
+    if len(set(ranks.values())) < len(ranks):
+        raise DataError(f"{origin}: two tokens have the same rank")
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        raise DataError(
-            f"{origin}: a byte-level BPE needs a token for each of the 256 bytes; {len(missing)} are missing, "
-            f"the first is 0x{missing[0]:02x}"
-        )
+        reason = f"{len(missing)} are missing, the first is 0x{missing[0]:02x}"
+        raise DataError(f"{origin}: a byte-level BPE needs a token for each of the 256 bytes; {reason}")
     return ranks
 
 
@@ -402,48 +396,46 @@ def read_hub(path, mask_token="", pad_token=""):
     if not file.is_file():
         raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
     names = "tokenizer_config.json", "special_tokens_map.json", "config.json", "generation_config.json"
-    configs = [(file.with_name(name), read_json(file.with_name(name))) for name in names]
+    configs = {file.with_name(name): read_json(file.with_name(name)) for name in names}
     content = read_json(file)
     try:
         ids = vocabulary(content)
-        added = {token["content"]: token["id"] for token in content["added_tokens"]}
+        added = {token["id"]: token["content"] for token in content["added_tokens"]}
         special = {token["content"]: token["id"] for token in content["added_tokens"] if token["special"]}
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{file}: not a tokenizer.json: {error!r}") from None
-
-    def chosen(kind, name):
+    for kind, name in ("mask", mask_token), ("pad", pad_token):
         if name and name not in ids:
             raise DataError(
                 f"{kind}_token {name!r} is not a token of {file}; its special tokens are {', '.join(special)}"
             )
-        return name
 
-    def named(kind, *usual):
-        """The name of the mask, pad, bos, eos, sep or cls token, or None."""
-        for config_file, config in configs:
-            token, found = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
-            token = token.get("content") if isinstance(token, dict) else token
-            found = found[0] if isinstance(found, list) and found else found
-            if token in list(ids):
-                return token
-            if found in added.values():  # a config may have the default ids of its class, which mean nothing here
-                return next(name for name, i in added.items() if i == found)
-            if config.get(f"{kind}_token"):
-                raise DataError(f"{config_file}: {kind}_token {token!r} is not a token of {file}")
-        return next((name for name in usual if name in ids), None)
-
-    reserved = sorted((i, name) for name, i in special.items() if "reserved" in name)
-    mask = chosen("mask", mask_token) or named("mask", "[MASK]", "<mask>") or (reserved[0][1] if reserved else "[MASK]")
-    eos = named("eos") or named("sep", "[SEP]") or "[EOS]"
-    bos = named("bos") or named("cls", "[CLS]") or eos
-    pad = chosen("pad", pad_token) or named("pad") or eos
-    roles = {"mask": mask, "eos": eos, "bos": bos, "pad": pad}
-    for name in roles.values():
+    reserved = [name for _, name in sorted(added.items()) if "reserved" in name]
+    mask = mask_token or named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
+    eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"
+    bos = named("bos", configs, ids, added) or named("cls", configs, ids, added, "[CLS]") or eos
+    pad = pad_token or named("pad", configs, ids, added) or eos
+    for name in mask, eos, bos, pad:
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
-    fields = {f"{kind}_id": special[name] for kind, name in roles.items()}
-    rows = read_json(file.with_name("config.json")).get("vocab_size")
+    fields = {"mask_id": special[mask], "pad_id": special[pad], "bos_id": special[bos], "eos_id": special[eos]}
+    rows = configs[file.with_name("config.json")].get("vocab_size")
     fields["vocab_size"] = rows if type(rows) is int and rows > max(ids.values()) else None
     return JsonTokenizer(file.read_bytes(), name=file.resolve().parent.name, special_tokens=special, **fields)
+
+
+def named(kind, configs, ids, added, *usual):
+    """Return the name of the mask, pad, bos, eos, sep or cls token: what a config names, or a usual name, or None."""
+    for file, config in configs.items():
+        token, i = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
+        token = token.get("content") if isinstance(token, dict) else token
+        i = i[0] if isinstance(i, list) and i else i
+        if isinstance(token, str) and token in ids:
+            return token
+        if type(i) is int and i in added:  # a config may have the default ids of its class, which mean nothing here
+            return added[i]
+        if config.get(f"{kind}_token"):
+            raise DataError(f"{file}: {kind}_token {token!r} is not a token of tokenizer.json")
+    return next((name for name in usual if name in ids), None)
 
 
 def read_json(path):
@@ -455,5 +447,5 @@ def read_json(path):
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a JSON object, got a {type(content).__name__}")
+        raise DataError(f"{path}: not a JSON object")
     return content
