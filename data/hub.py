@@ -388,7 +388,10 @@ def model_card(title, name, state, n_parameters):
     cfg, step, fine_tuned = state["settings"], state["step"], state.get("fine_tuned")
     kind = "A decoder" if name == "LlamaForCausalLM" else "An encoder"
     lines = ["---", "library_name: transformers", f"pipeline_tag: {PIPELINES[name]}", "tags: [nanoencoder]", "---"]
-    lines += [f"# {title}", f"{kind} of {n_parameters:,} parameters, pretrained with nanoencoder, for `{name}`."]
+    lines += [
+        f"# {title}",
+        f"{kind} of {n_parameters:,} parameters, pretrained with nanoencoder. Its class is `{name}`.",
+    ]
     if kind == "An encoder":
         lines += ["Every text of its training ended in the end-of-sequence token; the tokenizer adds it."]
     if cfg:

@@ -105,7 +105,7 @@ class Tokenizer:
         return self.file_bytes()
 
     def normalize(self, text):
-        """Return the text that offsets refer to: half a surrogate pair becomes U+FFFD, all else stays."""
+        """Return the text that is encoded, which offsets refer to: half a surrogate pair becomes U+FFFD."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -272,8 +272,11 @@ class JsonTokenizer(Tokenizer):
     def to_json(self):
         """Return the content of the tokenizer.json. Its vocabulary has all ids, as a reader would number new ones anew."""
         content = json.loads(self.json_bytes)
-        if isinstance(vocab := content["model"]["vocab"], dict):
-            vocab |= vocabulary(content) | self.special_tokens
+        model = content["model"]
+        if isinstance(model["vocab"], dict):
+            model["vocab"] |= vocabulary(content) | self.special_tokens
+        if "dropout" in model:
+            model["dropout"] = None
         return content
 
 
@@ -297,7 +300,7 @@ def hide(content, special_tokens):
     """Change the content of a tokenizer.json so that no text makes a special token.
 
     A model may know them as ordinary ones: T5's Unigram would read "</s>" in a text as the end of it. So they get
-    names that no text has. The unknown token keeps its own. What would cut, pad or add to the ids goes.
+    names that no text has. The unknown token keeps its own. What would cut, pad, add to or vary the ids goes.
     """
     model = content["model"]
     unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
@@ -310,7 +313,7 @@ def hide(content, special_tokens):
         token["content"] = new.get(token["content"], token["content"])
     if "merges" in model:  # a pair is a list, or in older files a string
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        model["merges"] = [pair for pair in pairs if "".join(pair) not in new]
+        model |= {"merges": [pair for pair in pairs if "".join(pair) not in new], "dropout": None}
     content |= {"truncation": None, "padding": None, "post_processor": None}
 
 
