@@ -345,11 +345,9 @@ def hub_config(state, tokenizer, name, kind):
 
 def pooling_files(c):
     """Return {file name: content} that tells sentence-transformers to take the mean of the hidden states."""
-    types = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (path, name) in enumerate(types)
-    ]
+    module = "sentence_transformers.models."
+    modules = [{"idx": 0, "name": "0", "path": "", "type": module + "Transformer"}]
+    modules += [{"idx": 1, "name": "1", "path": "1_Pooling", "type": module + "Pooling"}]
     pooling = {"word_embedding_dimension": c["d_model"], "pooling_mode_mean_tokens": True}
     length = {"max_seq_length": c["seq_len"]}
     return {"modules.json": modules, "sentence_bert_config.json": length, "1_Pooling/config.json": pooling}

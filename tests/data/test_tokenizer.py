@@ -245,7 +245,7 @@ def hub_folder(tmp_path_factory):
         return cut.Sequence([pieces, cut.ByteLevel(add_prefix_space=False, use_regex=False)])
 
     def make(kind):
-        """(tokenizer, trainer, special tokens in the model, special tokens after it, names in the config)"""
+        """(tokenizer, trainer, its options, special tokens in the model, those after it, names in the config)"""
         alphabet = {"initial_alphabet": cut.ByteLevel.alphabet()}
         if kind == "gpt2":  # odd: a space before each text
             one = library.Tokenizer(models.BPE())
@@ -402,10 +402,10 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert there.is_fast and there.bos_token is None and there.model_max_length == 512
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
-    back, names = Tokenizer.load(tmp_path), [name for name in one.special_tokens]
+    back = Tokenizer.load(tmp_path)
     assert back.encodes_like(one) and back.special_tokens == one.special_tokens and back.mask_id == one.mask_id
     for text in [*HARD_TEXTS[:6], *random_texts(100, kind), "zyzzyva " + every_plane(300)]:
-        for name in names:
+        for name in one.special_tokens:
             text = text.replace(name, "")
         assert there(text).input_ids == [*one.encode(text), one.eos_id], ascii(text)
         if kind != "nfc":  # offsets are in normal form there, in the text as it is here
@@ -432,9 +432,9 @@ def small(*added):
     model = {"type": "WordLevel", "vocab": {str(i): i for i in range(10)}, "unk_token": "0"}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokens = [flags | {"id": 10 + i, "content": name} for i, name in enumerate(added)]
-    parts = "truncation", "padding", "normalizer", "post_processor", "decoder"
-    return dict.fromkeys(parts) | {"version": "1.0", "added_tokens": tokens, "model": model,
-                                   "pre_tokenizer": {"type": "Whitespace"}}  # fmt: skip
+    content = dict.fromkeys(["truncation", "padding", "normalizer", "post_processor", "decoder"])
+    content |= {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}}
+    return content | {"added_tokens": tokens, "model": model}
 
 
 def write(folder, content, **configs):
