@@ -1,15 +1,20 @@
-"""The tokenizer: a byte-level BPE run by tiktoken, and the ids of its special tokens.
+"""Tokenizers: text to ids and back, and the ids of the special tokens.
 
-    tokenizer = Tokenizer.load("embedded")      # or "gpt2", ..., a path to a rank file, or a folder from the hub
+    tokenizer = Tokenizer.load("embedded")      # or "gpt2", ..., a path to a rank file, or a folder of the hub
     ids = tokenizer.encode("Hello") + [tokenizer.eos_id]
 
-A rank file has one token per line: base64 of its bytes, a space, its rank. The rank is both the id of the token and
-its merge priority. Special tokens are never made from text: `encode` treats "[MASK]" as six characters.
+Two libraries do the work. `tiktoken` runs byte-level BPEs: named encodings and rank files, with one token per line
+(base64 of its bytes, a space, its rank; the rank is both its id and its merge priority). `tokenizers`, an optional
+package, runs the tokenizer.json of a hub folder, whatever its kind.
+
+Special tokens are never made from text: `encode` treats "[MASK]" as six characters. The one exception is the unknown
+token of a tokenizer.json, which stands for text that has no other.
 """
 
 import base64
-import functools
 import itertools
+import json
+import os
 import re
 import unicodedata
 from pathlib import Path
@@ -21,8 +26,8 @@ from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded.tiktoken")
 
-# How text is cut before merging: Llama 3's pattern (cl100k_base's, with digits in groups of up to three). It holds
-# for the embedded ranks and for every local rank file; a named tiktoken encoding brings its own.
+# Text is split by this expression before merging: Llama 3's (cl100k_base's, with digits in groups of up to three). It
+# holds for the embedded ranks and for every local rank file. A named tiktoken encoding has its own.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -33,127 +38,89 @@ LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special id
 # each block of so many characters that has nothing else.
 BLANK_BLOCK = 100_000
 
+# tokenizer.json writes each byte as one visible character: itself if it is visible, else the next one from U+0100.
+_HIDDEN = [byte for byte in range(256) if not (0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE)]
+BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(byte) for byte in range(256)]
+
 
 class Tokenizer:
-    """A tiktoken.Encoding and its special tokens.
+    """The interface; `load` and `from_state` return a RankTokenizer or a JsonTokenizer.
 
     name            where it came from: "embedded", "gpt2", "llama3", or the name of a rank file or a hub folder
-    pattern         the regular expression that splits text before merging
-    ranks           {token bytes: id}
-    special_tokens  {name: id} of all ids that stand for no bytes
+    special_tokens  {name: id}
     mask_id, pad_id, bos_id, eos_id     in special_tokens; two of them may be equal
-    vocab_size      the largest id + 1, rounded up to a multiple of 128 (the shape of an embedding), or as given
-    nfc             whether text is brought to Unicode's normal form C first (Qwen)
-    special_ids     sorted list of the ids of special_tokens
-    encoding        the tiktoken.Encoding
+    vocab_size      the largest id + 1, rounded up to a multiple of 128 (the rows of an embedding), or as given
+    ordinary_ids    int64 (n,): all other ids, ascending
+    file_name       what a data folder calls the file with `file_bytes()`
     """
 
-    def __init__(self, name, pattern, ranks, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None,
-                 nfc=False):  # fmt: skip
-        self.name, self.pattern, self.ranks, self.special_tokens = name, pattern, ranks, special_tokens
+    def __init__(self, name, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None):
+        self.name, self.special_tokens = name, special_tokens
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
-        self.nfc = nfc
         self.special_ids = sorted(special_tokens.values())
-        self.vocab_size = vocab_size or -(-(max(*ranks.values(), *self.special_ids) + 1) // 128) * 128
-        self.encoding = tiktoken.Encoding(
-            name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special_tokens
-        )
+        self.vocab_size = vocab_size or -(-(max(*special_tokens.values(), int(self.ordinary_ids[-1])) + 1) // 128) * 128
+        # eos last: where padding is eos, it is shown as [EOS].
+        self.shown = {i: name for name, i in special_tokens.items()}
+        self.shown |= {mask_id: "[MASK]", pad_id: "[PAD]", bos_id: "[BOS]", eos_id: "[EOS]"}
 
-    @classmethod
-    def load(cls, spec, mask_token="", pad_token=""):
+    @staticmethod
+    def load(spec, mask_token="", pad_token=""):
         """Load "embedded", a tiktoken encoding by name, a local rank file, or a tokenizer.json or the folder with it.
 
-        mask_token, pad_token: special tokens of a tokenizer.json for them; by default as in data/hub_tokenizer.py.
+        mask_token, pad_token: names of tokens to use for them, for a tokenizer.json; see `read_hub` for the default.
         Raises DataError.
         """
         spec = str(spec)
         named = spec == "embedded" or spec in tiktoken.list_encoding_names()
         if not named and (Path(spec).is_dir() or spec.endswith(".json")):
-            from data import hub_tokenizer  # which needs DataError of this module
-
-            return cls(**hub_tokenizer.read(spec, mask_token, pad_token))
+            return read_hub(Path(spec), mask_token, pad_token)
         for kind, token in ("mask", mask_token), ("pad", pad_token):
             if token:
-                raise DataError(f"{kind}_token {token!r}: a choice for a tokenizer.json only; {spec!r} has its own {kind}")
+                raise DataError(f"{kind}_token={token!r} needs a tokenizer.json; {spec!r} has its own {kind}")
         if named and spec != "embedded":
-            return cls._from_tiktoken(spec)
-        path = EMBEDDED if named else Path(spec)
-        if not path.is_file():
-            raise DataError(
-                f"tokenizer {spec!r}: no such rank file, and not one of embedded, "
-                f"{', '.join(tiktoken.list_encoding_names())}"
-            )
-        # Not read through tiktoken: it caches files by path and would miss a change.
-        ranks = parse_ranks(path.read_bytes(), path)
-        if missing := set(range(len(ranks))) - set(ranks.values()):
-            raise DataError(f"{path}: the {len(ranks)} ranks must be 0 to {len(ranks) - 1}; {min(missing)} is missing")
-        if len(ranks) == LLAMA3_RANKS:
-            names = ["<|begin_of_text|>", "<|end_of_text|>", "[MASK]"]
-            names += [f"<|reserved_special_token_{i}|>" for i in range(256 - len(names))]
-            special = {name: LLAMA3_RANKS + i for i, name in enumerate(names)}
-            bos, eos, mask = (special[name] for name in names[:3])
-            return cls("llama3", PATTERN, ranks, special, mask_id=mask, pad_id=eos, bos_id=bos, eos_id=eos)
-        mask, pad, bos, eos = range(len(ranks), len(ranks) + 4)
-        special = {"[MASK]": mask, "[PAD]": pad, "[BOS]": bos, "[EOS]": eos}
-        return cls(path.stem, PATTERN, ranks, special, mask, pad, bos, eos)
+            return read_encoding(spec)
+        return read_ranks(EMBEDDED if named else Path(spec))
 
-    @classmethod
-    def _from_tiktoken(cls, name):
-        """A published encoding: its special tokens stay, eos is <|endoftext|>, new ids follow the largest."""
-        try:
-            encoding = tiktoken.get_encoding(name)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"tokenizer {name!r}: its ranks cannot be downloaded ({type(error).__name__}). Offline, set "
-                "TIKTOKEN_CACHE_DIR to a folder in which tiktoken has stored them, or give a path to a rank file"
-            ) from error
-        mask, pad, bos = range(encoding.max_token_value + 1, encoding.max_token_value + 4)
-        special = {**encoding._special_tokens, "[MASK]": mask, "[PAD]": pad, "[BOS]": bos}
-        return cls(name, encoding._pat_str, encoding._mergeable_ranks, special, mask, pad, bos, encoding.eot_token)
+    @staticmethod
+    def from_state(state, file_bytes):
+        """Return the tokenizer whose state() and file_bytes() these are."""
+        if state.get("kind") == "json":
+            return JsonTokenizer(file_bytes, **state)
+        return RankTokenizer(parse_ranks(file_bytes, f"ranks of tokenizer {state['name']!r}"), **state)
 
-    @functools.cached_property
-    def ordinary_ids(self):
-        """The ids that are made from text, ascending: all but the special tokens'. int64 (n,)."""
-        return np.array(sorted(self.ranks.values()))
+    @staticmethod
+    def file_name_of(state):
+        """Return the file_name of the tokenizer with this state()."""
+        return (JsonTokenizer if state.get("kind") == "json" else RankTokenizer).file_name
+
+    def state(self):
+        """Everything but file_bytes(), as plain values for JSON."""
+        names = "name", "special_tokens", "mask_id", "pad_id", "bos_id", "eos_id", "vocab_size"
+        return {name: getattr(self, name) for name in names}
+
+    def __reduce__(self):  # pickled like this on the way to a worker process
+        return Tokenizer.from_state, (self.state(), self.file_bytes())
+
+    def rank_bytes(self):  # TODO: remove when nothing calls it any more
+        return self.file_bytes()
 
     def normalize(self, text):
-        """The text that `encode` reads: what token_bytes of its ids make together."""
-        return unicodedata.normalize("NFC", text) if self.nfc else text
+        """Return the text that is encoded, which offsets refer to: half a surrogate pair becomes U+FFFD."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
 
     def encode(self, text):
-        """The ids of a text, a list; text that looks like a special token stays text."""
+        """Return the ids of a text, a list; text that looks like a special token stays text."""
         return self.encode_array(text).tolist()
-
-    def encode_array(self, text):
-        """`encode` as an array of uint32: for much text, as no Python integers are made."""
-        text = self.normalize(text)
-        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
-        cuts = [0, *(start for start in blocks if text[start : start + BLANK_BLOCK].isspace()), len(text)]
-        try:
-            parts = [self.encoding.encode_to_numpy(text[start:end], disallowed_special=())
-                     for start, end in itertools.pairwise(cuts)]  # fmt: skip
-        except UnicodeEncodeError:  # half a surrogate pair: U+FFFD in its place
-            return self.encode_array(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def encode_with_offsets(self, text):
-        """The ids of a text, and for each id (start, end): the characters of normalize(text) that it stands for.
-
-        A token that holds a part of a character covers all of it.
-        """
-        ids = self.encode(text)
-        data = np.frombuffer(self.normalize(text).encode(), np.uint8)
-        character = np.cumsum((data & 0xC0) != 0x80) - 1  # of each byte
-        lengths = np.array([len(self.token_bytes[i]) for i in ids], int)
-        ends = np.cumsum(lengths)
-        starts = ends - lengths
-        return ids, np.stack([character[starts], character[ends - 1] + 1], -1) if ids else np.zeros((0, 2), int)
 
     def encode_masked(self, text):
         """As `encode`, but each [MASK] becomes mask_id.
 
-        One space before [MASK] is dropped: in this kind of BPE a word's token includes the space before it, so the
-        mask of "The [MASK] is" stands for " cat", space included.
+        One space before [MASK] is dropped: a word's token usually includes the space before it, so the mask of
+        "The [MASK] is" stands for " cat", space included.
         """
         first, *rest = re.split(r" ?\[MASK\]", text)
         ids = self.encode(first)
@@ -162,65 +129,326 @@ class Tokenizer:
         return ids
 
     def decode(self, ids):
-        """The text of ids, for reading: special tokens by name ([MASK], [PAD], [BOS], [EOS], or their own), [UNUSED]
-        for ids without a token, U+FFFD for invalid UTF-8. Raises ValueError for an id outside the vocabulary."""
+        """Return the text of ids, for reading.
+
+        Special tokens appear by name ([MASK], [PAD], [BOS], [EOS], or their own), ids without a token as [UNUSED],
+        invalid UTF-8 as U+FFFD. Raises ValueError for an id outside the vocabulary.
+        """
         ids = [int(i) for i in ids]
         if outside := [i for i in ids if not 0 <= i < self.vocab_size]:
             raise ValueError(f"token id {outside[0]} is outside the vocabulary, 0 to {self.vocab_size - 1}")
-        return b"".join(self.token_bytes[i] for i in ids).decode("utf-8", "replace")
+        return self.join(ids)
 
-    @functools.cached_property
-    def token_bytes(self):
-        """What `decode` shows for each id of the vocabulary: a list of vocab_size byte strings."""
-        shown = [b"[UNUSED]"] * self.vocab_size
-        for token, i in (*self.ranks.items(), *((name.encode(), i) for name, i in self.special_tokens.items())):
-            shown[i] = token
-        # eos last: where padding is eos, it is shown as [EOS].
-        shown[self.mask_id], shown[self.pad_id] = b"[MASK]", b"[PAD]"
-        shown[self.bos_id], shown[self.eos_id] = b"[BOS]", b"[EOS]"
-        return shown
+    def encodes_like(self, other):
+        """Return whether both have the same ordinary ids and give the same ids for the text of all of them."""
+        text = self.decode(self.ordinary_ids) + "e\u0301"  # which NFC would change
+        same = np.array_equal(self.ordinary_ids, other.ordinary_ids)
+        return same and np.array_equal(self.encode_array(text), other.encode_array(text))
 
-    def state(self):
-        """Everything but the ranks, as plain values for JSON. With rank_bytes() it is the whole tokenizer."""
-        names = "name", "pattern", "special_tokens", "mask_id", "pad_id", "bos_id", "eos_id", "vocab_size"
-        # nfc is named only where it is set: states from before there was such a thing stay equal to those after.
-        return {name: getattr(self, name) for name in names} | ({"nfc": True} if self.nfc else {})
 
-    def rank_bytes(self):
-        """The ranks as the bytes of a rank file, in rank order."""
-        by_rank = sorted(self.ranks.items(), key=lambda item: item[1])
-        return b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in by_rank)
+class RankTokenizer(Tokenizer):
+    """A byte-level BPE run by tiktoken.
 
-    file_bytes = rank_bytes
+    ranks: {token bytes: id}. pattern: the regular expression that splits text before merging. nfc: whether text is
+    first brought to Unicode's normal form C (checkpoints from before there was a JsonTokenizer, for Qwen).
+    """
+
     file_name = "tokenizer.tiktoken"
 
-    @classmethod
-    def from_state(cls, state, rank_bytes):
-        """The tokenizer of which these are state() and rank_bytes()."""
-        return cls(ranks=parse_ranks(rank_bytes, f"ranks of tokenizer {state['name']!r}"), **state)
+    def __init__(self, ranks, pattern, *, name, special_tokens, nfc=False, **ids):
+        self.ranks, self.pattern, self.nfc = ranks, pattern, nfc
+        self.token_bytes = {i: token for token, i in ranks.items()}
+        self.ordinary_ids = np.array(sorted(self.token_bytes))
+        self.encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special_tokens)
+        super().__init__(name, special_tokens, **ids)
 
-    def __reduce__(self):  # pickled like this on the way to a worker process
-        return Tokenizer.from_state, (self.state(), self.rank_bytes())
+    def state(self):
+        # nfc only if it is set, as in the states of old checkpoints.
+        return super().state() | {"pattern": self.pattern} | ({"nfc": True} if self.nfc else {})
+
+    def file_bytes(self):
+        """Return the ranks as the bytes of a rank file, in rank order."""
+        return b"".join(b"%s %d\n" % (base64.b64encode(self.token_bytes[i]), i) for i in self.ordinary_ids)
+
+    def normalize(self, text):
+        text = super().normalize(text)
+        return unicodedata.normalize("NFC", text) if self.nfc else text
+
+    def encode_array(self, text):
+        """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
+        text = self.normalize(text)
+        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
+        cuts = [0, *(start for start in blocks if text[start : start + BLANK_BLOCK].isspace()), len(text)]
+        pieces = [text[start:end] for start, end in itertools.pairwise(cuts)]
+        parts = [self.encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def encode_with_offsets(self, text):
+        """Return the ids and, for each, (start, end) in characters of normalize(text).
+
+        A token that holds part of a character covers all of it.
+        """
+        ids = self.encode(text)
+        first_byte = (np.frombuffer(self.normalize(text).encode(), np.uint8) & 0xC0) != 0x80
+        character = np.cumsum(first_byte)  # of each byte, counted from 1
+        end = np.cumsum([len(self.token_bytes[i]) for i in ids], dtype=np.int64)  # of each token, in bytes
+        start = np.append(0, end[:-1])[: len(ids)]
+        return ids, list(zip((character[start] - 1).tolist(), character[end - 1].tolist()))
+
+    def join(self, ids):
+        tokens = (self.shown[i].encode() if i in self.shown else self.token_bytes.get(i, b"[UNUSED]") for i in ids)
+        return b"".join(tokens).decode("utf-8", "replace")
+
+    def to_json(self):
+        """Return the content of a tokenizer.json with the same ids. Raises DataError.
+
+        Its merges are all pairs of tokens that make a token, by rank. tiktoken merges the adjacent pair that makes
+        the token of the lowest rank, so both take the same steps. Whole pieces are looked up first, as in tiktoken.
+        """
+        library = tokenizers_library()
+        spelled = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
+        if clash := spelled.keys() & self.special_tokens.keys():
+            raise DataError(f"{min(clash)!r} is a special token and an ordinary one; tokenizer.json needs two names")
+        splits = ((token[:i], token[i:]) for token in sorted(spelled, key=spelled.get) for i in range(1, len(token)))
+        merges = [pair for pair in splits if pair[0] in spelled and pair[1] in spelled]
+        # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.
+        pattern = re.sub(r"(\\p\{\w+\}\{\d+,\d+\})\+", r"(?>\1)", self.pattern).replace("++$", r"++\z")
+        engine = library.Tokenizer(library.models.BPE(spelled | self.special_tokens, merges, ignore_merges=True))
+        split = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
+        to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        engine.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
+        engine.decoder = library.decoders.ByteLevel()
+        if self.nfc:
+            engine.normalizer = library.normalizers.NFC()
+        return json.loads(engine.to_str())
+
+
+class JsonTokenizer(Tokenizer):
+    """A tokenizer.json run by the tokenizers library: any kind of model, with its own normalization and splitting.
+
+    json_bytes: the file. Its post-processor is not used, so nothing is added to the ids of a text.
+    """
+
+    file_name = "tokenizer.json"
+
+    def __init__(self, json_bytes, *, name, special_tokens, kind="json", **ids):
+        # The library's own threads would make it slower: it gets one text at a time, in a process for each core.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.json_bytes, library = json_bytes, tokenizers_library()
+        try:
+            content = json.loads(json_bytes)
+            hide(content, special_tokens)
+            self.engine = library.Tokenizer.from_str(json.dumps(content))
+            wrong = [name for name, i in vocabulary(content).items() if self.engine.token_to_id(name) != i]
+        except Exception as error:  # the library raises nothing more special
+            raise DataError(f"tokenizer.json of {name}: the tokenizers library cannot read it: {error!r}") from error
+        if wrong:
+            raise DataError(f"tokenizer.json of {name}: the tokenizers library has another id for {wrong[0]!r}")
+        self.engine.encode_special_tokens = True  # their names in a text are text
+        self.ordinary_ids = np.array(sorted(set(self.engine.get_vocab().values()) - set(special_tokens.values())))
+        super().__init__(name, special_tokens, **ids)
+
+    def state(self):
+        return {"kind": "json"} | super().state()
+
+    def file_bytes(self):
+        """Return the bytes of the tokenizer.json as they were read."""
+        return self.json_bytes
+
+    def encode_array(self, text):
+        """As `encode`, but an array of uint32."""
+        (encoding,) = self.engine.encode_batch_fast([self.normalize(text)], add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32)
+
+    def encode_with_offsets(self, text):
+        """Return the ids and, for each, (start, end) in characters of normalize(text)."""
+        encoding = self.engine.encode(self.normalize(text), add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def join(self, ids):
+        tokens = [self.shown.get(i) or self.engine.id_to_token(i) or "[UNUSED]" for i in ids]
+        return self.engine.decoder.decode(tokens) if self.engine.decoder else " ".join(tokens)
+
+    def to_json(self):
+        """Return the content of the tokenizer.json. Its vocabulary has all ids, as a reader would number new ones anew."""
+        content = json.loads(self.json_bytes)
+        model = content["model"]
+        if isinstance(model["vocab"], dict):
+            model["vocab"] |= vocabulary(content) | self.special_tokens
+        if "dropout" in model:
+            model["dropout"] = None
+        return content
+
+
+def tokenizers_library():
+    try:
+        import tokenizers
+    except ImportError:
+        raise DataError("a tokenizer.json needs the tokenizers package: pip install tokenizers") from None
+    return tokenizers
+
+
+def vocabulary(content):
+    """Return {token: id} of the content of a tokenizer.json, added tokens included."""
+    vocab = content["model"]["vocab"]
+    if isinstance(vocab, list):  # Unigram: [token, score] in the order of the ids
+        vocab = {token: i for i, (token, _) in enumerate(vocab)}
+    return vocab | {token["content"]: token["id"] for token in content["added_tokens"]}
+
+
+def hide(content, special_tokens):
+    """Change the content of a tokenizer.json so that no text makes a special token.
+
+    A model may know them as ordinary ones: T5's Unigram would read "</s>" in a text as the end of it. So they get
+    names that no text has. The unknown token keeps its own. What would cut, pad, add to or vary the ids goes.
+    """
+    model = content["model"]
+    unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
+    new = {name: f"\uffff{i}\uffff" for name, i in special_tokens.items() if name != unknown}
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[new.get(token, token), score] for token, score in model["vocab"]]
+    else:
+        model["vocab"] = {new.get(token, token): i for token, i in model["vocab"].items()}
+    for token in content["added_tokens"]:
+        token["content"] = new.get(token["content"], token["content"])
+    if "merges" in model:  # a pair is a list, or in older files a string
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        model |= {"merges": [pair for pair in pairs if "".join(pair) not in new], "dropout": None}
+    content |= {"truncation": None, "padding": None, "post_processor": None}
+
+
+# ----------------------------------------------------------------------------
+# Reading
+
+
+def read_ranks(path):
+    """Read a rank file. Raises DataError."""
+    if not path.is_file():
+        known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
+        raise DataError(f"tokenizer {str(path)!r}: no such rank file, and not one of {known}")
+    # Not read through tiktoken: it caches files by path and would miss a change.
+    ranks = parse_ranks(path.read_bytes(), path)
+    if missing := set(range(len(ranks))) - set(ranks.values()):
+        raise DataError(f"{path}: the {len(ranks)} ranks must be 0 to {len(ranks) - 1}; {min(missing)} is missing")
+    if len(ranks) == LLAMA3_RANKS:
+        names = ["<|begin_of_text|>", "<|end_of_text|>", "[MASK]"]
+        names += [f"<|reserved_special_token_{i}|>" for i in range(256 - len(names))]
+        name, (bos, eos, mask) = "llama3", range(LLAMA3_RANKS, LLAMA3_RANKS + 3)
+        pad = eos
+    else:
+        names = ["[MASK]", "[PAD]", "[BOS]", "[EOS]"]
+        name, (mask, pad, bos, eos) = path.stem, range(len(ranks), len(ranks) + 4)
+    special = {name: len(ranks) + i for i, name in enumerate(names)}
+    return RankTokenizer(
+        ranks, PATTERN, name=name, special_tokens=special, mask_id=mask, pad_id=pad, bos_id=bos, eos_id=eos
+    )
 
 
 def parse_ranks(data, origin):
     """Return {token bytes: rank} from the bytes of a rank file; DataError names `origin` and the line."""
-    ranks, lines = {}, {}  # lines: where each rank was seen
+    ranks = {}
     for number, line in enumerate(data.splitlines(), 1):
         try:
             token, rank = line.split()
             token, rank = base64.b64decode(token, validate=True), int(rank)
         except ValueError:
-            raise DataError(
-                f"{origin}, line {number}: expected the base64 of a token, a space and its rank, got {line[:40]!r}"
-            ) from None
-        if token in ranks or rank in lines:
-            raise DataError(f"{origin}, line {number}: token {token!r} and rank {rank} must each occur once, but one "
-                            f"of them is on line {lines[ranks.get(token, rank)]} already")
-        ranks[token], lines[rank] = rank, number
+            wanted = "the base64 of a token, a space and its rank"
+            raise DataError(f"{origin}, line {number}: expected {wanted}, got {line[:40]!r}") from None
+        if token in ranks:
+            raise DataError(f"{origin}, line {number}: token {token!r} has rank {ranks[token]} already")
+        ranks[token] = rank
+    if len(set(ranks.values())) < len(ranks):
+        raise DataError(f"{origin}: two tokens have the same rank")
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        raise DataError(
-            f"{origin}: a byte-level BPE needs a token for each of the 256 bytes; {len(missing)} are missing, "
-            f"the first is 0x{missing[0]:02x}"
-        )
+        reason = f"{len(missing)} are missing, the first is 0x{missing[0]:02x}"
+        raise DataError(f"{origin}: a byte-level BPE needs a token for each of the 256 bytes; {reason}")
     return ranks
+
+
+def read_encoding(name):
+    """Read a published encoding: its special tokens stay, eos is <|endoftext|>, new ids follow the largest."""
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"tokenizer {name!r}: its ranks cannot be downloaded ({type(error).__name__}). Offline, set "
+            "TIKTOKEN_CACHE_DIR to a folder in which tiktoken has stored them, or give a path to a rank file"
+        ) from error
+    mask, pad, bos = range(encoding.max_token_value + 1, encoding.max_token_value + 4)
+    special = {**encoding._special_tokens, "[MASK]": mask, "[PAD]": pad, "[BOS]": bos}
+    ids = {"mask_id": mask, "pad_id": pad, "bos_id": bos, "eos_id": encoding.eot_token}
+    return RankTokenizer(encoding._mergeable_ranks, encoding._pat_str, name=name, special_tokens=special, **ids)
+
+
+def read_hub(path, mask_token="", pad_token=""):
+    """Read a folder with a tokenizer.json, or such a file. Raises DataError.
+
+    tokenizer_config.json, special_tokens_map.json, config.json and generation_config.json beside it name the special
+    tokens; the first that does decides. Where none does:
+
+    mask    [MASK] or <mask>, else the first token with "reserved" in its name (Llama 3: <|reserved_special_token_0|>,
+            as in the study), else a new id after the largest
+    eos     the sep token (BERT: [SEP]), else a new id
+    bos     the cls token, else eos
+    pad     eos
+
+    mask_token and pad_token are names of tokens to use instead. Added tokens that are not special are words: text
+    makes them. vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
+    names = "tokenizer_config.json", "special_tokens_map.json", "config.json", "generation_config.json"
+    configs = {file.with_name(name): read_json(file.with_name(name)) for name in names}
+    content = read_json(file)
+    try:
+        ids = vocabulary(content)
+        added = {token["id"]: token["content"] for token in content["added_tokens"]}
+        special = {token["content"]: token["id"] for token in content["added_tokens"] if token["special"]}
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{file}: not a tokenizer.json: {error!r}") from None
+    for kind, name in ("mask", mask_token), ("pad", pad_token):
+        if name and name not in ids:
+            raise DataError(
+                f"{kind}_token {name!r} is not a token of {file}; its special tokens are {', '.join(special)}"
+            )
+
+    reserved = [name for _, name in sorted(added.items()) if "reserved" in name]
+    mask = mask_token or named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
+    eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"
+    bos = named("bos", configs, ids, added) or named("cls", configs, ids, added, "[CLS]") or eos
+    pad = pad_token or named("pad", configs, ids, added) or eos
+    for name in mask, eos, bos, pad:
+        special[name] = ids.setdefault(name, max(ids.values()) + 1)
+    fields = {"mask_id": special[mask], "pad_id": special[pad], "bos_id": special[bos], "eos_id": special[eos]}
+    rows = configs[file.with_name("config.json")].get("vocab_size")
+    fields["vocab_size"] = rows if type(rows) is int and rows > max(ids.values()) else None
+    return JsonTokenizer(file.read_bytes(), name=file.resolve().parent.name, special_tokens=special, **fields)
+
+
+def named(kind, configs, ids, added, *usual):
+    """Return the name of the mask, pad, bos, eos, sep or cls token: what a config names, or a usual name, or None."""
+    for file, config in configs.items():
+        token, i = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
+        token = token.get("content") if isinstance(token, dict) else token
+        i = i[0] if isinstance(i, list) and i else i
+        if isinstance(token, str) and token in ids:
+            return token
+        if type(i) is int and i in added:  # a config may have the default ids of its class, which mean nothing here
+            return added[i]
+        if config.get(f"{kind}_token"):
+            raise DataError(f"{file}: {kind}_token {token!r} is not a token of tokenizer.json")
+    return next((name for name in usual if name in ids), None)
+
+
+def read_json(path):
+    """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a JSON object")
+    return content

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 import types
@@ -11,22 +10,23 @@ import pytest
 import torch
 
 import checkpoint
-import configurator
-import finetune
 from data import hub
-import train
-from helpers import ROOT
+from data.prepare import prepare
 from data.tokenizer import Tokenizer
-from data.files import write_whole
 from errors import Damaged, DataError
 from eval.sample import embed_lines
+from eval.tasks import model as task_model
+from helpers import ROOT, TINY, WORDS
 from model import ModelConfig, PretrainingLoss, Transformer
 
-SHAPE = dict(vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=4094, eos_token_id=4095,
-             pad_token_id=4093)  # fmt: skip
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0,
-              original_max_position_embeddings=32)  # fmt: skip
+safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
+pytest.importorskip("tokenizers", reason="the tokenizer of a model folder needs the tokenizers package")
+
+SHAPE = dict(vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+SHAPE |= dict(num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5)
+SHAPE |= dict(bos_token_id=4094, eos_token_id=4095, pad_token_id=4093)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0)
+LLAMA3 |= dict(original_max_position_embeddings=32)
 MODELS = {  # class in transformers, what its config has of its own
     "llama": ("LlamaForCausalLM", {}),
     "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=8)),
@@ -35,7 +35,10 @@ MODELS = {  # class in transformers, what its config has of its own
     "eurobert": ("EuroBertForMaskedLM", dict(mask_token_id=4092)),
     "bare eurobert": ("EuroBertModel", dict(mask_token_id=4092)),
 }
+SETTINGS = dict(max_steps=650, global_batch_tokens=4096, switch_step=200, mask_ratio=0.4, branch_from="", init_from="")
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
+TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
+close = dict(atol=1e-4, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -55,26 +58,24 @@ def random_weights(model, seed=0):
     return model.eval()
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.load("embedded")
+def state_of(model, **more):
+    """A checkpoint's dict."""
+    tokenizer = Tokenizer.load("embedded")
+    state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=SETTINGS, data="f00d")
+    return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
 
 
 @pytest.fixture(scope="module")
-def state(tokenizer):
-    """A checkpoint's dict, of a model with random weights."""
-    model = random_weights(Transformer(ModelConfig(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)))
-    settings, _ = configurator.read_script(train.__file__)
-    return dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings, data="f00d",
-                tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.rank_bytes())  # fmt: skip
+def state():
+    config = ModelConfig(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)
+    return state_of(random_weights(Transformer(config)))
 
 
 @pytest.fixture(scope="module")
 def folder(state, tmp_path_factory):
     """A model folder with tokenizer, which transformers has not seen."""
     tmp = tmp_path_factory.mktemp("hub")
-    checkpoint.save(tmp / "ckpt-650.pt", state)
-    hub.export(tmp / "ckpt-650.pt", tmp / "tiny", "llama")
+    hub.write_folder(state, "ckpt-650.pt", tmp / "tiny", "llama")
     return tmp / "tiny"
 
 
@@ -89,9 +90,9 @@ def copy(folder, tmp_path):
             (new / file.name).write_bytes(file.read_bytes())
         facts = json.loads((new / "config.json").read_text()) | (config or {})
         (new / "config.json").write_text(json.dumps({k: v for k, v in facts.items() if v != "drop"}))
-        weights = {k: hub.read(*entry).clone() for k, entry in hub.header(folder / "model.safetensors").items()}
+        weights = safetensors.load_file(folder / "model.safetensors")
         weights = {k: v for k, v in weights.items() if k not in drop} | (add or {})
-        write_whole(new / "model.safetensors", lambda f: hub.write(f, weights))
+        safetensors.save_file(weights, new / "model.safetensors")
         return new
 
     return change
@@ -102,64 +103,59 @@ def copy(folder, tmp_path):
 
 
 @torch.no_grad()
-def outputs(model, causal):
-    """Logits of ours, or hidden states."""
+def logits(model, causal):
     return model.logits(model(TOKENS, causal))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_in_trained_and_out_again(transformers, tokenizer, name, tmp_path):
+def test_in_trained_and_out_again(transformers, name, tmp_path):
     """Equal logits when a model comes in, and, after a step of training here, when it goes out, under both masks."""
     cls, own = MODELS[name]
-    cls = getattr(transformers, cls)
+    cls, causal = getattr(transformers, cls), "euro" not in name
     theirs = random_weights(cls(cls.config_class(**SHAPE, **own)))
     theirs.save_pretrained(tmp_path / "in", max_shard_size="100KB" if name == "llama" else "1GB")
     assert (tmp_path / "in/model.safetensors.index.json").exists() == (name == "llama")
-    model, causal = Transformer.from_pretrained(tmp_path / "in"), "euro" not in name
+    model = checkpoint.load_model(tmp_path / "in")
     with torch.no_grad():
         if name.startswith("bare"):
-            torch.testing.assert_close(model(TOKENS, False), theirs(TOKENS)[0], atol=1e-4, rtol=0)
+            torch.testing.assert_close(model(TOKENS, False), theirs(TOKENS)[0], **close)
             assert not model.head.weight.any()
         else:
-            torch.testing.assert_close(outputs(model, causal), theirs(TOKENS).logits, atol=1e-4, rtol=0)
-    assert outputs(model, causal).shape == (3, 40, 4096)
+            torch.testing.assert_close(logits(model, causal), theirs(TOKENS).logits, **close)
 
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    optimizer, before = torch.optim.AdamW(model.parameters(), 1e-2), logits(model, causal)
     batch = dict(tokens=TOKENS, positions=torch.arange(120), targets=TOKENS.flatten())
-    before = outputs(model, causal)
     PretrainingLoss(model)(batch, causal=False)[0].backward()
     optimizer.step()
-    assert not torch.allclose(before, outputs(model, causal), atol=0.1)
+    assert not torch.allclose(before, logits(model, causal), atol=0.1)
     assert (model.head.weight is model.embedding.weight) == model.config.tie_embeddings
-    state = dict(step=1, model=model.state_dict(), config=vars(model.config), settings={},
-                 tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.rank_bytes())  # fmt: skip
-    checkpoint.save(tmp_path / "ckpt-1.pt", state)
+    checkpoint.save(tmp_path / "ckpt-1.pt", state_of(model, settings={}))
     for kind, auto, causal in (("llama", "AutoModelForCausalLM", True), ("eurobert", "AutoModelForMaskedLM", False)):
-        hub.export(tmp_path / "ckpt-1.pt", tmp_path / kind, kind)
+        checkpoint.export(tmp_path / "ckpt-1.pt", tmp_path / kind, kind)
         there, info = getattr(transformers, auto).from_pretrained(tmp_path / kind, output_loading_info=True)
         assert not any(info.values()), info
         with torch.no_grad():
-            torch.testing.assert_close(there(TOKENS).logits, outputs(model, causal), atol=1e-4, rtol=0)
-        back = Transformer.from_pretrained(tmp_path / kind)
-        assert back.config == model.config and torch.equal(outputs(back, causal), outputs(model, causal))
+            torch.testing.assert_close(there(TOKENS).logits, logits(model, causal), **close)
+        back = checkpoint.load_model(tmp_path / kind)
+        assert back.config == model.config and torch.equal(logits(back, causal), logits(model, causal))
 
 
 def test_the_models_of_the_study(folder, copy):
     """Their config.json names code of their own; a special token may have another name in the tokenizer."""
-    weights = {name: hub.read(*entry).clone() for name, entry in hub.header(folder / "model.safetensors").items()}
-    own = dict(model_type="sl_model", architectures=["SLModel"], auto_map={"AutoModel": "modeling_sl_model.SLModel"},
-               is_causal=False, mask_token="<|mask|>", mask_token_id=4092, bos_token="<s>", bos_token_id=4094)  # fmt: skip
+    weights = safetensors.load_file(folder / "model.safetensors")
+    own = dict(model_type="sl_model", architectures=["SLModel"], auto_map={"AutoModel": "modeling_sl_model.SLModel"})
+    own |= dict(is_causal=False, mask_token="<|mask|>", mask_token_id=4092, bos_token="<s>", bos_token_id=4094)
     bare = {name.removeprefix("model."): x for name, x in weights.items()}
     for name, add in (("prefix", {}), ("bare", bare), ("no head", {k: v for k, v in bare.items() if k != hub.HEAD})):
         theirs = copy(own, weights if add else (), add, name)
         (theirs / "tokenizer_config.json").unlink()
         (theirs / "special_tokens_map.json").unlink()
-        said = []
-        state, expected = hub.load(theirs, True, said.append), hub.load(folder, True, said.append)
+        reports = []
+        state, expected = hub.load(theirs, True, reports.append), hub.load(folder, True, reports.append)
         assert state["tokenizer"]["mask_id"] == 4092 and state["tokenizer"]["bos_id"] == 4094
         if name == "no head":
             expected["model"]["head.weight"].zero_()
-        assert said == [f"{theirs}: an encoder without a head: it gets one of zeros, to be trained"] * (name == "no head")
+        assert len(reports) == (name == "no head") and all("an encoder without a head" in text for text in reports)
         torch.testing.assert_close(state["model"], expected["model"], atol=0, rtol=0)
 
 
@@ -173,84 +169,84 @@ def test_half_precision_and_old_names(transformers, tmp_path):
         rope = config.pop("rope_parameters")
         config |= dict(rope_theta=rope.pop("rope_theta"), rope_scaling=rope | {"type": rope.pop("rope_type")})
         (folder / "config.json").write_text(json.dumps(config))
-        model = Transformer.from_pretrained(folder)
-        assert {p.dtype for p in model.parameters()} == {torch.float32} and model.config.rope_scaling == (8.0, 1.0, 4.0, 32)
+        model = checkpoint.load_model(folder)
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        assert model.config.rope_scaling == (8.0, 1.0, 4.0, 32)
         there = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
         with torch.no_grad():
-            torch.testing.assert_close(outputs(model, True), there(TOKENS).logits, atol=1e-4, rtol=0)
+            torch.testing.assert_close(logits(model, True), there(TOKENS).logits, **close)
 
 
-def test_an_exported_encoder_and_its_tokenizer(transformers, state, tokenizer, tmp_path):
+def test_an_exported_encoder_and_its_tokenizer(transformers, state, tmp_path):
     """A text in, the mean of the hidden states out: by their tokenizer and model, and by ours."""
-    checkpoint.save(tmp_path / "ckpt-650.pt", state)
-    hub.export(tmp_path / "ckpt-650.pt", tmp_path / "out", "eurobert")
-    texts = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
-    ours, _ = embed_lines(Transformer.from_pretrained(tmp_path / "out"), Tokenizer.load(tmp_path / "out"), texts)
+    hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    ours, _ = embed_lines(checkpoint.load_model(tmp_path / "out"), Tokenizer.load(tmp_path / "out"), TEXTS)
     there = transformers.AutoModel.from_pretrained(tmp_path / "out")
-    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(texts, padding=True, return_tensors="pt")
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden, mask = there(**batch).last_hidden_state, batch["attention_mask"][..., None]
-    torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), torch.from_numpy(ours), atol=1e-4, rtol=0)
+    torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), torch.from_numpy(ours), **close)
     card = (tmp_path / "out/README.md").read_text()
-    for fact in ("650 of 650 steps of 4,096 tokens", "200 steps of causal language modelling (31%)", "then 450", "40%", "f00d"):
+    for fact in ("650 of 650 steps of 4,096 tokens", "200 steps of causal", "(31%)", "then 450", "40%", "f00d"):
         assert fact in card
 
 
 @pytest.mark.slow
-def test_sentence_transformers(state, tokenizer, tmp_path):
+def test_sentence_transformers(state, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    checkpoint.save(tmp_path / "ckpt-650.pt", state)
-    hub.export(tmp_path / "ckpt-650.pt", tmp_path / "out", "eurobert")
-    texts = ["Return the list of the object.", "An error is raised"]
-    ours, _ = embed_lines(Transformer.from_pretrained(tmp_path / "out"), tokenizer, texts)
+    hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    ours, _ = embed_lines(checkpoint.model_from(state), checkpoint.tokenizer_of(state), TEXTS)
     there = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    torch.testing.assert_close(torch.from_numpy(there.encode(texts)), torch.from_numpy(ours), atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.from_numpy(there.encode(TEXTS)), torch.from_numpy(ours), **close)
 
 
 @pytest.mark.parametrize("family", ["sc", "tc"])
 def test_fine_tuned_models_go_out_with_head_and_labels(transformers, state, family, tmp_path):
     labels = ["O", "B-PER", "B-LOC"]
-    tuned = random_weights(finetune.TaskModel(Transformer.from_state(state), family, 3, False, "mean", 0.1))
-    facts = dict(family=family, labels=labels, head=tuned.head.state_dict(), done=dict(steps=5, lr=1e-4, seed=1),
-                 settings=dict(causal=False, pooling="mean"))  # fmt: skip
-    checkpoint.save(tmp_path / "model.pt", state | {"model": tuned.encoder.state_dict(), "fine_tuned": facts})
-    hub.export(tmp_path / "model.pt", tmp_path / "out", "eurobert")
+    tuned = random_weights(task_model.TaskModel(checkpoint.model_from(state), family, 3, False, "mean", 0.1))
+    facts = dict(family=family, labels=labels, head=tuned.head.state_dict(), done=dict(steps=5, lr=1e-4, seed=1))
+    facts |= dict(settings=dict(causal=False, pooling="mean"))
+    state = state | {"model": tuned.encoder.state_dict(), "fine_tuned": facts}
+    hub.write_folder(state, "model.pt", tmp_path / "out", "eurobert")
     auto = {"sc": "AutoModelForSequenceClassification", "tc": "AutoModelForTokenClassification"}[family]
     there, info = getattr(transformers, auto).from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info.values()) and there.config.id2label == dict(enumerate(labels))
     texts = [TOKENS[0, :40].tolist(), TOKENS[1, :9].tolist()]
     mask = torch.tensor([[1] * 40, [1] * 9 + [0] * 31])
     with torch.no_grad():
-        ours = tuned(**finetune.packed(texts, 64))
-        logits = there(TOKENS[:2], attention_mask=mask).logits
-    torch.testing.assert_close(logits if family == "sc" else logits[mask.bool()], ours, atol=1e-4, rtol=0)
+        ours = tuned(**task_model.pack_texts(texts, 64))
+        theirs = there(TOKENS[:2], attention_mask=mask).logits
+    torch.testing.assert_close(theirs if family == "sc" else theirs[mask.bool()], ours, **close)
 
 
 # ----------------------------------------------------------------------------
 # Train and fine-tune from a folder
 
 
-def test_train_from_a_folder(run, tiny, folder, tmp_path):
-    """The preset with the origin's shape, weights and budget; a resumed run needs the origin no more; a run as origin."""
-    origin = tmp_path / "origin"
-    shutil.copytree(folder, origin)
-    schedule = [str(ROOT / "config/continue.py"), *(arg for arg in tiny if not arg.startswith(("--n_", "--d_"))),
-                "--compile=False", "--switch_step=0", "--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1",
-                "--checkpoint_interval=3"]  # fmt: skip
-    args = [*schedule, f"--out_dir={tmp_path / 'out'}", f"--init_from={origin}"]
-    code, text = run(args)
+@pytest.fixture(scope="module")
+def hub_data(folder, tmp_path_factory):
+    """Data prepared with the folder's tokenizer."""
+    tmp = tmp_path_factory.mktemp("data")
+    (tmp / "text.txt").write_text("\n\n\n".join(f"{i} {' '.join(WORDS[i % 9 :])}." for i in range(400)))
+    prepare(str(tmp / "text.txt"), str(tmp / "tiny"), str(folder), val_fraction=0.1, progress=False)
+    return tmp / "tiny"
+
+
+SMALL = [arg for arg in TINY if not arg.startswith(("--n_", "--d_"))]
+
+
+def test_train_from_a_folder(run, folder, hub_data, tmp_path):
+    """The preset with the origin's shape, weights and budget; a run as origin."""
+    args = [str(ROOT / "config/continue.py"), *SMALL, f"--data={hub_data}", "--compile=False", "--switch_step=0"]
+    args += ["--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1"]
+    code, text = run([*args, f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"])
     assert code == 0 and "2,048 tokens more, of an original budget that is not known" in text, text
     first = checkpoint.load(tmp_path / "out")
     assert first["config"]["d_ff"] == 48 and first["config"]["seq_len"] == 32
-    for name, p in Transformer.from_pretrained(folder).state_dict().items():
+    assert checkpoint.tokenizer_of(first).file_bytes() == (folder / "tokenizer.json").read_bytes()
+    for name, p in checkpoint.load_model(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
-
-    (tmp_path / "out/ckpt-4.pt").unlink()
-    (origin / "config.json").unlink()
-    code, text = run([*args, "--resume=True"])
-    assert code == 0 and (tmp_path / "out/ckpt-4.pt").exists(), text
-
-    code, text = run([*schedule, f"--out_dir={tmp_path / 'more'}", f"--init_from={tmp_path / 'out'}"])
+    code, text = run([*args, f"--out_dir={tmp_path / 'more'}", f"--init_from={tmp_path / 'out'}"])
     assert code == 0 and "2,048 tokens after 2,048, 100.0% of the original budget" in text, text
 
 
@@ -258,26 +254,24 @@ def test_fine_tune_from_a_folder(run, folder, tmp_path):
     for name in ("train", "test"):
         rows = [f"{name} {i}: {text}\n" for i in range(20) for text in ("a list of names,yes", "an empty file,no")]
         (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(rows))
-    code, text = run(["--family=sc", f"--train={tmp_path / 'train.csv'}", f"--test={tmp_path / 'test.csv'}",
-                      f"--init_from={folder}", "--max_steps=2", f"--out_dir={tmp_path / 'out'}", "--baseline=False",
-                      "--save_model=True"], "finetune.py")  # fmt: skip
+    args = ["--family=sc", f"--train={tmp_path / 'train.csv'}", f"--test={tmp_path / 'test.csv'}", "--max_steps=2"]
+    args += [f"--init_from={folder}", f"--out_dir={tmp_path / 'out'}", "--baseline=False", "--save_model=True"]
+    code, text = run(args, "finetune.py")
     assert code == 0, text
     assert json.loads((tmp_path / "out/result.json").read_text())["checkpoint"]["name"] == "tiny"
-    hub.export(tmp_path / "out/model.pt", tmp_path / "exported", "eurobert")
+    checkpoint.export(tmp_path / "out/model.pt", tmp_path / "exported", "eurobert")
     assert json.loads((tmp_path / "exported/config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}
 
 
-def test_train_refuses_what_does_not_fit(run, tiny, folder, tmp_path):
-    small = [arg for arg in tiny if not arg.startswith(("--n_", "--d_"))]
+def test_train_refuses_what_does_not_fit(run, folder, hub_data, tmp_path):
     for args, message in (
-        ([*tiny, "--d_ff=64", f"--init_from={folder}"], "d_ff is 48, here 64; --model=origin takes its shape"),
-        ([*small, "--model=origin", "--seq_len=128", f"--init_from={folder}"], "seq_len is at most 64, here 128"),
-        ([*small, "--model=origin"], "init_from: an empty path is neither a checkpoint"),
-        ([*small, f"--branch_from={folder}"], "branch_from="),
+        ([*TINY, "--d_ff=64", f"--init_from={folder}"], "d_ff is 48, here 64; --model=origin takes its shape"),
+        ([*SMALL, "--model=origin", "--seq_len=128", f"--init_from={folder}"], "seq_len is at most 64, here 128"),
+        ([*SMALL, "--model=origin"], "init_from: an empty path is neither a checkpoint"),
     ):
-        code, text = run([*args, f"--out_dir={tmp_path / 'out'}"])
+        code, text = run([*args, f"--data={hub_data}", f"--out_dir={tmp_path / 'out'}"])
         assert code and message in text and "Traceback" not in text, text
-        assert not (tmp_path / "out").exists()
+        assert not list((tmp_path / "out").glob("c*"))  # neither config.json nor a checkpoint
 
 
 def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
@@ -291,35 +285,35 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
     monkeypatch.chdir(tmp_path)
-    assert Transformer.from_pretrained("hf:org/tiny").config.d_ff == 48 == checkpoint.shape("hf:org/tiny")["d_ff"]
+    assert checkpoint.load_model("hf:org/tiny").config.d_ff == 48 == checkpoint.shape("hf:org/tiny")["d_ff"]
     assert asked == [("org/tiny", ("*.json", "model*.safetensors")), ("org/tiny", ("config.json",))]
     with pytest.raises(DataError, match="hf:org/other: it cannot be downloaded .*no network"):
         checkpoint.load("hf:org/other")
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
     with pytest.raises(DataError, match="out/demo is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load("out/demo")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DataError, match="pip install huggingface_hub"):
-        checkpoint.load("hf:org/tiny")
+    for package in "huggingface_hub", "safetensors.torch":
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(DataError, match=f"pip install {package.split('.')[0]}"):
+            checkpoint.load("hf:org/tiny" if "hub" in package else folder)
 
 
-def test_new_tokens_begin_as_the_mean(folder, tokenizer, copy):
+def test_new_tokens_begin_as_the_mean(folder, copy):
     """A vocabulary smaller than the tokenizer's grows; no old logit changes."""
-    old = hub.load(folder, True, print)["model"]
-    weights = {name: old[ours][:4000].clone() for name, ours in (("model.embed_tokens.weight", "embedding.weight"),
-                                                                 (hub.HEAD, "head.weight"))}  # fmt: skip
-    said = []
-    new = hub.load(copy(dict(vocab_size=4000), add=weights), True, said.append)["model"]
-    for name in ("embedding.weight", "head.weight"):
+    old, reports = hub.load(folder, True, print)["model"], []
+    names = {"model.embed_tokens.weight": "embedding.weight", hub.HEAD: "head.weight"}
+    weights = {theirs: old[ours][:4000].clone() for theirs, ours in names.items()}
+    new = hub.load(copy(dict(vocab_size=4000), add=weights), True, reports.append)["model"]
+    for name in names.values():
         assert torch.equal(new[name][:4000], old[name][:4000]) and new[name].shape == old[name].shape
         torch.testing.assert_close(new[name][4000:], old[name][:4000].mean(0).expand(96, -1))
-    assert "96 new tokens begin as the mean of the 4000 old ones" in said[0]
+    assert "96 new tokens begin as the mean of the 4000 old ones" in reports[0]
 
 
 def test_without_a_tokenizer_the_weights_load(copy):
     folder = copy()
     (folder / "tokenizer.json").unlink()
-    assert Transformer.from_pretrained(folder).config.d_ff == 48
+    assert checkpoint.load_model(folder).config.d_ff == 48
     with pytest.raises(DataError, match="tokenizer"):
         checkpoint.load(folder)
 
@@ -329,7 +323,7 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 
 CONFIGS = {
-    "model_type=qwen3: must be one of llama, .*; its QK-norm has no place here": dict(model_type="qwen3"),
+    "model_type=qwen3: must be one of llama, .*; our model has no QK-norm": dict(model_type="qwen3"),
     "model_type=bert: must be one of llama, .*; if it computes what one of them does": dict(model_type="bert"),
     "hidden_size: missing, or not a number": dict(hidden_size="drop"),
     "hidden_act=gelu: must be silu; mlp_bias=True: must be False": dict(hidden_act="gelu", mlp_bias=True),
@@ -348,76 +342,40 @@ CONFIGS = {
 @pytest.mark.parametrize("message", CONFIGS)
 def test_configs_that_do_not_fit(copy, message):
     with pytest.raises(DataError, match=message):
-        Transformer.from_pretrained(copy(CONFIGS[message]))
+        checkpoint.load_model(copy(CONFIGS[message]))
 
 
 def test_all_tensors_that_do_not_fit_are_in_one_error(copy):
-    add = {"model.layers.0.mlp.down_proj.weight": torch.zeros(3), "score.weight": torch.zeros(2, 2),
-           "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}  # fmt: skip
+    add = {"model.layers.0.mlp.down_proj.weight": torch.zeros(3), "score.weight": torch.zeros(2, 2)}
+    add |= {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4), hub.HEAD: torch.zeros(4096, 32).int()}
     with pytest.raises(DataError) as error:
-        Transformer.from_pretrained(copy(drop=["model.norm.weight"], add=add))
-    for part in ("model.norm.weight: missing", "score.weight: unexpected", "down_proj.weight: F32 (3,), expected (32, 48)"):
+        checkpoint.load_model(copy(drop=["model.norm.weight"], add=add))
+    parts = ["model.norm.weight: missing", "score.weight: unexpected", "down_proj.weight: F32 (3,), expected (32, 48)"]
+    for part in [*parts, "lm_head.weight: I32 (4096, 32), expected (4096, 32) in F32, F16, BF16"]:
         assert part in str(error.value)
     assert "inv_freq" not in str(error.value)
 
 
 def test_a_bias_that_has_no_place_must_be_zero(copy):
-    bias = {f"model.layers.{i}.self_attn.{x}_proj.bias": torch.ones(32 if x in "qo" else 16) for i in (0, 1) for x in "qkvo"}
+    sizes = {"q": 32, "k": 16, "v": 16, "o": 32}
+    bias = {f"model.layers.{i}.self_attn.{x}_proj.bias": torch.ones(n) for i in (0, 1) for x, n in sizes.items()}
     with pytest.raises(DataError, match="layers.0.self_attn.o_proj.bias: not 0"):
-        Transformer.from_pretrained(copy(dict(attention_bias=True), add=bias))
+        checkpoint.load_model(copy(dict(attention_bias=True), add=bias))
 
 
-def test_a_sliding_window_is_the_longest_row(copy):
-    folder = copy(dict(model_type="mistral", sliding_window=40))
-    model = Transformer.from_pretrained(folder)
+def test_a_sliding_window_limits_seq_len(copy):
+    model = checkpoint.load_model(copy(dict(model_type="mistral", sliding_window=40)))
     with pytest.raises(ValueError, match="41 tokens in a row, but this model's seq_len is 40"):
         model(torch.zeros(1, 41, dtype=torch.int64), True)
-
-
-def entries(file):
-    content = file.read_bytes()
-    n = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + n]), content[8 + n :]
-
-
-def rewrite(file, header, data):
-    header = json.dumps(header).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header + data)
-
-
-@pytest.mark.parametrize("change, message", [
-    (lambda h, x: (h, x[:-1]), "bytes, its tensors end at"),
-    (lambda h, x: (h, x + b"\0"), "bytes, its tensors end at"),
-    (lambda h, x: (h | {"a": dict(dtype="F32", shape=[1], data_offsets=[0, 4])}, x), "does not begin where"),
-    (lambda h, x: (h | {"a": dict(dtype="F32", shape=[-1], data_offsets=[len(x), len(x) + 4])}, x + b"1234"), "does not begin"),
-    (lambda h, x: (h | {"a": dict(dtype="F32", shape=[2], data_offsets=[len(x), len(x) + 4])}, x + b"1234"), "do not hold"),
-    (lambda h, x: (h | {"a": dict(dtype="F32", shape=[1])}, x), "data_offsets"),
-    (lambda h, x: (h | {"a": 5}, x), "damaged or not a safetensors file"),
-    (lambda h, x: ([], x), "damaged or not a safetensors file"),
-])  # fmt: skip
-def test_a_damaged_file(copy, change, message):
-    file = copy() / "model.safetensors"
-    rewrite(file, *change(*entries(file)))
-    with pytest.raises(Damaged, match=message):
-        Transformer.from_pretrained(file.parent)
 
 
 def test_a_file_cut_anywhere_is_noticed(copy):
     file = copy() / "model.safetensors"
     content = file.read_bytes()
-    for size in (0, 5, 8, 100, len(content) // 2, len(content) - 1):
-        file.write_bytes(content[:size])
+    for changed in *(content[:size] for size in (0, 5, 8, 100, len(content) // 2, len(content) - 1)), content + b"0":
+        file.write_bytes(changed)
         with pytest.raises(Damaged, match="model.safetensors is damaged"):
-            Transformer.from_pretrained(file.parent)
-
-
-def test_other_kinds_of_numbers(copy):
-    file = copy() / "model.safetensors"
-    header, data = entries(file)
-    header["model.norm.weight"]["dtype"] = "I32"
-    rewrite(file, header, data)
-    with pytest.raises(DataError, match=r"model.norm.weight: I32 \(32,\), expected \(32,\) in F32, F16, BF16"):
-        Transformer.from_pretrained(file.parent)
+            checkpoint.load_model(file.parent)
 
 
 class Bomb:
@@ -430,90 +388,75 @@ class Bomb:
 
 def test_a_pickle_is_refused_and_never_opened(copy, tmp_path):
     folder = copy()
-    content = pickle.dumps({"weight": Bomb(tmp_path / "exploded")})
-    (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(Damaged, match="of another format"):
-        Transformer.from_pretrained(folder)
+    (folder / "model.safetensors").write_bytes(pickle.dumps({"weight": Bomb(tmp_path / "exploded")}))
+    with pytest.raises(Damaged, match="not a safetensors file"):
+        checkpoint.load_model(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(DataError, match="no model.safetensors. Pickles .* are not read, as opening one can run any code"):
-        Transformer.from_pretrained(folder)
-    index = {"weight_map": {"lm_head.weight": "pytorch_model.bin"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(Damaged, match="names pytorch_model.bin, which is no safetensors file of the folder"):
-        Transformer.from_pretrained(folder)
+    with pytest.raises(
+        DataError, match="no model.safetensors. Pickles .* are not read, as opening one can run any code"
+    ):
+        checkpoint.load_model(folder)
     assert not (tmp_path / "exploded").exists()
 
 
 def test_shards_that_do_not_fit(copy):
     folder = copy()
-    (folder / "model.safetensors").rename(folder / "a.safetensors")
-    (folder / "b.safetensors").write_bytes((folder / "a.safetensors").read_bytes())
-    index = folder / "model.safetensors.index.json"
-    for names, message in ((["a", "b"], "b.safetensors: .* is also in another file"), (["c"], "names c.safetensors, which is no"),
-                           (["../changed/a"], "which is no safetensors file of the folder")):  # fmt: skip
-        index.write_text(json.dumps({"weight_map": {str(i): f"{name}.safetensors" for i, name in enumerate(names)}}))
-        with pytest.raises(Damaged, match=message):
-            Transformer.from_pretrained(folder)
-    index.write_text("{}")
-    with pytest.raises(Damaged, match="index.json is damaged"):
-        Transformer.from_pretrained(folder)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    assert checkpoint.load_model(folder).config.d_ff == 48
+    content = (folder / "model-00001-of-00002.safetensors").read_bytes()
+    (folder / "model-00002-of-00002.safetensors").write_bytes(content)
+    with pytest.raises(Damaged, match="00002.safetensors: .* is also in .*00001-of-00002.safetensors"):
+        checkpoint.load_model(folder)
 
 
-def test_an_export_is_whole_or_absent(state, folder, tmp_path, monkeypatch):
-    checkpoint.save(tmp_path / "ckpt-650.pt", state)
+def test_an_export_is_whole_or_absent(state, folder, tmp_path):
     with pytest.raises(DataError, match="tiny is there already"):
-        hub.export(tmp_path / "ckpt-650.pt", folder, "llama")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(hub, "write", full)
-    monkeypatch.setattr(sys, "argv", ["checkpoint.py", "export", str(tmp_path), str(tmp_path / "out"), "--as=eurobert"])
-    with pytest.raises(SystemExit, match="No space left"):
-        checkpoint.main()
-    assert [p.name for p in tmp_path.iterdir()] == ["ckpt-650.pt"]
+        checkpoint.export("ckpt-650.pt", folder, "llama")
+    state = state | {"model": state["model"] | {"norm.weight": torch.zeros(1, 1).expand(1, 32)}}  # cannot be written
+    with pytest.raises(ValueError, match="contiguous"):
+        hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("family, own, kind", [("qa", {}, "eurobert"), ("sc", dict(pooling="last"), "eurobert"),
-                                               ("tc", dict(causal=True), "eurobert"), ("sc", {}, "llama")])  # fmt: skip
+@pytest.mark.parametrize(
+    "family, own, kind",
+    [
+        ("qa", {}, "eurobert"),
+        ("sc", {"pooling": "last"}, "eurobert"),
+        ("tc", {"causal": True}, "eurobert"),
+        ("sc", {}, "llama"),
+    ],
+)
 def test_fine_tuned_models_without_a_class(state, family, own, kind, tmp_path):
     facts = dict(family=family, labels=["a"], head={}, settings=dict(causal=False, pooling="mean") | own)
-    checkpoint.save(tmp_path / "model.pt", state | {"fine_tuned": facts})
     with pytest.raises(DataError, match=f"is fine-tuned for {family} with causal="):
-        hub.export(tmp_path / "model.pt", tmp_path / "out", kind)
+        hub.write_folder(state | {"fine_tuned": facts}, "model.pt", tmp_path / "out", kind)
 
 
 PEAK = """
 import re, sys
-sys.path.insert(0, {root!r})
-from model import Transformer
+import checkpoint
 def kib(name):
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
 before = kib("VmRSS")
-model = Transformer.from_pretrained({folder!r})
+model = checkpoint.load_model(sys.argv[1])
 print((kib("VmHWM") - before) * 1024 / sum(p.numel() * 4 for p in model.parameters()))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_memory_of_a_load_of_1b_parameters(state, tmp_path):
+def test_the_memory_of_a_load_of_1b_parameters(copy):
     """At its peak within 1.3 times the weights. The file is fp32, so what is mapped of it counts most."""
     shape = dict(n_layer=16, n_head=32, n_kv_head=8, d_model=2048, d_ff=8192, vocab_size=32_000, seq_len=2048)
     with torch.device("meta"):
-        model = Transformer(ModelConfig(**shape))
-    assert sum(p.numel() for p in model.parameters()) > 1e9
-    weights = {}
-    for theirs, (_, _, dims) in hub.tensors(vars(model.config), out_bias=True).items():
-        weights[theirs] = torch.zeros(1).expand(dims)
-    checkpoint.save(tmp_path / "ckpt-650.pt", state)
-    hub.export(tmp_path / "ckpt-650.pt", tmp_path / "1b", "llama")
-    config = json.loads((tmp_path / "1b/config.json").read_text())
-    config |= dict(num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, hidden_size=2048, head_dim=64,
-                   intermediate_size=8192, vocab_size=32_000)  # fmt: skip
-    (tmp_path / "1b/config.json").write_text(json.dumps(config))
-    write_whole(tmp_path / "1b/model.safetensors", lambda f: hub.write(f, weights))
-    code = PEAK.format(root=str(ROOT), folder=str(tmp_path / "1b"))
-    ratio = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    (tmp_path / "1b/model.safetensors").unlink()
+        config = vars(Transformer(ModelConfig(**shape)).config)
+    weights = {theirs: torch.zeros(dims) for theirs, (_, _, dims) in hub.tensors(config, out_bias=True).items()}
+    assert sum(x.numel() for x in weights.values()) > 1e9
+    config = {theirs: config[ours] for ours, theirs in hub.SIZES.items()} | dict(num_key_value_heads=8, head_dim=64)
+    folder = copy(config)
+    safetensors.save_file(weights, folder / "model.safetensors")
+    command = [sys.executable, "-c", PEAK, str(folder)]
+    ratio = float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    (folder / "model.safetensors").unlink()
     assert 0.99 < ratio < 1.3, ratio

@@ -1,20 +1,25 @@
-"""The tokenizer: round trips, special tokens, and what is said about a bad rank file."""
-import base64
-import json
-import os
-import pickle
-import random
-import sys
+"""Tokenizers of both engines: round trips, special tokens, offsets, and the errors about bad files."""
 
+import base64
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import random
+import runpy
+import sys
+import unicodedata
+
+import numpy as np
 import pytest
 
-from helpers import ROOT
-sys.path.insert(0, str(ROOT))
-from data import embedded
-from data.tokenizer import EMBEDDED, PATTERN, Tokenizer
+from data import embedded, train_bpe
+from data.hub import tokenizer_files
+from data.tokenizer import EMBEDDED, PATTERN, RankTokenizer, Tokenizer
 from errors import DataError
+from helpers import ROOT
 
-SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, where there are any
+SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if there are any
 HARD_TEXTS = [
     "",
     " ",
@@ -22,7 +27,7 @@ HARD_TEXTS = [
     "\n\n \t leading,  runs   of    spaces\r\n\r\nand line ends \n \n\n  ",
     "naïve café — “quotes” … 日本語テキスト العربية हिन्दी ไทย 한국어",
     "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷 e\u0301 \u200b\ufeff\u00a0\u3000\u2028 \x00\x01\x7f\x85\x1c",
-    "[MASK] [PAD] <|endoftext|> <|begin_of_text|> [EOS]",
+    "[MASK] [PAD] <|endoftext|> <|begin_of_text|> [EOS] [CLS] </s> <mask> [UNK] <unk> zyzzyva",
     "a" * 5000 + "-" * 5000 + "7" * 500,
 ]
 
@@ -32,6 +37,26 @@ def every_plane(count=3000, seed=0):
     draw = random.Random(seed)
     points = [draw.randrange(plane * 0x10000, (plane + 1) * 0x10000) for plane in range(17) for _ in range(count // 17)]
     return "".join(chr(point) for point in points if not 0xD800 <= point <= 0xDFFF)
+
+
+def random_texts(count, seed):
+    """Pieces of the hard texts, words of the corpus, and any assigned characters, in random order."""
+    draw = random.Random(seed)
+    words = " ".join(DOCUMENTS[:5]).split(" ")
+    for _ in range(count):
+        pieces = []
+        for _ in range(draw.choice([3, 10, 30])):
+            text = draw.choice(HARD_TEXTS[2:7])
+            start = draw.randrange(len(text))
+            character = chr(draw.randrange(draw.choice([0x3000, 0x20000])))
+            known = unicodedata.category(character) not in ("Cn", "Cs")
+            pieces.append(
+                draw.choice([text[start : start + 9], " " + draw.choice(words), character if known else "\n"])
+            )
+        yield "".join(pieces)
+
+
+DOCUMENTS = [text for _, text in zip(range(60), embedded.documents())]
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +76,47 @@ def llama3():
 def gpt2(monkeypatch):
     if "TIKTOKEN_CACHE_DIR" not in os.environ:
         if not (SHARED / "tiktoken_cache").is_dir():
-            pytest.skip("gpt2 is not at hand: set TIKTOKEN_CACHE_DIR to a folder that has its files")
+            pytest.skip("no files of gpt2: set TIKTOKEN_CACHE_DIR to a folder that has them")
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(SHARED / "tiktoken_cache"))
     return Tokenizer.load("gpt2")
+
+
+# ----------------------------------------------------------------------------
+# Ranks
 
 
 @pytest.mark.parametrize("text", [*HARD_TEXTS, every_plane()], ids=lambda text: ascii(text[:20]))
 def test_text_survives_encode_and_decode(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
-    assert not set(ids) & set(tokenizer.special_ids)
+    assert not set(ids) & set(tokenizer.special_tokens.values())
 
 
-def test_embedded_vocabulary(tokenizer):
-    assert len(tokenizer.ranks) == 4092 and tokenizer.vocab_size == 4096
-    assert (tokenizer.mask_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (4092, 4093, 4094, 4095)
-    assert tokenizer.special_ids == [4092, 4093, 4094, 4095]
+@pytest.mark.parametrize(
+    "name, vocab_size, special, hello",
+    [
+        ("embedded", 4096, (4092, 4093, 4094, 4095), [39, 2426, 78, 284, 3821]),
+        ("gpt2", 50304, (50257, 50258, 50259, 50256), [15496, 995]),
+        ("llama3", 128256, (128002, 128001, 128000, 128001), [9906, 1917]),
+    ],
+)
+def test_ids_of_the_known_tokenizers(name, vocab_size, special, hello, request):
+    one = request.getfixturevalue("tokenizer" if name == "embedded" else name)
+    assert (one.name, one.vocab_size, one.file_name) == (name, vocab_size, "tokenizer.tiktoken")
+    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id) == special
+    assert one.encode("Hello world") == hello
+    assert one.ordinary_ids.tolist() == list(range(min(special)))
+    assert one.decode(one.encode("".join(HARD_TEXTS))) == "".join(HARD_TEXTS)
+    assert one.decode([one.pad_id])[1:4] == ("EOS" if one.pad_id == one.eos_id else "PAD")
+
+
+def test_which_tokenizers_are_alike(tokenizer):
+    """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
+    tokens = list(tokenizer.ranks)
+    swapped = dict(zip([*tokens[:1000], tokens[1001], tokens[1000], *tokens[1002:]], range(len(tokens))))
+    for change in {"ranks": swapped}, {"pattern": r"\s+|\S"}, {"nfc": True}:
+        other = RankTokenizer(**{"ranks": tokenizer.ranks} | tokenizer.state() | change)
+        assert other.encodes_like(other) and not other.encodes_like(tokenizer)
 
 
 def test_mask_in_text(tokenizer):
@@ -88,6 +138,19 @@ def test_decode_shows_what_is_not_text(tokenizer, gpt2):
             tokenizer.decode([outside])
 
 
+def test_offsets_of_bytes(tokenizer):
+    """Tokens follow each other; one that holds part of a character covers all of it."""
+    ids, offsets = tokenizer.encode_with_offsets("a list, é🙂")
+    assert offsets[:3] == [(0, 1), (1, 6), (6, 7)] and offsets[-1] == (9, 10)
+    assert len(ids) == len(offsets) and all(end > start for start, end in offsets)
+    assert tokenizer.encode_with_offsets("") == ([], [])
+
+
+def test_half_a_surrogate_pair(tokenizer):
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb") != tokenizer.encode("ab")
+    assert tokenizer.encode_with_offsets("\ud800b")[1][-1] == (1, 2)
+
+
 def test_long_runs_of_white_space(tokenizer, gpt2):
     """A million of them in a row is more than tiktoken's regex engine can take at once."""
     text = "a" + " " * 1_200_000 + "b" + "\n " * 600_000 + "c"
@@ -97,40 +160,15 @@ def test_long_runs_of_white_space(tokenizer, gpt2):
     assert tokenizer.encode(long) == tokenizer.encoding.encode_ordinary(long)
 
 
-def test_state_round_trip(tokenizer, gpt2):
-    for one in (tokenizer, gpt2):
-        other = Tokenizer.from_state(json.loads(json.dumps(one.state())), one.rank_bytes())
-        assert other.state() == one.state() and other.ranks == one.ranks and other.rank_bytes() == one.rank_bytes()
-        assert other.encode(HARD_TEXTS[4]) == one.encode(HARD_TEXTS[4])
-    assert tokenizer.rank_bytes() == EMBEDDED.read_bytes()
-    assert pickle.loads(pickle.dumps(tokenizer)).state() == tokenizer.state()
-
-
-def test_gpt2_keeps_its_ids(gpt2):
-    assert gpt2.encode("Hello world") == [15496, 995]
-    assert (gpt2.eos_id, gpt2.mask_id, gpt2.pad_id, gpt2.bos_id) == (50256, 50257, 50258, 50259)
-    assert gpt2.vocab_size == 50304
-    assert gpt2.decode([gpt2.eos_id]) == "[EOS]"
-
-
-def test_llama3_ids(llama3):
-    assert llama3.name == "llama3" and llama3.pattern == PATTERN
-    assert (llama3.bos_id, llama3.eos_id, llama3.pad_id, llama3.mask_id) == (128000, 128001, 128001, 128002)
-    assert llama3.vocab_size == 128256 and llama3.special_ids == list(range(128000, 128256))
-    assert llama3.encode("Hello world") == [9906, 1917]
-    assert llama3.decode([llama3.pad_id, 128255]) == "[EOS]<|reserved_special_token_252|>"
-    for text in HARD_TEXTS:
-        assert llama3.decode(llama3.encode(text)) == text
-
-
 def test_any_other_rank_file(tmp_path, tokenizer):
     path = tmp_path / "bytes.tiktoken"
-    path.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(bytes([i])), i) for i in range(256)))
+    path.write_bytes(b"\n".join(BYTES))
     plain = Tokenizer.load(path)
     assert (plain.name, plain.vocab_size, plain.mask_id, plain.eos_id) == ("bytes", 384, 256, 259)
     assert plain.encode("é!") == list("é!".encode())
-    path.write_bytes(tokenizer.rank_bytes())  # a changed file is seen
+    path.write_bytes(tokenizer.file_bytes())  # a changed file is seen
     assert Tokenizer.load(path).encode("the file") == tokenizer.encode("the file")
+    assert tokenizer.file_bytes() == EMBEDDED.read_bytes()
 
 
 BYTES = [b"%s %d" % (base64.b64encode(bytes([i])), i) for i in range(256)]
@@ -142,8 +180,8 @@ BYTES = [b"%s %d" % (base64.b64encode(bytes([i])), i) for i in range(256)]
         ([*BYTES[:7], b"not*base64 7"], r"line 8: expected the base64 of a token, a space and its rank, got b'not\*"),
         ([*BYTES, b"YWI="], "line 257: expected"),
         ([*BYTES, b"YWI= many"], "line 257: expected"),
-        ([*BYTES, b"YWI= 256", b"YWI= 257"], "line 258: token b'ab' and rank 257 .* line 257 already"),
-        ([*BYTES, b"YWI= 3"], "line 257: token b'ab' and rank 3 .* line 4 already"),
+        ([*BYTES, b"YWI= 256", b"YWI= 257"], "line 258: token b'ab' has rank 256 already"),
+        ([*BYTES, b"YWI= 3"], "two tokens have the same rank"),
         ([*BYTES, b"YWI= 300"], "the 257 ranks must be 0 to 256; 256 is missing"),
         (BYTES[:-2], "each of the 256 bytes; 2 are missing, the first is 0xfe"),
     ],
@@ -158,36 +196,324 @@ def test_bad_rank_files(tmp_path, lines, message):
 def test_unknown_tokenizers(monkeypatch, tmp_path):
     with pytest.raises(DataError, match="'gtp2': no such rank file, and not one of embedded, .*gpt2"):
         Tokenizer.load("gtp2")
-
-    def offline(name):
-        raise ConnectionError
-
-    monkeypatch.setattr("tiktoken.get_encoding", offline)
+    with pytest.raises(DataError, match="mask_token='<m>' needs a tokenizer.json; 'embedded' has its own mask"):
+        Tokenizer.load("embedded", mask_token="<m>")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match="cannot be downloaded .*TIKTOKEN_CACHE_DIR .* or give a path to a rank file"):
-        Tokenizer.load("cl100k_base")
+        Tokenizer.load("p50k_base")
 
 
 def test_training_a_bpe(tmp_path, monkeypatch):
-    """tiktoken with the trained ranks encodes like the model they come from."""
+    """tiktoken with the trained ranks encodes like the model they come from; no file is overwritten unasked."""
     pytest.importorskip("tokenizers", reason="training a BPE needs the tokenizers package")
-    from data import train_bpe
-
-    texts = [text for _, text in zip(range(60), embedded.documents())]
-    ranks, model = train_bpe.train(texts, 636)
+    tokens, model = train_bpe.train(DOCUMENTS, 636)
     source, out = tmp_path / "source.jsonl", tmp_path / "small.tiktoken"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
     monkeypatch.setattr(sys, "argv", ["train_bpe.py", f"--source={source}", "--vocab_size=640", f"--out={out}"])
-    train_bpe.main()
+    runpy.run_path(train_bpe.__file__, run_name="__main__")
     assert sorted(os.listdir(tmp_path)) == ["small.tiktoken", "source.jsonl"]
-    tokenizer = Tokenizer.load(out)
-    assert list(tokenizer.ranks) == sorted(ranks, key=ranks.get)
-    for text in [*texts, *HARD_TEXTS, every_plane()]:
-        assert tokenizer.encode(text) == model.encode(text).ids
-    assert tokenizer.vocab_size == 640
+    trained = Tokenizer.load(out)
+    assert list(trained.ranks) == tokens and trained.vocab_size == 640
+    for text in [*DOCUMENTS, *HARD_TEXTS, every_plane()]:
+        assert trained.encode(text) == model.encode(text).ids
     with pytest.raises(SystemExit, match="2"):
-        train_bpe.main()  # it is never overwritten unasked
-    assert list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new", "overwrite": False})) == [
-        "vocab_size must be a multiple of 128 from 384, as there are 256 bytes and 4 special tokens; got 600"
-    ]
+        runpy.run_path(train_bpe.__file__, run_name="__main__")
+    wrong = list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new", "overwrite": False}))
+    assert len(wrong) == 1 and "multiple of 128 from 384" in wrong[0] and "got 600" in wrong[0]
     with pytest.raises(DataError, match="has merges for .* ranks only, not for 5000"):
         train_bpe.train(["too little"], 5000)
+
+
+# ----------------------------------------------------------------------------
+# A tokenizer.json of each kind, against the tokenizers library
+
+
+KINDS = ["gpt2", "llama3", "qwen", "llama2", "bert", "t5"]
+
+
+@pytest.fixture(scope="module")
+def hub_folder(tmp_path_factory):
+    """hub_folder(kind) -> (folder, the library's tokenizer without its post-processor), trained on a little text."""
+    library = pytest.importorskip("tokenizers", reason="the tokenizers package is what ids are compared with")
+    models, trainers, cut = library.models, library.trainers, library.pre_tokenizers
+    normalizers, decoders = library.normalizers, library.decoders
+    cached = {}
+
+    def split(pattern):
+        pieces = cut.Split(library.Regex(pattern), "isolated")
+        return cut.Sequence([pieces, cut.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    def make(kind):
+        """(tokenizer, trainer, its options, special tokens in the model, those after it, names in the config)"""
+        alphabet = {"initial_alphabet": cut.ByteLevel.alphabet()}
+        if kind == "gpt2":  # odd: a space before each text
+            one = library.Tokenizer(models.BPE())
+            one.pre_tokenizer, one.decoder = cut.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+            return one, trainers.BpeTrainer, alphabet, ["<|endoftext|>"], [], {"eos_token": "<|endoftext|>"}
+        if kind == "llama3":
+            one = library.Tokenizer(models.BPE(ignore_merges=True))
+            one.pre_tokenizer, one.decoder = split(PATTERN), decoders.ByteLevel()
+            names = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
+            return (
+                one,
+                trainers.BpeTrainer,
+                alphabet,
+                ["zyzzyva"],
+                names,
+                {"eos_token": names[1], "bos_token": names[0]},
+            )
+        if kind == "qwen":
+            one = library.Tokenizer(models.BPE(dropout=0.5))  # which is for training
+            one.normalizer, one.decoder = normalizers.NFC(), decoders.ByteLevel()
+            one.pre_tokenizer = split(PATTERN.replace("{1,3}", ""))
+            return one, trainers.BpeTrainer, alphabet, [], ["<|endoftext|>"], {"eos_token": "<|endoftext|>"}
+        if kind == "llama2":  # SentencePiece with bytes for unknown characters; Gemma is alike
+            one = library.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+            one.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+            steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+            one.decoder, one.pre_tokenizer = decoders.Sequence(steps), cut.Split(library.Regex("▁?[^▁]+"), "isolated")
+            names = ["<unk>", "<s>", "</s>"]
+            first = [*names, *(f"<0x{i:02X}>" for i in range(256))]
+            return one, trainers.BpeTrainer, {}, first, [], {"eos_token": "</s>", "bos_token": "<s>"}
+        if kind == "bert":
+            one = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+            one.normalizer, one.pre_tokenizer = normalizers.BertNormalizer(), cut.BertPreTokenizer()
+            one.decoder = decoders.WordPiece()
+            names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            return (
+                one,
+                trainers.WordPieceTrainer,
+                {},
+                names,
+                [],
+                {f"{name[1:-1].lower()}_token": name for name in names},
+            )
+        one = library.Tokenizer(models.Unigram())
+        one.normalizer, one.pre_tokenizer, one.decoder = normalizers.NFKC(), cut.Metaspace(), decoders.Metaspace()
+        names, config = ["<pad>", "</s>", "<unk>"], {"eos_token": "</s>", "pad_token": "<pad>"}
+        return one, trainers.UnigramTrainer, {"unk_token": "<unk>"}, names, ["<extra_id_0>"], config
+
+    def folder_and_oracle(kind):
+        if kind not in cached:
+            one, trainer, options, first, after, config = make(kind)
+            options |= {"special_tokens": first, "vocab_size": 600 if kind == "t5" else 2000, "show_progress": False}
+            more = [] if kind == "t5" else random_texts(300, kind)  # learning a Unigram takes long
+            one.train_from_iterator([*DOCUMENTS, *more], trainer(**options))
+            content = json.loads(one.to_str())
+            special = [name for name in first if name != "zyzzyva" and not name.startswith("<0x")]
+            content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] in special]
+            if kind == "llama2":
+                content["pre_tokenizer"] = None
+            one = library.Tokenizer.from_str(json.dumps(content))
+            one.add_special_tokens(after)
+            one.add_tokens(["<tool>"] if kind == "qwen" else [])
+            eos = config.get("eos_token", "[SEP]")
+            one.post_processor = library.processors.TemplateProcessing(f"$A {eos}", None, [(eos, one.token_to_id(eos))])
+            folder = tmp_path_factory.mktemp("hub") / kind
+            folder.mkdir()
+            one.save(str(folder / "tokenizer.json"))
+            (folder / "tokenizer_config.json").write_text(json.dumps(config))
+            one.post_processor, one.encode_special_tokens = library.processors.Sequence([]), True
+            if kind == "qwen":
+                one.model.dropout = 0.0
+            cached[kind] = folder, one
+        return cached[kind]
+
+    return folder_and_oracle
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(6_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_ids_and_offsets_as_the_library(kind, count, hub_folder):
+    folder, oracle = hub_folder(kind)
+    ours = Tokenizer.load(folder)
+    special = set(ours.special_tokens.values()) - {oracle.token_to_id(unk) for unk in ("[UNK]", "<unk>")}
+    for text in [*HARD_TEXTS, *random_texts(count, f"test {kind}")]:
+        if kind == "t5":  # the library's Unigram finds special tokens in text
+            text = text.replace("</s>", "").replace("<unk>", "")
+        ids, offsets = ours.encode_with_offsets(text)
+        encoding = oracle.encode(text)
+        assert ids == encoding.ids == ours.encode(text) == ours.encode_array(text).tolist(), ascii(text)
+        assert offsets == encoding.offsets and not special & set(ids), ascii(text)
+    text = "The quick brown fox"
+    assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
+    assert ours.vocab_size == -(-max(oracle.get_vocab_size(), ours.special_ids[-1] + 1) // 128) * 128
+    assert not set(ours.ordinary_ids) & set(ours.special_ids)
+    assert set(ours.ordinary_ids) | set(ours.special_ids) >= set(oracle.get_vocab().values())
+
+
+def test_special_tokens_that_a_model_knows_stay_text(hub_folder):
+    """T5's Unigram has "</s>" in its vocabulary, and would read it in a text as the end."""
+    folder, oracle = hub_folder("t5")
+    ours = Tokenizer.load(folder)
+    assert ours.eos_id in oracle.encode("a </s> b").ids and ours.eos_id not in ours.encode("a </s> b")
+    assert ours.decode(ours.encode("a </s> b")) == "a </s> b"
+    assert ours.decode([ours.mask_id, ours.eos_id, ours.vocab_size - 1]) == "[MASK][EOS][UNUSED]"
+    qwen = Tokenizer.load(hub_folder("qwen")[0])  # an added token that is not special is a word
+    assert len(qwen.encode("<tool>")) == 1 and qwen.encode("<tool>")[0] in qwen.ordinary_ids
+
+
+@pytest.mark.parametrize("kind", ["embedded", *KINDS])
+def test_state_and_file_are_the_tokenizer(kind, hub_folder, tokenizer):
+    one = tokenizer if kind == "embedded" else Tokenizer.load(hub_folder(kind)[0])
+    state = json.loads(json.dumps(one.state()))
+    other = Tokenizer.from_state(state, one.file_bytes())
+    assert other.state() == one.state() and other.file_bytes() == one.file_bytes() and other.encodes_like(one)
+    assert (
+        Tokenizer.file_name_of(state) == one.file_name == ("tokenizer." + ("tiktoken" if one is tokenizer else "json"))
+    )
+    assert other.encode(HARD_TEXTS[4]) == one.encode(HARD_TEXTS[4])
+
+
+def test_tokenizers_travel_to_worker_processes(hub_folder, tokenizer):
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        for one in tokenizer, Tokenizer.load(hub_folder("bert")[0]):
+            assert pool.submit(one.encode, HARD_TEXTS[2]).result() == one.encode(HARD_TEXTS[2])
+
+
+def test_states_with_nfc(hub_folder, tokenizer):
+    """Checkpoints from before there was a JsonTokenizer have Qwen's tokenizer as ranks."""
+    old = Tokenizer.from_state(tokenizer.state() | {"nfc": True}, tokenizer.file_bytes())
+    assert old.state()["nfc"] and "nfc" not in tokenizer.state() and not old.encodes_like(tokenizer)
+    assert old.encode("e\u0301") == old.encode("é") == tokenizer.encode("é") != tokenizer.encode("e\u0301")
+    assert old.normalize("e\u0301a") == "éa" and old.encode_with_offsets("e\u0301a")[1][-1] == (1, 2)
+
+
+# tiktoken's own for gpt2 and cl100k_base
+TIKTOKEN_PATTERNS = [
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"|\s+(?!\S)|\s",
+]
+
+
+@pytest.mark.parametrize("kind", ["embedded", "nfc", *TIKTOKEN_PATTERNS, *KINDS], ids=lambda kind: kind[:8])
+def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
+    """What is exported gives the same ids by transformers, with eos at the end, and by us; so do the masks."""
+    transformers = pytest.importorskip("transformers")
+    if kind in KINDS:
+        one = Tokenizer.load(hub_folder(kind)[0])
+    else:
+        other = {"embedded": {}, "nfc": {"nfc": True}}.get(kind, {"pattern": kind})
+        one = Tokenizer.from_state(tokenizer.state() | other, tokenizer.file_bytes())
+    for name, content in tokenizer_files(one, 512, append_eos=True).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert there.is_fast and there.bos_token is None and there.model_max_length == 512
+    assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
+    back = Tokenizer.load(tmp_path)
+    assert back.encodes_like(one) and back.special_tokens == one.special_tokens and back.mask_id == one.mask_id
+    for text in [*HARD_TEXTS[:6], *random_texts(100, kind), "zyzzyva " + every_plane(300)]:
+        for name in one.special_tokens:
+            text = text.replace(name, "")
+        assert there(text).input_ids == [*one.encode(text), one.eos_id], ascii(text)
+        if kind != "nfc":  # offsets are in normal form there, in the text as it is here
+            assert back.encode_with_offsets(text) == one.encode_with_offsets(text), ascii(text)
+    assert there(f"The {there.mask_token} is").input_ids == [*one.encode_masked("The [MASK] is"), one.eos_id]
+    assert there("one", "two").input_ids == [*one.encode("one"), one.eos_id, *one.encode("two"), one.eos_id]
+    content = tokenizer_files(one, 512, append_eos=False)["tokenizer.json"]
+    assert content["post_processor"] is None and content["added_tokens"]
+
+
+def test_names_that_clash_are_not_exported(tokenizer):
+    special = {name: i for name, i in tokenizer.special_tokens.items() if name != "[BOS]"} | {"the": tokenizer.bos_id}
+    clash = Tokenizer.from_state(tokenizer.state() | {"special_tokens": special}, tokenizer.file_bytes())
+    with pytest.raises(DataError, match="'the' is a special token and an ordinary one"):
+        tokenizer_files(clash, 512, append_eos=True)
+
+
+# ----------------------------------------------------------------------------
+# The special tokens of a folder, and what is refused
+
+
+def small(*added):
+    """The content of a tokenizer.json with words 0 to 9, and added tokens from 10 on."""
+    model = {"type": "WordLevel", "vocab": {str(i): i for i in range(10)}, "unk_token": "0"}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokens = [flags | {"id": 10 + i, "content": name} for i, name in enumerate(added)]
+    content = dict.fromkeys(["truncation", "padding", "normalizer", "post_processor", "decoder"])
+    content |= {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}}
+    return content | {"added_tokens": tokens, "model": model}
+
+
+def write(folder, content, **configs):
+    folder.mkdir(exist_ok=True)
+    for name, value in ({"tokenizer": content} | configs).items():
+        (folder / f"{name}.json").write_text(value if isinstance(value, str) else json.dumps(value))
+    return folder
+
+
+PAD = {"__type": "AddedToken", "content": "<pad>"}
+RESERVED = "<|reserved_special_token_0|>"
+
+
+@pytest.mark.parametrize(
+    "added, configs, expected",  # ids of mask, pad, bos, eos
+    [
+        (["<end>"], {}, (11, 12, 12, 12)),  # mask and eos are new, pad and bos are eos
+        (["<end>"], {"config": {"eos_token_id": 2, "bos_token_id": 1}}, (11, 12, 12, 12)),  # ids of ordinary tokens
+        (["<end>"], {"config": {"eos_token_id": [10, 4]}}, (11, 10, 10, 10)),
+        (
+            ["<end>", RESERVED, "<pad>"],
+            {"tokenizer_config": {"eos_token": "<end>", "pad_token": PAD}},
+            (11, 12, 10, 10),
+        ),
+        (["<end>", "<m>"], {"special_tokens_map": {"mask_token": "<m>", "eos_token": "<end>"}}, (11, 10, 10, 10)),
+        (["<end>", RESERVED], {"generation_config": {"eos_token_id": 10}}, (11, 10, 10, 10)),
+        (["[PAD]", "[CLS]", "[SEP]", "[MASK]"], {}, (13, 12, 11, 12)),
+        (["<s>", "</s>", RESERVED, "<mask>"], {"config": {"cls_token_id": 10, "sep_token_id": 11}}, (13, 11, 10, 11)),
+    ],
+)
+def test_special_tokens_of_a_folder(tmp_path, added, configs, expected):
+    pytest.importorskip("tokenizers")
+    one = Tokenizer.load(write(tmp_path / "one", small(*added), **configs))
+    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id) == expected
+    assert one.name == "one" and one.vocab_size == 128 and set(expected) <= set(one.special_tokens.values())
+    assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
+
+
+def test_chosen_tokens_and_the_size_of_the_vocabulary(tmp_path):
+    pytest.importorskip("tokenizers")
+    folder = write(tmp_path / "one", small("<end>", "<x>"), config={"eos_token_id": 10, "vocab_size": 13})
+    assert Tokenizer.load(folder, mask_token="<x>", pad_token="<x>").vocab_size == 13
+    one = Tokenizer.load(folder, mask_token="<x>", pad_token="<x>")
+    assert (one.mask_id, one.pad_id, one.eos_id, one.special_tokens) == (11, 11, 10, {"<end>": 10, "<x>": 11})
+    (tmp_path / "one/config.json").write_text('{"vocab_size": 12}')  # fewer rows than ids: the model has to grow
+    assert Tokenizer.load(folder).vocab_size == 128
+    for choice in "mask_token", "pad_token":
+        with pytest.raises(DataError, match=f"{choice} '<m>' is not a token of .*; its special tokens are <end>, <x>"):
+            Tokenizer.load(folder, **{choice: "<m>"})
+
+
+@pytest.mark.parametrize(
+    "content, configs, message",
+    [
+        (
+            small(),
+            {"tokenizer_config": {"eos_token": "</s>"}},
+            "one/tokenizer_config.json: eos_token '</s>' is not a token",
+        ),
+        (small(), {"tokenizer_config": {"eos_token": {"token": "<end>"}}}, "eos_token None is not a token"),
+        (small(), {"config": "{"}, r"config.json: not JSON"),
+        ("[1, 2]", {}, "tokenizer.json: not a JSON object"),
+        ("{", {}, "tokenizer.json: not JSON"),
+        ({"version": "1.0"}, {}, "tokenizer.json: not a tokenizer.json: KeyError.'model'"),
+        (small() | {"normalizer": {"type": "New"}}, {}, "tokenizer.json of one: the tokenizers library cannot read it"),
+        (small() | {"added_tokens": [small("a")["added_tokens"][0] | {"id": 77}]}, {}, "has another id for '"),
+    ],
+)
+def test_refused(tmp_path, content, configs, message):
+    pytest.importorskip("tokenizers")
+    with pytest.raises(DataError, match=message):
+        Tokenizer.load(write(tmp_path / "one", content, **configs))
+
+
+def test_without_the_package_or_the_file(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="one has no tokenizer.json"):
+        (tmp_path / "one").mkdir()
+        Tokenizer.load(tmp_path / "one")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match="pip install tokenizers"):
+        Tokenizer.load(write(tmp_path / "one", small("<end>")))
+    assert np.array_equal(Tokenizer.load("embedded").encode_array("the"), [Tokenizer.load("embedded").encode("the")[0]])
