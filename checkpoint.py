@@ -301,7 +301,7 @@ def match(state, config, tokenizer, path):
 
     The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used.
     """
-    ours, from_hub = tokenizer.state(), not state["settings"]
+    theirs, from_hub = tokenizer_of(state), not state["settings"]
     different = [
         f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if k != "seq_len" and v != config[k]
     ]
@@ -309,10 +309,9 @@ def match(state, config, tokenizer, path):
         different.append(f"seq_len is at most {state['config']['seq_len']}, here {config['seq_len']}")
     if different and from_hub:
         different.append("--model=origin takes its shape")
-    fields = ["pattern", "nfc", "eos_id"] + ["mask_id"] * (not from_hub)
-    same_ids = tokenizer.file_bytes() == state["tokenizer_ranks"]
-    if not same_ids or any(ours.get(k) != state["tokenizer"].get(k) for k in fields):
-        different.append(f"its tokenizer is {state['tokenizer']['name']}, here {ours['name']}")
+    same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
+    if not same_ids or not (from_hub or tokenizer.mask_id == theirs.mask_id):
+        different.append(f"its tokenizer is {theirs.name}, here {tokenizer.name}")
     if different:
         raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
 

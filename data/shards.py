@@ -229,7 +229,7 @@ def load_meta(folder):
             size = shard["tokens"] * np.dtype(meta["dtype"]).itemsize
             if not path.is_file() or path.stat().st_size != size:
                 raise DataError(f"{path} is missing or not {size} bytes long: prepare it again with --overwrite=True")
-        same = fingerprint(meta, tokenizer_bytes(folder)) == meta["fingerprint"]
+        same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{folder}/meta.json is damaged ({error!r}): prepare it again with --overwrite=True") from None
     if not same:
@@ -256,16 +256,17 @@ def check_shards(folder, meta, stamps=None):
             raise DataError(f"{path} has changed since it was written: prepare it again")
 
 
-def tokenizer_bytes(folder):
-    """Return the content of the one file tokenizer.* of a prepared folder."""
-    for path in Path(folder).glob("tokenizer.*"):
-        return path.read_bytes()
-    raise DataError(f"{folder}: its file tokenizer.* is missing: prepare it again with --overwrite=True")
+def tokenizer_bytes(folder, meta):
+    """Return the content of the tokenizer's file in a prepared folder."""
+    path = Path(folder, Tokenizer.file_name_of(meta["tokenizer"]))
+    if not path.is_file():
+        raise DataError(f"{path} is missing: prepare it again with --overwrite=True")
+    return path.read_bytes()
 
 
 def load_tokenizer(folder, meta):
     """Return the Tokenizer of a prepared folder whose meta.json load_meta has returned."""
-    return Tokenizer.from_state(meta["tokenizer"], tokenizer_bytes(folder))
+    return Tokenizer.from_state(meta["tokenizer"], tokenizer_bytes(folder, meta))
 
 
 def verify_folder(folder):

@@ -101,9 +101,6 @@ class Tokenizer:
     def __reduce__(self):  # pickled like this on the way to a worker process
         return Tokenizer.from_state, (self.state(), self.file_bytes())
 
-    def rank_bytes(self):  # TODO: remove when nothing calls it any more
-        return self.file_bytes()
-
     def normalize(self, text):
         """Return the text that is encoded, which offsets refer to: half a surrogate pair becomes U+FFFD."""
         try:

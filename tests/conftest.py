@@ -69,8 +69,14 @@ def encoder(tmp_path_factory):
         ModelConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, d_model=64, d_ff=96, seq_len=64)
     )
     settings, _ = configurator.read_script(ROOT / "train.py")
-    state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings,
-                 tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.rank_bytes())  # fmt: skip
+    state = dict(
+        step=650,
+        model=model.state_dict(),
+        config=vars(model.config),
+        settings=settings,
+        tokenizer=tokenizer.state(),
+        tokenizer_ranks=tokenizer.file_bytes(),
+    )
     path = tmp_path_factory.mktemp("pretrained") / "tiny" / "ckpt-650.pt"
     path.parent.mkdir()
     checkpoint.save(path, state)

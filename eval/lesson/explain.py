@@ -101,7 +101,7 @@ def prediction_table(ids, name, mask_id, clm, mlm, k):
         clm_p, mlm_p = ("" if token == mask_id else f"{p[token]:.1%}" for p in (clm[i - 1], mlm[i]))
         best = likeliest(clm[i - 1], name, k)
         if i == 0:
-            clm_p, best = "", "its position sees nothing to the left"
+            clm_p, best = "", "no token before it"
         rows.append((f"{i:>4} {name(token)}", clm_p, best, mlm_p, likeliest(mlm[i], name, k)))
     return aligned([*rows, (f"{len(ids):>4} (next)", "", likeliest(clm[-1], name, k), "", "")])
 
@@ -131,7 +131,7 @@ def draw(labels, guesses, weights, layer):
     for column, (name, causal) in zip((0, 2), OBJECTIVES.items()):
         mask, bars, *heads = grid[:, column : column + 2].flat
         mask.imshow(attention_mask(T, causal).numpy(), cmap="Greys", vmin=0, vmax=2, aspect="auto")
-        mask.set_title(f"{name}: i sees j (gray)", fontsize=9)
+        mask.set_title(f"{name}: attention mask", fontsize=9)
         texts, p, correct = zip(*guesses[name])
         rectangles = bars.barh(range(T), p, color=["0.35" if right else "0.8" for right in correct], height=0.75)
         bars.bar_label(rectangles, texts, padding=3, fontsize=7)
@@ -198,7 +198,7 @@ def main(argv):
     print(f"\nattention of layer {layer} of {n_layer}: where its heads look from position {i}, {labels[i]}")
     print(*attention_table(weights, labels, i, cfg.top_k), sep="\n")
 
-    guesses = {"CLM": [("nothing to its left", 0.0, False)], "MLM": []}
+    guesses = {"CLM": [("no token before it", 0.0, False)], "MLM": []}
     for objective, rows, about in (("CLM", clm, ids[1:]), ("MLM", mlm, ids)):
         best = zip(rows.argmax(-1).tolist(), rows.amax(-1).tolist(), about)
         guesses[objective] += [(name(guess), p, guess == token) for guess, p, token in best]

@@ -8,7 +8,7 @@ For each checkpoint, on the validation windows and masks of the run's own evalua
 1. Both validation losses, as train.py computes them.
 2. The loss of masked tokens when the model sees the whole window, only the left context, or only the right context.
    Only the masked tokens nearest the middle of each window count, because they have as much text on either side.
-   The loss with the left context alone minus the loss with both is what the right context is worth.
+   The loss with the left context only minus the loss with both sides is the gain from the right context.
 3. How similar each layer's output is to its output at the switch: linear CKA (Kornblith et al., 2019; 1 = the same up
    to rotation and scale), on text without masks and with causal=False.
 """
@@ -79,11 +79,11 @@ def draw(figure, steps, switch, contexts, similarity):
     """Draw both measures. contexts (n, 3): see `context_losses`; similarity (n, n_layer + 1)."""
     left, right = figure.subplots(1, 2)
     x, (both, left_only, right_only) = range(len(steps)), zip(*contexts)
-    left.plot(x, left_only, "o--", color="0.35", ms=4, label="only what is to its left")
-    left.plot(x, right_only, "^:", color="0.6", ms=4, label="only what is to its right")
-    left.plot(x, both, "s-", color="0", ms=4, label="both")
-    left.set_ylabel("loss of a masked token (nats)")
-    left.legend(frameon=False, title="what the model sees", fontsize=8, title_fontsize=8)
+    left.plot(x, left_only, "o--", color="0.35", ms=4, label="left only")
+    left.plot(x, right_only, "^:", color="0.6", ms=4, label="right only")
+    left.plot(x, both, "s-", color="0", ms=4, label="both sides")
+    left.set_ylabel("loss of masked tokens (nats)")
+    left.legend(frameon=False, title="context that the model sees", fontsize=8, title_fontsize=8)
     for layer, values in enumerate(layers := list(zip(*similarity))):
         name = f"after layer {layer}" if layer else "embedding"
         gray = str(0.75 * (1 - layer / (len(layers) - 1)))
@@ -97,8 +97,14 @@ def draw(figure, steps, switch, contexts, similarity):
         axes.spines[["top", "right"]].set_visible(False)
 
 
+def print_row(names, step, values):
+    """Print a line of a table whose columns are as wide as their names."""
+    cells = (f"{value:{len(name)}.2f}" for name, value in zip(names[1:], values))
+    print("  ".join([f"{step:>{len(names[0])}}", *cells]))
+
+
 def measure(run, windows, middle):
-    """Measure a run's checkpoints and print a line for each. Returns what `draw` takes."""
+    """Measure a run's checkpoints and print two tables. Returns what `draw` takes."""
     steps = checkpoint.steps(run)
     state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
     settings, T = state["settings"], state["config"]["seq_len"]
@@ -109,9 +115,8 @@ def measure(run, windows, middle):
     clm, mlm = batches.batch(0, causal=True), batches.batch(0, causal=False)
     reference = layer_outputs(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"])
 
-    names = ["CLM loss", "MLM loss", "both sides", "left only", "right only", "worth of right"]
-    names += [f"CKA {layer}" for layer in range(len(reference))]
-    print(f"{'step':>8}  " + "  ".join(names))
+    names = ["  step", "CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right"]
+    print("  ".join(names))
     contexts, similarity = [], []
     for step in steps:
         model = checkpoint.load_model(checkpoint.path_of(run, step))
@@ -120,9 +125,13 @@ def measure(run, windows, middle):
         both, left, right = context_losses(model, mlm, middle)
         contexts.append((both, left, right))
         similarity.append([cka(x, y) for x, y in zip(reference, layer_outputs(model, clm["tokens"]))])
-        values = [total / count for total, count in sums] + [both, left, right, left - both, *similarity[-1]]
-        print(f"{step:>8}  " + "  ".join(f"{value:{len(name)}.2f}" for name, value in zip(names, values)))
-    print(f"CKA n: similarity of the output of layer n to that of step {switch} (0 = the embedding)")
+        losses = [total / count for total, count in sums] + [both, left, right, left - both]
+        print_row(names, step, losses)
+    print(f"\nlinear CKA between the output of a layer and its output at step {switch}")
+    names = ["  step", "embedding", *(f"layer {layer}" for layer in range(1, len(reference)))]
+    print("  ".join(names))
+    for step, values in zip(steps, similarity):
+        print_row(names, step, values)
     return steps, switch, contexts, similarity
 
 
