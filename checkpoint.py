@@ -34,12 +34,12 @@ ROOT = Path(__file__).resolve().parent
 
 
 def path_of(out_dir, step):
-    """The path of a run's checkpoint at a step."""
+    """Return the path of a run's checkpoint at a step."""
     return Path(out_dir) / f"ckpt-{step}.pt"
 
 
 def steps(out_dir):
-    """The steps of the checkpoints in out_dir, ascending. Reads names only."""
+    """Return the steps of the checkpoints in out_dir, ascending. Reads names only."""
     names = (re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt"))
     return sorted(int(m[1]) for m in names if m)
 
@@ -70,24 +70,24 @@ def verify(path):
 
 
 def load(path, verified=False, need_tokenizer=True, report=print):
-    """The dict that `save` wrote, its tensors on the CPU; of a hub folder the same, at step 0 and without settings.
+    """Return a checkpoint's dict with its tensors on the CPU. A hub folder gives the same, at step 0 and without settings.
 
-    path: see `find`. verified: `verify` has just been called, here or by another process; not again. need_tokenizer:
-    DataError, instead of None, where a hub folder has no tokenizer that can be used here. Raises Damaged or DataError.
+    path: see `find`. verified: `verify` has just been called for this file. need_tokenizer: raise DataError, instead of
+    leaving it out, if a hub folder has no tokenizer that can be used here. Raises Damaged or DataError.
     """
     found = find(path, report=report)
     if found.is_dir():
         return hub.load(found, need_tokenizer, report)
-    if not verified and found == Path(path):  # else `find` has
+    if not verified and found == Path(path):  # `find` has verified the newest one of a folder
         verify(found)
     return torch.load(found, map_location="cpu", mmap=True, weights_only=True)
 
 
 def find(path, files=("*.json", "model*.safetensors"), report=print):
-    """The Path of what a person calls a checkpoint: a file, or a folder in the hub's format.
+    """Return the Path of a checkpoint file or of a hub folder.
 
-    path: a checkpoint, the folder of a run (its newest one), a folder in the hub's format, or hf:ORGANISATION/MODEL,
-    one on the hub, of which `files` are then downloaded. Raises DataError, or Damaged.
+    path: a checkpoint, the folder of a run (its newest checkpoint), a hub folder, or hf:ORGANIZATION/MODEL, of which
+    `files` are then downloaded. Raises Damaged or DataError.
     """
     if str(path).startswith("hf:"):
         return hub.download(str(path), files)
@@ -100,23 +100,34 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{missing}")
 
 
+def header(path):
+    """Return a checkpoint's dict without reading its tensors or checking them. Raises Damaged if it cannot be opened."""
+    try:
+        return torch.load(path, map_location="meta", mmap=True, weights_only=True)
+    except Exception as error:
+        raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
+
+
+def newest_header(out_dir):
+    """Return the header of the newest checkpoint in out_dir that can be opened; None where there is none."""
+    for step in reversed(steps(out_dir)):
+        with suppress(Damaged):  # `newest` reports it
+            return header(path_of(out_dir, step))
+    return None
+
+
 def shape(path):
-    """The fields of a ModelConfig of what `find` finds. Reads, or downloads, no weights. Raises DataError, or Damaged."""
-    files = [path_of(path, step) for step in reversed(steps(path))] or [find(path, files=("config.json",))]
-    if files[0].is_dir():
-        return hub.shape(files[0] / "config.json")
-    for file in files:
-        try:
-            return torch.load(file, map_location="meta", mmap=True, weights_only=True)["config"]
-        except Exception as error:
-            fault = Damaged(f"{file} is damaged or not a checkpoint ({error})")
-    raise fault
+    """Return the fields of the ModelConfig of what `find` finds. Reads no weights. Raises Damaged or DataError."""
+    if state := newest_header(path):
+        return state["config"]
+    found = find(path, files=("config.json",))
+    return hub.shape(found / "config.json") if found.is_dir() else header(found)["config"]
 
 
 def model_config(settings, vocab_size):
-    """The ModelConfig that train.py's settings describe.
+    """Return the ModelConfig that train.py's settings describe.
 
-    vocab_size: of the tokenizer; a larger one of the model that is gone on from stays.
+    vocab_size: of the tokenizer. A larger one of the original model stays.
     """
     changed = {name: settings[name] for name in vars(ModelConfig()) if settings.get(name)}
     base = PRESETS.get(settings["model"])
@@ -126,12 +137,12 @@ def model_config(settings, vocab_size):
 
 
 def tokenizer_of(state):
-    """The Tokenizer of a checkpoint's dict."""
+    """Return the Tokenizer of a checkpoint's dict."""
     return Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
 
 
 def model_from(state):
-    """The Transformer of a checkpoint's dict, as `load` returns it; on the CPU, in fp32."""
+    """Return the Transformer of a dict that `load` has returned; on the CPU, in fp32."""
     with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
         model = Transformer(ModelConfig(**state["config"]))
     model.load_state_dict(state["model"], assign=True)
@@ -141,12 +152,12 @@ def model_from(state):
 
 
 def load_model(path):
-    """The Transformer of a checkpoint, or of a hub folder with or without a tokenizer; see `load`."""
+    """Return the Transformer of a checkpoint or a hub folder; see `find`. A hub folder needs no tokenizer here."""
     return model_from(load(path, need_tokenizer=False))
 
 
 def problem(path):
-    """Why `shape` fails, or an empty string."""
+    """Return why `shape` fails, or an empty string."""
     try:
         shape(path)
     except (Damaged, DataError) as error:
@@ -155,7 +166,7 @@ def problem(path):
 
 
 def newest(out_dir, report=print):
-    """The path of the newest checkpoint that is whole, or None where there are no checkpoints.
+    """Return the path of the newest checkpoint that is whole, or None where there are no checkpoints.
 
     Damaged ones are reported. Raises Damaged where all are damaged.
     """
@@ -183,18 +194,13 @@ def prune(out_dir, step, keep_last, keep_steps):
 
 
 def versions(device):
-    """The versions and the device that a run uses, as a dict of strings for its records."""
+    """Return the versions and the device that a run uses, as a dict of strings for its records."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "device": name,
-    }
+    return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
 
 
 def run_facts(cfg, config, meta, tokenizer, device):
-    """What each checkpoint of a run holds beside step, weights and optimizer, as a dict of plain values."""
+    """Return what each checkpoint of a run holds beside step, weights and optimizer, as a dict of plain values."""
     facts = dict(config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=versions(device))
     facts["shards"] = shard_stamps(cfg["data"], meta)
     return facts | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
@@ -217,9 +223,7 @@ def open_records(facts, params, processes, resumed_at):
         "source": {file: (ROOT / file).read_text() for file in ("train.py", "model.py", "data/loader.py")},
     }
     out = Path(cfg["out_dir"])
-    for partial in out.glob(
-        "*.partial"
-    ):  # left by a process that was killed; the folder is locked, so nobody writes it now
+    for partial in out.glob("*.partial"):  # of a process that was killed: the folder is locked, so nobody writes them
         partial.unlink()
     if resumed_at is not None:
         first = record  # where config.json is missing or damaged: the checkpoint had the same settings
@@ -244,25 +248,22 @@ def conflicts(cfg, fingerprint):
         return
     if record := recorded(out):
         yield from changed(cfg, fingerprint, *record, out)
-    logged = last_logged(out / "metrics.jsonl")
-    settings = record[0] if record else cfg
+    logged, settings = last_logged(out / "metrics.jsonl"), record[0] if record else cfg
     due = min(settings["checkpoint_interval"], settings["max_steps"], *settings["keep_steps"])
     if not held and logged > due:
         yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: put them back, or remove the folder"
 
 
 def recorded(out_dir):
-    """The settings and the data's fingerprint of the run in out_dir; None where no file of it says.
+    """Return the settings and the data's fingerprint of the run in out_dir, or None where no file says them.
 
-    The newest checkpoint that can be read says it; config.json only where there is none.
+    The newest checkpoint that can be opened says them, config.json only where there is none.
     """
-    for step in reversed(steps(out_dir)):
-        with suppress(Exception):  # damaged; `newest` reports it
-            state = torch.load(path_of(out_dir, step), map_location="meta", mmap=True, weights_only=True)
-            return state["settings"], state["data"]
+    if state := newest_header(out_dir):
+        return state["settings"], state["data"]
     with suppress(OSError, ValueError, KeyError, TypeError):
         old = json.loads((Path(out_dir) / "config.json").read_text())
-        return {**old["settings"], "keep_steps": tuple(old["settings"]["keep_steps"])}, old["data_fingerprint"]
+        return old["settings"], old["data_fingerprint"]
     return None
 
 
@@ -288,12 +289,9 @@ def check_unchanged(state, cfg, meta, path):
 
 
 def last_logged(path):
-    """The last step in the whole lines of a metrics.jsonl; 0 without one."""
-    return (
-        max(map(int, re.findall(r'"step": (\d+).*\n', path.read_text(errors="replace"))), default=0)
-        if path.is_file()
-        else 0
-    )
+    """Return the last step in the whole lines of a metrics.jsonl; 0 without one."""
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    return max(map(int, re.findall(r'"step": (\d+).*\n', text)), default=0)
 
 
 def match(state, config, tokenizer, path):
@@ -317,7 +315,7 @@ def match(state, config, tokenizer, path):
 
 
 def budget_note(state, tokens):
-    """A sentence that compares `tokens` of continued pretraining with what the model has seen before."""
+    """Return a sentence that compares `tokens` of continued pretraining with what the model has seen before."""
     settings = state["settings"]
     if not settings:
         return f"init_from: {tokens:,} tokens more, of an original budget that is not known"
@@ -363,7 +361,7 @@ def export(path, folder, kind):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Writes a checkpoint as a model folder of the Hugging Face hub.")
+    parser = argparse.ArgumentParser(description="Write a checkpoint as a model folder of the Hugging Face hub.")
     command = parser.add_subparsers(required=True, metavar="export").add_parser("export")
     command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
     command.add_argument("folder", help="the folder to write, which must not be there")

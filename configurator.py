@@ -185,7 +185,7 @@ def nearest(word, words):
 
 def print_help(command, defaults, notes):
     """Print every setting with its default and comment, in groups under the script's headings."""
-    print(f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins; --check only checks them)")
+    print(f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins; --check only checks)")
     for name, (heading, comment) in notes.items():
         if heading:
             print(f"\n{heading}")

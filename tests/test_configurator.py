@@ -105,13 +105,9 @@ def test_defaults_in_script_order():
     "end",
     [
         "x = 1 + 1",
-        "x = y = 2",
         "x, y = 1, 2",
-        "x: int = 1",
         "x = int(1)",
-        "x = [1 for _ in 'a']",
         "def f():\n    pass",
-        "class A:\n    pass",
         "if True:\n    x = 1",
         "a += 1",
     ],
@@ -147,40 +143,26 @@ def test_the_last_word_wins():
 
 GOOD = [
     ("resume", "True", True),
-    ("compile", "False", False),
     ("max_steps", "7", 7),
-    ("max_steps", "-7", -7),
     ("max_steps", "1_000", 1000),
     ("max_steps", "1e6", 1_000_000),
-    ("max_steps", "2.36e6", 2_360_000),
     ("max_steps", str(2**60 + 1), 2**60 + 1),
     ("lr", "5e-4", 5e-4),
     ("lr", "1", 1.0),
-    ("lr", "-1", -1.0),
-    ("keep_steps", "()", ()),
     ("keep_steps", "3000", (3000,)),
     ("keep_steps", "3000,6000", (3000, 6000)),
-    ("keep_steps", "3000,6e3,", (3000, 6000)),
     ("keep_steps", "[3000, 6000]", (3000, 6000)),
     ("betas", "(0, 1)", (0.0, 1.0)),
     ("tasks", "'sst2'", ("sst2",)),
-    ("tasks", "('a', 'b')", ("a", "b")),
     ("out_dir", "'a/b'", "a/b"),
-    ("out_dir", "''", ""),
 ]
 FLAG_ONLY = [  # the text of a str needs no quotes on the command line
     ("out_dir", "610m", "610m"),
-    ("out_dir", "foo/bar", "foo/bar"),
-    ("out_dir", "610", "610"),
     ("out_dir", "1e3", "1e3"),
     ("out_dir", "True", "True"),
-    ("out_dir", "(1,2)", "(1,2)"),
     ("out_dir", "a=b#c d", "a=b#c d"),
-    ("out_dir", "it's", "it's"),
     ("out_dir", "", ""),
     ("keep_steps", "", ()),
-    ("tasks", "", ()),
-    ("tasks", "sst2", ("sst2",)),
     ("tasks", "sst2,mnli", ("sst2", "mnli")),
 ]
 
@@ -202,27 +184,16 @@ def test_config_values(key, text, expected):
 
 BAD = [
     ("resume", "0", "True or False"),
-    ("resume", "1", "True or False"),
-    ("resume", "'True'", "True or False"),
     ("max_steps", "True", "an int"),
     ("max_steps", "1.5", "an int"),
     ("max_steps", "1e999", "an int"),
-    ("max_steps", "'7'", "an int"),
-    ("max_steps", "(7,)", "an int"),
     ("max_steps", "None", "an int"),
     ("lr", "'abc'", "a finite float"),
-    ("lr", "True", "a finite float"),
     ("lr", "1e999", "a finite float"),
-    ("lr", "-1e999", "a finite float"),
     ("lr", "1" + "0" * 400, "a finite float"),
-    ("lr", "1j", "a finite float"),
     ("keep_steps", "'abc'", "a tuple of int"),
     ("keep_steps", "(3000, 1.5)", "a tuple of int"),
-    ("keep_steps", "(3000, True)", "a tuple of int"),
-    ("keep_steps", "((3000, 6000),)", "a tuple of int"),
-    ("keep_steps", "{3000: 1}", "a tuple of int"),
     ("betas", "(0.9, 'x')", "a tuple of float"),
-    ("betas", "None", "a tuple of float"),
     ("tasks", "3", "a tuple of str"),
 ]
 BAD_FOR_STR = [("out_dir", "3", "a str"), ("out_dir", "('a',)", "a str")]  # fine as a flag's text
@@ -292,10 +263,6 @@ def test_words_that_are_neither_flag_nor_file(problems, word):
     assert problem.startswith(f"{word}: neither --key=value nor a readable config file: ")
 
 
-def test_bare_dashes(problems):
-    assert problems("--", "--=3") == ["--: unknown setting ''.", "--=3: unknown setting ''."]
-
-
 # --- config files ---
 
 
@@ -335,12 +302,6 @@ def test_config_is_data_and_never_executed(problems, statement):
         "1 False 0.0005",
     ]
     assert not Path("executed").exists()
-
-
-def test_config_problem_shows_one_line_of_a_block(problems):
-    assert problems(config("if True:\n    lr = 1\n")) == [
-        "config/x.py:1: a config holds only `name = literal`, not `if True:`"
-    ]
 
 
 def test_key_twice_in_one_file(problems):
@@ -402,10 +363,6 @@ def test_all_problems_together_in_order(problems):
     assert seen == [DEFAULTS | {"max_steps": 9, "lr": 1.0}]  # rejected values never reach the check
 
 
-def test_a_later_good_value_does_not_hide_an_earlier_bad_one(problems):
-    assert len(problems("--lr=x", "--lr=1")) == 1
-
-
 def test_check_alone(capsys):
     with pytest.raises(SystemExit) as stop:
         load("--check", "--lr=1", check=lambda cfg: [])
@@ -463,15 +420,6 @@ def test_help(capsys, argv):
         if line.startswith("  ") and "resume" not in line
     }
     assert len(columns) == 1, "the comments start in one column"
-
-
-def test_help_with_a_long_default(capsys):
-    Path("train.py").write_text(f"path = '{'x' * 120}'  # the comment\n# a\n# b\nn = 1  # end")
-    with pytest.raises(SystemExit):
-        load("--help")
-    out = capsys.readouterr().out
-    assert "x" * 120 in out and "the comment" in words(out)
-    assert "\na b\n" in out and out.endswith(" end\n")
 
 
 # --- as a script uses it ---
