@@ -82,7 +82,8 @@ class Scores:
             runs = [run for v in self.results.variants if self[v, task] for run in self[v, task].runs.values()]
             names, resampled = self.results.metrics[task][self.metric], np.zeros((self.resamples, len(runs)))
             for name in names:
-                seed = zlib.crc32(f"{task}/{name.rpartition('/')[0]}".encode())  # one for all metrics of a retrieval set
+                retrieval_set = name.rpartition("/")[0]  # the metrics of one share its resamples
+                seed = zlib.crc32(f"{task}/{retrieval_set}".encode())
                 instances = load_instances(self.results.root, runs, name)
                 resampled += stats.bootstrap(instances, self.resamples, seed) / len(names)
             covariance = np.cov(resampled.T).reshape(len(runs), len(runs))

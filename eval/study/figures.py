@@ -60,24 +60,23 @@ def lines_of(scores, axis):
 
 def draw_lines(path, scores, lines, x_label, y_label):
     """Draw lines as `lines_of` returns them, and the scores of random weights as horizontal lines."""
-    from matplotlib.transforms import offset_copy
-
     levels = [variant for variant in scores.results.variants if variant.random_weights]
     figure, panels = make_panels([*scores.targets], 2.3, len(lines) + len(levels))
-    everywhere = {x for line in lines.values() for x, _ in line}
-    if min(everywhere) > 0 and max(everywhere) > 20 * min(everywhere):  # checkpoints are closer early in pretraining
-        panels[0].set_xscale("log")
+    everywhere = [x for line in lines.values() for x, _ in line]
+    low, high = min(everywhere), max(everywhere)
+    log = low > 0 and high > 20 * low  # checkpoints are closer early in pretraining
+    panels[0].set_xscale("log" if log else "linear")
     for title, axes in zip(scores.targets, panels):
         for i, (label, line) in enumerate(lines.items()):
             there = [(x, variant, scores[variant, title]) for x, variant in line if scores[variant, title]]
             x, mean, half = np.array([(x, s.mean, s.half or 0) for x, _, s in there]).reshape(-1, 3).T
             color, marker = STYLES[i % len(STYLES)]
             style = dict(color=color, marker=marker, ms=5, lw=1.2, ls=("-", "--", ":")[i // len(STYLES) % 3])
-            # Some points to the right of the other lines, so that their intervals do not hide each other.
-            aside = offset_copy(axes.transData, figure, x=3 * (i - (len(lines) - 1) / 2), units="points")
-            axes.errorbar(x, mean, half, **style, elinewidth=0.9, capsize=2, transform=aside, label=label)
+            shift = 0.012 * (i - (len(lines) - 1) / 2)  # of the width, so that two intervals do not hide each other
+            x = x * (high / low) ** shift if log else x + (high - low) * shift
+            axes.errorbar(x, mean, half, **style, elinewidth=0.9, capsize=2, label=label)
             hollow = np.array([not variant.decayed for _, variant, _ in there], bool)
-            axes.plot(x[hollow], mean[hollow], **style | dict(ls="", mfc="white"), transform=aside, zorder=3)
+            axes.plot(x[hollow], mean[hollow], **style | dict(ls="", mfc="white"), zorder=3)
         for variant, ls in zip(levels, itertools.cycle((":", "-.", "--"))):
             if score := scores[variant, title]:
                 axes.axhline(score.mean, color="0.4", lw=1, ls=ls, label=variant.label)
@@ -119,7 +118,5 @@ def finish(figure, path, x_label, y_label):
     for axes in figure.axes:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels())))
     if len(handles) > 1:
-        figure.legend(
-            handles.values(), handles, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5
-        )
+        figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
     save_figure(figure, path)

@@ -203,7 +203,9 @@ def stability_section(page, scores):
             variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
             deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
             rows.append([task, variant.label, f"{score.lr:g}", deviation, f"{score.done} of {score.expected}"])
-    note = "At the chosen learning rate: the standard deviation over fine-tuning seeds, in points, and the finished runs."
+    note = (
+        "At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."
+    )
     page.add("## Stability of fine-tuning", note, table(["task", "model", "lr", "sd over seeds", "runs"], rows))
     if results.failed:
         errors = [f"- `{job}`: {error}" for job, error in results.failed.items()]

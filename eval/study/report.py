@@ -103,7 +103,16 @@ def read_plan_results(plan):
     folders = {str(job_folder(*point)) for point in points}
     if not any((root / folder / "result.json").exists() for folder in folders):
         return None
-    return label_by_plan(plan, read_results(root, folders))
+    models = {model.name: model for model in plan.models}
+
+    def describe(variant):
+        """Describe a variant. The plan knows what a continued model started from."""
+        model, words = models[model_name(variant.runs[0].folder)], variant.describe() | {"from": ""}
+        if model.run.base and not model.random_weights:
+            words |= {"objective": f"{label_of(plan.runs[model.run.base])}, then {model.run.budget:,} MLM", "steps": ""}
+        return words
+
+    return read_results(root, folders, describe)
 
 
 def model_name(folder):
@@ -111,25 +120,12 @@ def model_name(folder):
     return Path(folder).parts[0]
 
 
-def select(plan, results, models):
+def select(results, models):
     """Return the Results of some models of a plan, labeled by what these differ in; None if there is none."""
     names = {model.name for model in models}
     runs = [run for run in results.runs if model_name(run.folder) in names]
     failed = {job: error for job, error in results.failed.items() if model_name(job) in names}
-    return label_by_plan(plan, Results(results.root, runs, failed)) if runs else None
-
-
-def label_by_plan(plan, results):
-    """Label the variants by what they differ in. The plan knows what a continued model started from."""
-    models, descriptions = {model.name: model for model in plan.models}, []
-    for variant in results.variants:
-        model, words = models[model_name(variant.runs[0].folder)], variant.describe() | {"from": ""}
-        if model.run.base and not model.random_weights:
-            words |= {"objective": f"{label_of(plan.runs[model.run.base])}, then {model.run.budget:,} MLM", "steps": ""}
-        descriptions.append(words)
-    for variant, label, words in zip(results.variants, label_by_difference(descriptions), descriptions):
-        variant.label = label or words["objective"]
-    return results
+    return Results(results.root, runs, failed, results.describe) if runs else None
 
 
 def label_of(run):
@@ -153,29 +149,27 @@ def loss_curve(plan, run):
 
 def what_was_run(plan, curves, results):
     """List what was trained, on what, and how much of it is there."""
-    cfg, (settings, config), batch = plan.cfg, plan.shape[plan.size], plan.shape[plan.size][0].global_batch_tokens
+    cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
     done, failed = (len(results.runs), len(results.failed)) if results else (0, 0)
     seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
+    jobs, budgets = sum(map(plan.jobs, plan.models)), " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
     lines = [
         f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
-        f"fine-tuning: {done} of {sum(map(plan.jobs, plan.models))} jobs have a result, {failed} failed; "
-        f"seeds {tuning_seeds}",
-        f"budgets: {' and '.join(f'{budget:,}' for budget, *_ in cfg.splits)} steps of {batch:,} tokens",
+        f"fine-tuning: {done} of {jobs} jobs have a result, {failed} failed; seeds {tuning_seeds}",
+        f"budgets: {budgets} steps of {settings.global_batch_tokens:,} tokens",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
     if Path(settings.data).exists():
         tokens = load_meta(settings.data)["splits"]["train"]["tokens"]
-        epochs = plan.longest * batch / tokens
-        lines.append(f"text: {tokens:,} tokens; the longest budget is {epochs:.2g} epochs; vocabulary {config.vocab_size:,}")
+        epochs = plan.longest * settings.global_batch_tokens / tokens
+        lines.append(f"text: {tokens:,} tokens; the longest budget is {epochs:.2g} epochs")
     versions = [json.loads((folder_of(plan, name) / "config.json").read_text())["versions"] for name in curves]
     lines += sorted({", ".join(f"{k} {v}" for k, v in its.items()) for its in versions})
     tries = [run for run in plan.runs.values() if run.lr and run.size == plan.size and run.name in curves]
-    for objective in ("CLM", "MLM"):
-        of_it = [run for run in tries if (run.clm > 0) == (objective == "CLM")]
-        if losses := {run.lr: curves[run.name][-1][f"val_{objective.lower()}_loss"] for run in of_it}:
-            tried = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
-            best = min(losses, key=losses.get)
-            lines.append(f"learning rate for {objective}: {best:g}, by its loss after {cfg.lr_steps} steps ({tried})")
+    for objective, key in (("CLM", "val_clm_loss"), ("MLM", "val_mlm_loss")):
+        losses = {run.lr: curves[run.name][-1][key] for run in tries if (run.clm > 0) == (objective == "CLM")}
+        tried = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
+        lines += [f"{objective} loss after {cfg.lr_steps} steps at each learning rate: {tried}"] if losses else []
     random = {model.name for model in plan.random}
     pretrained = [run for run in results.runs if model_name(run.folder) not in random] if results else []
     return "\n".join([*(f"- {line}" for line in lines), *differing_settings(pretrained)])
@@ -188,7 +182,7 @@ def what_was_run(plan, curves, results):
 def answer_section(page, plan, results):
     """Add the answer for each budget, the longest first; return the answers as text."""
     random = [model for model in plan.random if model.run.size == plan.size]
-    judged = select(plan, results, models_at(plan, plan.longest) + random)
+    judged = select(results, models_at(plan, plan.longest) + random)
     included, gate = [], ""
     if judged:
         scores, last = Scores(judged, page.metric, page.resamples), judged.variants[-1]
@@ -208,7 +202,7 @@ def answer_section(page, plan, results):
 def answer(page, plan, results, budget, included):
     """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
     models = models_at(plan, budget)
-    chosen = select(plan, results, models)
+    chosen = select(results, models)
     if not chosen or not included:
         return f"No answer: {'no task is shown to be sensitive to pretraining' if chosen else 'no results yet'}.", ""
     target = f"mean of {', '.join(included)}" if len(included) > 1 else included[0]
@@ -223,9 +217,9 @@ def answer(page, plan, results, budget, included):
     correct([c for c in comparisons if c.target != target])
     page.record(f"{budget:,} steps", comparisons)
     text = recommendation(target, scores[mlm, target], gains)
-    compared = {round(c.a.clm_fraction, 6) for c in gains} | {0}
-    runs = [model.run for model in models if model.run.seed == plan.seed]
-    if lacking := [label_of(run) for run in runs if round(run.clm / budget, 6) not in compared]:
+    compared = {mlm.label, *(c.a.label for c in gains)}
+    shares = dict.fromkeys(label_of(model.run) for model in models)
+    if lacking := [share for share in shares if share not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
     caption = "Difference to MLM alone, in points (bold: clearly different):"
     return text, f"{caption}\n\n{difference_table(scores.targets, comparisons)}"
@@ -272,19 +266,19 @@ def scores_sections(page, plan, results):
     splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
     once = [m for m in plan.finals if (m.run.seed, m.run.budget, m.run.base) == (plan.seed, plan.longest, "")]
     random = [model for model in plan.random if model.run.size == plan.size]
-    axis_section(page, "Scores against the share of CLM", select(plan, results, splits + random), "clm_fraction")
+    axis_section(page, "Scores against the share of CLM", select(results, splits + random), "clm_fraction")
     if plan.inside:  # along the pure runs, where checkpoints on the way are fine-tuned
         pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(plan.longest))]
-        axis_section(page, "Data efficiency", select(plan, results, plan.inside + pure), "steps")
+        axis_section(page, "Data efficiency", select(results, plan.inside + pure), "steps")
     elif len(plan.cfg.splits) > 1:
-        axis_section(page, "Data efficiency", select(plan, results, splits), "budgets")
+        axis_section(page, "Data efficiency", select(results, splits), "budgets")
     if len(plan.cfg.mask_ratios) > 1:
         models = [m for m in once if m.run.clm in (0, plan.cfg.late_switch)]
-        axis_section(page, "Mask ratio", select(plan, results, models), "mask_ratio")
+        axis_section(page, "Mask ratio", select(results, models), "mask_ratio")
     continued_section(page, plan, results)
     if len(plan.shape) > 1:
         models = [m for m in once if m.run.clm in (0, plan.longest)]
-        axis_section(page, "Sizes", select(plan, results, models + plan.random))
+        axis_section(page, "Sizes", select(results, models + plan.random))
 
 
 def axis_section(page, title, results, axis=""):
@@ -292,8 +286,7 @@ def axis_section(page, title, results, axis=""):
     if results:
         scores = Scores(results, page.metric)
         page.add(f"## {title}")
-        if axis:
-            page.draw_lines(axis, scores)
+        page.draw_lines(axis, scores)
         page.add(score_tables(scores))
 
 
@@ -301,7 +294,7 @@ def continued_section(page, plan, results):
     """Add what more MLM does for a finished decoder and a finished encoder (first pretraining seed)."""
     further = [m for m in plan.finals if m.run.base]
     bases = {m.run.base for m in further}
-    results = select(plan, results, further + [m for m in plan.finals if m.run.name in bases])
+    results = select(results, further + [m for m in plan.finals if m.run.name in bases])
     if not further or not results:
         return
     scores = Scores(results, page.metric, page.resamples)

@@ -86,12 +86,13 @@ class Results:
     targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
     seeds: {task: fine-tuning seeds} of all jobs, failed ones included. failed: {folder: last line of its error.txt}.
-    metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
+    metrics, baselines: {task: Run.metrics}, {task: Run.baselines}. describe: see Variant.describe; labels are made of it.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
 
-    def __init__(self, root, runs, failed):
-        self.root, self.runs, self.failed, self.variants = Path(root), runs, failed, make_variants(runs)
+    def __init__(self, root, runs, failed, describe=Variant.describe):
+        self.root, self.runs, self.failed, self.describe = Path(root), runs, failed, describe
+        self.variants = make_variants(runs, describe)
         families = [*FAMILIES]
         tasks = {(families.index(run.family), run.task) for run in runs}
         self.tasks = {task: families[number] for number, task in sorted(tasks)}
@@ -125,7 +126,7 @@ class Results:
                 self.seeds[job.parent.name].add(int(match[1]))
 
 
-def read_results(root, only=None):
+def read_results(root, only=None, describe=Variant.describe):
     """Return the Results below a folder; only: the job folders that count, as paths from root, None = all."""
     folders = {name: {path.parent for path in Path(root).rglob(name)} for name in ("result.json", "error.txt")}
     jobs = {str(folder.relative_to(root)) for folder in set.union(*folders.values())}
@@ -137,7 +138,7 @@ def read_results(root, only=None):
         else:
             lines = (folder / "error.txt").read_text(encoding="utf-8", errors="replace").split("\n")
             failed[job] = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return Results(root, read_runs(root, done), failed)
+    return Results(root, read_runs(root, done), failed, describe)
 
 
 def read_runs(root, folders):
@@ -174,14 +175,14 @@ def differences(runs):
 # Variants and their labels
 
 
-def make_variants(runs):
+def make_variants(runs, describe):
     """Return the labeled variants of these runs, in the order of the tables."""
     groups = defaultdict(list)
     for run in runs:  # of models pretrained elsewhere only the name is known
         elsewhere = not run.facts["step"] and not run.facts["untrained"]
         groups[json.dumps([run.facts, run.name if elsewhere else ""])].append(run)
     variants = [Variant(group) for group in groups.values()]
-    labels = label_by_difference([variant.describe() for variant in variants])
+    labels = label_by_difference([describe(variant) for variant in variants])
     for variant, label in zip(variants, labels):
         names = "/".join(dict.fromkeys(map(without_seed, variant.names)))
         variant.label = label if label and labels.count(label) == 1 else f"{label} ({names})" if label else names
@@ -190,7 +191,14 @@ def make_variants(runs):
 
 def order(variant):
     f = variant.facts
-    numbers = (f["parameters"], f["max_steps"] or 0, f["step"] or 0, variant.clm_fraction, f["mask_ratio"] or 0)
+    numbers = (
+        f["parameters"],
+        f["init_from"] != "",
+        f["max_steps"] or 0,
+        f["step"] or 0,
+        variant.clm_fraction,
+        f["mask_ratio"] or 0,
+    )
     return variant.random_weights, numbers, variant.label
 
 
