@@ -12,11 +12,9 @@ from eval.study.results import label_by_difference
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
-STEPS = "pretraining step (hollow: learning rate not yet decayed)"
 AXES = {  # {name of the figure: label of its x-axis}
     "clm_fraction": "share of CLM in pretraining (% of its steps)",
-    "steps": STEPS,
-    "budgets": STEPS,
+    "steps": "pretraining step (hollow: learning rate not yet decayed)",
     "mask_ratio": "masked tokens in pretraining (%)",
 }
 
@@ -24,19 +22,16 @@ AXES = {  # {name of the figure: label of its x-axis}
 def place(variant, axis):
     """Return a variant's place in a figure: (x, what it shares with its line, {fact: words} for the line's label).
 
-    None if it is no part of the figure. A line of "steps" follows one pretraining run. A line of "budgets" connects the
-    ends of several with the same fraction of CLM.
+    None if it is no part of the figure. A line of "steps" follows one pretraining run.
     """
-    facts, words, step = variant.facts, variant.describe(), variant.facts["step"]
+    facts, words = variant.facts, variant.describe()
     match axis:
         case "clm_fraction" if variant.decayed:
             x, along, words["objective"] = 100 * variant.clm_fraction, ("clm_steps", "peak_lr"), ""
         case "mask_ratio" if variant.clm_fraction < 1:
             x, along, words["mask"] = 100 * facts["mask_ratio"], ("mask_ratio",), ""
-        case "budgets" if variant.decayed:
-            x, along, words["steps"] = step, ("step", "clm_steps", "max_steps", "peak_lr"), ""
         case "steps":
-            x, along, words["steps"] = step, ("step", "clm_steps"), f"budget {facts['max_steps']:,}"
+            x, along, words["steps"] = facts["step"], ("step", "clm_steps"), f"budget {facts['max_steps']:,}"
             if 0 < variant.clm_fraction < 1:
                 words["objective"] = f"CLM to step {facts['clm_steps']:,}"
         case _:

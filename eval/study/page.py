@@ -18,19 +18,18 @@ MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those th
 SENSITIVITY = """\
 How much better pretrained models are than random weights with the same fine-tuning: their mean, and the one whose \
 interval begins highest, the mean counted among them. (One pretraining seed, paired by fine-tuning seed, 95 % intervals, \
-not corrected.) If no interval is above 0, the task cannot tell objectives apart at this scale. One interval is enough, \
-because a task on which a single objective pays must count. About one in ten of the insensitive tasks is therefore \
-included by chance, which adds noise to the mean and no bias."""
+not corrected.) A task is included if one interval is above 0, because a task on which a single objective pays must \
+count. By chance this includes about one in ten of the insensitive tasks, which adds noise to the mean and no bias."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
-several and fine-tuning seeds otherwise. An interval over fine-tuning seeds says nothing about another pretraining. The \
-learning rate of fine-tuning is chosen on validation data alone, for each model and task, among the rates with the most \
-finished runs. A family's score is the mean over its tasks, seed by seed.
+several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
+chosen on validation data alone, for each model and task, among the rates with the most finished runs. A family's score \
+is the mean over its tasks, seed by seed.
 
-A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts two kinds \
-of chance: the seeds, and the sample of test instances ({resamples} resamples). Two models are called clearly different \
-if p is below 0.05 after Holm's correction for all comparisons of a table. In a table of differences to MLM alone, the \
-first column, on which the answer rests, is corrected apart from the others. The intervals are not corrected."""
+A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
+chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
+below 0.05 after Holm's correction for all comparisons of a table. In a table of differences to MLM alone, the first \
+column, on which the answer rests, is corrected apart from the others. The intervals are not corrected."""
 
 
 class Page:

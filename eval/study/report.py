@@ -26,7 +26,7 @@ from eval.study.jobs import job_folder
 from eval.study.page import Page, comparison_text, differing_settings, overview, score_tables, sensitivity
 from eval.study.page import stability_section, table, write_csv
 from eval.study.plan import folder_of, logged, results_of
-from eval.study.results import METRICS, Results, fraction_label, label_by_difference, read_results
+from eval.study.results import METRICS, Results, fraction_label, read_results
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
 metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
@@ -63,9 +63,9 @@ def write_folder(root, folder, metric="main", resamples=2000):
     page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores))
     for axis in figures.AXES:
         page.draw_lines(axis, scores)
-    if random := [variant for variant in results.variants if variant.random_weights]:
-        texts = [sensitivity(scores, variant)[1] for variant in random]
-        page.add("## Which tasks are sensitive to pretraining?", *texts)
+    for variant in results.variants:
+        if variant.random_weights:
+            page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
     if len(results.variants) > 1:
         page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", compare(scores)))
     stability_section(page, scores)
@@ -270,8 +270,6 @@ def scores_sections(page, plan, results):
     if plan.inside:  # along the pure runs, where checkpoints on the way are fine-tuned
         pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(plan.longest))]
         axis_section(page, "Data efficiency", select(results, plan.inside + pure), "steps")
-    elif len(plan.cfg.splits) > 1:
-        axis_section(page, "Data efficiency", select(results, splits), "budgets")
     if len(plan.cfg.mask_ratios) > 1:
         models = [m for m in once if m.run.clm in (0, plan.cfg.late_switch)]
         axis_section(page, "Mask ratio", select(results, models), "mask_ratio")

@@ -1,26 +1,23 @@
 """Intervals over seeds, the paired comparison of two models, and Holm's correction.
 
 The comparison. Two models were fine-tuned with the same seeds (the units) and tested on the same instances. D_u is the
-difference of their scores in unit u; the estimate is the mean of the D_u over U units. Two sources of error are kept
-apart:
+difference of their scores in unit u; the estimate is the mean of the D_u over U units. It has two sources of error:
 
 - the units. Their part is the variance of the D_u divided by U, with U - 1 degrees of freedom. It covers all that
-  changes from one seed to the next, including which instances a seed happens to get right. Scores are counts, so the
-  D_u may tie by chance. Then the variance that the resamples below see within a unit takes its place.
+  changes from one seed to the next. Scores are counts, so the D_u may tie by chance. Then the variance that the
+  resamples below see within a unit takes its place.
 - the sample of test instances, which all units share. A paired bootstrap draws instances with replacement, the same for
   every run. The mean covariance between the D_u of different units is the variance that more units would not remove.
-  (The variance of the mean difference would count what changes between units a second time.)
 
-The variances of several tasks add up in their mean. This assumes that a seed's runs on two tasks are independent;
-Welch and Satterthwaite's formula gives the degrees of freedom. If the units are pretraining seeds they are not
-independent, and the caller averages the D_u over tasks first.
+The variances of several tasks add up in their mean, as if a seed's runs on two tasks were independent; Welch and
+Satterthwaite's formula gives the degrees of freedom. Pretraining seeds are not independent over tasks, so the caller
+averages the D_u over tasks first.
 
-So the error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution
-gives the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects
-a true null hypothesis in 7.5 % of cases at the 5 % level with 3 seeds (12 % with 2), if seeds add ten times the variance
-of instances. A variance pooled over models rejects in 20 % for the least stable of six. This method stays at or below
-its level (2.4 to 5 % with 3 seeds; up to 5.8 % for the mean of two unlike tasks) and pays with wide intervals.
-`tests/eval/study/test_stats.py` repeats the main simulations.
+The error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution gives
+the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects a true
+null hypothesis in 7.5 % of cases at the 5 % level with 3 seeds (12 % with 2), if seeds add ten times the variance of
+instances. A variance pooled over models rejects in 20 % for the least stable of six. This method rejects in 2.4 to 5 %
+(up to 5.8 % for the mean of two unlike tasks) and pays with wide intervals; `tests/eval/study/test_stats.py` simulates it.
 """
 
 import functools
