@@ -69,8 +69,7 @@ class Page:
         self.add("## How to read the numbers", HOW.format(resamples=self.resamples))
         header = ["question", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm"]
         write_csv(self.folder / "comparisons.csv", [*header, "units", "unit", "better"], self.comparisons)
-        if results:
-            write_results(results, self.folder / "results.csv")
+        write_results(results, self.folder / "results.csv")
         path = self.folder / "report.md"
         path.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
         return path
@@ -205,7 +204,8 @@ def stability_section(page, scores):
     note = (
         "At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."
     )
-    page.add("## Stability of fine-tuning", note, table(["task", "model", "lr", "sd over seeds", "runs"], rows))
+    if rows:
+        page.add("## Stability of fine-tuning", note, table(["task", "model", "lr", "sd over seeds", "runs"], rows))
     if results.failed:
         errors = [f"- `{job}`: {error}" for job, error in results.failed.items()]
         more = [f"- {len(errors) - 50} more, in results.csv"] if len(errors) > 50 else []

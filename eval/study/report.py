@@ -43,22 +43,19 @@ def write_study(plan, resamples=2000):
     page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
-    answers = ["No results yet."]
-    if results:
-        answers = answer_section(page, plan, results)
-        scores_sections(page, plan, results)
-    else:
-        page.add(*answers)
+    answers = answer_section(page, plan, results)
+    scores_sections(page, plan, results)
     losses_section(page, plan, curves)
     write_losses(plan, curves, page.folder / "losses.csv")
-    if results:
-        stability_section(page, Scores(results, page.metric))
+    stability_section(page, Scores(results, page.metric))
     return "\n\n".join([*answers, str(page.write(results))])
 
 
 def write_folder(root, folder, metric="main", resamples=2000):
     """Write the report on all results below `root` to `folder`; return tables of scores and its path. Raises DataError."""
     results = read_results(root)
+    if not results.runs:
+        raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
     page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores))
     for axis in figures.AXES:
@@ -82,14 +79,11 @@ def check(cfg):
 
 
 def main(argv):
-    """Run the command `report` with its arguments."""
+    """Run the command `report` with its arguments. Raises DataError: no results, or damaged ones."""
     if not {"--help", "-h"} & {*argv} and not (argv and Path(argv[0]).is_dir()):
         sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
     cfg = configurator.load(__file__, argv[not argv[0].startswith("-") :], check, USAGE)
-    try:
-        print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
-    except DataError as error:
-        sys.exit(str(error))
+    print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
 
 
 # ----------------------------------------------------------------------------
@@ -97,13 +91,9 @@ def main(argv):
 
 
 def read_plan_results(plan):
-    """Return the Results of all models of a plan; None if there is none yet."""
-    root, cfg, names = results_of(plan), plan.cfg, [model.name for model in plan.models]
-    points = itertools.product(names, [task for task, _ in cfg.tasks], cfg.finetune_lrs, cfg.finetune_seeds)
-    folders = {str(job_folder(*point)) for point in points}
-    if not any((root / folder / "result.json").exists() for folder in folders):
-        return None
-    models = {model.name: model for model in plan.models}
+    """Return the Results of all models of a plan, as far as they are there."""
+    cfg, models = plan.cfg, {model.name: model for model in plan.models}
+    points = itertools.product(models, [task for task, _ in cfg.tasks], cfg.finetune_lrs, cfg.finetune_seeds)
 
     def describe(variant):
         """Describe a variant. The plan knows what a continued model started from."""
@@ -112,7 +102,7 @@ def read_plan_results(plan):
             words |= {"objective": f"{label_of(plan.runs[model.run.base])}, then {model.run.budget:,} MLM", "steps": ""}
         return words
 
-    return read_results(root, folders, describe)
+    return read_results(results_of(plan), {str(job_folder(*point)) for point in points}, describe)
 
 
 def model_name(folder):
@@ -121,11 +111,11 @@ def model_name(folder):
 
 
 def select(results, models):
-    """Return the Results of some models of a plan, labeled by what these differ in; None if there is none."""
+    """Return the Results of some models of a plan, labeled by what these differ in."""
     names = {model.name for model in models}
     runs = [run for run in results.runs if model_name(run.folder) in names]
     failed = {job: error for job, error in results.failed.items() if model_name(job) in names}
-    return Results(results.root, runs, failed, results.describe) if runs else None
+    return Results(results.root, runs, failed, results.describe)
 
 
 def label_of(run):
@@ -150,12 +140,11 @@ def loss_curve(plan, run):
 def what_was_run(plan, curves, results):
     """List what was trained, on what, and how much of it is there."""
     cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
-    done, failed = (len(results.runs), len(results.failed)) if results else (0, 0)
     seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
     jobs, budgets = sum(map(plan.jobs, plan.models)), " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
     lines = [
         f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
-        f"fine-tuning: {done} of {jobs} jobs have a result, {failed} failed; seeds {tuning_seeds}",
+        f"fine-tuning: {len(results.runs)} of {jobs} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
         f"budgets: {budgets} steps of {settings.global_batch_tokens:,} tokens",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
@@ -171,7 +160,7 @@ def what_was_run(plan, curves, results):
         tried = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
         lines += [f"{objective} loss after {cfg.lr_steps} steps at each learning rate: {tried}"] if losses else []
     random = {model.name for model in plan.random}
-    pretrained = [run for run in results.runs if model_name(run.folder) not in random] if results else []
+    pretrained = [run for run in results.runs if model_name(run.folder) not in random]
     return "\n".join([*(f"- {line}" for line in lines), *differing_settings(pretrained)])
 
 
@@ -183,12 +172,11 @@ def answer_section(page, plan, results):
     """Add the answer for each budget, the longest first; return the answers as text."""
     random = [model for model in plan.random if model.run.size == plan.size]
     judged = select(results, models_at(plan, plan.longest) + random)
-    included, gate = [], ""
-    if judged:
-        scores, last = Scores(judged, page.metric, page.resamples), judged.variants[-1]
-        included, gate = scores.tasks, "There are no results of random weights, so every task is included."
-        if last.random_weights:
-            included, gate = sensitivity(scores, last)
+    scores = Scores(judged, page.metric, page.resamples)
+    included, gate = scores.tasks, "There are no results of random weights, so every task is included."
+    for variant in judged.variants:
+        if variant.random_weights:
+            included, gate = sensitivity(scores, variant)
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
@@ -203,8 +191,11 @@ def answer(page, plan, results, budget, included):
     """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
     models = models_at(plan, budget)
     chosen = select(results, models)
-    if not chosen or not included:
-        return f"No answer: {'no task is shown to be sensitive to pretraining' if chosen else 'no results yet'}.", ""
+    if not chosen.runs or not included:
+        return (
+            f"No answer: {'no task is shown to be sensitive to pretraining' if chosen.runs else 'no results yet'}.",
+            "",
+        )
     target = f"mean of {', '.join(included)}" if len(included) > 1 else included[0]
     targets = {target: tuple(included)} | {task: (task,) for task in included}
     scores = Scores(chosen, page.metric, page.resamples, targets)
@@ -281,7 +272,7 @@ def scores_sections(page, plan, results):
 
 def axis_section(page, title, results, axis=""):
     """Add scores along one axis (a name in figures.AXES, or "" for a table only), if there are any."""
-    if results:
+    if results.runs:
         scores = Scores(results, page.metric)
         page.add(f"## {title}")
         page.draw_lines(axis, scores)
@@ -293,7 +284,7 @@ def continued_section(page, plan, results):
     further = [m for m in plan.finals if m.run.base]
     bases = {m.run.base for m in further}
     results = select(results, further + [m for m in plan.finals if m.run.name in bases])
-    if not further or not results:
+    if not further or not results.runs:
         return
     scores = Scores(results, page.metric, page.resamples)
     note = f"From the models at {plan.longest:,} steps, with a new optimizer."

@@ -153,8 +153,6 @@ def read_runs(root, folders):
     if damaged:
         advice = "not results of finetune.py, or damaged; delete these folders or make their runs again:"
         raise DataError("\n  ".join([advice, *damaged]))
-    if not runs:
-        raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     return runs
 
 
@@ -204,7 +202,7 @@ def order(variant):
 
 def label_by_difference(descriptions):
     """Return a label for each {fact: words}, of the facts in which they differ; "" does not count as a value."""
-    differ = [k for k in descriptions[0] if len({d[k] for d in descriptions} - {""}) > 1]
+    differ = [k for k in next(iter(descriptions), {}) if len({d[k] for d in descriptions} - {""}) > 1]
     return [", ".join(d[k] for k in differ if d[k]) for d in descriptions]
 
 
