@@ -32,6 +32,9 @@ out = ""  # the folder to write to; "" = RESULTS_DIR
 metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
 resamples = 2000  # of the test instances, for the comparisons
 
+LOSSES = """\
+Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval. \
+The last column is the mean over the last tenth of the steps, on the same batches with the same masks."""
 USAGE = "python -m eval.study report RESULTS_DIR"
 
 
@@ -300,33 +303,29 @@ def continued_section(page, plan, results):
 
 def losses_section(page, plan, curves):
     """Add both validation losses at the longest budget, and the training losses of MLM on the same batches."""
-    runs, by_clm = sorted((m.run for m in models_at(plan, plan.longest)), key=lambda run: run.clm), defaultdict(dict)
-    for run in runs:
-        if run.name in curves:
-            by_clm[run.clm][run.seed] = curves[run.name]
-    if not by_clm:
+    shares, rows = defaultdict(dict), []  # {steps of CLM: {pretraining seed: log}}
+    for model in sorted(models_at(plan, plan.longest), key=lambda model: model.run.clm):
+        if model.run.name in curves:
+            shares[model.run.clm][model.run.seed] = curves[model.run.name]
+    if not shares:
         return
-    rows, labels = [], {run.clm: label_of(run) for run in runs}
-    for clm, by_seed in by_clm.items():
-        seeds = sorted(by_seed.keys() & by_clm[0].keys()) if 0 in by_clm and 0 < clm < plan.longest else ()
+    labels, alone = {clm: fraction_label(clm / plan.longest) for clm in shares}, shares.get(0, {})
+    for clm, logs in shares.items():
+        losses = [[log[-1][key] for log in logs.values()] for key in ("val_clm_loss", "val_mlm_loss")]
+        seeds = sorted(logs.keys() & alone.keys()) if 0 < clm < plan.longest else ()
         first = max(clm, plan.longest * 9 // 10)
-        excess = [mean_difference(by_seed[seed], by_clm[0][seed], first) for seed in seeds]
-        ends = [[lines[-1][key] for lines in by_seed.values()] for key in ("val_clm_loss", "val_mlm_loss")]
-        rows.append([labels[clm], str(len(by_seed)), *map(loss_interval, ends), loss_interval(excess, "+")])
+        excess = [mean_difference(logs[seed], alone[seed], first) for seed in seeds]
+        rows.append([labels[clm], str(len(logs)), *map(loss_interval, losses), loss_interval(excess, "+")])
     page.add("## Both losses through the switch")
-    page.draw("losses", figures.draw_losses, {labels[clm]: by_seed for clm, by_seed in by_clm.items()})
-    note = (
-        "Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % "
-        "interval. The last column is the mean over the last tenth of the steps, on the same batches with the same masks."
-    )
+    page.draw("losses", figures.draw_losses, {labels[clm]: logs for clm, logs in shares.items()})
     header = ["model", "seeds", "validation, CLM", "validation, MLM", "training, MLM: minus that of MLM alone"]
-    page.add(note, table(header, rows))
+    page.add(LOSSES, table(header, rows))
 
 
-def mean_difference(lines, others, first):
+def mean_difference(log, other, first):
     """Return the mean difference of two runs' training losses after step `first`."""
-    other = {line["step"]: line["loss"] for line in others if "loss" in line and line["step"] > first}
-    return np.mean([line["loss"] - other[line["step"]] for line in lines if line["step"] in other])
+    others = {line["step"]: line["loss"] for line in other if "loss" in line and line["step"] > first}
+    return np.mean([line["loss"] - others[line["step"]] for line in log if line["step"] in others])
 
 
 def loss_interval(values, sign=""):

@@ -106,11 +106,9 @@ class Results:
             for run in variant.runs:
                 its = self.grid[variant, run.task].setdefault(run.lr, {})
                 if other := its.get(seeds := (run.pretraining_seed, run.seed)):
-                    differ = ", ".join(differences([run, other])) or "none"
-                    raise DataError(
-                        "the same pretraining, task, learning rate and seed twice; delete one of them, or report them "
-                        f"from two folders:\n  {other.folder}\n  {run.folder}\nSettings that differ: {differ}"
-                    )
+                    differ = ", ".join(differences([run, other])) or "no setting"
+                    why = f"the same pretraining, task, learning rate and seed twice; they differ in {differ}"
+                    raise DataError(f"{why}:\n  {other.folder}\n  {run.folder}\nDelete one of them.")
                 its[seeds] = run
         first = {}
         for run in runs:

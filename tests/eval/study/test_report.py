@@ -312,7 +312,7 @@ def test_damaged_and_foreign_results_are_named(tmp_path):
 def test_a_run_that_is_there_twice_names_both_and_what_differs(tmp_path):
     make_result(tmp_path / "a")
     make_result(tmp_path / "b", settings={"causal": True})
-    with pytest.raises(DataError, match=r"(?s)twice.*a/mlm/sst2/lr-0.0001_seed-1.*b/mlm/sst2.*differ: causal"):
+    with pytest.raises(DataError, match=r"(?s)twice; they differ in causal.*a/mlm/sst2/lr-0.0001_seed-1.*b/mlm/sst2"):
         read_results(tmp_path)
 
 
