@@ -309,18 +309,10 @@ def test_damaged_and_foreign_results_are_named(tmp_path):
     assert [str(folder) in str(error.value) for folder in folders] == [True] * 4 + [False]
 
 
-def test_a_run_that_is_there_twice_names_both_and_what_differs(tmp_path):
-    make_result(tmp_path / "a")
-    make_result(tmp_path / "b", settings={"causal": True})
-    with pytest.raises(DataError, match=r"(?s)twice; they differ in causal.*a/mlm/sst2/lr-0.0001_seed-1.*b/mlm/sst2"):
-        read_results(tmp_path)
-
-
-@pytest.mark.parametrize("n, checksum", [(99, "0" * 8), (100, "12345678")])
-def test_different_test_sets_are_not_compared(tmp_path, n, checksum):
+def test_different_test_sets_are_not_compared(tmp_path):
     make_result(tmp_path, "mlm", seed=1)
-    edit(make_result(tmp_path, "mlm", seed=2, n=n), lambda r: r.update(test_set=checksum))
-    with pytest.raises(DataError, match=rf"(?s)sst2: two test sets.*seed-1: 100 .*seed-2: {n} .*checksum {checksum}"):
+    edit(make_result(tmp_path, "mlm", seed=2), lambda r: r.update(test_set="12345678"))
+    with pytest.raises(DataError, match="(?s)sst2: two test sets.*seed-1: 100 .*seed-2: 100 .*checksum 12345678"):
         read_results(tmp_path)
 
 
@@ -342,11 +334,14 @@ def test_damaged_instances_are_named(tmp_path, message):
         write(tmp_path)
 
 
-def test_settings_that_differ_between_runs_are_named(tmp_path):
-    make_result(tmp_path, seed=1, settings={"batch": 32, "out_dir": "x"})
-    make_result(tmp_path, seed=2, settings={"batch": 16, "out_dir": "y"})
+def test_settings_that_differ_and_runs_that_are_there_twice_are_named(tmp_path):
+    make_result(tmp_path / "a", seed=1, settings={"batch": 32, "out_dir": "x"})
+    make_result(tmp_path / "b", seed=2, settings={"batch": 16, "out_dir": "y"})
     text = write(tmp_path)
     assert "the runs of sst2 differ in `batch`: 16, 32" in text and "out_dir" not in text
+    make_result(tmp_path / "b", seed=1, settings={"causal": True})
+    with pytest.raises(DataError, match="(?s)twice; they differ in causal.*a/mlm/sst2/lr-0.0001_seed-1.*b/mlm/sst2"):
+        read_results(tmp_path)
 
 
 # ----------------------------------------------------------------------------
