@@ -16,14 +16,14 @@ import numpy as np
 
 from errors import DataError
 from eval.study import stats
+from eval.study.results import Variant
 
 
 @dataclass
 class Score:
-    values: dict  # {unit: percent}, see Variant.mean_by_unit
-    done: int  # runs, or seeds of a family ...
+    values: dict  # {unit: percent}; a unit is a pretraining seed if the variant has several, else a fine-tuning seed
+    done: int  # runs ...
     expected: int  # ... of how many
-    several: bool  # whether the units are pretraining seeds
     lr: float = math.nan  # of a task: the chosen learning rate
     runs: dict = field(default_factory=dict)  # of a task: {(pretraining seed, fine-tuning seed): Run} at that rate
 
@@ -31,107 +31,112 @@ class Score:
         self.mean, self.half = stats.interval([*self.values.values()])
 
     def __str__(self):
-        text = f"{self.mean:.1f}" + ("" if self.half is None else f" ± {self.half:.1f}")
-        if self.done < self.expected:
-            return f"{text} ({self.done} of {self.expected} {'runs' if self.several else 'seeds'})"
-        return text + " (one seed)" * (self.half is None)
+        text = f"{self.mean:.1f}" + (" (one seed)" if self.half is None else f" ± {self.half:.1f}")
+        return text + (f" ({self.done} of {self.expected} runs)" if self.done < self.expected else "")
 
 
 class Scores:
-    """The scores of all variants of `results` by one metric.
+    """The scores of all variants of `results` by one metric, and what their comparisons need.
 
     metric: "field", "paper" or "main". targets: {title: tasks} to score, default results.targets.
-    Indexed by (variant number, title of a target or name of a task): a Score, or None where a run is missing.
+    resamples: of the test instances. Indexed by (variant, title of a target or name of a task): a Score, or None where
+    a run is missing.
     """
 
-    def __init__(self, results, metric, targets=None):
-        self.results, self.metric, self.targets = results, metric, targets or results.targets
-        self.tasks = [*dict.fromkeys(task for tasks in self.targets.values() for task in tasks)]
-        self.cells = {}
-        for a in range(len(results.variants)):
-            self.cells |= {(a, task): self.score_task(a, task) for task in self.tasks}
-            several = {title: tasks for title, tasks in self.targets.items() if len(tasks) > 1}
-            self.cells |= {(a, title): self.average(a, tasks) for title, tasks in several.items()}
+    def __init__(self, results, metric, resamples=2000, targets=None):
+        self.results, self.metric, self.resamples = results, metric, resamples
+        self.targets = targets or results.targets
+        self.tasks = [*dict.fromkeys(itertools.chain(*self.targets.values()))]
+        self.cells, self.covariances = {}, {}
+        for variant in results.variants:
+            for task in self.tasks:
+                self.cells[variant, task] = self.score_task(variant, task)
+            for title, tasks in self.targets.items():
+                if len(tasks) > 1:
+                    self.cells[variant, title] = average([self[variant, task] for task in tasks])
 
     def __getitem__(self, key):
         return self.cells[key]
 
-    def score_task(self, a, task):
-        """Return the Score of variant number a at the learning rate that validation chooses, or None."""
-        rates, variant = self.results.grid.get((a, task)), self.results.variants[a]
-        if not rates or any(
-            (self.metric, "test") not in run.scores for runs in rates.values() for run in runs.values()
-        ):
+    def score_task(self, variant, task):
+        """Return the Score of a variant at the learning rate that validation chooses, or None."""
+        rates = self.results.grid.get((variant, task))
+        if not rates or not self.results.metrics[task][self.metric]:
             return None
-        most, key = max(map(len, rates.values())), (self.metric, "validation")
-        complete = {lr: runs.values() for lr, runs in sorted(rates.items()) if len(runs) == most}
-        validation = {lr: np.mean([run.scores[key] for run in runs]) for lr, runs in complete.items()}
+        most = max(map(len, rates.values()))
+        validation = {
+            lr: np.mean([run.scores[self.metric, "validation"] for run in runs.values()])
+            for lr, runs in sorted(rates.items())
+            if len(runs) == most
+        }
         lr = max(validation, key=validation.get)  # the lowest of equals
-        expected, several = len(variant.seeds) * len(self.results.seeds[task]), len(variant.seeds) > 1
-        return Score(variant.mean_by_unit(rates[lr], self.metric), most, expected, several, lr, rates[lr])
+        by_unit = defaultdict(list)
+        for (pretraining_seed, seed), run in sorted(rates[lr].items()):
+            by_unit[pretraining_seed if len(variant.seeds) > 1 else seed].append(run.scores[self.metric, "test"])
+        values = {unit: float(np.mean(scores)) for unit, scores in by_unit.items()}
+        return Score(values, most, len(variant.seeds) * len(self.results.seeds[task]), lr, rates[lr])
 
-    def average(self, a, tasks):
-        """Return the Score of variant number a on the mean of several tasks, unit by unit, or None."""
-        parts = [self[a, task] for task in tasks]
-        units = set.intersection(*(set(part.values) for part in parts)) if all(parts) else ()
-        if not units:
-            return None
-        values = {unit: float(np.mean([part.values[unit] for part in parts])) for unit in sorted(units)}
-        done, expected = sum(part.done for part in parts), sum(part.expected for part in parts)
-        if not parts[0].several:
-            done, expected = len(units), len(set.union(*(self.results.seeds[task] for task in tasks)))
-        return Score(values, done, expected, parts[0].several)
+    def covariance(self, task):
+        """Return ({run: i}, covariance (R, R) of the runs' test scores over resamples of the test instances)."""
+        if task not in self.covariances:
+            runs = [run for v in self.results.variants if self[v, task] for run in self[v, task].runs.values()]
+            names, resampled = self.results.metrics[task][self.metric], np.zeros((self.resamples, len(runs)))
+            for name in names:
+                retrieval_set = name.rpartition("/")[0]  # the metrics of one share its resamples
+                seed = zlib.crc32(f"{task}/{retrieval_set}".encode())
+                instances = load_instances(self.results.root, runs, name)
+                resampled += stats.bootstrap(instances, self.resamples, seed) / len(names)
+            covariance = np.cov(resampled.T).reshape(len(runs), len(runs))
+            self.covariances[task] = {run: i for i, run in enumerate(runs)}, covariance
+        return self.covariances[task]
+
+    def differences(self, task, units):
+        """Return the mean difference of each unit's [(Run, Run), ...]: (U,), and the covariance of these: (U, U)."""
+        index, covariance = self.covariance(task)
+        key, contrast, difference = (self.metric, "test"), np.zeros((len(units), len(index))), np.zeros(len(units))
+        for i, pairs in enumerate(units):
+            for a, b in pairs:
+                contrast[i, index[a]] += 1 / len(pairs)
+                contrast[i, index[b]] -= 1 / len(pairs)
+                difference[i] += (a.scores[key] - b.scores[key]) / len(pairs)
+        return difference, contrast @ covariance @ contrast.T
 
 
-@dataclass(eq=False)
+def average(parts):
+    """Return the mean of a variant's Scores on several tasks, unit by unit; None if one is missing."""
+    units = set.intersection(*(set(part.values) for part in parts)) if all(parts) else ()
+    if not units:
+        return None
+    values = {unit: float(np.mean([part.values[unit] for part in parts])) for unit in sorted(units)}
+    return Score(values, sum(part.done for part in parts), sum(part.expected for part in parts))
+
+
+@dataclass
 class Comparison:
+    """Variant a minus variant b on a target."""
+
     target: str
-    a: int  # variant numbers
-    b: int
+    a: Variant
+    b: Variant
     units: int  # number of pairs
     unit: str  # "pretraining seed" or "fine-tuning seed"; "" where there is nothing to pair by
-    estimate: float = math.nan  # score of a minus score of b
+    estimate: float = math.nan
     half: float = math.nan  # the 95 % interval is estimate ± half
     p: float = math.nan
-    p_holm: float = math.nan
+    p_holm: float = math.nan  # see `correct`
 
     def __str__(self):
         return f"{self.estimate:+.1f} ± {self.half:.1f}" if self.units > 1 else "-"
 
     @property
     def better(self):
-        """The number of the variant that is clearly better; None if they are not distinguishable."""
+        """The variant that is clearly better; None if they are not distinguishable."""
         return (self.a if self.estimate > 0 else self.b) if self.p_holm < 0.05 else None
 
     @property
     def over(self):
         """What the comparison rests on, in words."""
-        if not self.unit:
-            return "no pretraining seed in common"
-        return f"{self.units} {self.unit}{'s' * (self.units > 1)}" + " in common" * (self.units < 2)
-
-
-class TaskScores:
-    """The test scores of R runs on a task, with their covariance over resamples of the test instances."""
-
-    def __init__(self, scores, task, runs, resamples):
-        self.index, self.key = {run.folder: i for i, run in enumerate(runs)}, (scores.metric, "test")
-        names, resampled = runs[0].metrics[scores.metric], np.zeros((resamples, len(runs)))
-        for name in names:
-            retrieval_set = name.rpartition("/")[0]  # the metrics of one share its resamples
-            seed = zlib.crc32(f"{task}/{retrieval_set}".encode())
-            resampled += stats.bootstrap(load_instances(scores.results.root, runs, name), resamples, seed) / len(names)
-        self.covariance = np.cov(resampled.T).reshape(len(runs), len(runs))
-
-    def differences(self, pairs):
-        """Return the mean difference of each unit's [(Run, Run), ...]: (U,), and the covariance of these: (U, U)."""
-        contrast, difference = np.zeros((len(pairs), len(self.index))), np.zeros(len(pairs))  # (U, R), (U,)
-        for i, of_unit in enumerate(pairs):
-            for one, other in of_unit:
-                contrast[i, self.index[one.folder]] += 1 / len(of_unit)
-                contrast[i, self.index[other.folder]] -= 1 / len(of_unit)
-                difference[i] += (one.scores[self.key] - other.scores[self.key]) / len(of_unit)
-        return difference, contrast @ self.covariance @ contrast.T
+        return f"{self.units} {self.unit}{'s' * (self.units != 1)}" if self.unit else "no pretraining seed in common"
 
 
 def load_instances(root, runs, name):
@@ -152,50 +157,32 @@ def load_instances(root, runs, name):
     return np.stack(arrays)
 
 
-def pair_runs(variant_a, variant_b, runs_a, runs_b):
-    """Return the runs at which two variants meet on a task: ({unit: [(run of a, run of b), ...]}, what a unit is)."""
-    common = set(variant_a.seeds) & set(variant_b.seeds)
-    if len(variant_a.seeds) == len(variant_b.seeds) == 1:  # by fine-tuning seed, whatever the two pretraining seeds
-        runs_b = {(variant_a.seeds[0], seed): run for (_, seed), run in runs_b.items()}
-        common = set(variant_a.seeds)
-    units = defaultdict(list)
-    for key in sorted(runs_a.keys() & runs_b.keys()):
-        units[key[0] if len(common) > 1 else key[1]].append((runs_a[key], runs_b[key]))
-    return units, "pretraining seed" if len(common) > 1 else "fine-tuning seed" if common else ""
+def compare(scores, pairs=None):
+    """Return the Comparisons of pairs of variants (default: all) on every target where both have a score."""
+    pairs = [*itertools.combinations(scores.results.variants, 2)] if pairs is None else pairs
+    points = itertools.product(scores.targets, pairs)
+    return [compare_pair(scores, t, a, b) for t, (a, b) in points if scores[a, t] and scores[b, t]]
 
 
-def compare(scores, resamples, pairs=None):
-    """Return the Comparisons of pairs of variant numbers (default: all) on every target where both have a score.
-
-    resamples: of the test instances. The p-values are corrected together.
-    """
-    pairs = [*itertools.combinations(range(len(scores.results.variants)), 2)] if pairs is None else pairs
-    involved, task_scores = sorted({a for pair in pairs for a in pair}), {}
-    for task in scores.tasks:
-        if runs := [run for a in involved if scores[a, task] for run in scores[a, task].runs.values()]:
-            task_scores[task] = TaskScores(scores, task, runs, resamples)
-    found = [
-        compare_pair(scores, task_scores, title, a, b)
-        for title, (a, b) in itertools.product(scores.targets, pairs)
-        if scores[a, title] and scores[b, title]
-    ]
-    correct(found)
-    return found
-
-
-def compare_pair(scores, task_scores, title, a, b):
-    """Return the Comparison of variants number a and b on a target, its p-value not corrected."""
-    tasks, one, other = scores.targets[title], scores.results.variants[a], scores.results.variants[b]
-    by_task = [pair_runs(one, other, scores[a, task].runs, scores[b, task].runs) for task in tasks]
-    common = sorted(set.intersection(*(set(units) for units, _ in by_task)))
-    comparison = Comparison(title, a, b, len(common), by_task[0][1])
-    if len(common) < 2:
-        return comparison
-    parts = [task_scores[task].differences([units[u] for u in common]) for task, (units, _) in zip(tasks, by_task)]
-    if comparison.unit == "pretraining seed":  # which the tasks share: their parts are not independent
-        n = len(parts)
-        parts = [(sum(d for d, _ in parts) / n, sum(c for _, c in parts) / n**2)]
-    comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
+def compare_pair(scores, target, a, b):
+    """Return the Comparison of variants a and b on a target, its p-value not corrected."""
+    common, single = {*a.seeds} & {*b.seeds}, len(a.seeds) == len(b.seeds) == 1
+    unit = "pretraining seed" if len(common) > 1 else "fine-tuning seed" if common or single else ""
+    tasks, by_task = scores.targets[target], []  # of each task {unit: [(run of a, run of b), ...]}
+    for task in tasks:
+        runs_a, runs_b, units = scores[a, task].runs, scores[b, task].runs, defaultdict(list)
+        if single:  # whatever the two pretraining seeds
+            runs_b = {(a.seeds[0], seed): run for (_, seed), run in runs_b.items()}
+        for key in sorted(runs_a.keys() & runs_b.keys()):
+            units[key[0] if len(common) > 1 else key[1]].append((runs_a[key], runs_b[key]))
+        by_task.append(units)
+    shared = sorted(set.intersection(*map(set, by_task)))
+    comparison = Comparison(target, a, b, len(shared), unit)
+    if len(shared) > 1:
+        parts = [scores.differences(task, [units[u] for u in shared]) for task, units in zip(tasks, by_task)]
+        if len(common) > 1:  # the tasks share the pretraining seeds: their parts are not independent
+            parts = [(sum(d for d, _ in parts) / len(parts), sum(c for _, c in parts) / len(parts) ** 2)]
+        comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
     return comparison
 
 
@@ -206,24 +193,24 @@ def correct(comparisons):
         c.p_holm = float(p)
 
 
-def compare_with_random(scores, random, task, resamples):
+def compare_with_random(scores, random, task):
     """Compare variants with one of random weights and the same size, over fine-tuning seeds that all of them have.
 
     Return {label: (estimate, half of its 95 % interval)} for each variant and for their "mean". The runs are those of
     the pretraining seed that gave the random weights their shape. Empty if fewer than two seeds are common to all.
     """
-    variants, runs = scores.results.variants, {}
-    for a, variant in enumerate(variants):
-        if scores[a, task] and variant.facts["parameters"] == variants[random].facts["parameters"]:
-            first = variants[random].seeds[0] if len(variant.seeds) > 1 else variant.seeds[0]
-            its = {seed: run for (pretraining, seed), run in scores[a, task].runs.items() if pretraining == first}
-            runs |= {a: its} if its and (a == random or not variant.random_weights) else {}
+    runs = {}  # {variant: {fine-tuning seed: Run}}
+    for variant in scores.results.variants:
+        comparable = variant is random or not variant.random_weights
+        if comparable and scores[variant, task] and variant.facts["parameters"] == random.facts["parameters"]:
+            first = (random if len(variant.seeds) > 1 else variant).seeds[0]
+            its = {seed: run for (pretraining, seed), run in scores[variant, task].runs.items() if pretraining == first}
+            runs |= {variant: its} if its else {}
     seeds = sorted(set.intersection(*map(set, runs.values()))) if runs else ()
     if len(seeds) < 2 or len(runs) < 2 or random not in runs:
         return {}
-    task_scores = TaskScores(scores, task, [its[seed] for its in runs.values() for seed in seeds], resamples)
-    pretrained, found = [a for a in runs if a != random], {}
-    for label, group in {"mean": pretrained, **{variants[a].label: [a] for a in pretrained}}.items():
-        pairs = [[(runs[a][seed], runs[random][seed]) for a in group] for seed in seeds]
-        found[label] = stats.compare([task_scores.differences(pairs)])[:2]
+    pretrained, found = [variant for variant in runs if variant is not random], {}
+    for label, group in {"mean": pretrained, **{variant.label: [variant] for variant in pretrained}}.items():
+        units = [[(runs[variant][seed], runs[random][seed]) for variant in group] for seed in seeds]
+        found[label] = stats.compare([scores.differences(task, units)])[:2]
     return found

@@ -1,26 +1,23 @@
 """Intervals over seeds, the paired comparison of two models, and Holm's correction.
 
 The comparison. Two models were fine-tuned with the same seeds (the units) and tested on the same instances. D_u is the
-difference of their scores in unit u; the estimate is the mean of the D_u over U units. Two sources of error are kept
-apart:
+difference of their scores in unit u; the estimate is the mean of the D_u over U units. It has two sources of error:
 
 - the units. Their part is the variance of the D_u divided by U, with U - 1 degrees of freedom. It covers all that
-  changes from one seed to the next, including which instances a seed happens to get right. Scores are counts, so the
-  D_u may tie by chance. Then the variance that the resamples below see within a unit takes its place.
+  changes from one seed to the next. Scores are counts, so the D_u may tie by chance. Then the variance that the
+  resamples below see within a unit takes its place.
 - the sample of test instances, which all units share. A paired bootstrap draws instances with replacement, the same for
   every run. The mean covariance between the D_u of different units is the variance that more units would not remove.
-  (The variance of the mean difference would count what changes between units a second time.)
 
-The variances of several tasks add up in their mean. This assumes that a seed's runs on two tasks are independent;
-Welch and Satterthwaite's formula gives the degrees of freedom. If the units are pretraining seeds they are not
-independent, and the caller averages the D_u over tasks first.
+The variances of several tasks add up in their mean, as if a seed's runs on two tasks were independent; Welch and
+Satterthwaite's formula gives the degrees of freedom. Pretraining seeds are not independent over tasks, so the caller
+averages the D_u over tasks first.
 
-So the error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution
-gives the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects
-a true null hypothesis in 7.5 % of cases at the 5 % level with 3 seeds (12 % with 2), if seeds add ten times the variance
-of instances. A variance pooled over models rejects in 20 % for the least stable of six. This method stays at or below
-its level (2.4 to 5 % with 3 seeds; up to 5.8 % for the mean of two unlike tasks) and pays with wide intervals.
-`tests/eval/study/test_stats.py` repeats the main simulations.
+The error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution gives
+the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects a true
+null hypothesis in 7.5 % of cases at the 5 % level with 3 seeds (12 % with 2), if seeds add ten times the variance of
+instances. A variance pooled over models rejects in 20 % for the least stable of six. This method rejects in 2.4 to 5 %
+(up to 5.8 % for the mean of two unlike tasks) and pays with wide intervals; `tests/eval/study/test_stats.py` simulates it.
 """
 
 import functools
@@ -43,29 +40,23 @@ def chi(df):
 
 
 def tail(h, df, se=1.0, shared=0.0):
-    """Return P(|se * T + shared * Z| > h) and its slope in h.
+    """Return P(|se * T + shared * Z| > h), exact to 1e-12. shared = 0: Student's t.
 
     T has Student's t distribution with df degrees of freedom, Z is standard normal and independent of it. T is normal
-    given its chi-squared denominator, so this is a mean over that one, exact to 1e-12. shared = 0: Student's t.
+    given its chi-squared denominator, so this is a mean over that one.
     """
     x, w = chi(df)
-    sd = np.hypot(se * math.sqrt(df) / x, shared)
-    z = h / sd / math.sqrt(2)
-    p = w @ np.array(list(map(math.erfc, z.tolist())))
-    return float(p), float(w @ (-2 / math.sqrt(2 * math.pi) * np.exp(-z * z) / sd))
+    z = h / np.hypot(se * math.sqrt(df) / x, shared) / math.sqrt(2)
+    return float(w @ [math.erfc(value) for value in z])
 
 
-def half_width(df, se=1.0, shared=0.0, level=0.05):
-    """Return half the width of an interval: the h that |se * T + shared * Z| exceeds with probability `level`.
-
-    Newton's method: the tail is convex and falls, so from below the root, where 1.9 standard errors lie for any level
-    up to 0.05, it climbs to it.
-    """
-    h, before = 1.9 * math.hypot(se, shared), 0.0
-    while abs(h - before) > 1e-7 * h:  # the error squares with every step
-        p, slope = tail(h, df, se, shared)
-        h, before = h - (p - level) / slope, h
-    return h
+def half_width(df, se=1.0, shared=0.0):
+    """Return half the width of a 95 % interval: the h that |se * T + shared * Z| exceeds with probability 0.05."""
+    low, high = 0.0, 13 * (se + shared)  # 12.7 at one degree of freedom, fewer there are not
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle, df, se, shared) > 0.05 else (low, middle)
+    return high
 
 
 def interval(values):
@@ -102,18 +93,6 @@ def bootstrap(instances, resamples, seed):
     return scores
 
 
-def shared_variance(covariance):
-    """Return the mean of a (U, U) off its diagonal."""
-    U = len(covariance)
-    return (covariance.sum() - np.trace(covariance)) / (U * (U - 1))
-
-
-def unit_variance(d, covariance):
-    """Return the variance between the differences d (U,); if all tie, what each unit's own answers add to it."""
-    variance = d.var(ddof=1)
-    return variance if variance > 1e-12 else max(0.0, np.trace(covariance) / len(d) - shared_variance(covariance))
-
-
 def compare(parts):
     """Return (estimate, half the width of its 95 % interval, p-value) of a paired comparison.
 
@@ -121,14 +100,20 @@ def compare(parts):
         covariance of these over resamples of the test instances. The parts must be independent; the estimate is of
         their mean.
     """
-    estimate = float(np.mean([d.mean() for d, _ in parts]))
-    seeds = np.array([unit_variance(d, c) / len(d) for d, c in parts]) / len(parts) ** 2  # (parts,)
-    se, df = math.sqrt(seeds.sum()), 1.0
+    seeds, shared = [], []  # the variances of each part that come from the units, and from the sample of instances
+    for d, covariance in parts:
+        U = len(d)
+        shared.append((covariance.sum() - np.trace(covariance)) / (U * (U - 1)))  # the mean off the diagonal
+        variance = d.var(ddof=1)
+        if variance <= 1e-12:  # all tie: what each unit's own answers add stands in
+            variance = max(0.0, np.trace(covariance) / U - shared[-1])
+        seeds.append(variance / U)
+    seeds, n = np.array(seeds), len(parts)
+    estimate, se, df = float(np.mean([d.mean() for d, _ in parts])), math.sqrt(seeds.sum()) / n, 1.0
     if se:
         df = float(seeds.sum() ** 2 / (seeds**2 / [len(d) - 1 for d, _ in parts]).sum())
-    between = sum(shared_variance(c) for _, c in parts) / len(parts) ** 2
-    shared = math.sqrt(max(0.0, between))
-    p = tail(abs(estimate), df, se, shared)[0] if se or shared else float(estimate == 0)
+    shared = math.sqrt(max(0.0, sum(shared))) / n
+    p = tail(abs(estimate), df, se, shared) if se or shared else float(estimate == 0)
     return estimate, half_width(df, se, shared), p
 
 
