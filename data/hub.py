@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from data.files import sync
-from data.tokenizer import Tokenizer
+from data.tokenizer import Tokenizer, optional_package
 from errors import Damaged, DataError
 
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
@@ -54,7 +54,7 @@ def is_model(folder):
     return file.is_file() and b'"model_type"' in file.read_bytes()
 
 
-def safetensors_library():
+def optional_package("safetensors"):
     try:
         import safetensors.torch
     except ImportError:
@@ -160,7 +160,7 @@ def weight_files(folder):
 
 def stored_tensors(folder):
     """Return {name: (file, stored name, dtype, shape)} of all tensors of a model folder. Reads no weights."""
-    library, found = safetensors_library(), {}
+    library, found = optional_package("safetensors"), {}
     for file in weight_files(folder):
         try:
             with library.safe_open(file, "pt") as f:
@@ -178,7 +178,7 @@ def stored_tensors(folder):
 
 def read(file, name, *_):
     """Return one tensor. Only its part of the file is mapped into memory, and only as long as the tensor lives."""
-    with safetensors_library().safe_open(file, "pt") as f:
+    with optional_package("safetensors").safe_open(file, "pt") as f:
         return f.get_tensor(name)
 
 
@@ -276,7 +276,7 @@ def write_folder(state, path, folder, kind):
     mean pooling; or "llama", a decoder. A model that finetune.py has saved is written with its head and the names of
     its labels. Raises DataError if the model has no class in transformers.
     """
-    library, folder = safetensors_library(), Path(folder)
+    library, folder = optional_package("safetensors"), Path(folder)
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     name, head = class_and_head(state.get("fine_tuned"), path, kind)
     weights = hub_weights(state, with_head=name.endswith("LM")) | head
