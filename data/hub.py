@@ -101,7 +101,7 @@ def shape(file):
 
 def hub_views(model):
     """Return {the hub's name: tensor} of a Transformer's state dict. The tensors are views of its own."""
-    d, views = len(model["norm.weight"]), {}
+    d, views = model["embedding.weight"].shape[1], {}
     for name, x in model.items():
         *block, part, kind = name.split(".")  # blocks.3.qkv.bias, norm.weight
         if not block:

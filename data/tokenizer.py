@@ -389,7 +389,7 @@ def read_hub(path, mask_token="", pad_token=""):
     for name in mask, eos, bos, pad:
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
     fields = role_ids(special, mask, pad, bos, eos)
-    rows = configs["config.json"].get("vocab_size", 0)
+    rows = configs["config.json"].get("vocab_size") or 0
     fields["vocab_size"] = rows if rows > max(ids.values()) else None
     return JsonTokenizer(file.read_bytes(), name=file.resolve().parent.name, special_tokens=special, **fields)
 
@@ -398,7 +398,7 @@ def named(kind, configs, ids, added, *usual):
     """Return the name of the mask, pad, bos, eos, sep or cls token: what a config names, or a usual name, or None."""
     for file, config in configs.items():
         token, i = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
-        token = token["content"] if isinstance(token, dict) else token
+        token = token.get("content") if isinstance(token, dict) else token
         i = i[0] if isinstance(i, list) else i
         if token in ids:
             return token
