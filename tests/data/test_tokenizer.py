@@ -198,7 +198,7 @@ def test_unknown_tokenizers(monkeypatch, tmp_path, tokenizer):
 
 
 def test_training_a_bpe(tmp_path, monkeypatch):
-    """tiktoken with the trained ranks encodes as the tokenizers library; no file is overwritten unasked."""
+    """The command writes what `train` learns; no file is overwritten unasked."""
     pytest.importorskip("tokenizers", reason="training a BPE needs the tokenizers package")
     source, out = tmp_path / "source.jsonl", tmp_path / "small.tiktoken"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
