@@ -330,9 +330,8 @@ def tokenizer_files(tokenizer, max_length, append_eos):
     if append_eos:
         end = {"SpecialToken": {"id": eos, "type_id": 0}}
         one, two = ([{"Sequence": {"id": text, "type_id": 0}}, end] for text in "AB")
-        ids = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
-        post_processor = {"type": "TemplateProcessing", "single": one, "pair": one + two, "special_tokens": ids}
-        content["post_processor"] = post_processor
+        content["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": one + two}
+        content["post_processor"]["special_tokens"] = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
     special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | special
     config |= {"model_input_names": ["input_ids", "attention_mask"], "clean_up_tokenization_spaces": False}
