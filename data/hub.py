@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from data.files import sync
-from data.tokenizer import Tokenizer
+from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
+from model import ModelConfig, Transformer
 
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
 # study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
@@ -32,20 +33,27 @@ SIZES = {
 }
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
 DTYPES = ("F32", "F16", "BF16")
-HEAD = "lm_head.weight"
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+OUTER = {"embedding": EMBEDDING, "norm": "model.norm.weight", "head": HEAD}
+# The parts of a block: our name, and the hub's. The hub stores q, k and v apart, and gate and up.
+BLOCK = {
+    "attn_norm": ("input_layernorm",),
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attn_out": ("self_attn.o_proj",),
+    "mlp_norm": ("post_attention_layernorm",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
 
 
 def download(name, files):
     """Return the local folder of a model on the hub, given as "hf:organization/model". Raises DataError."""
+    hub = optional_package("huggingface_hub")
     try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(name.removeprefix("hf:"), allow_patterns=files))
-    except ImportError:
-        why = "to download it from the hub: pip install huggingface_hub"
+        return Path(hub.snapshot_download(name.removeprefix("hf:"), allow_patterns=files))
     except Exception as error:  # of the network, the hub or the disk
-        why = f"it cannot be downloaded from the hub: {error}"
-    raise DataError(f"{name}: {why}")
+        raise DataError(f"{name}: it cannot be downloaded from the hub: {error}") from error
 
 
 def is_model(folder):
@@ -54,36 +62,18 @@ def is_model(folder):
     return file.is_file() and b'"model_type"' in file.read_bytes()
 
 
-def safetensors_library():
-    try:
-        import safetensors.torch
-    except ImportError:
-        raise DataError("model folders of the hub need the safetensors package: pip install safetensors") from None
-    return safetensors
-
-
-# ----------------------------------------------------------------------------
-# The shape
-
-
 def shape(file):
     """Return the fields of a ModelConfig that a config.json describes. DataError lists all that our model cannot do.
 
     Within its sliding window a model attends to everything, so a window is a limit of seq_len and no more.
     """
-    try:
-        c = json.loads(file.read_text(encoding="utf-8"))
-        kind = c["model_type"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file}: not the config of a model ({error!r})") from error
+    c = read_json(file)
+    kind, rope = c.get("model_type"), c.get("rope_parameters") or c.get("rope_scaling") or {}  # transformers 5, or 4
     if kind not in KINDS:
-        why = "if it computes what one of them does, change the name in the file"
-        why = "our model has no QK-norm" if kind == "qwen3" else why
-        raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}; {why}")
-    if wrong := [name for name in SIZES.values() if type(c.get(name)) not in (int, float)]:
-        raise DataError(f"{file}: {', '.join(wrong)}: missing, or not a number")
+        raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}")
+    if missing := [name for name in SIZES.values() if not c.get(name)]:
+        raise DataError(f"{file}: no {', '.join(missing)}")
 
-    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}  # the first name is that of transformers 5
     rope_type = rope.get("rope_type") or rope.get("type") or "default"
     head_dim = c["hidden_size"] // c["num_attention_heads"]
     allowed = [
@@ -109,59 +99,32 @@ def shape(file):
     }
 
 
-def tensors(c, out_bias):
-    """Return {the hub's name: (our name, first row, shape)} of all tensors of a model of config c, a dict.
-
-    The hub stores q, k and v apart, and gate and up. out_bias: with Llama's `attention_bias` the output of attention
-    has a bias too; ours does not, so our name is None and the tensor must be 0.
-    """
-    d, kv, d_ff = c["d_model"], c["n_kv_head"] * c["d_model"] // c["n_head"], c["d_ff"]
-    table = {
-        "model.embed_tokens.weight": ("embedding.weight", 0, (c["vocab_size"], d)),
-        "model.norm.weight": ("norm.weight", 0, (d,)),
-        HEAD: ("head.weight", 0, (c["vocab_size"], d)),
-    }
-    for i in range(c["n_layer"]):
-        for name, ours, first, dims in (
-            ("input_layernorm", "attn_norm", 0, (d,)),
-            ("self_attn.q_proj", "qkv", 0, (d, d)),
-            ("self_attn.k_proj", "qkv", d, (kv, d)),
-            ("self_attn.v_proj", "qkv", d + kv, (kv, d)),
-            ("self_attn.o_proj", "attn_out", 0, (d, d)),
-            ("post_attention_layernorm", "mlp_norm", 0, (d,)),
-            ("mlp.gate_proj", "gate_up", 0, (d_ff, d)),
-            ("mlp.up_proj", "gate_up", d_ff, (d_ff, d)),
-            ("mlp.down_proj", "down", 0, (d, d_ff)),
-        ):
-            theirs, ours = f"model.layers.{i}.{name}", f"blocks.{i}.{ours}"
-            table[f"{theirs}.weight"] = (f"{ours}.weight", first, dims)
-            if c["qkv_bias"] and ours.endswith("qkv"):
-                table[f"{theirs}.bias"] = (f"{ours}.bias", first, dims[:1])
-            if c["qkv_bias"] and out_bias and ours.endswith("attn_out"):
-                table[f"{theirs}.bias"] = (None, 0, (d,))
-    return table
+def hub_views(model):
+    """Return {the hub's name: tensor} of a Transformer's state dict. The tensors are views of its own."""
+    d, views = model["embedding.weight"].shape[1], {}
+    for name, x in model.items():
+        *block, part, kind = name.split(".")  # blocks.3.qkv.bias, norm.weight
+        if not block:
+            views[OUTER[part]] = x
+            continue
+        kv = (len(x) - d) // 2
+        rows = [d, kv, kv] if part == "qkv" else len(x) // len(BLOCK[part])
+        for theirs, view in zip(BLOCK[part], x.split(rows), strict=True):
+            views[f"model.layers.{block[1]}.{theirs}.{kind}"] = view
+    return views
 
 
 # ----------------------------------------------------------------------------
 # In
 
 
-def weight_files(folder):
-    """Return the safetensors files of a model folder. Raises DataError if there are none."""
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    if files := sorted(folder.glob("model-*.safetensors")):
-        return files
-    raise DataError(
-        f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read, as opening one can run any code. "
-        "If you trust it, convert it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW_FILE)"
-    )
-
-
 def stored_tensors(folder):
     """Return {name: (file, stored name, dtype, shape)} of all tensors of a model folder. Reads no weights."""
-    library, found = safetensors_library(), {}
-    for file in weight_files(folder):
+    library, found, single = optional_package("safetensors"), {}, folder / "model.safetensors"
+    files = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
+    if not files:  # opening a pickle can run any code
+        raise DataError(f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read: convert them")
+    for file in files:
         try:
             with library.safe_open(file, "pt") as f:
                 for name in f.keys():
@@ -178,22 +141,22 @@ def stored_tensors(folder):
 
 def read(file, name, *_):
     """Return one tensor. Only its part of the file is mapped into memory, and only as long as the tensor lives."""
-    with safetensors_library().safe_open(file, "pt") as f:
+    with optional_package("safetensors").safe_open(file, "pt") as f:
         return f.get_tensor(name)
 
 
-def faults(found, wanted, optional):
+def faults(found, wanted):
     """Yield what is wrong with the tensors of a folder: all that are missing, unexpected, or of a wrong shape."""
-    yield from (f"{name}: missing" for name in wanted if name not in found and name not in optional)
-    for name, entry in found.items():
-        dtype, dims = entry[2:]
-        if name not in wanted:
-            if not name.endswith("rotary_emb.inv_freq"):  # in old files, though it follows from rope_theta
-                yield f"{name}: unexpected"
-        elif dims != wanted[name][2] or dtype not in DTYPES:
-            yield f"{name}: {dtype} {dims}, expected {wanted[name][2]} in {', '.join(DTYPES)}"
-        elif wanted[name][0] is None and read(*entry).any():
-            yield f"{name}: not 0, but our model has biases only for q, k and v"
+    yield from (f"{name}: missing" for name in wanted if name not in found and name != HEAD)
+    for name, (file, stored, dtype, dims) in found.items():
+        if name in wanted:
+            if dims != wanted[name].shape or dtype not in DTYPES:
+                yield f"{name}: {dtype} {dims}, expected {tuple(wanted[name].shape)} in {', '.join(DTYPES)}"
+        elif name.endswith("o_proj.bias"):  # Llama's attention_bias is for q, k, v and the output
+            if read(file, stored).any():
+                yield f"{name}: not 0, but our model has biases only for q, k and v"
+        elif not name.endswith("rotary_emb.inv_freq"):  # in old files, though it follows from rope_theta
+            yield f"{name}: unexpected"
 
 
 def load(folder, need_tokenizer, report):
@@ -204,30 +167,36 @@ def load(folder, need_tokenizer, report):
     A bare encoder gets a head of zeros. Weights become fp32; beside them there is never more than one tensor.
     """
     config, found = shape(folder / "config.json"), stored_tensors(folder)
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-    wanted = tensors(config, out_bias=kind != "qwen2")
-    if config["tie_embeddings"]:
-        found.pop(HEAD, None)  # a copy of the embedding
-    if wrong := list(faults(found, wanted, optional=[HEAD])):
-        more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
-        raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}{more}")
     try:
         tokenizer = Tokenizer.load(folder)
     except DataError:
         if need_tokenizer:
             raise
         tokenizer = None
-
     V = config["vocab_size"]
     config["vocab_size"] = max(V, tokenizer.vocab_size if tokenizer else 0)
-    if new := config["vocab_size"] - V:
-        report(f"{folder}: {new} new tokens begin as the mean of the {V} old ones")
-    model = assemble(found, wanted, V, config["vocab_size"])
+    with torch.device("meta"):
+        shapes = Transformer(ModelConfig(**config)).state_dict()
+    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
     if config["tie_embeddings"]:
         model["head.weight"] = model["embedding.weight"]
-    elif "head.weight" not in model:
-        model["head.weight"] = torch.zeros_like(model["embedding.weight"])
+        found.pop(HEAD, None)  # a copy of the embedding
+    wanted = hub_views(model)
+    for name in EMBEDDING, HEAD:
+        wanted[name] = wanted[name][:V]
+    if wrong := list(faults(found, wanted)):
+        more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
+        raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}{more}")
+
+    for name in wanted.keys() & found.keys():
+        wanted[name].copy_(read(*found[name]))
+    if new := config["vocab_size"] - V:
+        report(f"{folder}: {new} new tokens begin as the mean of the {V} old ones")
+        for name in "embedding.weight", "head.weight":
+            model[name][V:] = model[name][:V].mean(0)
+    if HEAD not in found and not config["tie_embeddings"]:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
+        model["head.weight"].zero_()
     return {
         "step": 0,
         "model": model,
@@ -238,34 +207,19 @@ def load(folder, need_tokenizer, report):
     }
 
 
-def assemble(found, wanted, old_vocab, new_vocab):
-    """Return {our name: fp32 tensor}, read one by one; rows of tokens from old_vocab on are the mean of the others."""
-    rows, model = {}, {}
-    for ours, first, dims in wanted.values():
-        rows[ours] = max(rows.get(ours, 0), first + dims[0])
-    rows["embedding.weight"] = rows["head.weight"] = new_vocab
-    for name, (ours, first, dims) in wanted.items():
-        if ours and name in found:
-            if ours not in model:
-                model[ours] = torch.empty(rows[ours], *dims[1:])
-            model[ours][first : first + dims[0]] = read(*found[name])
-    for name in model.keys() & {"embedding.weight", "head.weight"} if new_vocab > old_vocab else ():
-        model[name][old_vocab:] = model[name][:old_vocab].mean(0)
-    return model
-
-
 # ----------------------------------------------------------------------------
 # Out
 
-# class in transformers: the pipeline tag of its model card
-PIPELINES = {"EuroBertForMaskedLM": "fill-mask", "LlamaForCausalLM": "text-generation"}
-PIPELINES |= {"EuroBertForSequenceClassification": "text-classification", "EuroBertModel": "feature-extraction"}
-PIPELINES |= {"EuroBertForTokenClassification": "token-classification"}
-# family of a fine-tuned model: its class in transformers, and the names there of the parts of its head
+# What is written as a model folder: its class in transformers, and the pipeline tag of its model card.
+PRETRAINED = {
+    "eurobert": ("EuroBertForMaskedLM", "fill-mask"),
+    "llama": ("LlamaForCausalLM", "text-generation"),
+}
+# A fine-tuned model, by family. The third is the names that the parts of its head have there.
 FINE_TUNED = {
-    "sc": ("EuroBertForSequenceClassification", {"0": "dense", "2": "classifier"}),
-    "tc": ("EuroBertForTokenClassification", {"1": "classifier"}),
-    "ir": ("EuroBertModel", {}),
+    "sc": ("EuroBertForSequenceClassification", "text-classification", {"0": "dense", "2": "classifier"}),
+    "tc": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
+    "ir": ("EuroBertModel", "feature-extraction", {}),
 }
 
 
@@ -276,23 +230,26 @@ def write_folder(state, path, folder, kind):
     mean pooling; or "llama", a decoder. A model that finetune.py has saved is written with its head and the names of
     its labels. Raises DataError if the model has no class in transformers.
     """
-    library, folder = safetensors_library(), Path(folder)
+    folder, fine_tuned = Path(folder), state.get("fine_tuned")
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    name, head = class_and_head(state.get("fine_tuned"), path, kind)
-    weights = hub_weights(state, with_head=name.endswith("LM")) | head
+    name, tag, parts = fine_tuned_class(fine_tuned, path, kind) if fine_tuned else (*PRETRAINED[kind], {})
+    weights = hub_weights(state, with_head=not fine_tuned)
+    for key, x in fine_tuned["head"].items() if fine_tuned else ():  # "2.bias" becomes "classifier.bias"
+        weights[f"{parts[key[0]]}{key[1:]}"] = x
     files = {"config.json": hub_config(state, tokenizer, name, kind)}
     files |= tokenizer_files(tokenizer, state["config"]["seq_len"], append_eos=kind == "eurobert")
-    if kind == "eurobert" and not head:
+    if kind == "eurobert" and not parts:
         files |= pooling_files(state["config"])
-    card = model_card(folder.name, name, state, sum(x.numel() for x in weights.values()))
+    files = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
+    files["README.md"] = model_card(folder.name, name, tag, state)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        (partial / "1_Pooling" if "modules.json" in files else partial).mkdir(parents=True)
         for file, content in files.items():
-            (partial / file).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-        (partial / "README.md").write_text(card, encoding="utf-8")
-        library.torch.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+            (partial / file).parent.mkdir(parents=True, exist_ok=True)
+            (partial / file).write_text(content, encoding="utf-8")
+        save_file = optional_package("safetensors.torch").save_file
+        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         sync(partial / "model.safetensors")
         os.replace(partial, folder)
     except BaseException:
@@ -300,10 +257,8 @@ def write_folder(state, path, folder, kind):
         raise
 
 
-def class_and_head(fine_tuned, path, kind):
-    """Return the class in transformers, and {the hub's name: tensor} of the head of a fine-tuned model."""
-    if not fine_tuned:
-        return ("EuroBertForMaskedLM" if kind == "eurobert" else "LlamaForCausalLM"), {}
+def fine_tuned_class(fine_tuned, path, kind):
+    """Return the entry of FINE_TUNED for a model of finetune.py."""
     family, cfg = fine_tuned["family"], fine_tuned["settings"]
     pooled = family == "tc" or cfg["pooling"] == "mean"
     if kind != "eurobert" or family not in FINE_TUNED or cfg["causal"] or not pooled:
@@ -311,22 +266,22 @@ def class_and_head(fine_tuned, path, kind):
             f"{path} is fine-tuned for {family} with causal={cfg['causal']} and pooling={cfg['pooling']}. There is a "
             "class for sc, tc and ir, with causal=False and mean pooling, --as=eurobert"
         )
-    name, parts = FINE_TUNED[family]
-    return name, {f"{parts[key[0]]}{key[1:]}": x for key, x in fine_tuned["head"].items()}  # "2.bias": classifier.bias
+    return FINE_TUNED[family]
 
 
 def hub_weights(state, with_head):
-    """Return {the hub's name: tensor} of a checkpoint; the tensors are views of its own."""
-    config, weights = {"qkv_bias": False} | state["config"], {}  # a checkpoint may be older than qkv_bias
-    for theirs, (ours, first, dims) in tensors(config, out_bias=True).items():
-        if theirs != HEAD or with_head and not config["tie_embeddings"]:
-            weights[theirs] = state["model"][ours][first : first + dims[0]] if ours else torch.zeros(dims)
+    """Return {the hub's name: tensor} of a checkpoint."""
+    weights = hub_views(state["model"])
+    if not with_head or state["config"]["tie_embeddings"]:
+        weights.pop(HEAD, None)
+    for name in [name for name in weights if name.endswith("q_proj.bias")]:  # with it, the output has a bias too
+        weights[name.replace("q_proj", "o_proj")] = torch.zeros_like(weights[name])
     return weights
 
 
 def hub_config(state, tokenizer, name, kind):
     """Return the content of config.json."""
-    c, fine_tuned = {"qkv_bias": False, "rope_scaling": ()} | state["config"], state.get("fine_tuned")
+    c, fine_tuned = vars(ModelConfig(**state["config"])), state.get("fine_tuned")
     config = {"architectures": [name], "model_type": kind, "dtype": "float32", "hidden_act": "silu", "mlp_bias": False}
     config |= {theirs: c[ours] for ours, theirs in SIZES.items()}
     config |= {"num_key_value_heads": c["n_kv_head"], "head_dim": c["d_model"] // c["n_head"]}
@@ -345,12 +300,15 @@ def hub_config(state, tokenizer, name, kind):
 
 def pooling_files(c):
     """Return {file name: content} that tells sentence-transformers to take the mean of the hidden states."""
-    module = "sentence_transformers.models."
-    modules = [{"idx": 0, "name": "0", "path": "", "type": module + "Transformer"}]
-    modules += [{"idx": 1, "name": "1", "path": "1_Pooling", "type": module + "Pooling"}]
-    pooling = {"word_embedding_dimension": c["d_model"], "pooling_mode_mean_tokens": True}
-    length = {"max_seq_length": c["seq_len"]}
-    return {"modules.json": modules, "sentence_bert_config.json": length, "1_Pooling/config.json": pooling}
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    return {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (name, path) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": c["seq_len"]},
+        "1_Pooling/config.json": {"word_embedding_dimension": c["d_model"], "pooling_mode_mean_tokens": True},
+    }
 
 
 def tokenizer_files(tokenizer, max_length, append_eos):
@@ -362,7 +320,7 @@ def tokenizer_files(tokenizer, max_length, append_eos):
     """
     name_of = {i: name for name, i in tokenizer.special_tokens.items()}
     mask, pad, eos = (name_of[i] for i in (tokenizer.mask_id, tokenizer.pad_id, tokenizer.eos_id))
-    content = tokenizer.to_json() | {"truncation": None, "padding": None, "post_processor": None}
+    content = tokenizer.to_json()
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = {token["content"]: token for token in content["added_tokens"]}
     for name, i in tokenizer.special_tokens.items():
@@ -370,43 +328,34 @@ def tokenizer_files(tokenizer, max_length, append_eos):
     added[mask]["lstrip"] = True
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
     if append_eos:
-        ids = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
         end = {"SpecialToken": {"id": eos, "type_id": 0}}
         one, two = ([{"Sequence": {"id": text, "type_id": 0}}, end] for text in "AB")
-        template = {"type": "TemplateProcessing", "single": one, "pair": one + two, "special_tokens": ids}
-        content["post_processor"] = template
+        content["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": one + two}
+        content["post_processor"]["special_tokens"] = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
     special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | special
     config |= {"model_input_names": ["input_ids", "attention_mask"], "clean_up_tokenization_spaces": False}
     return {"tokenizer.json": content, "tokenizer_config.json": config, "special_tokens_map.json": special}
 
 
-def model_card(title, name, state, n_parameters):
+def model_card(title, name, tag, state):
     """Return the model card, in Markdown: what the model is and how it was trained."""
-    cfg, step, fine_tuned = state["settings"], state["step"], state.get("fine_tuned")
-    kind = "A decoder" if name == "LlamaForCausalLM" else "An encoder"
-    lines = ["---", "library_name: transformers", f"pipeline_tag: {PIPELINES[name]}", "tags: [nanoencoder]", "---"]
-    lines += [
-        f"# {title}",
-        f"{kind} of {n_parameters:,} parameters, pretrained with nanoencoder. Its class is `{name}`.",
-    ]
-    if kind == "An encoder":
-        lines += ["Every text of its training ended in the end-of-sequence token; the tokenizer adds it."]
+    cfg, fine_tuned = dict(state["settings"]), state.get("fine_tuned")
+    for private in "out_dir", "data", "wandb_project", "device":
+        cfg.pop(private, None)
+    facts = {"step": state["step"], "data": state.get("data"), "model": state["config"], "pretraining": cfg}
+    text = f"This `{name}` was pretrained with nanoencoder."
+    if name != "LlamaForCausalLM":
+        text += " Every text of its training ended in the end-of-sequence token; the tokenizer adds it."
     if cfg:
-        clm = min(step, cfg["switch_step"])
-        lines += [
-            "## Pretraining",
-            f"- {step:,} of {cfg['max_steps']:,} steps of {cfg['global_batch_tokens']:,} tokens: {clm:,} steps of causal "
-            f"language modeling ({clm / max(1, step):.0%}), then {step - clm:,} of masked language modeling",
-            f"- {cfg['mask_ratio']:.0%} of the tokens masked",
-            f"- initial weights: {cfg['branch_from'] or cfg['init_from'] or 'random'}",
-            f"- fingerprint of the data: {state.get('data', 'not recorded')}",
-        ]
+        clm = min(state["step"], cfg["switch_step"])
+        text += (
+            f" It saw {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens: {clm:,} of causal language "
+            f"modeling, then {state['step'] - clm:,} of masked language modeling."
+        )
     if fine_tuned:
-        facts = {"family": fine_tuned["family"], **fine_tuned["settings"]}
-        facts |= {key: fine_tuned["done"][key] for key in ("steps", "lr", "seed")}
-        lines += ["## Fine-tuning", *(f"- {key}: {value}" for key, value in facts.items())]
-    private = ("out_dir", "data", "wandb_project", "device")
-    shown = {"model": state["config"], "pretraining": {key: cfg[key] for key in cfg if key not in private}}
-    lines += ["## Settings", "```json", json.dumps(shown, indent=1), "```", ""]
-    return "\n".join(lines)
+        done = {key: fine_tuned["done"][key] for key in ("steps", "lr", "seed")}
+        facts["fine-tuning"] = {"family": fine_tuned["family"], **fine_tuned["settings"], **done}
+        text += f" Then it was fine-tuned (`{fine_tuned['family']}`)."
+    head = f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [nanoencoder]\n---\n# {title}\n"
+    return f"{head}\n{text}\n\n```json\n{json.dumps(facts, indent=1)}\n```\n"

@@ -12,11 +12,11 @@ token of a tokenizer.json, which stands for text that has no other.
 """
 
 import base64
+import importlib
 import itertools
 import json
 import os
 import re
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -70,23 +70,23 @@ class Tokenizer:
         mask_token, pad_token: names of tokens to use for them, for a tokenizer.json; see `read_hub` for the default.
         Raises DataError.
         """
-        spec = str(spec)
-        named = spec == "embedded" or spec in tiktoken.list_encoding_names()
-        if not named and (Path(spec).is_dir() or spec.endswith(".json")):
-            return read_hub(Path(spec), mask_token, pad_token)
-        for kind, token in ("mask", mask_token), ("pad", pad_token):
-            if token:
-                raise DataError(f"{kind}_token={token!r} needs a tokenizer.json; {spec!r} has its own {kind}")
-        if named and spec != "embedded":
-            return read_encoding(spec)
-        return read_ranks(EMBEDDED if named else Path(spec))
+        path, named = Path(spec), str(spec) in ["embedded", *tiktoken.list_encoding_names()]
+        if not named and (path.is_dir() or path.suffix == ".json"):
+            return read_hub(path, mask_token, pad_token)
+        if mask_token or pad_token:
+            raise DataError(f"mask_token and pad_token need a tokenizer.json; tokenizer {str(spec)!r} has its own")
+        if named and str(spec) != "embedded":
+            return read_encoding(str(spec))
+        return read_ranks(EMBEDDED if named else path)
 
     @staticmethod
     def from_state(state, file_bytes):
         """Return the tokenizer whose state() and file_bytes() these are."""
         if state.get("kind") == "json":
             return JsonTokenizer(file_bytes, **state)
-        return RankTokenizer(parse_ranks(file_bytes, f"ranks of tokenizer {state['name']!r}"), **state)
+        if state.get("nfc"):
+            raise DataError(f"tokenizer {state['name']!r}: ranks with NFC are no longer read; use its tokenizer.json")
+        return RankTokenizer(parse_ranks(file_bytes), **state)
 
     @staticmethod
     def file_name_of(state):
@@ -94,7 +94,7 @@ class Tokenizer:
         return (JsonTokenizer if state.get("kind") == "json" else RankTokenizer).file_name
 
     def state(self):
-        """Everything but file_bytes(), as plain values for JSON."""
+        """Return everything but file_bytes(), as plain values for JSON."""
         names = "name", "special_tokens", "mask_id", "pad_id", "bos_id", "eos_id", "vocab_size"
         return {name: getattr(self, name) for name in names}
 
@@ -103,11 +103,7 @@ class Tokenizer:
 
     def normalize(self, text):
         """Return the text that is encoded, which offsets refer to: half a surrogate pair becomes U+FFFD."""
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return text
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def encode(self, text):
         """Return the ids of a text, a list; text that looks like a special token stays text."""
@@ -119,11 +115,8 @@ class Tokenizer:
         One space before [MASK] is dropped: a word's token usually includes the space before it, so the mask of
         "The [MASK] is" stands for " cat", space included.
         """
-        first, *rest = re.split(r" ?\[MASK\]", text)
-        ids = self.encode(first)
-        for piece in rest:
-            ids += [self.mask_id, *self.encode(piece)]
-        return ids
+        pieces = [self.encode(piece) for piece in re.split(r" ?\[MASK\]", text)]
+        return pieces[0] + [i for piece in pieces[1:] for i in (self.mask_id, *piece)]
 
     def decode(self, ids):
         """Return the text of ids, for reading.
@@ -146,30 +139,23 @@ class Tokenizer:
 class RankTokenizer(Tokenizer):
     """A byte-level BPE run by tiktoken.
 
-    ranks: {token bytes: id}. pattern: the regular expression that splits text before merging. nfc: whether text is
-    first brought to Unicode's normal form C (checkpoints from before there was a JsonTokenizer, for Qwen).
+    ranks: {token bytes: id}. pattern: the regular expression that splits text before merging.
     """
 
     file_name = "tokenizer.tiktoken"
 
-    def __init__(self, ranks, pattern, *, name, special_tokens, nfc=False, **ids):
-        self.ranks, self.pattern, self.nfc = ranks, pattern, nfc
+    def __init__(self, ranks, pattern, *, name, special_tokens, **ids):
+        self.ranks, self.pattern = ranks, pattern
         self.token_bytes = {i: token for token, i in ranks.items()}
         self.ordinary_ids = np.array(sorted(self.token_bytes))
         self.encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special_tokens)
         super().__init__(name, special_tokens, **ids)
 
     def state(self):
-        # nfc only if it is set, as in the states of old checkpoints.
-        return super().state() | {"pattern": self.pattern} | ({"nfc": True} if self.nfc else {})
+        return super().state() | {"pattern": self.pattern}
 
     def file_bytes(self):
-        """Return the ranks as the bytes of a rank file, in rank order."""
-        return b"".join(b"%s %d\n" % (base64.b64encode(self.token_bytes[i]), i) for i in self.ordinary_ids)
-
-    def normalize(self, text):
-        text = super().normalize(text)
-        return unicodedata.normalize("NFC", text) if self.nfc else text
+        return rank_file(self.ranks)
 
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
@@ -202,22 +188,24 @@ class RankTokenizer(Tokenizer):
         Its merges are all pairs of tokens that make a token, by rank. tiktoken merges the adjacent pair that makes
         the token of the lowest rank, so both take the same steps. Whole pieces are looked up first, as in tiktoken.
         """
-        library = tokenizers_library()
-        spelled = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
-        if clash := spelled.keys() & self.special_tokens.keys():
-            raise DataError(f"{min(clash)!r} is a special token and an ordinary one; tokenizer.json needs two names")
-        splits = ((token[:i], token[i:]) for token in sorted(spelled, key=spelled.get) for i in range(1, len(token)))
-        merges = [pair for pair in splits if pair[0] in spelled and pair[1] in spelled]
+        vocab = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
+        splits = ((token[:i], token[i:]) for token in sorted(vocab, key=vocab.get) for i in range(1, len(token)))
+        merges = [pair for pair in splits if pair[0] in vocab and pair[1] in vocab]
         # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.
         pattern = re.sub(r"(\\p\{\w+\}\{\d+,\d+\})\+", r"(?>\1)", self.pattern).replace("++$", r"++\z")
-        engine = library.Tokenizer(library.models.BPE(spelled | self.special_tokens, merges, ignore_merges=True))
-        split = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
-        to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        engine.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
-        engine.decoder = library.decoders.ByteLevel()
-        if self.nfc:
-            engine.normalizer = library.normalizers.NFC()
+        engine = byte_level_bpe(pattern, vocab=vocab | self.special_tokens, merges=merges, ignore_merges=True)
         return json.loads(engine.to_str())
+
+
+def byte_level_bpe(pattern, **model):
+    """Return a tokenizers.Tokenizer that splits text by a pattern and merges the bytes of each piece."""
+    library = optional_package("tokenizers")
+    engine = library.Tokenizer(library.models.BPE(**model))
+    split = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
+    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
+    engine.decoder = library.decoders.ByteLevel()
+    return engine
 
 
 class JsonTokenizer(Tokenizer):
@@ -229,18 +217,8 @@ class JsonTokenizer(Tokenizer):
     file_name = "tokenizer.json"
 
     def __init__(self, json_bytes, *, name, special_tokens, kind="json", **ids):
-        # The library's own threads would make it slower: it gets one text at a time, in a process for each core.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.json_bytes, library = json_bytes, tokenizers_library()
-        try:
-            content = json.loads(json_bytes)
-            hide(content, special_tokens)
-            self.engine = library.Tokenizer.from_str(json.dumps(content))
-            wrong = [name for name, i in vocabulary(content).items() if self.engine.token_to_id(name) != i]
-        except Exception as error:  # the library raises nothing more special
-            raise DataError(f"tokenizer.json of {name}: the tokenizers library cannot read it: {error!r}") from error
-        if wrong:
-            raise DataError(f"tokenizer.json of {name}: the tokenizers library has another id for {wrong[0]!r}")
+        self.json_bytes = json_bytes
+        self.engine = json_engine(json.dumps(hide(self.to_json(), special_tokens)).encode(), name)
         self.engine.encode_special_tokens = True  # their names in a text are text
         self.ordinary_ids = np.array(sorted(set(self.engine.get_vocab().values()) - set(special_tokens.values())))
         super().__init__(name, special_tokens, **ids)
@@ -249,7 +227,6 @@ class JsonTokenizer(Tokenizer):
         return {"kind": "json"} | super().state()
 
     def file_bytes(self):
-        """Return the bytes of the tokenizer.json as they were read."""
         return self.json_bytes
 
     def encode_array(self, text):
@@ -267,42 +244,34 @@ class JsonTokenizer(Tokenizer):
         return self.engine.decoder.decode(tokens) if self.engine.decoder else " ".join(tokens)
 
     def to_json(self):
-        """Return the content of the tokenizer.json. Its vocabulary has all ids, as a reader would number new ones anew."""
+        """Return the content of the tokenizer.json without what would cut, pad, add to or vary the ids of a text."""
         content = json.loads(self.json_bytes)
-        model = content["model"]
-        if isinstance(model["vocab"], dict):
-            model["vocab"] |= vocabulary(content) | self.special_tokens
-        if "dropout" in model:
-            model["dropout"] = None
-        return content
+        if "dropout" in content["model"]:
+            content["model"]["dropout"] = None
+        return content | {"truncation": None, "padding": None, "post_processor": None}
 
 
-def tokenizers_library():
+def json_engine(json_bytes, origin):
+    """Return the tokenizers.Tokenizer of a tokenizer.json. Raises DataError, which names the origin."""
+    # The library's own threads would make it slower: it gets one text at a time, in a process for each core.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    library = optional_package("tokenizers")
     try:
-        import tokenizers
-    except ImportError:
-        raise DataError("a tokenizer.json needs the tokenizers package: pip install tokenizers") from None
-    return tokenizers
-
-
-def vocabulary(content):
-    """Return {token: id} of the content of a tokenizer.json, added tokens included."""
-    vocab = content["model"]["vocab"]
-    if isinstance(vocab, list):  # Unigram: [token, score] in the order of the ids
-        vocab = {token: i for i, (token, _) in enumerate(vocab)}
-    return vocab | {token["content"]: token["id"] for token in content["added_tokens"]}
+        return library.Tokenizer.from_buffer(json_bytes)
+    except Exception as error:  # the library raises nothing more special
+        raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
 
 def hide(content, special_tokens):
-    """Change the content of a tokenizer.json so that no text makes a special token.
+    """Rename the special tokens in the content of a tokenizer.json, so that no text makes one.
 
-    A model may know them as ordinary ones: T5's Unigram would read "</s>" in a text as the end of it. So they get
-    names that no text has. The unknown token keeps its own. What would cut, pad, add to or vary the ids goes.
+    A model may know them as ordinary ones: T5's Unigram would read "</s>" in a text as the end of it. The unknown
+    token keeps its name.
     """
     model = content["model"]
     unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
     new = {name: f"\uffff{i}\uffff" for name, i in special_tokens.items() if name != unknown}
-    if isinstance(model["vocab"], list):
+    if isinstance(model["vocab"], list):  # Unigram: [token, score] in the order of the ids
         model["vocab"] = [[new.get(token, token), score] for token, score in model["vocab"]]
     else:
         model["vocab"] = {new.get(token, token): i for token, i in model["vocab"].items()}
@@ -310,12 +279,33 @@ def hide(content, special_tokens):
         token["content"] = new.get(token["content"], token["content"])
     if "merges" in model:  # a pair is a list, or in older files a string
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        model |= {"merges": [pair for pair in pairs if "".join(pair) not in new], "dropout": None}
-    content |= {"truncation": None, "padding": None, "post_processor": None}
+        model["merges"] = [pair for pair in pairs if "".join(pair) not in new]
+    return content
 
 
 # ----------------------------------------------------------------------------
-# Reading
+# Files
+
+
+def optional_package(name):
+    """Import and return a package of requirements-extra.txt, or raise a DataError that says how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = name.split(".")[0]
+        raise DataError(f"this needs the {package} package: pip install {package}") from None
+
+
+def rank_file(ranks):
+    """Return the bytes of a rank file, in the order of the ranks."""
+    lines = (b"%s %d\n" % (base64.b64encode(token), ranks[token]) for token in sorted(ranks, key=ranks.get))
+    return b"".join(lines)
+
+
+def parse_ranks(file_bytes):
+    """Return {token bytes: rank} of a rank file's bytes. Raises ValueError."""
+    lines = (line.split() for line in file_bytes.splitlines())
+    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
 
 
 def read_ranks(path):
@@ -323,43 +313,31 @@ def read_ranks(path):
     if not path.is_file():
         known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
         raise DataError(f"tokenizer {str(path)!r}: no such rank file, and not one of {known}")
-    # Not read through tiktoken: it caches files by path and would miss a change.
-    ranks = parse_ranks(path.read_bytes(), path)
-    if missing := set(range(len(ranks))) - set(ranks.values()):
-        raise DataError(f"{path}: the {len(ranks)} ranks must be 0 to {len(ranks) - 1}; {min(missing)} is missing")
-    if len(ranks) == LLAMA3_RANKS:
-        names = ["<|begin_of_text|>", "<|end_of_text|>", "[MASK]"]
-        names += [f"<|reserved_special_token_{i}|>" for i in range(256 - len(names))]
-        name, (bos, eos, mask) = "llama3", range(LLAMA3_RANKS, LLAMA3_RANKS + 3)
-        pad = eos
-    else:
-        names = ["[MASK]", "[PAD]", "[BOS]", "[EOS]"]
-        name, (mask, pad, bos, eos) = path.stem, range(len(ranks), len(ranks) + 4)
-    special = {name: len(ranks) + i for i, name in enumerate(names)}
-    return RankTokenizer(
-        ranks, PATTERN, name=name, special_tokens=special, mask_id=mask, pad_id=pad, bos_id=bos, eos_id=eos
-    )
-
-
-def parse_ranks(data, origin):
-    """Return {token bytes: rank} from the bytes of a rank file; DataError names `origin` and the line."""
-    ranks = {}
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            token, rank = line.split()
-            token, rank = base64.b64decode(token, validate=True), int(rank)
-        except ValueError:
-            wanted = "the base64 of a token, a space and its rank"
-            raise DataError(f"{origin}, line {number}: expected {wanted}, got {line[:40]!r}") from None
-        if token in ranks:
-            raise DataError(f"{origin}, line {number}: token {token!r} has rank {ranks[token]} already")
-        ranks[token] = rank
-    if len(set(ranks.values())) < len(ranks):
-        raise DataError(f"{origin}: two tokens have the same rank")
+    file_bytes = path.read_bytes()  # not through tiktoken: it caches files by path and would miss a change
+    try:
+        ranks = parse_ranks(file_bytes)
+    except ValueError as error:
+        raise DataError(f"{path}: each line must be a token in base64, a space and its rank ({error})") from None
+    size = len(file_bytes.splitlines())
+    if sorted(ranks.values()) != list(range(size)):
+        raise DataError(f"{path}: its {size} lines must have different tokens, and each rank from 0 to {size - 1} once")
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        reason = f"{len(missing)} are missing, the first is 0x{missing[0]:02x}"
-        raise DataError(f"{origin}: a byte-level BPE needs a token for each of the 256 bytes; {reason}")
-    return ranks
+        raise DataError(f"{path}: a byte-level BPE needs a token for each byte; 0x{missing[0]:02x} has none")
+
+    if size == LLAMA3_RANKS:
+        name, reserved = "llama3", [f"<|reserved_special_token_{i}|>" for i in range(253)]
+        bos, eos, mask = "<|begin_of_text|>", "<|end_of_text|>", "[MASK]"
+        pad, names = eos, [bos, eos, mask, *reserved]
+    else:
+        name, names = path.stem, ["[MASK]", "[PAD]", "[BOS]", "[EOS]"]
+        mask, pad, bos, eos = names
+    special = {token: size + i for i, token in enumerate(names)}
+    return RankTokenizer(ranks, PATTERN, name=name, special_tokens=special, **role_ids(special, mask, pad, bos, eos))
+
+
+def role_ids(ids, mask, pad, bos, eos):
+    """Return the ids of the tokens with these names, under the names that Tokenizer has for them."""
+    return {"mask_id": ids[mask], "pad_id": ids[pad], "bos_id": ids[bos], "eos_id": ids[eos]}
 
 
 def read_encoding(name):
@@ -371,9 +349,9 @@ def read_encoding(name):
             f"tokenizer {name!r}: its ranks cannot be downloaded ({type(error).__name__}). Offline, set "
             "TIKTOKEN_CACHE_DIR to a folder in which tiktoken has stored them, or give a path to a rank file"
         ) from error
-    mask, pad, bos = range(encoding.max_token_value + 1, encoding.max_token_value + 4)
-    special = {**encoding._special_tokens, "[MASK]": mask, "[PAD]": pad, "[BOS]": bos}
-    ids = {"mask_id": mask, "pad_id": pad, "bos_id": bos, "eos_id": encoding.eot_token}
+    new = {token: encoding.n_vocab + i for i, token in enumerate(["[MASK]", "[PAD]", "[BOS]"])}
+    special = encoding._special_tokens | new
+    ids = role_ids(special, "[MASK]", "[PAD]", "[BOS]", "<|endoftext|>")
     return RankTokenizer(encoding._mergeable_ranks, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
@@ -395,31 +373,24 @@ def read_hub(path, mask_token="", pad_token=""):
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
-    names = "tokenizer_config.json", "special_tokens_map.json", "config.json", "generation_config.json"
-    configs = {file.with_name(name): read_json(file.with_name(name)) for name in names}
-    content = read_json(file)
-    try:
-        ids = vocabulary(content)
-        added = {token["id"]: token["content"] for token in content["added_tokens"]}
-        special = {token["content"]: token["id"] for token in content["added_tokens"] if token["special"]}
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{file}: not a tokenizer.json: {error!r}") from None
-    for kind, name in ("mask", mask_token), ("pad", pad_token):
-        if name and name not in ids:
-            raise DataError(
-                f"{kind}_token {name!r} is not a token of {file}; its special tokens are {', '.join(special)}"
-            )
+    engine = json_engine(file.read_bytes(), file)
+    ids, added = engine.get_vocab(), engine.get_added_tokens_decoder()  # {name: id}, {id: AddedToken}, ascending
+    special = {token.content: i for i, token in added.items() if token.special}
+    if unknown := [name for name in (mask_token, pad_token) if name and name not in ids]:
+        raise DataError(f"{unknown[0]!r} is not a token of {file}; its special tokens are {', '.join(special)}")
 
-    reserved = [name for _, name in sorted(added.items()) if "reserved" in name]
+    names = "tokenizer_config.json", "special_tokens_map.json", "config.json", "generation_config.json"
+    configs = {name: read_json(file.with_name(name)) for name in names}
+    reserved = [token.content for token in added.values() if "reserved" in token.content]
     mask = mask_token or named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
     eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"
     bos = named("bos", configs, ids, added) or named("cls", configs, ids, added, "[CLS]") or eos
     pad = pad_token or named("pad", configs, ids, added) or eos
     for name in mask, eos, bos, pad:
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
-    fields = {"mask_id": special[mask], "pad_id": special[pad], "bos_id": special[bos], "eos_id": special[eos]}
-    rows = configs[file.with_name("config.json")].get("vocab_size")
-    fields["vocab_size"] = rows if type(rows) is int and rows > max(ids.values()) else None
+    fields = role_ids(special, mask, pad, bos, eos)
+    rows = configs["config.json"].get("vocab_size") or 0
+    fields["vocab_size"] = rows if rows > max(ids.values()) else None
     return JsonTokenizer(file.read_bytes(), name=file.resolve().parent.name, special_tokens=special, **fields)
 
 
@@ -428,24 +399,19 @@ def named(kind, configs, ids, added, *usual):
     for file, config in configs.items():
         token, i = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
         token = token.get("content") if isinstance(token, dict) else token
-        i = i[0] if isinstance(i, list) and i else i
-        if isinstance(token, str) and token in ids:
+        i = i[0] if isinstance(i, list) else i
+        if token in ids:
             return token
-        if type(i) is int and i in added:  # a config may have the default ids of its class, which mean nothing here
-            return added[i]
-        if config.get(f"{kind}_token"):
+        if i in added:  # a config may have the default ids of its class, which mean nothing here
+            return added[i].content
+        if token:
             raise DataError(f"{file}: {kind}_token {token!r} is not a token of tokenizer.json")
     return next((name for name in usual if name in ids), None)
 
 
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
-    if not path.is_file():
-        return {}
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not a JSON object")
-    return content
+        return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a JSON object: {error}") from None

@@ -6,7 +6,6 @@
 Needs the `tokenizers` package (requirements-extra.txt). With its defaults it made data/embedded.tiktoken.
 """
 
-import base64
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tqdm import tqdm
 import configurator
 from data.files import write_whole
 from data.sources import find_files, read_documents
-from data.tokenizer import BYTE_CHARACTERS, PATTERN, tokenizers_library
+from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe, optional_package, rank_file
 from errors import DataError
 
 source = "embedded"  # text to learn from: embedded, a file or a folder, as in data/prepare.py
@@ -28,20 +27,17 @@ overwrite = False  # replace the rank file if there is one
 def train(texts, size):
     """Learn a BPE of `size` tokens from an iterable of strings.
 
-    Returns the token bytes in order of rank, the 256 bytes first and then the merges as they were learned, and the
-    tokenizers.Tokenizer they come from. Raises DataError if the text has too few merges.
+    Returns {token bytes: rank}, the 256 bytes first and then the merges as they were learned. Raises DataError if the
+    text has too few merges.
     """
-    library = tokenizers_library()
-    model = library.Tokenizer(library.models.BPE())
-    split = library.pre_tokenizers.Split(library.Regex(PATTERN), "isolated")
-    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    model.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
-    trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=BYTE_CHARACTERS, show_progress=False)
-    model.train_from_iterator(texts, trainer)
+    model = byte_level_bpe(PATTERN)
+    trainers = optional_package("tokenizers").trainers
+    options = {"initial_alphabet": BYTE_CHARACTERS, "show_progress": False}
+    model.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, **options))
     vocab = model.get_vocab()
     if len(vocab) < size:
         raise DataError(f"the text has merges for {len(vocab)} ranks only, not for {size}: give more text")
-    return [bytes(map(BYTE_CHARACTERS.index, token)) for token in sorted(vocab, key=vocab.get)], model
+    return {bytes(map(BYTE_CHARACTERS.index, token)): vocab[token] for token in sorted(vocab, key=vocab.get)}
 
 
 def check(cfg):
@@ -52,7 +48,7 @@ def check(cfg):
         yield f"{cfg['out']} exists: choose another --out, or replace it with --overwrite=True"
     try:
         find_files(cfg["source"])
-        tokenizers_library()
+        optional_package("tokenizers")
     except DataError as error:
         yield str(error)
 
@@ -62,13 +58,12 @@ def main():
     documents = tqdm(read_documents(cfg["source"], cfg["text_field"]), unit=" documents", disable=None)
     out = Path(cfg["out"])
     try:
-        tokens, _ = train(documents, cfg["vocab_size"] - 4)
-        lines = [b"%s %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
+        ranks = train(documents, cfg["vocab_size"] - 4)
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, lambda file: file.writelines(lines))
+        write_whole(out, lambda file: file.write(rank_file(ranks)))
     except (DataError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(f"{out}: {len(tokens):,} ranks, the last {b' '.join(tokens[-8:]).decode(errors='replace')}")
+    print(f"{out}: {len(ranks):,} ranks, the last {b' '.join([*ranks][-8:]).decode(errors='replace')}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Model folders of the hub: in and out against transformers, and what is refused."""
 
 import json
-import pickle
-import subprocess
+import shutil
 import sys
 import types
 
@@ -30,7 +29,6 @@ LLAMA3 |= dict(original_max_position_embeddings=32)
 MODELS = {  # class in transformers, what its config has of its own
     "llama": ("LlamaForCausalLM", {}),
     "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=8)),
-    "mistral": ("MistralForCausalLM", dict(sliding_window=48)),
     "qwen2": ("Qwen2ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "eurobert": ("EuroBertForMaskedLM", dict(mask_token_id=4092)),
     "bare eurobert": ("EuroBertModel", dict(mask_token_id=4092)),
@@ -81,15 +79,12 @@ def folder(state, tmp_path_factory):
 
 @pytest.fixture
 def copy(folder, tmp_path):
-    """Its files, to be changed: copy(config={...}, drop=(...), add={...})."""
+    """copy(config={...}, drop=(...), add={...}) -> a copy of the folder, with these changes."""
 
-    def change(config=None, drop=(), add=None, name="changed"):
-        new = tmp_path / name
-        new.mkdir()
-        for file in folder.iterdir():
-            (new / file.name).write_bytes(file.read_bytes())
+    def change(config=None, drop=(), add=None):
+        new = shutil.copytree(folder, tmp_path / "changed")
         facts = json.loads((new / "config.json").read_text()) | (config or {})
-        (new / "config.json").write_text(json.dumps({k: v for k, v in facts.items() if v != "drop"}))
+        (new / "config.json").write_text(json.dumps(facts))
         weights = safetensors.load_file(folder / "model.safetensors")
         weights = {k: v for k, v in weights.items() if k not in drop} | (add or {})
         safetensors.save_file(weights, new / "model.safetensors")
@@ -142,39 +137,34 @@ def test_in_trained_and_out_again(transformers, name, tmp_path):
 
 def test_the_models_of_the_study(folder, copy):
     """Their config.json names code of their own; a special token may have another name in the tokenizer."""
-    weights = safetensors.load_file(folder / "model.safetensors")
     own = dict(model_type="sl_model", architectures=["SLModel"], auto_map={"AutoModel": "modeling_sl_model.SLModel"})
     own |= dict(is_causal=False, mask_token="<|mask|>", mask_token_id=4092, bos_token="<s>", bos_token_id=4094)
-    bare = {name.removeprefix("model."): x for name, x in weights.items()}
-    for name, add in (("prefix", {}), ("bare", bare), ("no head", {k: v for k, v in bare.items() if k != hub.HEAD})):
-        theirs = copy(own, weights if add else (), add, name)
-        (theirs / "tokenizer_config.json").unlink()
-        (theirs / "special_tokens_map.json").unlink()
-        reports = []
-        state, expected = hub.load(theirs, True, reports.append), hub.load(folder, True, reports.append)
-        assert state["tokenizer"]["mask_id"] == 4092 and state["tokenizer"]["bos_id"] == 4094
-        if name == "no head":
-            expected["model"]["head.weight"].zero_()
-        assert len(reports) == (name == "no head") and all("an encoder without a head" in text for text in reports)
-        torch.testing.assert_close(state["model"], expected["model"], atol=0, rtol=0)
+    weights = safetensors.load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("model."): x for name, x in weights.items() if name != hub.HEAD}
+    theirs, reports = copy(own, weights, bare), []
+    (theirs / "tokenizer_config.json").unlink()
+    (theirs / "special_tokens_map.json").unlink()
+    state, expected = hub.load(theirs, True, reports.append), hub.load(folder, True, print)["model"]
+    assert state["tokenizer"]["mask_id"] == 4092 and state["tokenizer"]["bos_id"] == 4094
+    assert len(reports) == 1 and "an encoder without a head" in reports[0]
+    expected["head.weight"].zero_()
+    torch.testing.assert_close(state["model"], expected, atol=0, rtol=0)
 
 
 def test_half_precision_and_old_names(transformers, tmp_path):
-    """bfloat16 and float16 files become fp32; configs of transformers 4 have rope_theta and rope_scaling."""
+    """A bfloat16 file becomes fp32; configs of transformers 4 have rope_theta and rope_scaling."""
     theirs = random_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, **MODELS["llama 3.2"][1])))
-    for dtype in (torch.bfloat16, torch.float16):
-        folder = tmp_path / str(dtype)
-        theirs.to(dtype).save_pretrained(folder)
-        config = json.loads((folder / "config.json").read_text())
-        rope = config.pop("rope_parameters")
-        config |= dict(rope_theta=rope.pop("rope_theta"), rope_scaling=rope | {"type": rope.pop("rope_type")})
-        (folder / "config.json").write_text(json.dumps(config))
-        model = checkpoint.load_model(folder)
-        assert {p.dtype for p in model.parameters()} == {torch.float32}
-        assert model.config.rope_scaling == (8.0, 1.0, 4.0, 32)
-        there = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        with torch.no_grad():
-            torch.testing.assert_close(logits(model, True), there(TOKENS).logits, **close)
+    theirs.to(torch.bfloat16).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config |= dict(rope_theta=rope.pop("rope_theta"), rope_scaling=rope | {"type": rope.pop("rope_type")})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = checkpoint.load_model(tmp_path)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model.config.rope_scaling == (8.0, 1.0, 4.0, 32)
+    there = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(logits(model, True), there(TOKENS).logits, **close)
 
 
 def test_an_exported_encoder_and_its_tokenizer(transformers, state, tmp_path):
@@ -187,7 +177,7 @@ def test_an_exported_encoder_and_its_tokenizer(transformers, state, tmp_path):
         hidden, mask = there(**batch).last_hidden_state, batch["attention_mask"][..., None]
     torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), torch.from_numpy(ours), **close)
     card = (tmp_path / "out/README.md").read_text()
-    for fact in ("650 of 650 steps of 4,096 tokens", "200 steps of causal", "(31%)", "then 450", "40%", "f00d"):
+    for fact in ("650 steps of 4,096 tokens: 200 of causal", "then 450 of masked", '"mask_ratio": 0.4', "f00d"):
         assert fact in card
 
 
@@ -236,7 +226,7 @@ SMALL = [arg for arg in TINY if not arg.startswith(("--n_", "--d_"))]
 
 
 def test_train_from_a_folder(run, folder, hub_data, tmp_path):
-    """The preset with the origin's shape, weights and budget; a run as origin."""
+    """The preset with the origin's shape, weights and budget."""
     args = [str(ROOT / "config/continue.py"), *SMALL, f"--data={hub_data}", "--compile=False", "--switch_step=0"]
     args += ["--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1"]
     code, text = run([*args, f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"])
@@ -246,8 +236,7 @@ def test_train_from_a_folder(run, folder, hub_data, tmp_path):
     assert checkpoint.tokenizer_of(first).file_bytes() == (folder / "tokenizer.json").read_bytes()
     for name, p in checkpoint.load_model(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
-    code, text = run([*args, f"--out_dir={tmp_path / 'more'}", f"--init_from={tmp_path / 'out'}"])
-    assert code == 0 and "2,048 tokens after 2,048, 100.0% of the original budget" in text, text
+    assert "2,048 tokens after 2,048, 100.0% of the original budget" in checkpoint.budget_note(first, 2048)
 
 
 def test_fine_tune_from_a_folder(run, folder, tmp_path):
@@ -267,7 +256,6 @@ def test_train_refuses_what_does_not_fit(run, folder, hub_data, tmp_path):
     for args, message in (
         ([*TINY, "--d_ff=64", f"--init_from={folder}"], "d_ff is 48, here 64; --model=origin takes its shape"),
         ([*SMALL, "--model=origin", "--seq_len=128", f"--init_from={folder}"], "seq_len is at most 64, here 128"),
-        ([*SMALL, "--model=origin"], "init_from: an empty path is neither a checkpoint"),
     ):
         code, text = run([*args, f"--data={hub_data}", f"--out_dir={tmp_path / 'out'}"])
         assert code and message in text and "Traceback" not in text, text
@@ -292,10 +280,10 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
     with pytest.raises(DataError, match="out/demo is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load("out/demo")
-    for package in "huggingface_hub", "safetensors.torch":
+    for package, path in ("huggingface_hub", "hf:org/tiny"), ("safetensors", folder):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(DataError, match=f"pip install {package.split('.')[0]}"):
-            checkpoint.load("hf:org/tiny" if "hub" in package else folder)
+        with pytest.raises(DataError, match=f"pip install {package}"):
+            checkpoint.load(path)
 
 
 def test_new_tokens_begin_as_the_mean(folder, copy):
@@ -323,9 +311,8 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 
 CONFIGS = {
-    "model_type=qwen3: must be one of llama, .*; our model has no QK-norm": dict(model_type="qwen3"),
-    "model_type=bert: must be one of llama, .*; if it computes what one of them does": dict(model_type="bert"),
-    "hidden_size: missing, or not a number": dict(hidden_size="drop"),
+    "model_type=qwen3: must be one of llama": dict(model_type="qwen3"),
+    "no hidden_size": dict(hidden_size=None),
     "hidden_act=gelu: must be silu; mlp_bias=True: must be False": dict(hidden_act="gelu", mlp_bias=True),
     "head_dim=16: must be 8": dict(head_dim=16),
     "rope_type=yarn: must be default": dict(rope_scaling=dict(rope_type="yarn", factor=4.0)),
@@ -333,7 +320,6 @@ CONFIGS = {
     "partial_rotary_factor=0.5": dict(partial_rotary_factor=0.5),
     "quantization_config": dict(quantization_config={"bits": 4}),
     "layers.0.self_attn.q_proj.bias: missing": dict(model_type="qwen2"),
-    r"layers.1.mlp.up_proj.weight: F32 \(48, 32\), expected \(50, 32\)": dict(intermediate_size=50),
     "layers.1.*: unexpected": dict(num_hidden_layers=1),
     "and 7 more": dict(num_hidden_layers=5),
 }
@@ -372,31 +358,13 @@ def test_a_sliding_window_limits_seq_len(copy):
 def test_a_file_cut_anywhere_is_noticed(copy):
     file = copy() / "model.safetensors"
     content = file.read_bytes()
-    for changed in *(content[:size] for size in (0, 5, 8, 100, len(content) // 2, len(content) - 1)), content + b"0":
+    for changed in b"", content[:100], content[:-1], content + b"0":
         file.write_bytes(changed)
         with pytest.raises(Damaged, match="model.safetensors is damaged"):
             checkpoint.load_model(file.parent)
-
-
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-def test_a_pickle_is_refused_and_never_opened(copy, tmp_path):
-    folder = copy()
-    (folder / "model.safetensors").write_bytes(pickle.dumps({"weight": Bomb(tmp_path / "exploded")}))
-    with pytest.raises(Damaged, match="not a safetensors file"):
-        checkpoint.load_model(folder)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(
-        DataError, match="no model.safetensors. Pickles .* are not read, as opening one can run any code"
-    ):
-        checkpoint.load_model(folder)
-    assert not (tmp_path / "exploded").exists()
+    file.rename(file.with_name("pytorch_model.bin"))
+    with pytest.raises(DataError, match="no model.safetensors. Pickles .* are not read"):
+        checkpoint.load_model(file.parent)
 
 
 def test_shards_that_do_not_fit(copy):
@@ -420,43 +388,9 @@ def test_an_export_is_whole_or_absent(state, folder, tmp_path):
 
 @pytest.mark.parametrize(
     "family, own, kind",
-    [
-        ("qa", {}, "eurobert"),
-        ("sc", {"pooling": "last"}, "eurobert"),
-        ("tc", {"causal": True}, "eurobert"),
-        ("sc", {}, "llama"),
-    ],
+    [("qa", {}, "eurobert"), ("sc", {"pooling": "last"}, "eurobert"), ("sc", {}, "llama")],
 )
 def test_fine_tuned_models_without_a_class(state, family, own, kind, tmp_path):
     facts = dict(family=family, labels=["a"], head={}, settings=dict(causal=False, pooling="mean") | own)
     with pytest.raises(DataError, match=f"is fine-tuned for {family} with causal="):
         hub.write_folder(state | {"fine_tuned": facts}, "model.pt", tmp_path / "out", kind)
-
-
-PEAK = """
-import re, sys
-import checkpoint
-def kib(name):
-    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
-before = kib("VmRSS")
-model = checkpoint.load_model(sys.argv[1])
-print((kib("VmHWM") - before) * 1024 / sum(p.numel() * 4 for p in model.parameters()))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_memory_of_a_load_of_1b_parameters(copy):
-    """At its peak within 1.3 times the weights. The file is fp32, so what is mapped of it counts most."""
-    shape = dict(n_layer=16, n_head=32, n_kv_head=8, d_model=2048, d_ff=8192, vocab_size=32_000, seq_len=2048)
-    with torch.device("meta"):
-        config = vars(Transformer(ModelConfig(**shape)).config)
-    weights = {theirs: torch.zeros(dims) for theirs, (_, _, dims) in hub.tensors(config, out_bias=True).items()}
-    assert sum(x.numel() for x in weights.values()) > 1e9
-    config = {theirs: config[ours] for ours, theirs in hub.SIZES.items()} | dict(num_key_value_heads=8, head_dim=64)
-    folder = copy(config)
-    safetensors.save_file(weights, folder / "model.safetensors")
-    command = [sys.executable, "-c", PEAK, str(folder)]
-    ratio = float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
-    (folder / "model.safetensors").unlink()
-    assert 0.99 < ratio < 1.3, ratio

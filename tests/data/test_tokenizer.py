@@ -1,21 +1,19 @@
 """Tokenizers of both engines: round trips, special tokens, offsets, and the errors about bad files."""
 
 import base64
-import concurrent.futures
 import json
-import multiprocessing
 import os
+import pickle
 import random
 import runpy
 import sys
 import unicodedata
 
-import numpy as np
 import pytest
 
 from data import embedded, train_bpe
 from data.hub import tokenizer_files
-from data.tokenizer import EMBEDDED, PATTERN, RankTokenizer, Tokenizer
+from data.tokenizer import EMBEDDED, PATTERN, RankTokenizer, Tokenizer, byte_level_bpe
 from errors import DataError
 from helpers import ROOT
 
@@ -48,14 +46,11 @@ def random_texts(count, seed):
         for _ in range(draw.choice([3, 10, 30])):
             text = draw.choice(HARD_TEXTS[2:7])
             start = draw.randrange(len(text))
-            character = chr(draw.randrange(draw.choice([0x3000, 0x20000])))
-            known = unicodedata.category(character) not in ("Cn", "Cs")
-            pieces.append(
-                draw.choice([text[start : start + 9], " " + draw.choice(words), character if known else "\n"])
-            )
+            pieces.append(draw.choice([text[start : start + 9], " " + draw.choice(words), draw.choice(ASSIGNED)]))
         yield "".join(pieces)
 
 
+ASSIGNED = [chr(i) for i in range(0x20000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
 DOCUMENTS = [text for _, text in zip(range(60), embedded.documents())]
 
 
@@ -85,11 +80,11 @@ def gpt2(monkeypatch):
 # Ranks
 
 
-@pytest.mark.parametrize("text", [*HARD_TEXTS, every_plane()], ids=lambda text: ascii(text[:20]))
-def test_text_survives_encode_and_decode(tokenizer, text):
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    assert not set(ids) & set(tokenizer.special_tokens.values())
+def test_text_survives_encode_and_decode(tokenizer):
+    for text in [*HARD_TEXTS, every_plane()]:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert not set(ids) & set(tokenizer.special_tokens.values())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +109,7 @@ def test_which_tokenizers_are_alike(tokenizer):
     """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
     tokens = list(tokenizer.ranks)
     swapped = dict(zip([*tokens[:1000], tokens[1001], tokens[1000], *tokens[1002:]], range(len(tokens))))
-    for change in {"ranks": swapped}, {"pattern": r"\s+|\S"}, {"nfc": True}:
+    for change in {"ranks": swapped}, {"pattern": r"\s+|\S"}:
         other = RankTokenizer(**{"ranks": tokenizer.ranks} | tokenizer.state() | change)
         assert other.encodes_like(other) and not other.encodes_like(tokenizer)
 
@@ -128,11 +123,10 @@ def test_mask_in_text(tokenizer):
     assert tokenizer.decode(tokenizer.encode_masked("The [MASK] is")) == "The[MASK] is"
 
 
-def test_decode_shows_what_is_not_text(tokenizer, gpt2):
+def test_decode_shows_what_is_not_text(tokenizer):
     specials = [tokenizer.mask_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]
     assert tokenizer.decode(specials) == "[MASK][PAD][BOS][EOS]"
     assert tokenizer.decode([tokenizer.ranks[b"\xe2"], tokenizer.mask_id]) == "\ufffd[MASK]"
-    assert gpt2.decode([gpt2.vocab_size - 1]) == "[UNUSED]"
     for outside in (-100, tokenizer.vocab_size):
         with pytest.raises(ValueError, match=f"{outside} is outside the vocabulary, 0 to 4095"):
             tokenizer.decode([outside])
@@ -144,18 +138,14 @@ def test_offsets_of_bytes(tokenizer):
     assert offsets[:3] == [(0, 1), (1, 6), (6, 7)] and offsets[-1] == (9, 10)
     assert len(ids) == len(offsets) and all(end > start for start, end in offsets)
     assert tokenizer.encode_with_offsets("") == ([], [])
-
-
-def test_half_a_surrogate_pair(tokenizer):
-    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb") != tokenizer.encode("ab")
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")  # half a surrogate pair
     assert tokenizer.encode_with_offsets("\ud800b")[1][-1] == (1, 2)
 
 
-def test_long_runs_of_white_space(tokenizer, gpt2):
+def test_long_runs_of_white_space(tokenizer):
     """A million of them in a row is more than tiktoken's regex engine can take at once."""
     text = "a" + " " * 1_200_000 + "b" + "\n " * 600_000 + "c"
-    for each in (tokenizer, gpt2):
-        assert each.decode(each.encode(text)) == text
+    assert tokenizer.decode(tokenizer.encode(text)) == text
     long = "All is usual here.\n\n" * 20_000
     assert tokenizer.encode(long) == tokenizer.encoding.encode_ordinary(long)
 
@@ -177,13 +167,12 @@ BYTES = [b"%s %d" % (base64.b64encode(bytes([i])), i) for i in range(256)]
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ([*BYTES[:7], b"not*base64 7"], r"line 8: expected the base64 of a token, a space and its rank, got b'not\*"),
-        ([*BYTES, b"YWI="], "line 257: expected"),
-        ([*BYTES, b"YWI= many"], "line 257: expected"),
-        ([*BYTES, b"YWI= 256", b"YWI= 257"], "line 258: token b'ab' has rank 256 already"),
-        ([*BYTES, b"YWI= 3"], "two tokens have the same rank"),
-        ([*BYTES, b"YWI= 300"], "the 257 ranks must be 0 to 256; 256 is missing"),
-        (BYTES[:-2], "each of the 256 bytes; 2 are missing, the first is 0xfe"),
+        ([*BYTES, b"not*base64 256"], "each line must be"),
+        ([*BYTES, b"YWI="], "each line must be"),
+        ([*BYTES, b"YWI= 256", b"YWI= 257"], "257 once"),
+        ([*BYTES, b"YWI= 3"], "each rank from 0 to 256 once"),
+        ([*BYTES, b"YWI= 300"], "each rank from 0 to 256 once"),
+        (BYTES[:-2], "0xfe has none"),
     ],
 )
 def test_bad_rank_files(tmp_path, lines, message):
@@ -193,34 +182,33 @@ def test_bad_rank_files(tmp_path, lines, message):
         Tokenizer.load(path)
 
 
-def test_unknown_tokenizers(monkeypatch, tmp_path):
+def test_unknown_tokenizers(monkeypatch, tmp_path, tokenizer):
     with pytest.raises(DataError, match="'gtp2': no such rank file, and not one of embedded, .*gpt2"):
         Tokenizer.load("gtp2")
-    with pytest.raises(DataError, match="mask_token='<m>' needs a tokenizer.json; 'embedded' has its own mask"):
+    with pytest.raises(DataError, match="mask_token and pad_token need a tokenizer.json; tokenizer 'embedded' has its"):
         Tokenizer.load("embedded", mask_token="<m>")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match="cannot be downloaded .*TIKTOKEN_CACHE_DIR .* or give a path to a rank file"):
         Tokenizer.load("p50k_base")
+    with pytest.raises(DataError, match="no longer read"):  # Qwen's, in checkpoints from before there was JsonTokenizer
+        Tokenizer.from_state(tokenizer.state() | {"nfc": True}, tokenizer.file_bytes())
 
 
 def test_training_a_bpe(tmp_path, monkeypatch):
-    """tiktoken with the trained ranks encodes like the model they come from; no file is overwritten unasked."""
+    """The command writes what `train` learns; no file is overwritten unasked."""
     pytest.importorskip("tokenizers", reason="training a BPE needs the tokenizers package")
-    tokens, model = train_bpe.train(DOCUMENTS, 636)
     source, out = tmp_path / "source.jsonl", tmp_path / "small.tiktoken"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
     monkeypatch.setattr(sys, "argv", ["train_bpe.py", f"--source={source}", "--vocab_size=640", f"--out={out}"])
     runpy.run_path(train_bpe.__file__, run_name="__main__")
     assert sorted(os.listdir(tmp_path)) == ["small.tiktoken", "source.jsonl"]
     trained = Tokenizer.load(out)
-    assert list(trained.ranks) == tokens and trained.vocab_size == 640
-    for text in [*DOCUMENTS, *HARD_TEXTS, every_plane()]:
-        assert trained.encode(text) == model.encode(text).ids
+    assert trained.ranks == train_bpe.train(DOCUMENTS, 636) and trained.vocab_size == 640
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(train_bpe.__file__, run_name="__main__")
     wrong = list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new", "overwrite": False}))
-    assert len(wrong) == 1 and "multiple of 128 from 384" in wrong[0] and "got 600" in wrong[0]
+    assert "multiple of 128 from 384" in wrong[0]
     with pytest.raises(DataError, match="has merges for .* ranks only, not for 5000"):
         train_bpe.train(["too little"], 5000)
 
@@ -229,101 +217,75 @@ def test_training_a_bpe(tmp_path, monkeypatch):
 # A tokenizer.json of each kind, against the tokenizers library
 
 
-KINDS = ["gpt2", "llama3", "qwen", "llama2", "bert", "t5"]
+KINDS = ["qwen", "llama2", "bert", "t5"]
+
+
+def untrained(library, kind):
+    """Return a tokenizer of a kind, its trainer, the special tokens of its model, those after it, names in the config."""
+    models, trainers, normalizers, decoders = library.models, library.trainers, library.normalizers, library.decoders
+    cut = library.pre_tokenizers
+    if kind == "qwen":
+        one = byte_level_bpe(PATTERN.replace("{1,3}", ""), dropout=0.5)  # dropout is for training
+        one.normalizer = normalizers.NFC()
+        trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=cut.ByteLevel.alphabet())
+        return one, trainer, [], ["<|endoftext|>"], {"eos_token": "<|endoftext|>"}
+    if kind == "llama2":  # SentencePiece with bytes for unknown characters; Gemma is alike
+        one = library.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        one.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        one.decoder, one.pre_tokenizer = decoders.Sequence(steps), cut.Split(library.Regex("▁?[^▁]+"), "isolated")
+        names = ["<unk>", "<s>", "</s>"]
+        trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=[*names, *(f"<0x{i:02X}>" for i in range(256))])
+        return one, trainer, names, [], {"eos_token": "</s>", "bos_token": "<s>"}
+    if kind == "bert":
+        one = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        one.normalizer, one.pre_tokenizer = normalizers.BertNormalizer(), cut.BertPreTokenizer()
+        one.decoder = decoders.WordPiece()
+        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        trainer = trainers.WordPieceTrainer(vocab_size=2000, special_tokens=names)
+        return one, trainer, names, [], {f"{name[1:-1].lower()}_token": name for name in names}
+    one = library.Tokenizer(models.Unigram())
+    one.normalizer, one.pre_tokenizer, one.decoder = normalizers.NFKC(), cut.Metaspace(), decoders.Metaspace()
+    names, config = ["<pad>", "</s>", "<unk>"], {"eos_token": "</s>", "pad_token": "<pad>"}
+    trainer = trainers.UnigramTrainer(vocab_size=400, unk_token="<unk>", special_tokens=names, show_progress=False)
+    return one, trainer, names, ["<extra_id_0>"], config
 
 
 @pytest.fixture(scope="module")
 def hub_folder(tmp_path_factory):
     """hub_folder(kind) -> (folder, the library's tokenizer without its post-processor), trained on a little text."""
     library = pytest.importorskip("tokenizers", reason="the tokenizers package is what ids are compared with")
-    models, trainers, cut = library.models, library.trainers, library.pre_tokenizers
-    normalizers, decoders = library.normalizers, library.decoders
     cached = {}
 
-    def split(pattern):
-        pieces = cut.Split(library.Regex(pattern), "isolated")
-        return cut.Sequence([pieces, cut.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    def make(kind):
-        """(tokenizer, trainer, its options, special tokens in the model, those after it, names in the config)"""
-        alphabet = {"initial_alphabet": cut.ByteLevel.alphabet()}
-        if kind == "gpt2":  # odd: a space before each text
-            one = library.Tokenizer(models.BPE())
-            one.pre_tokenizer, one.decoder = cut.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
-            return one, trainers.BpeTrainer, alphabet, ["<|endoftext|>"], [], {"eos_token": "<|endoftext|>"}
-        if kind == "llama3":
-            one = library.Tokenizer(models.BPE(ignore_merges=True))
-            one.pre_tokenizer, one.decoder = split(PATTERN), decoders.ByteLevel()
-            names = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
-            return (
-                one,
-                trainers.BpeTrainer,
-                alphabet,
-                ["zyzzyva"],
-                names,
-                {"eos_token": names[1], "bos_token": names[0]},
-            )
-        if kind == "qwen":
-            one = library.Tokenizer(models.BPE(dropout=0.5))  # which is for training
-            one.normalizer, one.decoder = normalizers.NFC(), decoders.ByteLevel()
-            one.pre_tokenizer = split(PATTERN.replace("{1,3}", ""))
-            return one, trainers.BpeTrainer, alphabet, [], ["<|endoftext|>"], {"eos_token": "<|endoftext|>"}
-        if kind == "llama2":  # SentencePiece with bytes for unknown characters; Gemma is alike
-            one = library.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-            one.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-            steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-            one.decoder, one.pre_tokenizer = decoders.Sequence(steps), cut.Split(library.Regex("▁?[^▁]+"), "isolated")
-            names = ["<unk>", "<s>", "</s>"]
-            first = [*names, *(f"<0x{i:02X}>" for i in range(256))]
-            return one, trainers.BpeTrainer, {}, first, [], {"eos_token": "</s>", "bos_token": "<s>"}
-        if kind == "bert":
-            one = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-            one.normalizer, one.pre_tokenizer = normalizers.BertNormalizer(), cut.BertPreTokenizer()
-            one.decoder = decoders.WordPiece()
-            names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-            return (
-                one,
-                trainers.WordPieceTrainer,
-                {},
-                names,
-                [],
-                {f"{name[1:-1].lower()}_token": name for name in names},
-            )
-        one = library.Tokenizer(models.Unigram())
-        one.normalizer, one.pre_tokenizer, one.decoder = normalizers.NFKC(), cut.Metaspace(), decoders.Metaspace()
-        names, config = ["<pad>", "</s>", "<unk>"], {"eos_token": "</s>", "pad_token": "<pad>"}
-        return one, trainers.UnigramTrainer, {"unk_token": "<unk>"}, names, ["<extra_id_0>"], config
-
     def folder_and_oracle(kind):
-        if kind not in cached:
-            one, trainer, options, first, after, config = make(kind)
-            options |= {"special_tokens": first, "vocab_size": 600 if kind == "t5" else 2000, "show_progress": False}
-            more = [] if kind == "t5" else random_texts(300, kind)  # learning a Unigram takes long
-            one.train_from_iterator([*DOCUMENTS, *more], trainer(**options))
-            content = json.loads(one.to_str())
-            special = [name for name in first if name != "zyzzyva" and not name.startswith("<0x")]
-            content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] in special]
-            if kind == "llama2":
-                content["pre_tokenizer"] = None
-            one = library.Tokenizer.from_str(json.dumps(content))
-            one.add_special_tokens(after)
-            one.add_tokens(["<tool>"] if kind == "qwen" else [])
-            eos = config.get("eos_token", "[SEP]")
-            one.post_processor = library.processors.TemplateProcessing(f"$A {eos}", None, [(eos, one.token_to_id(eos))])
-            folder = tmp_path_factory.mktemp("hub") / kind
-            folder.mkdir()
-            one.save(str(folder / "tokenizer.json"))
-            (folder / "tokenizer_config.json").write_text(json.dumps(config))
-            one.post_processor, one.encode_special_tokens = library.processors.Sequence([]), True
-            if kind == "qwen":
-                one.model.dropout = 0.0
-            cached[kind] = folder, one
+        if kind in cached:
+            return cached[kind]
+        one, trainer, first, after, config = untrained(library, kind)
+        more = [] if kind == "t5" else random_texts(300, kind)  # learning a Unigram takes long
+        one.train_from_iterator([*DOCUMENTS[: 20 if kind == "t5" else 60], *more], trainer)
+        content = json.loads(one.to_str())
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in first]
+        if kind == "llama2":
+            content["pre_tokenizer"] = None
+        one = library.Tokenizer.from_str(json.dumps(content))
+        one.add_special_tokens(after)
+        one.add_tokens(["<tool>"] if kind == "qwen" else [])
+        eos = config.get("eos_token", "[SEP]")
+        one.post_processor = library.processors.TemplateProcessing(f"$A {eos}", None, [(eos, one.token_to_id(eos))])
+        folder = tmp_path_factory.mktemp("hub") / kind
+        folder.mkdir()
+        one.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        one.post_processor, one.encode_special_tokens = library.processors.Sequence([]), True
+        if kind == "qwen":
+            one.model.dropout = 0.0
+        cached[kind] = folder, one
         return cached[kind]
 
     return folder_and_oracle
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(6_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_ids_and_offsets_as_the_library(kind, count, hub_folder):
     folder, oracle = hub_folder(kind)
@@ -334,8 +296,8 @@ def test_same_ids_and_offsets_as_the_library(kind, count, hub_folder):
             text = text.replace("</s>", "").replace("<unk>", "")
         ids, offsets = ours.encode_with_offsets(text)
         encoding = oracle.encode(text)
-        assert ids == encoding.ids == ours.encode(text) == ours.encode_array(text).tolist(), ascii(text)
-        assert offsets == encoding.offsets and not special & set(ids), ascii(text)
+        assert ids == encoding.ids == ours.encode(text) and offsets == encoding.offsets, ascii(text)
+        assert not special & set(ids), ascii(text)
     text = "The quick brown fox"
     assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
     assert ours.vocab_size == -(-max(oracle.get_vocab_size(), ours.special_ids[-1] + 1) // 128) * 128
@@ -354,30 +316,13 @@ def test_special_tokens_that_a_model_knows_stay_text(hub_folder):
     assert len(qwen.encode("<tool>")) == 1 and qwen.encode("<tool>")[0] in qwen.ordinary_ids
 
 
-@pytest.mark.parametrize("kind", ["embedded", *KINDS])
+@pytest.mark.parametrize("kind", ["embedded", "bert", "t5"])
 def test_state_and_file_are_the_tokenizer(kind, hub_folder, tokenizer):
     one = tokenizer if kind == "embedded" else Tokenizer.load(hub_folder(kind)[0])
     state = json.loads(json.dumps(one.state()))
-    other = Tokenizer.from_state(state, one.file_bytes())
-    assert other.state() == one.state() and other.file_bytes() == one.file_bytes() and other.encodes_like(one)
-    assert (
-        Tokenizer.file_name_of(state) == one.file_name == ("tokenizer." + ("tiktoken" if one is tokenizer else "json"))
-    )
-    assert other.encode(HARD_TEXTS[4]) == one.encode(HARD_TEXTS[4])
-
-
-def test_tokenizers_travel_to_worker_processes(hub_folder, tokenizer):
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        for one in tokenizer, Tokenizer.load(hub_folder("bert")[0]):
-            assert pool.submit(one.encode, HARD_TEXTS[2]).result() == one.encode(HARD_TEXTS[2])
-
-
-def test_states_with_nfc(hub_folder, tokenizer):
-    """Checkpoints from before there was a JsonTokenizer have Qwen's tokenizer as ranks."""
-    old = Tokenizer.from_state(tokenizer.state() | {"nfc": True}, tokenizer.file_bytes())
-    assert old.state()["nfc"] and "nfc" not in tokenizer.state() and not old.encodes_like(tokenizer)
-    assert old.encode("e\u0301") == old.encode("é") == tokenizer.encode("é") != tokenizer.encode("e\u0301")
-    assert old.normalize("e\u0301a") == "éa" and old.encode_with_offsets("e\u0301a")[1][-1] == (1, 2)
+    for other in Tokenizer.from_state(state, one.file_bytes()), pickle.loads(pickle.dumps(one)):
+        assert other.state() == one.state() and other.file_bytes() == one.file_bytes() and other.encodes_like(one)
+    assert Tokenizer.file_name_of(state) == one.file_name
 
 
 # tiktoken's own for gpt2 and cl100k_base
@@ -388,15 +333,15 @@ TIKTOKEN_PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["embedded", "nfc", *TIKTOKEN_PATTERNS, *KINDS], ids=lambda kind: kind[:8])
+@pytest.mark.parametrize("kind", ["embedded", *TIKTOKEN_PATTERNS, *KINDS], ids=lambda kind: kind[:8])
 def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     """What is exported gives the same ids by transformers, with eos at the end, and by us; so do the masks."""
     transformers = pytest.importorskip("transformers")
     if kind in KINDS:
         one = Tokenizer.load(hub_folder(kind)[0])
     else:
-        other = {"embedded": {}, "nfc": {"nfc": True}}.get(kind, {"pattern": kind})
-        one = Tokenizer.from_state(tokenizer.state() | other, tokenizer.file_bytes())
+        pattern = tokenizer.pattern if kind == "embedded" else kind
+        one = RankTokenizer(tokenizer.ranks, **tokenizer.state() | {"pattern": pattern})
     for name, content in tokenizer_files(one, 512, append_eos=True).items():
         (tmp_path / name).write_text(json.dumps(content))
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -404,23 +349,14 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
     back = Tokenizer.load(tmp_path)
     assert back.encodes_like(one) and back.special_tokens == one.special_tokens and back.mask_id == one.mask_id
-    for text in [*HARD_TEXTS[:6], *random_texts(100, kind), "zyzzyva " + every_plane(300)]:
+    for text in [*HARD_TEXTS[:6], *random_texts(30, kind), "zyzzyva " + every_plane(300)]:
         for name in one.special_tokens:
             text = text.replace(name, "")
         assert there(text).input_ids == [*one.encode(text), one.eos_id], ascii(text)
-        if kind != "nfc":  # offsets are in normal form there, in the text as it is here
-            assert back.encode_with_offsets(text) == one.encode_with_offsets(text), ascii(text)
+        assert back.encode_with_offsets(text) == one.encode_with_offsets(text), ascii(text)
     assert there(f"The {there.mask_token} is").input_ids == [*one.encode_masked("The [MASK] is"), one.eos_id]
     assert there("one", "two").input_ids == [*one.encode("one"), one.eos_id, *one.encode("two"), one.eos_id]
-    content = tokenizer_files(one, 512, append_eos=False)["tokenizer.json"]
-    assert content["post_processor"] is None and content["added_tokens"]
-
-
-def test_names_that_clash_are_not_exported(tokenizer):
-    special = {name: i for name, i in tokenizer.special_tokens.items() if name != "[BOS]"} | {"the": tokenizer.bos_id}
-    clash = Tokenizer.from_state(tokenizer.state() | {"special_tokens": special}, tokenizer.file_bytes())
-    with pytest.raises(DataError, match="'the' is a special token and an ordinary one"):
-        tokenizer_files(clash, 512, append_eos=True)
+    assert tokenizer_files(one, 512, append_eos=False)["tokenizer.json"]["post_processor"] is None
 
 
 # ----------------------------------------------------------------------------
@@ -476,31 +412,22 @@ def test_special_tokens_of_a_folder(tmp_path, added, configs, expected):
 def test_chosen_tokens_and_the_size_of_the_vocabulary(tmp_path):
     pytest.importorskip("tokenizers")
     folder = write(tmp_path / "one", small("<end>", "<x>"), config={"eos_token_id": 10, "vocab_size": 13})
-    assert Tokenizer.load(folder, mask_token="<x>", pad_token="<x>").vocab_size == 13
     one = Tokenizer.load(folder, mask_token="<x>", pad_token="<x>")
     assert (one.mask_id, one.pad_id, one.eos_id, one.special_tokens) == (11, 11, 10, {"<end>": 10, "<x>": 11})
+    assert one.vocab_size == 13
     (tmp_path / "one/config.json").write_text('{"vocab_size": 12}')  # fewer rows than ids: the model has to grow
     assert Tokenizer.load(folder).vocab_size == 128
-    for choice in "mask_token", "pad_token":
-        with pytest.raises(DataError, match=f"{choice} '<m>' is not a token of .*; its special tokens are <end>, <x>"):
-            Tokenizer.load(folder, **{choice: "<m>"})
+    with pytest.raises(DataError, match="'<m>' is not a token of .*; its special tokens are <end>, <x>"):
+        Tokenizer.load(folder, mask_token="<m>")
 
 
 @pytest.mark.parametrize(
     "content, configs, message",
     [
-        (
-            small(),
-            {"tokenizer_config": {"eos_token": "</s>"}},
-            "one/tokenizer_config.json: eos_token '</s>' is not a token",
-        ),
-        (small(), {"tokenizer_config": {"eos_token": {"token": "<end>"}}}, "eos_token None is not a token"),
-        (small(), {"config": "{"}, r"config.json: not JSON"),
-        ("[1, 2]", {}, "tokenizer.json: not a JSON object"),
-        ("{", {}, "tokenizer.json: not JSON"),
-        ({"version": "1.0"}, {}, "tokenizer.json: not a tokenizer.json: KeyError.'model'"),
-        (small() | {"normalizer": {"type": "New"}}, {}, "tokenizer.json of one: the tokenizers library cannot read it"),
-        (small() | {"added_tokens": [small("a")["added_tokens"][0] | {"id": 77}]}, {}, "has another id for '"),
+        (small(), {"tokenizer_config": {"eos_token": "</s>"}}, "_config.json: eos_token '</s>' is not a token"),
+        (small(), {"config": "{"}, r"config.json: not a JSON object"),
+        ("{", {}, "one/tokenizer.json: the tokenizers library cannot read"),
+        (small() | {"normalizer": {"type": "New"}}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
     ],
 )
 def test_refused(tmp_path, content, configs, message):
@@ -510,10 +437,8 @@ def test_refused(tmp_path, content, configs, message):
 
 
 def test_without_the_package_or_the_file(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match="one has no tokenizer.json"):
-        (tmp_path / "one").mkdir()
-        Tokenizer.load(tmp_path / "one")
+    with pytest.raises(DataError, match="has no tokenizer.json"):
+        Tokenizer.load(tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(DataError, match="pip install tokenizers"):
         Tokenizer.load(write(tmp_path / "one", small("<end>")))
-    assert np.array_equal(Tokenizer.load("embedded").encode_array("the"), [Tokenizer.load("embedded").encode("the")[0]])
