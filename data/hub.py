@@ -332,6 +332,10 @@ def tokenizer_files(tokenizer, max_length, append_eos):
         one, two = ([{"Sequence": {"id": text, "type_id": 0}}, end] for text in "AB")
         content["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": one + two}
         content["post_processor"]["special_tokens"] = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
+    engine = optional_package("tokenizers").Tokenizer.from_str(json.dumps(content))
+    for name, i in tokenizer.special_tokens.items():  # the library numbers tokens that are not in the vocabulary itself
+        if engine.token_to_id(name) != i:
+            raise DataError(f"{name!r} has id {i}, but tokenizer.json would give it {engine.token_to_id(name)}")
     special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | special
     config |= {"model_input_names": ["input_ids", "attention_mask"], "clean_up_tokenization_spaces": False}
