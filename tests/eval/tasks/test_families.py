@@ -51,7 +51,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert n >= 3, "the word must have several tokens for this test"
     output = np.zeros((8, 3))
     output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    found = tc.metrics([output], [item], [sentence])
+    found = tc.metrics([output], [item], [sentence], "test")
     kept = item.extra.max() + 1
     predicted = [["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)]
     assert found["entity_f1"].tolist() == metrics.entity_f1(predicted, [sentence.tags]).tolist()
