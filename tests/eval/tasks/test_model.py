@@ -10,7 +10,7 @@ from eval.tasks.model import TaskModel, pack_texts, predict
 from eval.tasks.result import origin
 
 
-@pytest.mark.parametrize("capacity", [1, 40, 64, 300])
+@pytest.mark.parametrize("capacity", [1, 64])
 def test_packed_rows_hold_every_text_once(capacity):
     rng = np.random.default_rng(capacity)
     texts = [rng.integers(1, 4000, n).tolist() for n in rng.integers(1, 60, 50)]
