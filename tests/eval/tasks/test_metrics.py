@@ -31,14 +31,8 @@ def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
     instances = np.array([[[1, 2], [0, 0], [0, 3]], [[2, 2], [0, 0], [1, 1]]])  # (n=2, C=3, 2)
     assert metrics.score(instances) == pytest.approx(100 * (3 / 4 + 1 / 4) / 2)  # without the class in the middle
     assert metrics.score(metrics.entity_f1([["O", "O"]], [["O", "O"]])) == 0.0  # nothing to find
-    stored = np.full((10**6, 1, 2), [0.1, 1], np.float32)
+    stored = np.full((10**5, 1, 2), [0.1, 1], np.float32)
     assert metrics.score(stored) == pytest.approx(10, abs=1e-5)  # float32 instances are summed in float64
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "entity_f1", "sentence_macro_f1", "token_set_f1"])
-def test_predictions_and_gold_must_be_equally_many(metric):
-    with pytest.raises(ValueError):
-        getattr(metrics, metric)([["O"]], [["O"], ["O"]])
 
 
 # -----------------------------------------------------------------------------
@@ -64,19 +58,6 @@ def test_f1(labels, predicted, gold, expected):
     assert metrics.f1(predicted.split(), gold.split(), labels).tolist() == expected
 
 
-@pytest.mark.parametrize("classes", [2, 9])
-def test_f1_equals_scikit_learn(classes):
-    sklearn = pytest.importorskip("sklearn.metrics")
-    draw = random.Random(classes)
-    labels = [f"label {i}" for i in range(classes)]
-    for n in (1, 2, 5, 40):
-        gold = draw.choices([*labels, "unseen"], k=n)
-        predicted = [g if g in labels and draw.random() < 0.5 else draw.choice(labels) for g in gold]
-        occur = [label for label in (labels if classes > 2 else labels[1:]) if label in gold + predicted]
-        expected = sklearn.f1_score(gold, predicted, labels=occur, average="macro") if occur else 0
-        assert metrics.score(metrics.f1(predicted, gold, labels)) == pytest.approx(100 * expected)
-
-
 # -----------------------------------------------------------------------------
 # Token classification
 
@@ -97,36 +78,6 @@ def test_f1_equals_scikit_learn(classes):
 )
 def test_entities(tags, expected):
     assert " ".join(f"{kind}:{begin}-{end}" for kind, begin, end in metrics.entities(tags.split())) == expected
-
-
-def random_sentences(prefixes, types, count):
-    """Sentences of 1 to 12 tags, most of them broken, and predictions of which about three tags in ten differ."""
-    draw = random.Random(1)
-
-    def pick(options):  # with the one function of random that promises never to change
-        return options[int(draw.random() * len(options))]
-
-    def tag():
-        prefix = pick(prefixes)
-        return prefix if prefix == "O" else f"{prefix}-{pick(types)}"
-
-    gold = [[tag() for _ in range(1 + int(draw.random() * 12))] for _ in range(count)]
-    return [[tag() if draw.random() < 0.3 else g for g in tags] for tags in gold], gold
-
-
-@pytest.mark.parametrize(
-    "prefixes, types, in_gold, found, correct",
-    [
-        ("IO", "XY", 2539, 2553, 1673),
-        ("IOE", "XY", 3571, 3586, 2497),
-        ("BIO", ["X", "Y-1", "Y-2"], 3925, 3916, 2798),
-    ],
-)
-def test_entity_f1_of_broken_tags_is_that_of_conlleval(prefixes, types, in_gold, found, correct):
-    """The numbers are what the loop and the rules of conlleval.pl (2004-01-26) count in these sentences."""
-    predicted, gold = random_sentences(prefixes, types, 1000)
-    assert metrics.entity_f1(predicted, gold).sum(0).tolist() == [[2 * correct, in_gold + found]]
-    assert sum(len(metrics.entities(tags)) for tags in gold) == in_gold
 
 
 def test_sentence_macro_f1():
@@ -224,7 +175,6 @@ def test_the_ideal_of_more_than_ten_relevant_documents_is_its_first_ten():
     [
         ({"10": 1, "9": 1, "11": 1}, 3),  # ids are text: 9, 11, 10
         ({"10": 0.5 + 1e-9, "9": 0.5}, 2),  # equal in float32
-        ({"10": 0.5 + 1e-6, "9": 0.5}, 1),
         ({"10": 1, "é": 1, "Z": 1, "\uffee": 1, "\U0001f600": 1}, 5),
     ],
 )
@@ -252,23 +202,48 @@ def test_ndcg_of_the_retrieved(run, expected):
     assert ratios(metrics.ndcg_retrieved({"q": run}, {"q": {"a": 1, "b": 1, "c": 1}})) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("levels", [4, 10**9])
+# -----------------------------------------------------------------------------
+# Against other implementations, on random predictions
+
+
+@pytest.mark.parametrize("classes", [2, 9])
+def test_f1_equals_scikit_learn(classes):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    draw, labels = random.Random(classes), [f"label {i}" for i in range(classes)]
+    for n in (1, 2, 5, 40):
+        gold, predicted = draw.choices([*labels, "unseen"], k=n), draw.choices(labels, k=n)
+        occur = [label for label in (labels if classes > 2 else labels[1:]) if label in gold + predicted]
+        expected = sklearn.f1_score(gold, predicted, labels=occur, average="macro") if occur else 0
+        assert metrics.score(metrics.f1(predicted, gold, labels)) == pytest.approx(100 * expected)
+
+
+@pytest.mark.parametrize("prefixes", ["IO", "BIO", "IOE", "BIOES"])
+def test_entity_f1_equals_seqeval(prefixes):
+    """Most of these tags break their scheme."""
+    labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    draw, tags = random.Random(2), [f"{prefix}-{kind}" for prefix in prefixes if prefix != "O" for kind in ("X", "Y-1")]
+    gold = [draw.choices(["O", *tags], k=draw.randint(1, 12)) for _ in range(300)]
+    predicted = [[draw.choice(tags) if draw.random() < 0.3 else tag for tag in sentence] for sentence in gold]
+    for sentence in gold:
+        expected = [(kind, begin, end + 1) for kind, begin, end in labeling.get_entities(sentence)]
+        assert metrics.entities(sentence) == expected
+    assert metrics.score(metrics.entity_f1(predicted, gold)) == pytest.approx(100 * labeling.f1_score(gold, predicted))
+
+
+@pytest.mark.parametrize("levels", [4, 10**9])  # of the scores; few levels have many ties
 def test_retrieval_equals_trec_eval(levels):
-    """Up to 150 documents a query; scores of few levels have many ties."""
     pytrec_eval = pytest.importorskip("pytrec_eval")
     draw, run, qrels = random.Random(levels), {}, {}
-    for name in map(str, range(200)):
-        documents = [f"d{i}" for i in range(draw.choice([3, 15, 130, 150]))]
+    for name in map(str, range(100)):
+        documents = [f"d{i}" for i in range(draw.choice([3, 15, 150]))]
         retrieved = draw.sample(documents, draw.randint(1, len(documents)))
         run[name] = {document: draw.randrange(levels) / levels - 0.5 for document in retrieved}
         judged = draw.sample([*documents, "elsewhere"], draw.randint(1, min(40, len(documents))))
         qrels[name] = {d: draw.choice([-1, 0, 0, 1, 2, 5]) for d in judged}
     queries = metrics.answerable(qrels)
-    measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
-    expected = pytrec_eval.RelevanceEvaluator({query: qrels[query] for query in queries}, measures).evaluate(run)
-    result = {name: ratios(instances) for name, instances in metrics.retrieval(run, qrels).items()}
-    for i, query in enumerate(queries):
-        reciprocal = expected[query]["recip_rank"]
-        assert result["ndcg@10"][i] == pytest.approx(expected[query]["ndcg_cut_10"], abs=1e-9)
-        assert result["recall@100"][i] == pytest.approx(expected[query]["recall_100"], abs=1e-9)
-        assert result["mrr@10"][i] == pytest.approx(reciprocal if reciprocal > 1 / 10.5 else 0, abs=1e-9)
+    result = [ratios(instances).tolist() for instances in metrics.retrieval(run, qrels).values()]
+    expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recip_rank", "recall.100"}).evaluate(run)
+    for query, ndcg, mrr, recall in zip(queries, *result, strict=True):
+        first = expected[query]["recip_rank"]
+        reference = expected[query]["ndcg_cut_10"], first if first > 1 / 10.5 else 0, expected[query]["recall_100"]
+        assert (ndcg, mrr, recall) == pytest.approx(reference, abs=1e-9)
