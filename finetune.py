@@ -79,18 +79,8 @@ dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the devi
 EVAL_ONLY_OVERRIDES = """init_from task test_only family train validation test corpus columns label form tasks_dir
     eval_examples test_examples full_corpus device dtype out_dir""".split()
 
-AT_LEAST_1 = ["max_steps", "epochs", "batch_size", "eval_interval", "eval_examples"]
-AT_LEAST_0 = [
-    "seed",
-    "test_examples",
-    "patience",
-    "eps",
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "dropout",
-    "warmup_fraction",
-]
+AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
+AT_LEAST_0 = "seed test_examples patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
 BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
 ABOVE_0 = ["lr", "grad_clip", "temperature"]
 
