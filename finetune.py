@@ -9,7 +9,6 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 import checkpoint
 import configurator
+from data.files import lock_folder
 from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks.families import FAMILIES, subsample
@@ -79,54 +79,35 @@ dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the devi
 EVAL_ONLY_OVERRIDES = """init_from task test_only family train validation test corpus columns label form tasks_dir
     eval_examples test_examples full_corpus device dtype out_dir""".split()
 
+AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
+AT_LEAST_0 = "seed test_examples patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
+BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
+ABOVE_0 = ["lr", "grad_clip", "temperature"]
+
 
 def check(cfg):
-    """Return what is wrong with the settings, a sentence each."""
-    problems = []
-
-    def need(fits, sentence):
-        if not fits:
-            problems.append(sentence)
-
-    for name in ("max_steps", "epochs", "batch_size", "eval_interval", "eval_examples"):
-        need(cfg[name] >= 1, f"{name}={cfg[name]}: must be at least 1")
-    for name in ("seed", "test_examples", "patience", "eps", "weight_decay"):
-        need(cfg[name] >= 0, f"{name}={cfg[name]}: must be at least 0")
-    need(cfg.max_len >= 8, f"max_len={cfg.max_len}: must be at least 8")
-    for name in ("lr", "grad_clip", "temperature"):
-        need(cfg[name] > 0, f"{name}={cfg[name]}: must be above 0")
-    for name in ("beta1", "beta2", "dropout", "warmup_fraction"):
-        need(0 <= cfg[name] < 1, f"{name}={cfg[name]}: must be at least 0 and below 1")
-    choices = {"device": "auto cpu cuda", "dtype": "auto float32 bfloat16", "pooling": "mean last"}
-    for name, values in choices.items():
-        need(cfg[name] in values.split(), f"{name}={cfg[name]}: must be one of {', '.join(values.split())}")
-    need(cfg.device != "cuda" or torch.cuda.is_available(), "device=cuda: there is no GPU")
-    need(
-        bool(cfg.task) != bool(cfg.family),
-        "give a task by name (python -m eval.tasks lists them), or a family with the paths of your own data",
-    )
-    need(not cfg.family or cfg.family in FAMILIES, f"family={cfg.family}: must be one of {', '.join(FAMILIES)}")
-    why = checkpoint.problem(cfg.init_from)
-    need(not why, f"init_from: {why}")
-    for name in ("random_weights", "save_model"):
-        need(not (cfg.test_only and cfg[name]), f"test_only and {name}: give one of them")
-    exists = Path(cfg.out_dir, "result.json").exists()
-    need(not exists, f"{cfg.out_dir} already holds a result: give another --out_dir")
-    return problems
+    """Yield what is wrong with the settings, a sentence each."""
+    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"], pooling=["mean", "last"])
+    if cfg.family:
+        choices["family"] = FAMILIES
+    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices)
+    yield from (f"{name}={cfg[name]}: must be below 1" for name in BELOW_1 if cfg[name] >= 1)
+    if cfg.max_len < 8:
+        yield f"max_len={cfg.max_len}: must be at least 8"
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        yield "device=cuda: there is no GPU"
+    if bool(cfg.task) == bool(cfg.family):
+        yield "give a task by name (python -m eval.tasks lists them), or a family with the paths of your own data"
+    if why := checkpoint.problem(cfg.init_from):
+        yield f"init_from: {why}"
+    if cfg.test_only and (cfg.random_weights or cfg.save_model):
+        yield "test_only: trains nothing, so give neither random_weights nor save_model"
+    if Path(cfg.out_dir, "result.json").exists():
+        yield f"{cfg.out_dir} already holds a result: give another --out_dir"
 
 
 # ----------------------------------------------------------------------------
 # Set-up
-
-
-def load_checkpoint(path):
-    """Load a checkpoint. Returns its path, its dict and its tokenizer. Raises Damaged or DataError."""
-    path = checkpoint.find(path)
-    state = checkpoint.load(path)
-    tokenizer, vocab_size = checkpoint.tokenizer_of(state), state["config"]["vocab_size"]
-    if tokenizer.vocab_size > vocab_size:
-        raise DataError(f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its model {vocab_size}")
-    return path, state, tokenizer
 
 
 def load_dataset(cfg):
@@ -140,11 +121,11 @@ def load_dataset(cfg):
     return dataset
 
 
-def build(cfg, dataset, encoder, tokenizer):
+def build(cfg, dataset, encoder, state):
     """Put a task on an encoder. Returns the task (a Family) and the TaskModel, which is on the device."""
     encoder.compute_dtype = getattr(torch, cfg.dtype)
     max_len = min(cfg.max_len, encoder.config.seq_len)
-    task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, cfg.full_corpus)
+    task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
     model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
     return task, model.to(cfg.device)
 
@@ -161,8 +142,8 @@ def learning_rate(cfg, step, steps):
 
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
-    path, state, tokenizer = load_checkpoint(cfg.init_from)
-    dataset = load_dataset(cfg)
+    path = checkpoint.find(cfg.init_from)
+    state, dataset = checkpoint.load(path), load_dataset(cfg)
     if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
     if cfg.freeze and dataset.family == "ir":
@@ -171,19 +152,17 @@ def fine_tune(cfg):
     torch.manual_seed(cfg.seed)
     encoder = Transformer(ModelConfig(**state["config"])) if cfg.random_weights else checkpoint.model_from(state)
     encoder.requires_grad_(not cfg.freeze)
-    task, model = build(cfg, dataset, encoder, tokenizer)
+    task, model = build(cfg, dataset, encoder, state)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     betas = (cfg.beta1, cfg.beta2)
     optimizer = torch.optim.AdamW(params, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)
 
-    out = Path(cfg.out_dir)
-    out.mkdir(parents=True, exist_ok=True)
-    log = checkpoint.MetricsLog(out / "metrics.jsonl")
+    log = checkpoint.MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
     eval_set = subsample(dataset.validation, cfg.eval_examples, judged_only=True)
-    best_score, best_step, best_weights, evals_since_best = -1.0, steps, None, 0
-    loss_sum, n_tokens, began, eval_seconds = 0.0, 0, time.perf_counter(), 0.0
+    best_score, best_step, best_weights = -1.0, 0, None  # of the validations, with patience
+    loss_sum = 0.0  # of the steps since the last validation
 
     bar = tqdm(range(steps), desc=dataset.name, mininterval=1)
     for step in bar:
@@ -194,10 +173,9 @@ def fine_tune(cfg):
         examples = [dataset.train[j] for j in order[i * cfg.batch_size : (i + 1) * cfg.batch_size]]
         items = [item for example in examples for item in task.items(example, "train" if epoch == 0 else None)]
         batch = pack_texts([item.ids for item in items], model.capacity)
-        n_tokens += len(batch["positions"])
 
         # Forward, backward, update.
-        optimizer.param_groups[0]["lr"] = learning_rate(cfg, step, steps)
+        lr = optimizer.param_groups[0]["lr"] = learning_rate(cfg, step, steps)
         loss = task.loss(model(**to_device(batch, encoder.device)), items)
         loss.backward()
         nn.utils.clip_grad_norm_(params, cfg.grad_clip)
@@ -207,63 +185,53 @@ def fine_tune(cfg):
 
         # Validate, log, and stop early if there is no progress.
         last = step + 1 == steps
-        if (step + 1) % cfg.eval_interval == 0 or last:
-            eval_began, mean_loss, loss_sum = time.perf_counter(), loss_sum.item() / (step % cfg.eval_interval + 1), 0.0
-            if not np.isfinite(mean_loss):
-                sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
-            scores = {}
-            if cfg.patience or not last:  # after the last step all of the validation set is scored, below
-                scores, _ = evaluate(task, model, eval_set)
-                score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
-                bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
-            log.write(step=step + 1, loss=mean_loss, lr=learning_rate(cfg, step, steps), **scores)
-            evals_since_best += 1
-            if cfg.patience and score > best_score:
-                best_score, best_step, evals_since_best = score, step + 1, 0
-                best_weights = {name: value.clone() for name, value in model.state_dict().items()}
-            eval_seconds += time.perf_counter() - eval_began
-            if cfg.patience and evals_since_best == cfg.patience:
-                break
+        if (step + 1) % cfg.eval_interval and not last:
+            continue
+        mean_loss, loss_sum = loss_sum.item() / (step % cfg.eval_interval + 1), 0.0
+        if not np.isfinite(mean_loss):
+            sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
+        scores = {}
+        if cfg.patience or not last:  # after the last step all of the validation set is scored, below
+            scores, _ = evaluate(task, model, eval_set)
+            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
+            bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
+        log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
+        if cfg.patience and score > best_score:
+            best_score, best_step = score, step + 1
+            best_weights = {name: value.clone() for name, value in model.state_dict().items()}
+        if cfg.patience and step + 1 - best_step >= cfg.patience * cfg.eval_interval:
+            break
 
     bar.close()
     if best_weights:
         model.load_state_dict(best_weights)
-    seconds = time.perf_counter() - began - eval_seconds
-    print(f"{dataset.name}: lr {cfg.lr:g}, seed {cfg.seed}, {step + 1} steps in {seconds:.1f} s", end="")
-    print(f" ({n_tokens / seconds:,.0f} tokens/s)")
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
-    run = dict(steps=step + 1, best_step=best_step, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
+    run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     if cfg.save_model:
         fine_tuned = dict(family=dataset.family, labels=dataset.labels, may_be_none=task.may_be_none)
         fine_tuned |= dict(head=model.head.state_dict(), settings=dict(cfg), done=run)
         kept = {name: value for name, value in state.items() if name != "optimizer"}
-        checkpoint.save(out / "model.pt", kept | {"model": encoder.state_dict(), "fine_tuned": fine_tuned})
+        kept |= dict(model=encoder.state_dict(), fine_tuned=fine_tuned)
+        checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
     write_result(cfg, dataset, task, model, run)
 
 
 def score_saved_model(cfg):
     """Score a model that save_model kept, on this data and with this device. Writes the same files as fine_tune."""
-    path, state, tokenizer = load_checkpoint(cfg.init_from)
-    dataset = load_dataset(cfg)
+    path = checkpoint.find(cfg.init_from)
+    state, dataset = checkpoint.load(path), load_dataset(cfg)
     saved = state.get("fine_tuned")
     if not saved or saved["family"] != dataset.family:
-        raise DataError(
-            f"test_only: {path} is not a model fine-tuned for {dataset.family}; --save_model=True keeps one"
-        )
+        raise DataError(f"test_only: {path} is not a model that save_model kept for {dataset.family}")
     unknown = {example.label for example in dataset.test} - {*saved["labels"]} if dataset.family == "sc" else ()
     if unknown:
-        unknown, known = ", ".join(sorted(unknown)), ", ".join(saved["labels"])
-        raise DataError(f"test_only: {path} does not know the labels {unknown}, but {known}")
+        raise DataError(f"test_only: {path} does not know the labels {sorted(unknown)}, but {saved['labels']}")
     dataset.labels = saved["labels"]
 
-    trained = dict(saved["settings"])
-    if "warmup_share" in trained:  # the name in models that older versions saved
-        trained["warmup_fraction"] = trained.pop("warmup_share")
-    cfg = type(cfg)(cfg | trained | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
-    task, model = build(cfg, dataset, checkpoint.model_from(state), tokenizer)
+    cfg = type(cfg)(cfg | saved["settings"] | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
+    task, model = build(cfg, dataset, checkpoint.model_from(state), state)
     model.head.load_state_dict(saved["head"])
     task.may_be_none = saved["may_be_none"]
-    Path(cfg.out_dir).mkdir(parents=True, exist_ok=True)
     write_result(cfg, dataset, task, model, saved["done"])
 
 
@@ -271,10 +239,9 @@ def main():
     cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     use_determinism()
     try:
-        if cfg.test_only:
-            score_saved_model(cfg)
-        else:
-            fine_tune(cfg)
+        lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
+        configurator.load(__file__, sys.argv[1:], check)  # again: another process may have written its result by now
+        score_saved_model(cfg) if cfg.test_only else fine_tune(cfg)
     except (Damaged, DataError) as error:
         sys.exit(str(error))
 

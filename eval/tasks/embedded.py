@@ -33,19 +33,17 @@ def load(name, source=None):
     """Make the Dataset of an embedded task, the same in every run of the same Python.
 
     source: what to make it from, by default what this Python has: a list of Definitions, or for embedded-tc a dict
-    {topic: text}. Raises DataError if there is no task of this name, and if the source holds too little for it.
+    {topic: text}. Raises DataError if the source holds too little for the task.
     """
-    if name not in MAKERS:
-        raise DataError(f"{name!r} is no embedded task; there are {', '.join(MAKERS)}")
-    make, read_source = MAKERS[name]
-    dataset = make(read_source() if source is None else source)
-    dataset.counts = {rule: n for rule, n in dataset.counts.items() if n}
-    if not min(len(dataset.train), len(dataset.validation), len(dataset.test)):
+    make, read_source, field, paper = MAKERS[name]
+    labels, splits, counts = make(read_source() if source is None else source)
+    if not all(splits.values()):
         raise DataError(
-            f"{name}: this Python carries too little of its {'help topics' if name == 'embedded-tc' else 'source'} "
-            "for this task (some distributions strip them): use a full CPython, or a task of your own"
+            f"{name}: this Python carries too little of its source or help topics for this task (some distributions "
+            "strip them): use a full CPython, or a task of your own"
         )
-    return dataset
+    counts = {rule: n for rule, n in counts.items() if n}
+    return Dataset(name, name[-2:], labels, **splits, counts=counts, main={"field": [field], "paper": [paper]})
 
 
 def split_of(name):
@@ -63,13 +61,10 @@ class Definition(NamedTuple):
 
     module: str  # dotted name
     names: tuple  # the names of the classes and functions around it, then its own; () for a module
-    parameters: list  # of a function: (name, source of the default or ""), without self; None for others
+    signature: str  # of a function: its parameters and their defaults, without self; "" for others
+    defaults: dict  # of a function: {parameter: source of its default, or ""}
     text: str  # the docstring in one line, without examples
     summary: str  # its first sentence, in one line
-
-    @property
-    def signature(self):
-        return f"({', '.join(name + ('=' + default if default else '') for name, default in self.parameters)})"
 
     @property
     def line(self):
@@ -86,27 +81,25 @@ def definitions():
             paragraphs = [" ".join(p.split()) for p in re.split(r"\n\s*\n", docstring) if ">>>" not in p]
             if text := " ".join(paragraphs):
                 summary = re.match(r".+?[.!?](?= [A-Z\"'`*(]|$)|.+", paragraphs[0])[0]
-                found.append(Definition(module, names, parameters(node), text, summary))
+                found.append(Definition(module, names, *signature(node), text, summary))
     return sorted(found, key=lambda d: SPLITS.index(split_of(d.module)))
 
 
-def parameters(node):
-    """List (name, source of the default or "") of a function's parameters, without self; None for other nodes."""
+def signature(node):
+    """Return a function's parameters as Python writes them, and {name: default}; see Definition."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return None
+        return "", {}
     a = node.args
-    positional = a.posonlyargs + a.args
-    found = [*zip((x.arg for x in positional), [None] * (len(positional) - len(a.defaults)) + a.defaults)]
-    if a.posonlyargs:
-        found.insert(len(a.posonlyargs), ("/", None))
-    if found and found[0][0] in ("self", "cls"):
-        found = found[2:] if len(a.posonlyargs) == 1 else found[1:]  # "self, /" is all about self
-    if a.vararg or a.kwonlyargs:
-        found.append((f"*{a.vararg.arg if a.vararg else ''}", None))
-    found += zip((x.arg for x in a.kwonlyargs), a.kw_defaults)
-    if a.kwarg:
-        found.append((f"**{a.kwarg.arg}", None))
-    return [(name, ast.unparse(default) if default else "") for name, default in found]
+    for x in ast.walk(a):
+        if isinstance(x, ast.arg):
+            x.annotation = None
+    first = (a.posonlyargs or a.args)[:1]
+    if first and first[0].arg in ("self", "cls"):
+        del (a.posonlyargs or a.args)[0]
+    named = a.posonlyargs + a.args
+    defaults = [None] * (len(named) - len(a.defaults)) + a.defaults + a.kw_defaults
+    found = {x.arg: ast.unparse(default) if default else "" for x, default in zip(named + a.kwonlyargs, defaults)}
+    return f"({ast.unparse(a)})", found | {f"*{x.arg}": "" for x in (a.vararg, a.kwarg) if x}
 
 
 def shorten(text):
@@ -147,15 +140,8 @@ def classification(definitions):
             continue
         counts[f"docstrings cut at {MAX_CHARS} characters"] += text != d.text
         examples[split_of(d.module)].append(Text(text, part))
-    # Linux distributions package tkinter and IDLE apart: what is left of a part may be too little to learn or test.
-    sizes = {split: Counter(x.label for x in examples[split]) for split in SPLITS}
-    labels = [part for part in PARTS if sizes["train"][part] >= 50 and min(sizes[s][part] for s in SPLITS) >= 5]
-    for split in SPLITS:
-        kept = [x for x in examples[split] if x.label in labels]
-        counts["docstrings of parts that this Python lacks, left out"] += len(examples[split]) - len(kept)
-        examples[split] = kept
-    metrics = {"field": ["accuracy"], "paper": ["accuracy"]}
-    return Dataset("embedded-sc", "sc", labels, **examples, counts=counts, main=metrics)
+    labels = [part for part in PARTS if part in {x.label for x in examples["train"]}]
+    return labels, examples, counts
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -186,8 +172,7 @@ def tagging(topics):
             seen.add(words)
             examples[split_of(topic)].append(example)
     labels = ["O", *sorted({tag for x in examples["train"] for tag in x.tags} - {"O"})]
-    metrics = {"field": ["entity_f1"], "paper": ["sentence_macro_f1"]}
-    return Dataset("embedded-tc", "tc", labels, **examples, counts=counts, main=metrics)
+    return labels, examples, counts
 
 
 def sentences(text):
@@ -258,15 +243,14 @@ def answer_spans(definitions):
             counts[f"questions for {kind}"] += 1
             split = split_of(listing[0].module)
             examples[split].append(Question(f"{split}-{len(examples[split])}", question, context, [(answer, first)]))
-    metrics = {"field": ["f1"], "paper": ["token_set_f1"]}
-    return Dataset("embedded-qa", "qa", [], **examples, counts=counts, main=metrics)
+    return [], examples, counts
 
 
 def listings(definitions):
     """Yield lists of at least three functions of a module. No name is twice in a list, no summary in two lists."""
     listing, room, number, seen = [], 0, 0, set()
     for d in definitions:
-        if d.parameters is None or "->" in d.summary or d.summary in seen:
+        if not d.signature or "->" in d.summary or d.summary in seen:
             continue
         if not 10 < len(d.summary) < len(d.line) < LISTING / 2:
             continue
@@ -285,7 +269,7 @@ def listings(definitions):
 
 def questions(listing, context):
     """Yield (kind, question, first character of the answer in the context, answer) about a list of functions."""
-    taken = Counter(parameter.strip("*") for d in listing for parameter, _ in d.parameters)
+    taken = Counter(parameter.strip("*") for d in listing for parameter in d.defaults)
     begin = 0  # first character of the function's line
     for d in listing:
         name = d.names[-1]
@@ -295,14 +279,11 @@ def questions(listing, context):
         if match := re.match(r"Returns? ((?:[^.,;:()]|\.(?=\w)){8,70})(?=[.,;:(]|$)", d.summary):
             first = begin + d.line.rindex(d.summary) + match.start(1)
             yield "what is returned", f"What does {name} return?", first, match[1].rstrip()
-        position = begin + len(name) + 1
-        for parameter, default in d.parameters:
+        for parameter, default in d.defaults.items():
             if parameter.isidentifier() and taken[parameter] == 1:
                 yield "a function by its parameter", f"Which function takes {parameter}?", begin, name
             if len(default) <= 20 and re.search(r"\d|\w\w", default) and context.count(default) == 1:
-                first = position + len(parameter) + 1
-                yield "a default", f"What is the default of {parameter} in {name}?", first, default
-            position += len(f"{parameter}={default}, " if default else f"{parameter}, ")
+                yield "a default", f"What is the default of {parameter} in {name}?", context.index(default), default
         begin += len(d.line)
 
 
@@ -324,7 +305,7 @@ def retrieval(definitions):
     split_of_query, split_of_rest = {}, {}  # where a query, and the rest of a docstring, occurred first
     for d in definitions:
         split, rest = split_of(d.module), d.text[len(d.summary) :].strip()
-        if d.parameters is None or len(rest) < 40 or not 3 <= len(d.summary.split()) <= 40 or "->" in d.summary:
+        if not d.signature or len(rest) < 40 or not 3 <= len(d.summary.split()) <= 40 or "->" in d.summary:
             continue
         if {split_of_query.setdefault(d.summary, split), split_of_rest.setdefault(rest, split)} != {split}:
             counts["functions whose summary or text is also on another side, left out"] += 1
@@ -335,9 +316,8 @@ def retrieval(definitions):
             continue
         counts[f"documents cut at {MAX_CHARS} characters"] += len(document) > MAX_CHARS
         pairs[split].append(Pair(d.summary, shorten(document)))
-    validation, test = ({"": retrieval_set(pairs[split])} if pairs[split] else {} for split in SPLITS[1:])
-    metrics = {"field": ["ndcg@10"], "paper": ["ndcg@10_judged"]}
-    return Dataset("embedded-ir", "ir", [], pairs["train"], validation, test, counts, metrics)
+    sets = {split: {"": retrieval_set(pairs[split])} if pairs[split] else {} for split in SPLITS[1:]}
+    return [], pairs | sets, counts
 
 
 def retrieval_set(pairs):
@@ -350,9 +330,9 @@ def retrieval_set(pairs):
     return Retrieval({i: text for text, i in queries.items()}, {i: text for text, i in corpus.items()}, qrels)
 
 
-MAKERS = {  # {name: (function that makes the task, function that reads what it is made from)}
-    "embedded-sc": (classification, definitions),
-    "embedded-tc": (tagging, embedded.topics),
-    "embedded-qa": (answer_spans, definitions),
-    "embedded-ir": (retrieval, definitions),
+MAKERS = {  # {name: (maker of (labels, {split: examples}, counts), reader of its source, field's and paper's metric)}
+    "embedded-sc": (classification, definitions, "accuracy", "accuracy"),
+    "embedded-tc": (tagging, embedded.topics, "entity_f1", "sentence_macro_f1"),
+    "embedded-qa": (answer_spans, definitions, "f1", "token_set_f1"),
+    "embedded-ir": (retrieval, definitions, "ndcg@10", "ndcg@10_judged"),
 }

@@ -4,7 +4,7 @@ Text templates, heads and both sets of metrics follow the protocol of arXiv 2507
 the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +28,7 @@ class Family:
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
     items)`, the mean loss of a batch; and `score(predict, examples, split)`. `counts` says how often a rule was
     applied to a text, as {"split: rule": count}. In validations during training, which see each text many times,
-    split is None and nothing is counted.
-
-    dataset: a Dataset. max_len: largest number of tokens of a text. temperature, full_corpus: see
-    InformationRetrieval.
+    split is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
     """
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
@@ -46,7 +43,7 @@ class Family:
             self.counts[f"{split}: {rule}"] += 1
 
     def truncate(self, ids, split, what="texts"):
-        """Append eos to a list of ids, cutting it so that max_len ids are left at most."""
+        """Append eos to a list of ids, of which at most max_len - 1 stay."""
         if len(ids) >= self.max_len:
             self.count(split, f"{what} cut at {self.max_len} tokens")
         return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
@@ -57,7 +54,7 @@ class Family:
         predict: a function from a list of n Items to their n outputs, see eval.tasks.model.predict.
         """
         items = [item for example in examples for item in self.items(example, split)]
-        return self.metrics(predict(items), items, examples)
+        return self.metrics(predict(items), items, examples, split)
 
 
 class SequenceClassification(Family):
@@ -69,7 +66,7 @@ class SequenceClassification(Family):
         """output: (n, classes)."""
         return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
 
-    def metrics(self, outputs, items, examples):
+    def metrics(self, outputs, items, examples, split):
         predicted = [self.labels[logits.argmax()] for logits in outputs]
         gold = [example.label for example in examples]
         return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, self.labels)}
@@ -89,7 +86,7 @@ class TokenClassification(Family):
         target = torch.from_numpy(np.concatenate([item.target for item in items])).to(output.device)
         return F.cross_entropy(output, target, ignore_index=-1)
 
-    def metrics(self, outputs, items, examples):
+    def metrics(self, outputs, items, examples, split):
         """A word has the tag of most of its tokens; in a tie, the first of those. A word that was cut off is O."""
         predicted = []
         for logits, item, example in zip(outputs, items, examples):
@@ -98,10 +95,8 @@ class TokenClassification(Family):
                 votes[word][label] += 1
             predicted.append([self.labels[vote.most_common(1)[0][0]] if vote else "O" for vote in votes])
         gold = [example.tags for example in examples]
-        return {
-            "entity_f1": metrics.entity_f1(predicted, gold),
-            "sentence_macro_f1": metrics.sentence_macro_f1(predicted, gold),
-        }
+        paper = metrics.sentence_macro_f1(predicted, gold)
+        return {"entity_f1": metrics.entity_f1(predicted, gold), "sentence_macro_f1": paper}
 
 
 class QuestionAnswering(Family):
@@ -129,8 +124,7 @@ class QuestionAnswering(Family):
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         inside = self.inside_answer(example, offsets)
         room = self.max_len - len(prefix) - 1  # for the context, beside the question and eos
-        half = max(1, room // 2)
-        starts = range(0, max(1, len(context) - room + half), half)
+        starts = range(0, max(1, len(context) - room + room // 2), room // 2)
         if len(starts) > 1:
             self.count(split, "contexts longer than a window")
         if split == "train":
@@ -154,16 +148,15 @@ class QuestionAnswering(Family):
             inside[(offsets[:, 1] > first) & (offsets[:, 0] < last)] = 1
         return inside
 
-    def score(self, predict, examples, split):
-        items = [item for example in examples for item in self.items(example, split)]
-        contexts = self.merge_windows(predict(items), items)
+    def metrics(self, outputs, items, examples, split):
+        contexts = self.merge_windows(outputs, items)
         if split != "test":
             f1 = {x: metrics.score(self.span_metrics(contexts, examples, x)["f1"]) for x in self.thresholds}
             self.threshold = max(f1, key=f1.get)
         predicted = [{i for i, x in enumerate(odds, 1) if x > 0} for odds, _, _ in contexts]
         gold = [{i for i, x in enumerate(inside, 1) if x} for _, inside, _ in contexts]
-        spans = self.span_metrics(contexts, examples, self.threshold)
-        return spans | {"token_set_f1": metrics.token_set_f1(predicted, gold)}
+        paper = metrics.token_set_f1(predicted, gold)
+        return self.span_metrics(contexts, examples, self.threshold) | {"token_set_f1": paper}
 
     def merge_windows(self, outputs, items):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.
@@ -187,15 +180,14 @@ class QuestionAnswering(Family):
         """Exact match and F1 of the best spans."""
         predicted = {}
         for (odds, _, offsets), example in zip(contexts, examples):
-            if not len(odds):  # a blank context
-                predicted[example.id] = ""
-                continue
             total = np.append(0, np.cumsum(odds - threshold))
             gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
-            last = gain.argmax()
-            first = total[: last + 1].argmin()
-            text = self.tokenizer.normalize(" " + example.context)[offsets[first, 0] : offsets[last, 1]].strip()
-            predicted[example.id] = "" if self.may_be_none and gain[last] <= 0 else text
+            predicted[example.id] = ""
+            if len(gain) and (gain.max() > 0 or not self.may_be_none):  # a blank context has no tokens
+                last = gain.argmax()
+                first = total[: last + 1].argmin()
+                text = self.tokenizer.normalize(" " + example.context)
+                predicted[example.id] = text[offsets[first, 0] : offsets[last, 1]].strip()
         return metrics.squad(predicted, examples)
 
 
@@ -210,10 +202,9 @@ class InformationRetrieval(Family):
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         self.embedded = {}  # {name of the set: (corpus, its vectors)}: validation and test mostly share a corpus
-        self.judged = {name: set() for name in dataset.test}  # {name of the set: ids of documents}
-        for sets in (dataset.validation, dataset.test):
-            for name, part in sets.items():
-                self.judged[name].update(d for grades in part.qrels.values() for d in grades)
+        self.judged = defaultdict(set)  # {name of the set: ids of documents}
+        for name, part in [*dataset.validation.items(), *dataset.test.items()]:
+            self.judged[name].update(*part.qrels.values())
 
     def query(self, text, split):
         return Item(self.truncate(self.tokenizer.encode(f"Query: {text}"), split, "queries"), None)
@@ -231,19 +222,17 @@ class InformationRetrieval(Family):
         """
         query, document = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1]).unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
-        texts = [item.target for item in items[1::2]]
-        number = {text: i for i, text in enumerate(texts)}
-        number = torch.tensor([number[text] for text in texts], device=scores.device)  # equal for equal documents
-        copy = (number[:, None] == number) & ~torch.eye(len(number), dtype=torch.bool, device=scores.device)
-        return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(number), device=scores.device))
+        texts = np.array([item.target for item in items[1::2]], dtype=object)
+        copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False).to(scores.device)
+        return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
 
     def embed(self, predict, corpus, split, chunk=2**15):
         """Embed a corpus {id: text}. Returns fp32 (documents, d_model). Only `chunk` texts are in memory as tokens."""
-        texts, vectors = [*corpus.values()], None
+        texts = [*corpus.values()]
         for begin in range(0, len(texts), chunk):
-            part = np.stack(predict([self.document(text, split) for text in texts[begin : begin + chunk]]))
-            if vectors is None:
-                vectors = np.empty((len(texts), part.shape[1]), np.float32)
+            part = predict([self.document(text, split) for text in texts[begin : begin + chunk]])
+            if begin == 0:
+                vectors = np.empty((len(texts), len(part[0])), np.float32)
             vectors[begin : begin + chunk] = part
         return vectors
 
@@ -301,15 +290,10 @@ def subsample(examples, n, judged_only=False):
     small = {}
     for name, part in examples.items():
         qrels = {query: part.qrels[query] for query in spread([*part.qrels])}
-        judged = (d for grades in qrels.values() for d in grades)
+        judged = [d for grades in qrels.values() for d in grades]
         corpus = {d: part.corpus[d] for d in judged} if judged_only else part.corpus
         small[name] = part._replace(corpus=corpus, qrels=qrels)
     return small
 
 
-FAMILIES = {
-    "sc": SequenceClassification,
-    "tc": TokenClassification,
-    "qa": QuestionAnswering,
-    "ir": InformationRetrieval,
-}
+FAMILIES = dict(sc=SequenceClassification, tc=TokenClassification, qa=QuestionAnswering, ir=InformationRetrieval)

@@ -21,9 +21,8 @@ import numpy as np
 def score(instances):
     """Compute the percentage, 0 to 100, of a metric's instances (n, C, 2).
 
-    It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0.
-    If no class is left, for example without a single predicted or gold entity, it is 0.0, as in conlleval and
-    seqeval.
+    It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0;
+    0.0 if there is no such class, as in conlleval and seqeval.
     """
     numerators, denominators = np.sum(instances, axis=0, dtype=np.float64).T  # (C,) each
     counted = denominators > 0
@@ -31,7 +30,7 @@ def score(instances):
 
 
 def one_class(numerators, denominators=1.0):
-    """Stack the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
+    """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
     terms = np.broadcast_arrays(np.asarray(numerators, np.float64), denominators)
     return np.stack(terms, -1)[:, None]
 
@@ -48,9 +47,8 @@ def accuracy(predicted, gold):
 def f1(predicted, gold, labels):
     """Per text and class: 2 if the class is both predicted and gold, over 0, 1 or 2: in how many of the two it occurs.
 
-    With two labels, the second is the positive class and the only one that counts (C = 1). With more, all count with
-    the same weight (macro F1, C = len(labels)); `score` leaves out a class that is nowhere predicted or gold, as does
-    scikit-learn. A gold label outside `labels` has no class: the text is a false positive of the predicted class.
+    With two labels, only the second, the positive class, counts (C = 1). With more, all count alike (macro F1,
+    C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
     classes = np.array(labels[1:] if len(labels) == 2 else labels, dtype=object)
     pairs = np.array([*zip(predicted, gold, strict=True)], dtype=object).reshape(-1, 2, 1)
@@ -65,19 +63,16 @@ def f1(predicted, gold, labels):
 def entities(tags):
     """List the entities in a sentence's tags ("O", "B-PER", "I-PER", ...) as (type, begin, end), end excluded.
 
-    It counts as conlleval (Tjong Kim Sang) counts chunks in IOB1, BIO and IOE, also if the tags break their scheme. A
-    tag other than O begins an entity if its prefix is B or S, if the type changes, or if the tag before is O, E or S;
-    else the entity goes on. So I-PER after O or after B-LOC begins an entity. S, and B after E, which the script of
-    2004 does not know, count as in its later ports, so BIOES works too.
+    It counts as conlleval (Tjong Kim Sang) and its ports count chunks, also if the tags break their scheme (IOB1, BIO,
+    IOE, BIOES). A tag other than O begins an entity if its prefix is B or S, if the type changes, or if the tag before
+    is O, E or S; else the entity goes on. So I-PER after O or after B-LOC begins an entity.
     """
     found, before = [], ("O", "")
     for i, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")
         if prefix != "O":
-            if prefix in ("B", "S") or before[0] in ("O", "E", "S") or before[1] != kind:
-                found.append((kind, i, i + 1))
-            else:
-                found[-1] = (kind, found[-1][1], i + 1)
+            begins = prefix in ("B", "S") or before[0] in ("O", "E", "S") or before[1] != kind
+            found.append((kind, i if begins else found.pop()[1], i + 1))
         before = prefix, kind
     return found
 
@@ -129,9 +124,9 @@ def squad(predicted, questions):
     predicted: {question id: text} with every id, "" for no answer. questions: objects with an `id` and `answers`, a
     list of (text, start), empty if unanswerable. Per question: the best value over its answers, over 1.
 
-    A set with an unanswerable question is scored as by the script of v2.0. It drops answers that normalize to
-    nothing; if none is left, only a prediction that normalizes to nothing is right. Any other set is scored as by the
-    script of v1.1. There such an answer stays, and such a prediction matches it exactly, with F1 0.
+    A set with an unanswerable question is scored as by the script of v2.0: answers that normalize to nothing are
+    dropped, and if none is left, only a prediction that normalizes to nothing is right. Any other set is scored as by
+    the script of v1.1, which does not treat them apart.
     """
     v2 = any(not question.answers for question in questions)
     exact_match, overlap = [], []
@@ -187,16 +182,15 @@ def retrieval(run, qrels):
     (trec_eval's recip_rank has no such cut).
     """
     gain = gains(run, qrels)  # (n, 100)
-    ideal, relevant = np.zeros((len(gain), 10)), np.zeros(len(gain))
-    for i, query in enumerate(answerable(qrels)):
-        grades = sorted((grade for grade in qrels[query].values() if grade > 0), reverse=True)
-        ideal[i, : len(grades)], relevant[i] = grades[:10], len(grades)
-    hit = gain > 0
-    first_ten = hit[:, :10]
+    relevant = [[grade for grade in qrels[query].values() if grade > 0] for query in answerable(qrels)]
+    ideal = np.zeros((len(gain), 10))
+    for row, grades in zip(ideal, relevant):
+        row[: len(grades)] = sorted(grades, reverse=True)[:10]
+    first_ten = gain[:, :10] > 0
     return {
         "ndcg@10": one_class(gain[:, :10] @ DISCOUNT / (ideal @ DISCOUNT)),
         "mrr@10": one_class(first_ten.any(1) / (first_ten.argmax(1) + 1)),
-        "recall@100": one_class(hit.sum(1) / relevant),
+        "recall@100": one_class((gain > 0).sum(1) / [len(grades) for grades in relevant]),
     }
 
 

@@ -1,7 +1,7 @@
 """The model that is fine-tuned: an encoder with a head, its batches without padding, and its predictions.
 
 model = TaskModel(encoder, "sc", n_outputs=2, causal=False, pooling="mean", dropout=0.1)
-logits = predict(model, items, model.capacity)  # a list with one array for each item
+logits = predict(model, items)  # a list with one array for each item
 """
 
 import numpy as np
@@ -19,9 +19,8 @@ def pack(lengths, capacity):
     Returns two int arrays (n,): each text's row, and its first column in that row.
     """
     row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []
-    for i in np.argsort(-np.asarray(lengths), kind="stable"):
-        fits = (r for r, n in enumerate(used) if n + lengths[i] <= capacity)
-        row[i] = next(fits, len(used))
+    for i in np.argsort(-lengths, kind="stable"):
+        row[i] = next((r for r, n in enumerate(used) if n + lengths[i] <= capacity), len(used))
         if row[i] == len(used):
             used.append(0)
         start[i] = used[row[i]]
@@ -30,9 +29,9 @@ def pack(lengths, capacity):
 
 
 def pack_texts(sequences, capacity):
-    """Pack texts side by side into rows. Returns the arguments of TaskModel.forward, as a dict of CPU tensors.
+    """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
 
-    sequences: n lists of token ids, none empty. capacity: tokens of a row; a longer text makes longer rows.
+    capacity: tokens of a row; a longer text makes longer rows.
     """
     lengths = np.array([len(ids) for ids in sequences])
     row, start = pack(lengths, max(capacity, lengths.max()))
@@ -58,13 +57,11 @@ class TaskModel(nn.Module):
         d = encoder.config.d_model
         self.encoder, self.causal = encoder, causal
         self.pooling = pooling if family in ("sc", "ir") else ""
+        self.head = nn.Sequential()
         if family == "sc":
-            layers = [nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)]
-        elif family == "ir":
-            layers = []
-        else:
-            layers = [nn.Dropout(dropout), nn.Linear(d, n_outputs)]
-        self.head = nn.Sequential(*layers)
+            self.head.extend([nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)])
+        elif family != "ir":
+            self.head.extend([nn.Dropout(dropout), nn.Linear(d, n_outputs)])
         for name, p in self.head.named_parameters():
             nn.init.zeros_(p) if name.endswith("bias") else nn.init.normal_(p, std=0.02)
 
@@ -72,8 +69,8 @@ class TaskModel(nn.Module):
     def capacity(self):
         """The number of tokens in a row that suits the device.
 
-        The GPU kernels skip what lies outside a document, so the longest row is best. The CPU computes all scores of a
-        row and masks them afterwards, so short rows with a few texts waste least.
+        The GPU kernels skip what lies outside a document. The CPU computes all of a row's scores and masks them, so
+        short rows waste least.
         """
         seq_len = self.encoder.config.seq_len
         return seq_len if self.encoder.device.type == "cuda" else min(64, seq_len)
@@ -97,24 +94,24 @@ class TaskModel(nn.Module):
 
 
 @torch.no_grad()
-def predict(model, items, capacity, batch_tokens=2**14):
+def predict(model, items, batch_tokens=2**14):
     """Run a TaskModel on items without gradients and without dropout. Leaves the model in training mode.
 
-    items: objects with a list `ids` of token ids, such as families.Item. capacity: tokens of a row, see
-    `TaskModel.capacity`. batch_tokens: tokens of a batch. Returns a list of fp32 arrays in the order of the items:
-    (n_outputs,) for sc, (d_model,) for ir, (tokens of the item, n_outputs) for tc and qa.
+    items: objects with a list `ids` of token ids, such as families.Item. batch_tokens: tokens of a batch. Returns a
+    list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the item,
+    n_outputs) for tc and qa.
     """
     model.eval()
-    batches, size = [[]], 0
+    batches, size = [], 0
     for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # texts of similar length together
-        if size + len(items[i].ids) > batch_tokens and batches[-1]:
-            batches.append([])
-            size = 0
-        batches[-1].append(i)
         size += len(items[i].ids)
+        if not batches or size > batch_tokens:
+            batches.append([])
+            size = len(items[i].ids)
+        batches[-1].append(i)
     outputs = [None] * len(items)
-    for batch in tqdm(batches if items else (), "scoring", leave=False, disable=len(batches) < 20):
-        packed = pack_texts([items[i].ids for i in batch], capacity)
+    for batch in tqdm(batches, "scoring", leave=False, disable=len(batches) < 20):
+        packed = pack_texts([items[i].ids for i in batch], model.capacity)
         result = model(**to_device(packed, model.encoder.device)).cpu()
         parts = result if model.pooling else result.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):

@@ -20,7 +20,7 @@ def evaluate(task, model, examples, split=None):
 
     task: a Family. model: its TaskModel. split: "validation" or "test", or None in validations during training.
     """
-    instances = task.score(lambda items: predict(model, items, model.capacity), examples, split)
+    instances = task.score(lambda items: predict(model, items), examples, split)
     return {name: metrics.score(x) for name, x in instances.items()}, instances
 
 
@@ -29,7 +29,6 @@ def write_result(cfg, dataset, task, model, run):
 
     cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
     """
-    out = Path(cfg.out_dir)
     validation, _ = evaluate(task, model, dataset.validation, "validation")
     test, instances = evaluate(task, model, dataset.test, "test")
     result = dict(
@@ -46,17 +45,14 @@ def write_result(cfg, dataset, task, model, run):
         versions=checkpoint.versions(torch.device(cfg.device)),
     )
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}
-    write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
-    write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+    write_whole(Path(cfg.out_dir, "instances.npz"), lambda f: np.savez_compressed(f, **arrays))
+    write_whole(Path(cfg.out_dir, "result.json"), lambda f: f.write(json.dumps(result, indent=1).encode()))
 
-    rows = result["metrics"] | {f"  {name} (test)": scores for name, scores in result["baselines"].items()}
-    width = max(map(len, rows))
-    print(" " * width, *(f"{name:>18}" for name in test))
-    for name, scores in rows.items():
-        print(name.ljust(width), *(f"{scores[k]:>18.2f}" if k in scores else " " * 18 for k in test))
+    for name, scores in (result["metrics"] | result["baselines"]).items():
+        print(f"{name:>12}", *(f"{metric} {value:.2f}" for metric, value in scores.items()), sep="   ")
     for rule, count in result["counts"].items():
-        print(f"  {rule}: {count}")
-    print(f"wrote {out}/result.json")
+        print(f"{rule}: {count}")
+    print(f"wrote {cfg.out_dir}/result.json")
 
 
 def size(examples):
@@ -71,21 +67,24 @@ def test_set_id(test):
 
 
 def origin(state, path, name, random_weights):
-    """What result.json says about the checkpoint that a run started from, as a dict.
+    """Return what result.json says about the checkpoint that a run started from, as a dict.
 
     state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
     `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
     other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
     """
-    unknown = dict(max_steps=0, switch_step=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0)
+    unknown = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", switch_step=0, lr=0.0)
     settings, step = state["settings"] or unknown, state["step"]
-    apart = {"branch_from", *unknown, *RESUME_MAY_CHANGE}
-    recipe = [{name: value for name, value in settings.items() if name not in apart}, state.get("data")]
+    no_part = {"branch_from", *unknown, *RESUME_MAY_CHANGE}
+    recipe = [{name: value for name, value in settings.items() if name not in no_part}, state.get("data")]
     return dict(
         name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
         path=str(path),
         step=step,
-        **{name: settings[name] for name in ("max_steps", "mask_ratio", "seed", "init_from")},
+        max_steps=settings["max_steps"],
+        mask_ratio=settings["mask_ratio"],
+        seed=settings["seed"],
+        init_from=settings["init_from"],
         clm_steps=min(step, settings["switch_step"]),
         peak_lr=settings["lr"],
         untrained=random_weights,

@@ -29,10 +29,8 @@ def logits(odds):
 # Classification
 
 
-@pytest.mark.parametrize(
-    "words", [["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"], ["O"]]
-)
-def test_all_tokens_of_a_word_have_its_tag(words):
+def test_all_tokens_of_a_word_have_its_tag():
+    words = ["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"]
     tags = [f"B-{i}" for i in range(len(words))]
     (item,) = family("tc", labels=["O", *tags]).items(Sentence(words, tags), "train")
     assert item.ids == [*TOKENIZER.encode(" ".join(words)), TOKENIZER.eos_id]  # words joined by spaces, nothing else
@@ -51,7 +49,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert n >= 3, "the word must have several tokens for this test"
     output = np.zeros((8, 3))
     output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    found = tc.metrics([output], [item], [sentence])
+    found = tc.metrics([output], [item], [sentence], "test")
     kept = item.extra.max() + 1
     predicted = [["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)]
     assert found["entity_f1"].tolist() == metrics.entity_f1(predicted, [sentence.tags]).tolist()
@@ -65,11 +63,7 @@ CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away –
 
 @pytest.mark.parametrize(
     "context, answer",
-    [
-        *((CONTEXT, answer) for answer in ("The", "Bengal tiger", "Müllheim", "3,500 km", "Ana 🙂", "Lima")),
-        ("One.", "One"),
-        ("日本 is x.", "日本"),
-    ],
+    [*((CONTEXT, answer) for answer in ("The", "Müllheim", "3,500 km", "Ana 🙂", "Lima")), ("日本 is x.", "日本")],
 )
 def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     qa = family("qa")
@@ -95,18 +89,16 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     words = random.Random(0).choices("alpha beta gamma delta epsilon zeta eta theta iota kappa".split(), k=150)
     words[120] = "Zanzibar"
     context = " ".join(words)
-    question = Question(
-        "q", "Where is it, and where was it before?", context, [("Zanzibar", context.index("Zanzibar"))]
-    )
-    qa = family("qa", max_len=50)
+    question = Question("q", "Where is it?", context, [("Zanzibar", context.index("Zanzibar"))])
+    qa = family("qa", max_len=40)
     windows = qa.items(question, "test")
-    assert len(windows) > 3 and all(len(item.ids) <= 50 for item in windows)
+    assert len(windows) > 3 and all(len(item.ids) <= 40 for item in windows)
     assert qa.counts == {"test: contexts longer than a window": 1}
     ((odds, inside, _),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
     assert odds.tolist() == TOKENIZER.encode(" " + context)  # the odds name the token: each once, in its place
     assert TOKENIZER.decode(odds[inside == 1]).strip() == "Zanzibar"
     (only,) = qa.items(question, "train")
-    assert only.target.max() == 1 and len(only.ids) <= 50  # in training, the window that holds the answer
+    assert only.target.max() == 1 and len(only.ids) <= 40  # in training, the window that holds the answer
 
     # A token counts where it is farthest from a window's edge.
     edge, best = [], np.zeros(len(odds))
@@ -155,7 +147,7 @@ def test_a_second_copy_of_a_document_is_no_negative():
     torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
 
 
-@pytest.mark.parametrize("chunk", [7, 64, 1000])
+@pytest.mark.parametrize("chunk", [7, 1000])
 def test_the_nearest_documents_do_not_depend_on_the_chunk(chunk):
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")

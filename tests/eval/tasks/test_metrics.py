@@ -29,19 +29,10 @@ def ratios(instances):
 
 def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
     instances = np.array([[[1, 2], [0, 0], [0, 3]], [[2, 2], [0, 0], [1, 1]]])  # (n=2, C=3, 2)
-    assert metrics.score(instances) == pytest.approx(
-        100 * (3 / 4 + 1 / 4) / 2
-    )  # the class in the middle does not count
-    assert type(metrics.score(instances)) is float
+    assert metrics.score(instances) == pytest.approx(100 * (3 / 4 + 1 / 4) / 2)  # without the class in the middle
     assert metrics.score(metrics.entity_f1([["O", "O"]], [["O", "O"]])) == 0.0  # nothing to find
-    stored = np.full((10**6, 1, 2), [0.1, 1], np.float32)
+    stored = np.full((10**5, 1, 2), [0.1, 1], np.float32)
     assert metrics.score(stored) == pytest.approx(10, abs=1e-5)  # float32 instances are summed in float64
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "entity_f1", "sentence_macro_f1", "token_set_f1"])
-def test_predictions_and_gold_must_be_equally_many(metric):
-    with pytest.raises(ValueError):
-        getattr(metrics, metric)([["O"]], [["O"], ["O"]])
 
 
 # -----------------------------------------------------------------------------
@@ -67,23 +58,6 @@ def test_f1(labels, predicted, gold, expected):
     assert metrics.f1(predicted.split(), gold.split(), labels).tolist() == expected
 
 
-@pytest.mark.parametrize("unseen", [False, True])
-@pytest.mark.parametrize("classes", [2, 3, 9])
-def test_classification_equals_scikit_learn(classes, unseen):
-    sklearn = pytest.importorskip("sklearn.metrics")
-    draw = random.Random(classes)
-    labels = [f"label {i}" for i in range(classes)]
-    for n in (1, 2, 5, 40, 40):
-        gold = draw.choices(labels + ["unseen"] * unseen, k=n)
-        predicted = [g if g in labels and draw.random() < 0.5 else draw.choice(labels) for g in gold]
-        assert metrics.score(metrics.accuracy(predicted, gold)) == pytest.approx(
-            100 * sklearn.accuracy_score(gold, predicted)
-        )
-        occur = [label for label in (labels if classes > 2 else labels[1:]) if label in gold + predicted]
-        expected = sklearn.f1_score(gold, predicted, labels=occur, average="macro") if occur else 0
-        assert metrics.score(metrics.f1(predicted, gold, labels)) == pytest.approx(100 * expected)
-
-
 # -----------------------------------------------------------------------------
 # Token classification
 
@@ -106,60 +80,11 @@ def test_entities(tags, expected):
     assert " ".join(f"{kind}:{begin}-{end}" for kind, begin, end in metrics.entities(tags.split())) == expected
 
 
-def random_sentences(prefixes, types, count, seed):
-    """Sentences of 1 to 12 tags, most of them broken, and predictions of which about three tags in ten differ."""
-    draw = random.Random(seed)
-
-    def pick(options):  # with the one function of random that promises never to change
-        return options[int(draw.random() * len(options))]
-
-    def tag():
-        prefix = pick(prefixes)
-        return prefix if prefix == "O" else f"{prefix}-{pick(types)}"
-
-    gold = [[tag() for _ in range(1 + int(draw.random() * 12))] for _ in range(count)]
-    return [[tag() if draw.random() < 0.3 else g for g in tags] for tags in gold], gold
-
-
-@pytest.mark.parametrize(
-    "prefixes, types, in_gold, found, correct",
-    [
-        ("IO", "X", 1856, 1846, 1148),
-        ("IO", "XY", 2539, 2553, 1673),
-        ("IOE", "XY", 3571, 3586, 2497),
-        ("BIO", "X", 3103, 3091, 2186),
-        ("BIO", ["X", "Y-1", "Y-2"], 3925, 3916, 2798),
-    ],
-)
-def test_entity_f1_of_broken_tags_is_that_of_conlleval(prefixes, types, in_gold, found, correct):
-    """The numbers are what the loop and the rules of conlleval.pl (2004-01-26) count in these sentences."""
-    predicted, gold = random_sentences(prefixes, types, 1000, seed=1)
-    assert metrics.entity_f1(predicted, gold).sum(0).tolist() == [[2 * correct, in_gold + found]]
-    assert sum(len(metrics.entities(tags)) for tags in gold) == in_gold
-
-
-@pytest.mark.parametrize("types", ["XY", ["X", "Y-1", "Y-2"]])
-@pytest.mark.parametrize("prefixes", ["IO", "BIO", "IOE", "BIOES", "BIES"])
-def test_entities_equal_seqeval(prefixes, types):
-    labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
-    predicted, gold = random_sentences(prefixes, types, 400, seed=2)
-    for tags in gold:
-        assert metrics.entities(tags) == [(kind, begin, end + 1) for kind, begin, end in labeling.get_entities(tags)]
-    assert metrics.score(metrics.entity_f1(predicted, gold)) == pytest.approx(100 * labeling.f1_score(gold, predicted))
-
-
 def test_sentence_macro_f1():
     predicted, gold = ["B-X O O O".split(), "O B-Y".split()], ["B-X I-X O O".split(), "O O".split()]
     # B-X is right, I-X missing, O is 2 * 2 / (3 + 2);  O is 2 * 1 / (1 + 2), B-Y wrong
     expected = [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2]
     np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
-
-
-def test_sentence_macro_f1_equals_scikit_learn():
-    sklearn = pytest.importorskip("sklearn.metrics")
-    predicted, gold = random_sentences("BIO", "XY", 150, seed=3)
-    expected = [sklearn.f1_score(g, p, average="macro") for p, g in zip(predicted, gold)]
-    np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected, atol=1e-12)
 
 
 # -----------------------------------------------------------------------------
@@ -175,12 +100,10 @@ def test_sentence_macro_f1_equals_scikit_learn():
         ("U.S.A.", ["USA"], 1, 1),  # the full stops go before the articles: no A is left over
         ("well-known", ["well known"], 0, 0),  # punctuation is dropped, not made a space
         ("the“cat”", ["“cat”"], 1, 1),  # only ASCII punctuation is dropped, but quotes bound words
-        ("Straße", ["STRASSE"], 0, 0),
         ("cat\u00a0sat\n", ["cat sat"], 1, 1),  # any white space
         ("cat cat dog", ["cat dog dog"], 0, 2 / 3),  # a word counts as often as both have it
         ("cat black", ["black cat"], 0, 1),  # order matters only to the exact match
         ("big cat", ["cat sat down", "big", "dog"], 0, 2 / 3),  # the best answer
-        ("The.", ["cat"], 0, 0),
     ],
 )
 def test_squad(prediction, answers, exact_match, overlap, v2):
@@ -209,36 +132,6 @@ def test_squad_of_what_normalizes_to_nothing(prediction, answers, v1, v2):
         if expected:
             result = metrics.squad({"q": prediction, "none": "cat"}, version)
             assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
-
-
-def test_squad_keeps_the_order_and_wants_every_prediction():
-    questions = [question(["x"], str(i)) for i in range(4)]
-    assert ratios(metrics.squad(dict(zip("3210", "yxyx")), questions)["exact_match"]).tolist() == [1, 0, 1, 0]
-    with pytest.raises(KeyError):
-        metrics.squad({"0": "x"}, questions)
-
-
-@pytest.mark.parametrize("v2", [False, True])
-def test_squad_equals_torchmetrics(v2):
-    torchmetrics = pytest.importorskip("torchmetrics.functional.text")
-    draw = random.Random(4)
-    words = "cat Cat, cats big-cat U.S. don't 42 4.2 naïve ÉCOLE “cat” — theme İ ß".split()
-    empty = ["the", "The.", "a", "An", "...", "", "\u00a0", "\n", "_"]
-
-    def text(sources):
-        return draw.choice([" ", "  ", "\t"]).join(draw.choice(draw.choice(sources)) for _ in range(draw.randint(1, 4)))
-
-    for name in map(str, range(700)):
-        answers = [draw.choice(words) + " " + text([words, empty]) for _ in range(draw.randint(v2 ^ 1, 4))]
-        nothing = [text([empty]) for _ in range(draw.randint(0, 2))] if v2 else []
-        asked = question(draw.sample(answers + nothing, len(answers + nothing)), name)
-        answers = answers or [""]
-        predicted = draw.choice([draw.choice(answers), text([words, empty]), text([empty]), ""])
-        result = metrics.squad({name: predicted, "none": "the"}, [asked] + [question([], "none")] * v2)
-        reference = {"id": name, "answers": {"text": answers, "answer_start": [0] * len(answers)}}
-        expected = torchmetrics.squad({"id": name, "prediction_text": predicted}, reference)
-        for metric, instances in result.items():
-            assert metrics.score(instances[:1]) == pytest.approx(float(expected[metric]), abs=1e-3)
 
 
 def test_token_set_f1():
@@ -273,9 +166,8 @@ def test_retrieval_looks_at_10_and_at_100_documents(rank, mrr, recall):
 def test_the_ideal_of_more_than_ten_relevant_documents_is_its_first_ten():
     qrels = {"q": {f"d{i:02}": 1 + (i < 3) for i in range(30)}}
     run = {"q": {f"d{i:02}": -i for i in range(20)}}
-    result = metrics.retrieval(run, qrels)
-    assert metrics.score(result["ndcg@10"]) == metrics.score(metrics.ndcg_retrieved(run, qrels)) == pytest.approx(100)
-    assert metrics.score(result["recall@100"]) == pytest.approx(100 * 20 / 30)
+    result = {name: metrics.score(instances) for name, instances in metrics.retrieval(run, qrels).items()}
+    assert result == pytest.approx({"ndcg@10": 100, "mrr@10": 100, "recall@100": 100 * 20 / 30})
 
 
 @pytest.mark.parametrize(
@@ -283,7 +175,6 @@ def test_the_ideal_of_more_than_ten_relevant_documents_is_its_first_ten():
     [
         ({"10": 1, "9": 1, "11": 1}, 3),  # ids are text: 9, 11, 10
         ({"10": 0.5 + 1e-9, "9": 0.5}, 2),  # equal in float32
-        ({"10": 0.5 + 1e-6, "9": 0.5}, 1),
         ({"10": 1, "é": 1, "Z": 1, "\uffee": 1, "\U0001f600": 1}, 5),
     ],
 )
@@ -305,46 +196,54 @@ def test_the_instances_of_retrieval_are_the_queries_with_a_relevant_document():
         ({"a": 2, "x": 1}, 1),  # the documents that were not retrieved cost nothing
         ({"y": 2, "x": 1}, 0),
         ({"x": 20, "a": 19, **{f"y{i}": i for i in range(2, 10)}, "b": 1}, 1 / log2(3)),  # b is the eleventh
-        ({"x": 3, "a": 2, "b": 1}, (1 / log2(3) + 1 / log2(4)) / (1 + 1 / log2(3))),
     ],
 )
 def test_ndcg_of_the_retrieved(run, expected):
     assert ratios(metrics.ndcg_retrieved({"q": run}, {"q": {"a": 1, "b": 1, "c": 1}})) == pytest.approx(expected)
 
 
-def random_retrieval(queries, levels, seed):
-    """A run and qrels of up to 150 documents a query; scores of few levels have many ties."""
-    draw = random.Random(seed)
-    run, qrels = {}, {}
-    for name in map(str, range(queries)):
-        documents = [f"d{i}" for i in range(draw.choice([3, 15, 130, 150]))]
-        retrieved = draw.sample(documents, draw.randint(1, len(documents)))
-        run[name] = {document: draw.randrange(levels) / levels - 0.5 for document in retrieved}
-        judged = draw.sample(documents + ["elsewhere"], draw.randint(1, min(40, len(documents))))
-        qrels[name] = {d: draw.choice([-1, 0, 0, 1, 2, 5]) for d in judged}
-    return run, qrels
+# -----------------------------------------------------------------------------
+# Against other implementations, on random predictions
 
 
-@pytest.mark.parametrize("levels", [1, 4, 10**9])
+@pytest.mark.parametrize("classes", [2, 9])
+def test_f1_equals_scikit_learn(classes):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    draw, labels = random.Random(classes), [f"label {i}" for i in range(classes)]
+    for n in (1, 2, 5, 40):
+        gold, predicted = draw.choices([*labels, "unseen"], k=n), draw.choices(labels, k=n)
+        occur = [label for label in (labels if classes > 2 else labels[1:]) if label in gold + predicted]
+        expected = sklearn.f1_score(gold, predicted, labels=occur, average="macro") if occur else 0
+        assert metrics.score(metrics.f1(predicted, gold, labels)) == pytest.approx(100 * expected)
+
+
+@pytest.mark.parametrize("prefixes", ["IO", "BIO", "IOE", "BIOES"])
+def test_entity_f1_equals_seqeval(prefixes):
+    """Most of these tags break their scheme."""
+    labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    draw, tags = random.Random(2), [f"{prefix}-{kind}" for prefix in prefixes if prefix != "O" for kind in ("X", "Y-1")]
+    gold = [draw.choices(["O", *tags], k=draw.randint(1, 12)) for _ in range(300)]
+    predicted = [[draw.choice(tags) if draw.random() < 0.3 else tag for tag in sentence] for sentence in gold]
+    for sentence in gold:
+        expected = [(kind, begin, end + 1) for kind, begin, end in labeling.get_entities(sentence)]
+        assert metrics.entities(sentence) == expected
+    assert metrics.score(metrics.entity_f1(predicted, gold)) == pytest.approx(100 * labeling.f1_score(gold, predicted))
+
+
+@pytest.mark.parametrize("levels", [4, 10**9])  # of the scores; few levels have many ties
 def test_retrieval_equals_trec_eval(levels):
     pytrec_eval = pytest.importorskip("pytrec_eval")
-    run, qrels = random_retrieval(200, levels, seed=levels)
+    draw, run, qrels = random.Random(levels), {}, {}
+    for name in map(str, range(100)):
+        documents = [f"d{i}" for i in range(draw.choice([3, 15, 150]))]
+        retrieved = draw.sample(documents, draw.randint(1, len(documents)))
+        run[name] = {document: draw.randrange(levels) / levels - 0.5 for document in retrieved}
+        judged = draw.sample([*documents, "elsewhere"], draw.randint(1, min(40, len(documents))))
+        qrels[name] = {d: draw.choice([-1, 0, 0, 1, 2, 5]) for d in judged}
     queries = metrics.answerable(qrels)
-    measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
-    expected = pytrec_eval.RelevanceEvaluator({query: qrels[query] for query in queries}, measures).evaluate(run)
-    result = {name: ratios(instances) for name, instances in metrics.retrieval(run, qrels).items()}
-    for i, query in enumerate(queries):
-        reciprocal = expected[query]["recip_rank"]
-        assert result["ndcg@10"][i] == pytest.approx(expected[query]["ndcg_cut_10"], abs=1e-9)
-        assert result["recall@100"][i] == pytest.approx(expected[query]["recall_100"], abs=1e-9)
-        assert result["mrr@10"][i] == pytest.approx(reciprocal if reciprocal > 1 / 10.5 else 0, abs=1e-9)
-
-
-def test_ndcg_of_the_retrieved_equals_scikit_learn_on_the_first_ten():
-    sklearn = pytest.importorskip("sklearn.metrics")
-    run, qrels = random_retrieval(150, 10**9, seed=7)
-    for value, query in zip(ratios(metrics.ndcg_retrieved(run, qrels)), metrics.answerable(qrels), strict=True):
-        first = sorted(run[query], key=run[query].get, reverse=True)[:10]
-        grades = [max(qrels[query].get(document, 0), 0) for document in first]
-        if len(first) > 1:  # scikit-learn wants two
-            assert value == pytest.approx(sklearn.ndcg_score([grades], [[run[query][d] for d in first]]))
+    result = [ratios(instances).tolist() for instances in metrics.retrieval(run, qrels).values()]
+    expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recip_rank", "recall.100"}).evaluate(run)
+    for query, ndcg, mrr, recall in zip(queries, *result, strict=True):
+        first = expected[query]["recip_rank"]
+        reference = expected[query]["ndcg_cut_10"], first if first > 1 / 10.5 else 0, expected[query]["recall_100"]
+        assert (ndcg, mrr, recall) == pytest.approx(reference, abs=1e-9)
