@@ -134,6 +134,29 @@ def test_squad_of_what_normalizes_to_nothing(prediction, answers, v1, v2):
             assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
 
 
+@pytest.mark.parametrize("v2", [False, True])
+def test_squad_equals_torchmetrics(v2):
+    torchmetrics = pytest.importorskip("torchmetrics.functional.text")
+    draw = random.Random(4)
+    words = "cat Cat, cats big-cat U.S. don't 42 4.2 naïve ÉCOLE “cat” — theme İ ß".split()
+    empty = ["the", "The.", "a", "An", "...", "", "\u00a0", "\n", "_"]
+
+    def text(sources):
+        return draw.choice([" ", "  ", "\t"]).join(draw.choice(draw.choice(sources)) for _ in range(draw.randint(1, 4)))
+
+    for name in map(str, range(300)):
+        answers = [draw.choice(words) + " " + text([words, empty]) for _ in range(draw.randint(v2 ^ 1, 4))]
+        nothing = [text([empty]) for _ in range(draw.randint(0, 2))] if v2 else []
+        asked = question(draw.sample(answers + nothing, len(answers + nothing)), name)
+        answers = answers or [""]
+        predicted = draw.choice([draw.choice(answers), text([words, empty]), text([empty]), ""])
+        result = metrics.squad({name: predicted, "none": "the"}, [asked] + [question([], "none")] * v2)
+        reference = {"id": name, "answers": {"text": answers, "answer_start": [0] * len(answers)}}
+        expected = torchmetrics.squad({"id": name, "prediction_text": predicted}, reference)
+        for metric, instances in result.items():
+            assert metrics.score(instances[:1]) == pytest.approx(float(expected[metric]), abs=1e-3)
+
+
 def test_token_set_f1():
     predicted = [{3, 4, 5}, {3}, {7}, set(), set(), {0, 1}]
     gold = [{4, 5}, {3}, {8, 9}, set(), {4, 5}, set()]  # the empty set is {0}
