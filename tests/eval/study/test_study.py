@@ -15,9 +15,9 @@ import pytest
 from helpers import ROOT, TINY, Run
 
 import checkpoint
+from data.files import is_locked, lock_folder
 from eval.study import run as runs
 from eval.study.costs import describe
-from eval.study.jobs import lock
 from eval.study.plan import folder_of
 
 # ----------------------------------------------------------------------------
@@ -104,8 +104,8 @@ WRONG = {
         lr_steps=0: is for the choice between several
         repeated: 7 is none of the steps of CLM
         seeds: 1 is given twice
-        intermediate: 9999 is not within the budget
-        late_switch=650: must be within the budget
+        late_switch, intermediate: 9999 is not within the longest
+        late_switch, intermediate: 650 is not within the longest
         continued: 3 is given twice
         mask_ratios: 40.0 is not above 0""",
     "--splits=((99,0,120),(99,0)) --continued=10 --sizes=(('a','',''),) --tasks=(('xx',''),('sst2',''),('sst2','x'))": """
@@ -215,7 +215,7 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
         assert study.wait()[0] == (143 if number == end else -9)
         if number == end:  # its children have ended
             for folder in parts.glob("study/runs/*"):
-                os.close(lock(folder))
+                assert not is_locked(folder)
     assert not (parts / "study/report").exists()
     finish(args, parts)
     assert results(parts) == results(whole) and len(results(parts)) == 4
@@ -245,8 +245,9 @@ def ended(plan, name, loss=None):
     """Leave what a run of train.py leaves; without a loss, of one that diverged."""
     folder, budget = folder_of(plan, name), plan.runs[name].budget
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "output.txt").write_text("step 7 (mlm): loss nan. Stopped before the update" if loss is None else "")
-    if loss is not None:
+    if loss is None:
+        (folder / "error.txt").write_text("step 7 (mlm): loss nan. Stopped before the update")
+    else:
         (folder / f"ckpt-{budget}.pt").touch()
         line = {"step": budget, "val_clm_loss": loss, "val_mlm_loss": 9 - loss}
         (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -264,7 +265,7 @@ def tuned(plan, models, lr=1e-3, seeds=(1, 2, 3), validation=50.0):
         result = json.loads(RESULT) | {"lr": lr, "seed": seed}
         result["metrics"] = {"validation": {"accuracy": validation}, "test": {"accuracy": 50.0}}
         result["checkpoint"] |= {"seed": model.run.seed, "name": model.name}
-        folder = runs.job_of(plan, model, ("sst2", ""), lr, seed).folder
+        folder = runs.finetuning_of(plan, model, ("sst2", ""), lr, seed).folder
         folder.mkdir(parents=True)
         (folder / "result.json").write_text(json.dumps(result))
 
@@ -283,7 +284,7 @@ def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_is_out(
     trunk = folder_of(plan, clm.name)
     trunk.mkdir()
     (trunk / "ckpt-650.pt").touch()
-    assert "demo-clm-650 is done and has not kept step 325" in runs.why_not(plan, split)
+    assert f"delete {trunk} to train it again" in runs.why_not(plan, split)
     (trunk / "ckpt-325.pt").touch()
     args = runs.start_args(plan, split)
     assert "--lr=0.001" in args and f"--branch_from={trunk}/ckpt-325.pt" in args  # what it trains is MLM
@@ -294,11 +295,11 @@ def test_a_run_that_waits_for_another_process_begins_when_that_one_has_ended(tin
     plan = plan_of(*tiny_study, "--lrs=1e-3,2e-3", "--lr_steps=6", f"--out_dir={tmp_path}", "--jobs=1")
     trial, run = plan.runs["tiny-mlm40-6-lr-0.001"], plan.runs["tiny-mlm40-12"]
     ended(plan, "tiny-mlm40-6-lr-0.002", 5.0)
-    held = lock(folder_of(plan, trial.name))
+    held = lock_folder(folder_of(plan, trial.name))
 
     def end():
         ended(plan, trial.name, 6.0)  # an MLM loss of 3.0
-        os.close(held)
+        held.close()
 
     timer = threading.Timer(1.5, end)
     timer.start()
@@ -346,14 +347,13 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
 def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
     plan = plan_of(*ONCE, f"--out_dir={tmp_path}", "--finetune_lrs=1e-3,3e-3,1.0")
     first, second = (next(m for m in plan.models if m.run.name == f"demo-mlm40-650{seed}") for seed in ("", "-seed-2"))
-    rounds = plan.rounds()
-    assert {(m.run.seed, seed) for m, _, _, seed in rounds[0]} == {(1, 1)}
-    assert {lr for _, _, lr, _ in rounds[1]} == {None}
-    assert len(rounds[0]) == 4 * 3 and len(rounds[1]) == 7 * 3 and sum(map(plan.jobs, plan.models)) == 4 * 3 + 7 * 3 - 4
+    search, chosen = plan.points()[: 4 * 3], plan.points()[4 * 3 :]
+    assert {(m.run.seed, seed) for m, _, _, seed in search} == {(1, 1)} and {lr for _, _, lr, _ in chosen} == {None}
+    assert len(chosen) == 7 * 3 and sum(map(plan.jobs, plan.models)) == 4 * 3 + 7 * 3 - 4
     for lr, validation in ((1e-3, 60.0), (3e-3, 70.0)):
         tuned(plan, [first], lr, [1], validation)
         assert runs.best_lr(plan, second, ("sst2", "")) is None  # the third has not been tried
-    failed = runs.job_of(plan, first, ("sst2", ""), 1.0, 1).folder
+    failed = runs.finetuning_of(plan, first, ("sst2", ""), 1.0, 1).folder
     failed.mkdir()
     (failed / "error.txt").write_text("the loss is nan\n")
     assert runs.best_lr(plan, first, ("sst2", "")) == runs.best_lr(plan, second, ("sst2", "")) == 3e-3

@@ -10,8 +10,8 @@ import pytest
 from helpers import Run
 
 import configurator
+from data.files import is_locked, lock_folder
 from eval.study import sweep
-from eval.study.jobs import lock
 
 
 def settings(*args):
@@ -38,12 +38,6 @@ def results(folder):
 
 def contents(folder):
     return {job: path.read_text().replace(str(folder), "") for job, path in results(folder).items()}
-
-
-def is_locked(folder):
-    if (descriptor := lock(folder)) is not None:
-        os.close(descriptor)
-    return descriptor is None
 
 
 @pytest.mark.slow
@@ -97,11 +91,11 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(args, tmp_path, 
 
 
 def test_parts_are_the_grid_and_its_baselines_are_computed_once(args):
-    jobs = list(sweep.grid(settings(*args)))
+    jobs = list(sweep.plan_jobs(settings(*args)))
     assert len({job.folder for job in jobs}) == len(jobs) == 16
-    with_baselines = [job for job in jobs if "--baseline=True" in job.args]
+    with_baselines = [job for job in jobs if "--baseline=True" in job.command]
     assert sorted(job.folder.parent.name for job in with_baselines) == ["sst2", "wnut17"]
-    assert all("--seed=1" in job.args for job in jobs[:8])  # a whole table of one seed comes first
+    assert all("--seed=1" in job.command for job in jobs[:8])  # a whole table of one seed comes first
     for part in range(2):  # and no part has all of a slow task
         assert len({job.folder.parent.name for job in jobs[part::2]}) == 2
 
@@ -116,7 +110,7 @@ def test_fifteen_thousand_jobs_are_planned_in_seconds(tmp_path):
         f"--out_dir={tmp_path}/r",
         "--tasks=sst2,qqp,mnli,conll2003,ontonotes,uner,squad,squad_v2,record,msmarco",
     )
-    assert sum(not (job.folder / "result.json").exists() for job in sweep.grid(cfg)) == 15_000
+    assert sum(not job.result.exists() for job in sweep.plan_jobs(cfg)) == 15_000
     assert time.process_time() - began < 4
 
 
