@@ -27,7 +27,7 @@ from errors import DataError
 from eval.study import report, sweep
 from eval.study.costs import describe
 from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
-from eval.study.plan import TRAIN, Plan, folder_of, results_of
+from eval.study.plan import TRAIN, Plan
 from eval.study.run import args_for, finetune_all, pretrain
 from eval.study.slurm import write_scripts
 from eval.tasks.registry import TASKS, in_folder, missing
@@ -43,10 +43,8 @@ continue_args = ""  # further arguments of train.py in those
 intermediate = ()  # steps of the two pure runs on the longest budget at which they are fine-tuned too
 seeds = (1,)  # of pretraining; all but the first only repeat the splits with these
 repeated = ()  # steps of CLM, on every budget that has them; empty = all splits
-lrs = (
-    0.0,
-)  # peak learning rate, 0 = that of train; of several, each objective has the best in a short run of it alone
-lr_steps = 0  # how long those runs are
+lrs = (0.0,)  # peak learning rate, 0 = that of train; of several, each objective gets the best of short trial runs
+lr_steps = 0  # steps of those runs
 processes = 1  # of a run, under torchrun; on GPUs one each
 # --- fine-tuning ---
 tasks = (("embedded-tc", ""),)  # (data set by name, further arguments of finetune.py)
@@ -79,8 +77,10 @@ def check(cfg):
             yield f"{name}: needs both pure objectives, 0 and {longest} steps of CLM, in the split of {longest} steps"
     if several != (cfg.lr_steps > 0) or (several and min(cfg.lrs) <= 0):
         yield f"lr_steps={cfg.lr_steps}: is for the choice between several lrs above 0, got {cfg.lrs}"
-    for step in [step for step in (cfg.late_switch, *cfg.intermediate) if step >= longest]:
-        yield f"late_switch, intermediate: {step} is not within the longest budget of {longest} steps"
+    if cfg.late_switch >= longest:
+        yield f"late_switch={cfg.late_switch}: must be within the longest budget of {longest} steps"
+    for step in [step for step in cfg.intermediate if not 0 < step < longest]:
+        yield f"intermediate: {step} is not within the longest budget of {longest} steps"
     for clm in set(cfg.repeated) - {clm for _, *steps in cfg.splits for clm in steps}:
         yield f"repeated: {clm} is none of the steps of CLM in splits"
     for ratio in [ratio for ratio in cfg.mask_ratios if not 0 < ratio < 1]:
@@ -92,16 +92,15 @@ def problems(plan, runs, finetunes):
 
     Lets train.py check each run's settings, and finetune.py those of each task, before any of them does work.
     """
-    cfg, commands, found = plan.cfg, [], defaultdict(list)  # commands: (name, command). found: {sentence: names}
-    for run in runs:  # as in a new folder, because what it will begin with may not be there yet
-        args = args_for(plan, run, cfg.lrs[0])
-        commands.append((run.name, [TRAIN, *args, f"--out_dir={folder_of(plan, run.name)}/new"]))
+    cfg, found = plan.cfg, defaultdict(list)  # {sentence: names}
+    new = f"--out_dir={cfg.out_dir}/new"  # a new folder, because what a run will begin with may not be there yet
+    commands = [(run.name, [TRAIN, *args_for(plan, run, cfg.lrs[0]), new]) for run in runs]
     if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
         found[f"this machine has {n} GPUs"] = [f"processes={cfg.processes}"]
     for task, args in cfg.tasks if finetunes else ():
         args = shlex.split(f"{cfg.finetune} {args}")
         point = [f"--task={task}", f"--lr={min(cfg.finetune_lrs)}", f"--seed={min(cfg.finetune_seeds)}"]
-        commands.append((task, [FINETUNE, *args, *point, f"--out_dir={results_of(plan)}/new"]))
+        commands.append((task, [FINETUNE, *args, *point, new]))
         if task in TASKS and not (TASKS[task].hub and find_spec("datasets")):
             if absent := missing(task, in_folder(TASKS[task], configurator.load(FINETUNE, args).tasks_dir)):
                 found[absent].append(task)

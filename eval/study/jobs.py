@@ -142,10 +142,9 @@ def run_job(job, environment):
 def keep_error(job):
     """Keep what a failed job printed as error.txt. Return its path and last line."""
     output, error = job.folder / "output.txt", job.folder / "error.txt"
-    with contextlib.suppress(FileNotFoundError):  # it failed before it printed anything
-        os.replace(output, error)
-    lines = error.read_text(errors="replace").rstrip().splitlines() if error.exists() else []
-    return f"{error}: {lines[-1] if lines else 'no output'}"
+    output.touch()  # it may have failed before it printed anything
+    os.replace(output, error)
+    return f"{error}: {(error.read_text(errors='replace').rstrip().splitlines() or ['no output'])[-1]}"
 
 
 def run_all(items, job_of, slots, name):

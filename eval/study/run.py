@@ -128,10 +128,9 @@ def pretrain(plan, runs):
 def why_not(plan, run):
     """Return why a run could not begin."""
     _, path = begins_with(plan, run)
-    if path is None or path.exists():
-        return "no learning rate is chosen: the runs that try one failed, have not ended, or all diverged"
-    hint = f": delete {path.parent} to train it again" if done(plan, plan.runs[run.before]) else ""
-    return f"{path} is not there{hint}"
+    if path and not path.exists():
+        return f"{path} is not there; if its run has ended, delete that folder to train it again"
+    return "no learning rate is chosen: the runs that try one failed, have not ended, or all diverged"
 
 
 # ----------------------------------------------------------------------------
@@ -167,16 +166,17 @@ def has_result(plan, model, task, lr, seed):
     return any(finetuning_of(plan, model, task, rate, seed).result.exists() for rate in rates)
 
 
+def job_of(plan, point):
+    """Return the Job of a fine-tuning run; None until its learning rate is chosen and its checkpoint is there."""
+    model, task, lr, seed = point
+    lr = lr or best_lr(plan, model, task)
+    job = finetuning_of(plan, model, task, lr, seed) if lr else None
+    return job if job and (job.result.exists() or checkpoint_of(plan, model).exists()) else None
+
+
 def finetune_all(plan, part="1/1"):
     """Run a part of the fine-tuning runs, such as "3/100". Return what failed."""
-
-    def job_of(point):
-        model, task, lr, seed = point
-        lr = lr or best_lr(plan, model, task)
-        job = finetuning_of(plan, model, task, lr, seed) if lr else None
-        return job if job and (job.result.exists() or checkpoint_of(plan, model).exists()) else None
-
-    failed, waiting = run_all(part_of(part, plan.points()), job_of, slots(plan.cfg.jobs), "fine-tuning")
-    why = "its checkpoint is not there, or no learning rate is chosen"
+    failed, waiting = run_all(part_of(part, plan.points()), partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
+    why = ": its checkpoint is not there, or no learning rate is chosen"
     names = [f"{model.name} on {task[0]}, lr {lr}, seed {seed}" for model, task, lr, seed in failed + waiting]
-    return names[: len(failed)] + [f"{name}: {why}" for name in names[len(failed) :]]
+    return names[: len(failed)] + [name + why for name in names[len(failed) :]]
