@@ -154,10 +154,8 @@ def run_all(items, job_of, slots, name):
     that another process is running, which holds the lock of its folder, is waited for.
     """
     waiting, running, failed, free = [*items], {}, [], [*slots]
-    context, bar = (
-        start_server(slots[0]),
-        tqdm(total=len(waiting), unit="job", smoothing=0.05, desc=name, disable=not items),
-    )
+    bar = tqdm(total=len(items), unit="job", smoothing=0.05, desc=name, disable=not items)
+    context = start_server(slots[0])
     try:
         while True:
             locked = 0
