@@ -6,7 +6,7 @@
 
 A job is finetune.py on one point of the grid and writes OUT_DIR/CHECKPOINT/TASK/lr-LR_seed-SEED/result.json. A job that
 has its result is never repeated, so the same command continues after any interruption and tries failed jobs again.
-The output of a failed job stays beside it as error.txt. Two sweeps on one grid do not disturb each other.
+The output of a failed job stays beside it as error.txt. Two sweeps on one grid share its jobs.
 """
 
 import shlex
