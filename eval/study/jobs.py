@@ -136,7 +136,6 @@ def run_job(job, environment):
     os.dup2(file, 1)
     os.dup2(file, 2)
     run_script(job.command, environment)
-    (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
 
 
 def keep_error(job):
@@ -170,6 +169,7 @@ def run_all(items, job_of, slots, name):
                     if job.result.exists():
                         bar.update()
                     else:
+                        (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
                         process = context.Process(target=run_job, args=(job, free[-1]))
                         process.start()
                         running[process] = item, job, free.pop()
