@@ -85,7 +85,6 @@ WRONG = {
         no data set is called xx
         tasks: sst2 is given twice""",
     "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
-    "--only=nothing": "only=nothing: is none of its runs",
     "--only=finetune:4/3": "only=finetune:4/3: is none of its runs",
     "--train=--data=/": "/ is not a folder that",
 }
