@@ -4,6 +4,7 @@ import shlex
 from functools import partial
 
 import checkpoint
+from data.files import is_locked
 from eval.plot import read_metrics
 from eval.study.jobs import Job, finetuning, part_of, run_all, slots
 from eval.study.plan import TRAIN, checkpoint_of, folder_of, logged, results_of
@@ -120,6 +121,11 @@ def pretrain(plan, runs):
     """Train those of `runs` that are to be trained, as many at a time as there is room for. Return what failed."""
     cfg, names = plan.cfg, to_train(plan)
     todo = [run for run in runs if run.name in names]
+    for run in todo:
+        folder = folder_of(plan, run.name)
+        if not under_way(plan, run) and not is_locked(folder):  # from step 0: train.py would miss the checkpoints
+            for name in ("config.json", "metrics.jsonl"):
+                (folder / name).unlink(missing_ok=True)
     failed, waiting = run_all(todo, partial(training, plan), slots(cfg.jobs, cfg.processes), "pretraining")
     failed = [run.name for run in failed if not diverged(plan, run)]
     return failed + [f"{run.name} ({why_not(plan, run)})" for run in waiting]
