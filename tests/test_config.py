@@ -19,7 +19,7 @@ MISSING = re.compile(r"no such folder; prepare it|no such file|already holds a r
 
 def problems(commands):
     """What train.py finds wrong with (arguments, number of processes), but for missing files."""
-    found = jobs.check_all([(TRAIN, args, {"WORLD_SIZE": str(n)}) for args, n in commands], jobs.slots(0))
+    found = jobs.check_all([([TRAIN, *args], {"WORLD_SIZE": str(n)}) for args, n in commands], jobs.slots(0))
     return [sentence for sentences in found for sentence in sentences if not MISSING.search(sentence)]
 
 

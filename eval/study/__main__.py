@@ -15,6 +15,7 @@ checkpoints of a run may be deleted; it is trained again only if something still
 import shlex
 import signal
 import sys
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,11 +26,11 @@ from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import DataError
 from eval.study import report, sweep
 from eval.study.costs import describe
-from eval.study.jobs import FINETUNE, check_all, is_part, slots
-from eval.study.plan import TRAIN, Plan, folder_of, results_of
-from eval.study.run import args_for, finetune_all, pretrain, start_args
+from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
+from eval.study.plan import TRAIN, Plan
+from eval.study.run import args_for, finetune_all, pretrain
 from eval.study.slurm import write_scripts
-from eval.tasks.registry import EMBEDDED, TASKS, in_folder, missing
+from eval.tasks.registry import TASKS, in_folder, missing
 
 # --- pretraining ---
 train = ""  # arguments of train.py that all runs share: config files, --key=value
@@ -42,10 +43,8 @@ continue_args = ""  # further arguments of train.py in those
 intermediate = ()  # steps of the two pure runs on the longest budget at which they are fine-tuned too
 seeds = (1,)  # of pretraining; all but the first only repeat the splits with these
 repeated = ()  # steps of CLM, on every budget that has them; empty = all splits
-lrs = (
-    0.0,
-)  # peak learning rate, 0 = that of train; of several, each objective has the best in a short run of it alone
-lr_steps = 0  # how long those runs are
+lrs = (0.0,)  # peak learning rate, 0 = that of train; of several, each objective gets the best of short trial runs
+lr_steps = 0  # steps of those runs
 processes = 1  # of a run, under torchrun; on GPUs one each
 # --- fine-tuning ---
 tasks = (("embedded-tc", ""),)  # (data set by name, further arguments of finetune.py)
@@ -64,70 +63,53 @@ only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, o
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    needed = ("sizes", "splits", "mask_ratios", "seeds", "lrs", "tasks", "finetune_lrs", "finetune_seeds")
-    if empty := [name for name in needed if not cfg[name]]:
-        yield from (f"{name}: give at least one" for name in empty)
-        return
+    yield from check_lists(cfg, optional=("continued", "intermediate", "repeated"))
+    yield from configurator.outside_limits(cfg, at_least_1=["processes"], at_least_0=["jobs", "late_switch"])
     for name in ("sizes", "tasks"):
         yield from (f"{name}: each is (name, arguments), got {pair}" for pair in cfg[name] if len(pair) != 2)
-    for name in [name for name, value in cfg.items() if isinstance(value, tuple)]:
-        keys = [value[0] if isinstance(value, tuple) else value for value in cfg[name]]  # of pairs and splits the first
-        if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
-            yield f"{name}: {twice[0]} is given twice"
-    for task, *_ in cfg.tasks:
-        if task not in (*TASKS, *EMBEDDED):
-            yield f"tasks: no data set is called {task}: python -m eval.tasks lists them"
     for budget, *switches in cfg.splits:
         if not switches or budget < 1 or any(not 0 <= steps <= budget for steps in switches):
             yield f"splits: {(budget, *switches)}: give a budget, then steps of CLM between 0 and it"
-    longest, *switches = max(cfg.splits)
+    longest, *switches = max(cfg.splits, default=(0,))
     pure, several = {0, longest} <= set(switches), len(cfg.lrs) > 1
     for name, used in (("continued", cfg.continued), ("intermediate", cfg.intermediate), ("lrs", several)):
         if used and not pure:
             yield f"{name}: needs both pure objectives, 0 and {longest} steps of CLM, in the split of {longest} steps"
     if several != (cfg.lr_steps > 0) or (several and min(cfg.lrs) <= 0):
         yield f"lr_steps={cfg.lr_steps}: is for the choice between several lrs above 0, got {cfg.lrs}"
-    if not 0 <= cfg.late_switch < longest:
-        yield f"late_switch={cfg.late_switch}: must be within the budget of {longest} steps"
-    if wrong := set(cfg.repeated) - {clm for _, *steps in cfg.splits for clm in steps}:
-        yield f"repeated: {min(wrong)} is none of the steps of CLM in splits"
-    if wrong := [step for step in cfg.intermediate if not 0 < step < longest]:
-        yield f"intermediate: {wrong[0]} is not within the budget of {longest} steps"
-    if wrong := [ratio for ratio in cfg.mask_ratios if not 0 < ratio < 1]:
-        yield f"mask_ratios: {wrong[0]} is not above 0 and below 1"
-    for name, low in (("processes", 1), ("jobs", 0)):
-        if cfg[name] < low:
-            yield f"{name}={cfg[name]}: must be at least {low}"
+    if cfg.late_switch >= longest:
+        yield f"late_switch={cfg.late_switch}: must be within the longest budget of {longest} steps"
+    for step in [step for step in cfg.intermediate if not 0 < step < longest]:
+        yield f"intermediate: {step} is not within the longest budget of {longest} steps"
+    for clm in set(cfg.repeated) - {clm for _, *steps in cfg.splits for clm in steps}:
+        yield f"repeated: {clm} is none of the steps of CLM in splits"
+    for ratio in [ratio for ratio in cfg.mask_ratios if not 0 < ratio < 1]:
+        yield f"mask_ratios: {ratio} is not above 0 and below 1"
 
 
-def problems(plan, part):
-    """Return what stands in the way of one part of the study, or of all of it (""), a sentence each.
+def problems(plan, runs, finetunes):
+    """Return what stands in the way of some runs and of the fine-tuning jobs, a sentence each.
 
     Lets train.py check each run's settings, and finetune.py those of each task, before any of them does work.
     """
-    cfg, commands, found = plan.cfg, [], {}  # commands: (name, script, arguments); found: {sentence: names}
-    for run in [run for run in plan.runs.values() if part in ("", run.name)]:
-        args = start_args(plan, run)
-        if args is None:  # it cannot begin yet: in a new folder, because what it will be resumed with is not known
-            args = [*args_for(plan, run, cfg.lrs[0]), f"--out_dir={folder_of(plan, run.name)}/new"]
-        commands.append((run.name, TRAIN, args))
-    if commands and 0 < (n := torch.cuda.device_count()) < cfg.processes:
+    cfg, found = plan.cfg, defaultdict(list)  # {sentence: names}
+    new = f"--out_dir={cfg.out_dir}/new"  # a new folder, because what a run will begin with may not be there yet
+    commands = [(run.name, [TRAIN, *args_for(plan, run, cfg.lrs[0]), new]) for run in runs]
+    if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
         found[f"this machine has {n} GPUs"] = [f"processes={cfg.processes}"]
-    for task, args in cfg.tasks if part in ("", "finetune") else ():
+    for task, args in cfg.tasks if finetunes else ():
         args = shlex.split(f"{cfg.finetune} {args}")
         point = [f"--task={task}", f"--lr={min(cfg.finetune_lrs)}", f"--seed={min(cfg.finetune_seeds)}"]
-        commands.append((task, FINETUNE, [*args, *point, f"--out_dir={results_of(plan)}/new"]))
-        folder = configurator.load(FINETUNE, args).tasks_dir
-        if task in TASKS and (why := missing(task, in_folder(TASKS[task], folder))):
-            if not (TASKS[task].hub and find_spec("datasets")):
-                found.setdefault(why, []).append(task)
-    if commands:
-        world = {"WORLD_SIZE": str(cfg.processes)}
-        checked = check_all([(script, args, world) for _, script, args in commands], slots(cfg.jobs))
-        for (name, script, _), sentences in zip(commands, checked):
-            for sentence in sentences:
-                if script == TRAIN or not sentence.startswith("init_from"):  # what is fine-tuned is not trained yet
-                    found.setdefault(sentence, []).append(name)
+        commands.append((task, [FINETUNE, *args, *point, new]))
+        if task in TASKS and not (TASKS[task].hub and find_spec("datasets")):
+            if absent := missing(task, in_folder(TASKS[task], configurator.load(FINETUNE, args).tasks_dir)):
+                found[absent].append(task)
+    world = {"WORLD_SIZE": str(cfg.processes)}
+    checked = check_all([(command, world) for _, command in commands], slots(cfg.jobs)) if commands else []
+    for (name, (script, *_)), sentences in zip(commands, checked):
+        for sentence in sentences:
+            if script == TRAIN or not sentence.startswith("init_from"):  # what is fine-tuned is not trained yet
+                found[sentence].append(name)
     return [f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {why}" for why, names in found.items()]
 
 
@@ -135,26 +117,23 @@ def study(argv):
     """Do what is missing of a study, or a part of it."""
     args = [f"{arg}=True" if arg in ("--plan", "--slurm") else arg for arg in argv]
     cfg = configurator.load(__file__, args, check)
-    plan, (part, _, fraction) = Plan(cfg), cfg.only.partition(":")
-    if not (is_part(fraction) if part == "finetune" else cfg.only in ("", "report", *plan.runs)):
+    plan = Plan(cfg)
+    runs = [run for run in plan.runs.values() if cfg.only in ("", run.name)]
+    part = cfg.only.partition("finetune:")[2] if cfg.only else "1/1"  # of the fine-tuning jobs
+    if not (runs or is_part(part) or cfg.only == "report"):
         sys.exit(f"only={cfg.only}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
     if cfg.slurm and not cfg.plan:
         return print(write_scripts(plan, [arg for arg in args if arg != "--slurm=True"]))
-    if cfg.plan or not part:
+    if cfg.plan or not cfg.only:
         print(describe(plan))
     if cfg.plan:
         return
-    data = {settings.data for settings, _ in plan.shape.values()}
-    if part in ("", *plan.runs) and EMBEDDED_FOLDER in data and not Path(EMBEDDED_FOLDER).exists():
+    if EMBEDDED_FOLDER in {plan.shape[run.size][0].data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
         prepare_embedded()  # once, before several runs do it
-    if found := problems(plan, part):
+    if found := problems(plan, runs, part):
         sys.exit("\n".join(["nothing was started:", *found]))
-    failed = []
-    if part in ("", *plan.runs):
-        failed += pretrain(plan, [run for run in plan.runs.values() if part in ("", run.name)])
-    if part in ("", "finetune"):
-        failed += finetune_all(plan, fraction or "1/1")
-    if part in ("", "report"):
+    failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
+    if cfg.only in ("", "report"):
         print(report.write_study(plan))
     if failed:
         intro = f"{len(failed)} parts failed or could not begin; the same command tries them again:"

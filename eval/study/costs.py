@@ -2,7 +2,6 @@
 
 import shlex
 import time
-from collections import defaultdict
 
 import torch
 
@@ -19,7 +18,7 @@ SLOWER = 3  # than pretraining: fine-tuning has small batches, scores and starts
 def describe(plan):
     """Return the plan as text: the tree of runs, then the amount of everything."""
     runs = plan.runs.values()
-    trained, whole = sum(run.budget - run.start for run in runs), sum(run.budget for run in runs)
+    trained, saved = sum(run.budget - run.start for run in runs), sum(run.start for run in runs)
     tokens, flops, disk = map(sum, zip(*(cost(plan, run) for run in runs)))
     tuning = finetuning_flops(plan)
     settings = resolve_auto(plan.shape[plan.size][0])
@@ -40,36 +39,29 @@ def describe(plan):
         f"fine-tuning runs {sum(map(plan.jobs, plan.finals + plan.inside))}",
         f"fine-tuning runs of random weights {sum(map(plan.jobs, plan.random))}",
         f"steps trained {trained}",
-        f"steps saved by sharing {whole - trained}",
+        f"steps saved by sharing {saved}",
     ]
     return "\n".join(lines)
 
 
-def tree(plan):
-    """Return a line for each run, indented below the run that it begins with."""
-    children, lines = defaultdict(list), []
+def tree(plan, before="", indent=""):
+    """Yield a line for each run that begins with the run `before`, each followed by the lines of those below it."""
     for run in plan.runs.values():
-        children[run.parent or run.base].append(run)
-
-    def branch(run, depth):
-        begin = f"from step {run.start:,}, " if run.parent else "from the final weights, " if run.base else ""
-        phases = [f"CLM to {run.clm:,}"] * (run.clm > run.start) + [f"MLM to {run.budget:,}"] * (run.clm < run.budget)
-        keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
-        lines.append(f"{'  ' * depth}{run.name}: {begin}{', '.join(phases)}{keep}")
-        for child in children[run.name]:
-            branch(child, depth + 1)
-
-    for run in children[""]:
-        branch(run, 0)
-    return lines
+        if run.before == before:
+            begin = f"from step {run.start:,}, " if run.parent else "from the final weights, " if run.base else ""
+            clm = [f"CLM to {run.clm:,}"] if run.clm > run.start else []
+            mlm = [f"MLM to {run.budget:,}"] if run.clm < run.budget else []
+            keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
+            yield f"{indent}{run.name}: {begin}{', '.join(clm + mlm)}{keep}"
+            yield from tree(plan, run.name, indent + "  ")
 
 
 def cost(plan, run):
     """Return (tokens, FLOPs, bytes of checkpoints: weights and two moments in fp32) of a run."""
     settings, config = plan.shape[run.size]
+    causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
     clm = max(0, run.clm - run.start)
     mlm = run.budget - run.start - clm
-    causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
     with torch.device("meta"):
         n = sum(weights.numel() for weights in Transformer(config).parameters())
     step = settings.global_batch_tokens
@@ -93,8 +85,7 @@ def flops_per_second(device, dtype):
     if device.type == "cuda" and (peak := peak_flops(device)):
         n = torch.cuda.device_count()
         return 0.4 * peak * n, f"40 % of the peak of {n} x {torch.cuda.get_device_name()}"
-    a = torch.randn(1024, 1024, device=device).to(getattr(torch, dtype))
-    times = []
+    a, times = torch.randn(1024, 1024, device=device).to(getattr(torch, dtype)), []
     for _ in range(6):
         started = time.perf_counter()
         (a @ a).sum().item()

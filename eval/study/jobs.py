@@ -1,17 +1,20 @@
-"""Run fine-tuning jobs: each a process of its own, as many at a time as the machine has room for.
+"""Run train.py and finetune.py: each job a process of its own, as many at a time as the machine has room for.
 
-A process of its own would spend seconds on importing torch. So all jobs are forked off a server process that has
-imported the libraries. Each then runs finetune.py from its first line, and nothing of one job reaches the next.
+A new Python would spend seconds on importing torch. So all jobs are forked off a server process that has imported the
+libraries. Each then runs its script from the first line, and nothing of one job reaches the next.
 """
 
 import contextlib
-import fcntl
 import io
+import itertools
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
 import os
+import random
 import re
 import runpy
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +22,20 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
+from data.files import is_locked
+from eval.tasks.registry import EMBEDDED, TASKS
+
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = ROOT / "finetune.py"
 LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
 
 
 class Job(NamedTuple):
+    """A script to run in a folder, which leaves the file `result`."""
+
     folder: Path
-    args: list  # of finetune.py
+    command: list  # the script, or the name of a module, and its arguments
+    result: Path
 
 
 def job_folder(name, task, lr, seed):
@@ -34,26 +43,51 @@ def job_folder(name, task, lr, seed):
     return Path(name, task, f"lr-{lr:g}_seed-{seed}")
 
 
-def make_job(results, name, path, task, lr, seed, args, baseline):
-    """Return the Job that fine-tunes the checkpoint at `path`.
+def finetuning(results, name, path, task, lr, seed, args, baseline):
+    """Return the Job that fine-tunes the checkpoint at `path` with further arguments of finetune.py.
 
-    args: further arguments of finetune.py. baseline: whether to score the task's baselines too. They are the same for
-    all jobs of a task, so one is enough.
+    baseline: whether to score the task's baselines too. They do not depend on the job, so one job of a task is enough.
     """
     folder = results / job_folder(name, task, lr, seed)
-    point = [f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}"]
-    return Job(folder, [*args, *point, f"--out_dir={folder}", f"--baseline={baseline}"])
+    point = [f"--task={task}", f"--init_from={path}", f"--lr={lr}", f"--seed={seed}", f"--out_dir={folder}"]
+    return Job(folder, [FINETUNE, *args, *point, f"--baseline={baseline}"], folder / "result.json")
+
+
+def grid(models, tasks, lrs, seeds):
+    """Return every (model, task, learning rate, seed), ordered by seed, so that a table of one seed is there first.
+
+    Within a seed they are shuffled, so that equal parts of the grid take about equally long.
+    """
+    points = []
+    for seed in seeds:
+        of_seed = list(itertools.product(models, tasks, lrs, [seed]))
+        random.Random(seed).shuffle(of_seed)
+        points += of_seed
+    return points
+
+
+def check_lists(cfg, optional=()):
+    """Yield what is wrong with the lists in the settings of a study or a sweep, a sentence each."""
+    for name, values in cfg.items():
+        if isinstance(values, tuple):
+            keys = [value[0] if isinstance(value, tuple) else value for value in values]
+            if not keys and name not in optional:
+                yield f"{name}: give at least one"
+            yield from (f"{name}: {key} is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1)
+            if name == "tasks":
+                unknown = [key for key in keys if key not in (*TASKS, *EMBEDDED)]
+                yield from (f"tasks: no data set is called {key}: python -m eval.tasks lists them" for key in unknown)
+
+
+def is_part(text):
+    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    return bool(numbers) and int(numbers[1]) <= int(numbers[2])
 
 
 def part_of(part, items):
     """Return a part of a list: of "3/100", every hundredth item from the third on."""
     i, n = map(int, part.split("/"))
     return items[i - 1 :: n]
-
-
-def is_part(text):
-    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    return bool(numbers) and int(numbers[1]) <= int(numbers[2])
 
 
 def slots(jobs, processes=0):
@@ -63,8 +97,8 @@ def slots(jobs, processes=0):
     each core, or for every `processes` cores), each with its part of the cores.
     """
     n_gpus, group = torch.cuda.device_count(), max(1, processes)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if not n_gpus:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         n = jobs or max(1, cores // group)
         return [{"OMP_NUM_THREADS": str(max(1, cores // (n * group)))}] * n
     gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))).split(",")
@@ -72,91 +106,98 @@ def slots(jobs, processes=0):
     return [{"CUDA_VISIBLE_DEVICES": group} for group in groups] * (1 if processes else jobs or 1)
 
 
-def lock(folder):
-    """Return a file descriptor that locks a folder until all its copies are closed; None if it is locked already."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def start_server(environment):
     """Return the multiprocessing context that forks processes off a server with the libraries imported."""
     if "OMP_NUM_THREADS" in environment:  # torch reads it at its import
         os.environ["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"]
-    context = multiprocessing.get_context("forkserver")
+    context, folder = multiprocessing.get_context("forkserver"), os.getcwd()
     context.set_forkserver_preload(LIBRARIES)
+    os.chdir(ROOT)  # the server imports from the folder in which it starts; its children return to this one
+    multiprocessing.forkserver.ensure_running()
+    os.chdir(folder)
     return context
 
 
-def run_script(script, args, environment):
-    """In a process of its own: run a script as `python script args` does."""
+def run_script(command, environment):
+    """In a process of its own: run a script, or a module by its name, as `python script args` does."""
     os.environ.update(environment)
-    sys.argv = [str(script), *args]
-    runpy.run_path(str(script), run_name="__main__")
+    sys.argv = [str(word) for word in command]
+    if sys.argv[0].endswith(".py"):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def run_job(job, environment):
-    """In a process of its own: run a job. Its output stays in its folder until it has succeeded."""
-    os.setpgrp()  # Ctrl-C is for the parent process, which ends its jobs itself
-    if lock(job.folder) is None or (job.folder / "result.json").exists():  # the lock is held until this process ends
-        return
-    output = job.folder / "output.txt"
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    """In a process of its own: run a job, with its output in output.txt."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which ends its jobs itself
+    job.folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(job.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    run_script(FINETUNE, job.args, environment)
-    output.unlink()
-    (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
+    run_script(job.command, environment)
 
 
-def keep_error(job, exit_code):
-    """Keep what a failed job printed as error.txt, and return its last line."""
+def keep_error(job):
+    """Keep what a failed job printed as error.txt. Return its path and last line."""
     output, error = job.folder / "output.txt", job.folder / "error.txt"
-    with contextlib.suppress(FileNotFoundError):  # it failed before it printed anything
-        os.replace(output, error)
-    lines = error.read_text(errors="replace").split("\n") if error.exists() else []
-    return next((line for line in reversed(lines) if line.strip()), f"no output, exit code {exit_code}")
+    output.touch()  # it may have failed before it printed anything
+    os.replace(output, error)
+    return f"{error}: {(error.read_text(errors='replace').rstrip().splitlines() or ['no output'])[-1]}"
 
 
-def run_all(jobs, free):
-    """Run the jobs that have no result yet, one at a time in each of the slots `free`. Return those that failed."""
-    todo = [job for job in jobs if not (job.folder / "result.json").exists()]
-    context, running, failed, free = start_server(free[0]), {}, [], [*free]
-    bar = tqdm(total=len(jobs), initial=len(jobs) - len(todo), unit="job", smoothing=0.05)
+def run_all(items, job_of, slots, name):
+    """Run jobs, one at a time in each slot. Return the items whose jobs failed, and those whose jobs could not start.
+
+    job_of: returns the Job of an item, or None as long as it cannot start. A job that has its result is not repeated. One
+    that another process is running, which holds the lock of its folder, is waited for.
+    """
+    waiting, running, failed, free = [*items], {}, [], [*slots]
+    bar = tqdm(total=len(items), unit="job", smoothing=0.05, desc=name, disable=not items)
+    context = start_server(slots[0])
     try:
-        while todo or running:
-            while todo and free:
-                job, environment = todo.pop(0), free.pop()
-                process = context.Process(target=run_job, args=(job, environment))
-                process.start()
-                running[process] = job, environment
-            multiprocessing.connection.wait([process.sentinel for process in running])
+        while True:
+            locked = 0
+            for item in [*waiting]:
+                if not free:
+                    break
+                job = job_of(item)
+                if job and is_locked(job.folder):
+                    locked += 1
+                elif job:
+                    waiting.remove(item)
+                    if job.result.exists():
+                        bar.update()
+                    else:
+                        (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
+                        process = context.Process(target=run_job, args=(job, free[-1]))
+                        process.start()
+                        running[process] = item, job, free.pop()
+            if not running and not locked:
+                return failed, waiting
+            bar.set_postfix_str(f"{locked} in other processes" if locked else "", refresh=False)
+            multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)
             for process in [process for process in running if process.exitcode is not None]:
-                job, environment = running.pop(process)
-                free.append(environment)
-                bar.update()
-                if process.exitcode:
-                    failed.append(job)
-                    bar.write(f"failed: {job.folder}/error.txt: {keep_error(job, process.exitcode)}")
+                item, job, slot = running.pop(process)
+                free.append(slot)
+                if job.result.exists() or is_locked(job.folder):  # the latter: another process was faster
+                    waiting.append(item)
+                else:
+                    failed.append(item)
+                    bar.write(f"failed: {keep_error(job)}")
     finally:
         for process in running:
             process.terminate()
+        for process in running:
+            process.join()
         bar.close()
-    if elsewhere := sum(not (job.folder / "result.json").exists() for job in jobs if job not in failed):
-        print(f"{elsewhere} jobs were being run by another process")
-    return failed
 
 
-def find_problems(script, args, environment):
+def find_problems(command, environment):
     """In a process of its own: return what a script's --check finds wrong with its settings, a sentence each."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as text:
         try:
-            run_script(script, [*args, "--check"], environment)
+            run_script([*command, "--check"], environment)
         except SystemExit as end:
             if end.code == 0:
                 return []
@@ -168,7 +209,7 @@ def find_problems(script, args, environment):
 def check_all(commands, free):
     """Check the settings of scripts before any work, as many at a time as there are slots in `free`.
 
-    commands: (script, args, environment variables) of each. Returns a list of sentences for each.
+    commands: (script and arguments, environment variables) of each. Returns a list of sentences for each.
     """
     with start_server(free[0]).Pool(len(free)) as pool:
         return pool.starmap(find_problems, commands, chunksize=1)

@@ -7,7 +7,6 @@ its learning rate starts to decay.
 """
 
 import itertools
-import random
 import re
 import shlex
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import load_meta
 from errors import DataError
-from eval.study.jobs import ROOT
+from eval.study.jobs import ROOT, grid
 
 TRAIN = ROOT / "train.py"
 
@@ -33,11 +32,18 @@ class Run:
     clm: int
     mask: float
     seed: int
+    warmup: int  # steps
+    decay: int
     base: str = ""  # the run whose final weights it starts from
     lr: float = 0.0  # above 0: a short run that only serves to choose a learning rate
     parent: str = ""  # the run it branches off ...
     start: int = 0  # ... at this step
     keep: tuple = ()  # steps whose checkpoints are kept: others branch off there, or they are fine-tuned
+
+    @property
+    def before(self):
+        """The run that it begins with, or ""."""
+        return self.parent or self.base
 
     @property
     def variant(self):
@@ -72,10 +78,12 @@ class Plan:
     """
 
     def __init__(self, cfg):
-        self.cfg, self.runs, self.shape, self.times = cfg, {}, {}, {}
+        self.cfg, self.runs, self.shape, self.continued = cfg, {}, {}, {}
         self.seed, self.size, self.longest = cfg.seeds[0], cfg.sizes[0][0], max(cfg.splits)[0]
         for size, _ in cfg.sizes:
-            self._read_settings(size)
+            settings = configurator.load(TRAIN, self.train_args(size))
+            self.shape[size] = settings, checkpoint.model_config(settings, vocab_size(settings.data))
+            self.continued[size] = configurator.load(TRAIN, self.train_args(size, continues=True))
         if len(cfg.lrs) > 1:
             for size, clm, lr in itertools.product(self.shape, (cfg.lr_steps, 0), cfg.lrs):
                 self._add(size, self.seed, cfg.lr_steps, clm, cfg.mask_ratios[0], lr=lr)
@@ -86,9 +94,9 @@ class Plan:
 
         mixed = [run for run in self.runs.values() if run.start < run.clm < run.budget]
         if len(cfg.lrs) > 1 and mixed:
+            why = "has both objectives in one run, which has one learning rate. Let it branch off CLM"
             raise DataError(
-                f"lrs: {mixed[0].name} has both objectives in one run, which has one learning rate. Let it branch off "
-                f"CLM: also give {self.longest} steps of CLM, in splits and repeated"
+                f"lrs: {mixed[0].name} {why}: also give {self.longest} steps of CLM, in splits and repeated"
             )
         self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
         self.inside = [Model(self.pure(clm), step) for step in cfg.intermediate for clm in (self.longest, 0)]
@@ -99,26 +107,17 @@ class Plan:
         for run, step in kept + [(model.run, model.step) for model in self.inside]:
             run.keep = tuple(sorted({*run.keep, step}))
 
-    def _read_settings(self, size):
-        settings = configurator.load(TRAIN, self.train_args(size))
-        assumed = 4096 if settings.data == EMBEDDED_FOLDER else 128_256  # the embedded tokenizer's, Llama 3's
-        vocab = load_meta(settings.data)["tokenizer"]["vocab_size"] if Path(settings.data).exists() else assumed
-        self.shape[size] = settings, checkpoint.model_config(settings, vocab)
-        continued = configurator.load(TRAIN, self.train_args(size, continues=True))
-        for continues, its in ((False, settings), (True, continued)):
-            self.times[size, continues] = its.warmup_steps, its.decay_steps
-
     def _wanted(self):
         """Return (size, seed, budget, steps of CLM, mask ratio) of every run from scratch, each after its trunk."""
         cfg, sizes, (ratio, *ratios) = self.cfg, [*self.shape], self.cfg.mask_ratios
         splits = [(budget, clm) for budget, *steps in cfg.splits for clm in steps]
-        pure = [(budget, clm) for budget, clm in splits if budget == self.longest and clm in (0, budget)]
+        pure = {(self.longest, 0), (self.longest, self.longest)}.intersection(splits)
         wanted = {(size, self.seed, *split, ratio) for size in sizes for split in pure}
         wanted |= {(size, self.seed, self.longest, 0, mask) for size in sizes for mask in ratios}
         wanted |= {(self.size, self.seed, *split, ratio) for split in splits}
         if cfg.late_switch:
             wanted |= {(self.size, self.seed, self.longest, cfg.late_switch, mask) for mask in cfg.mask_ratios}
-        repeated = [(budget, clm) for budget, clm in splits if not cfg.repeated or clm in cfg.repeated]
+        repeated = [split for split in splits if not cfg.repeated or split[1] in cfg.repeated]
         wanted |= {(self.size, seed, *split, ratio) for seed in cfg.seeds[1:] for split in repeated}
 
         def order(run):  # long before short, CLM before what branches off it
@@ -137,32 +136,13 @@ class Plan:
         if base:
             parts.insert(0, f"{'clm' if self.runs[base].clm else mlm}-dec{thousands(self.longest)}")
         name = "-".join([size, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
-        run = Run(name, size, budget, clm, mask, seed, base, lr)
+        settings = self.continued[size] if base else self.shape[size][0]
+        warmup = min(settings.warmup_steps, budget - 1)  # if the budget is too short, all after the warmup decays
+        run = Run(name, size, budget, clm, mask, seed, warmup, min(settings.decay_steps, budget - warmup), base, lr)
         for other in self.runs.values():
-            if (steps := self._shared_steps(run, other)) > run.start:
+            if (steps := shared_steps(run, other)) > run.start:
                 run.parent, run.start = other.name, steps
         self.runs[name] = run
-
-    def _shared_steps(self, a, b):
-        """Return how many steps two runs have in common: the same start, data, masks and learning rate.
-
-        0 if that is no more than the warmup, whose few steps are not worth a checkpoint.
-        """
-        (warmup, decay), (other_warmup, other_decay) = self.schedule(a), self.schedule(b)
-        if (a.size, a.seed, a.base) != (b.size, b.seed, b.base) or a.lr or b.lr or warmup != other_warmup:
-            return 0
-        steps = a.budget - 1
-        if a.budget != b.budget:  # then their learning rates part where the first one decays
-            steps = min(a.budget - max(1, decay), b.budget - max(1, other_decay))
-        if a.clm != b.clm or a.mask != b.mask:
-            steps = min(steps, a.clm, b.clm)
-        return steps if steps > warmup else 0
-
-    def schedule(self, run):
-        """Return a run's steps of (warmup, decay). In a budget too short for both, all after the warmup decays."""
-        warmup, decay = self.times[run.size, bool(run.base)]
-        warmup = min(warmup, run.budget - 1)
-        return warmup, min(decay, run.budget - warmup)
 
     def train_args(self, size, lr=0.0, continues=False):
         """Return the arguments of train.py that all runs of a size share; lr: 0 leaves train.py's own."""
@@ -181,23 +161,39 @@ class Plan:
             return n_lrs * n_seeds * len(cfg.tasks)
         return (n_seeds + (n_lrs - 1) * (model.run.seed == self.seed)) * len(cfg.tasks)
 
-    def rounds(self):
-        """Return the fine-tuning runs as two lists of (model, task, learning rate, seed).
+    def points(self):
+        """Return the fine-tuning runs as (model, task, learning rate, seed).
 
-        Each is ordered by seed, and shuffled within a seed so that equal parts of it take about equally long. With
-        choose_once, the second list has those at the rate that the first one chooses, None here; else it is empty.
+        With choose_once, those that choose a rate are first; the rate of the others is None, which is the chosen one.
         """
-        cfg, rounds = self.cfg, ([], [])
-        for seed in cfg.finetune_seeds:
-            first, second = self.models, []
-            if cfg.choose_once:
-                chooses = seed == cfg.finetune_seeds[0]
-                first, second = [m for m in self.models if chooses and m.run.seed == self.seed], self.models
-            for points, models, lrs in zip(rounds, (first, second), (cfg.finetune_lrs, [None])):
-                of_seed = [*itertools.product(models, cfg.tasks, lrs, [seed])]
-                random.Random(seed).shuffle(of_seed)
-                points += of_seed
-        return rounds
+        cfg = self.cfg
+        if not cfg.choose_once:
+            return grid(self.models, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds)
+        first = [model for model in self.models if model.run.seed == self.seed]
+        search = grid(first, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds[:1])
+        return search + grid(self.models, cfg.tasks, [None], cfg.finetune_seeds)
+
+
+def shared_steps(a, b):
+    """Return how many steps two runs have in common: the same start, data, masks and learning rate.
+
+    0 if that is no more than the warmup, whose few steps are not worth a checkpoint.
+    """
+    if (a.size, a.seed, a.base, a.warmup) != (b.size, b.seed, b.base, b.warmup) or a.lr or b.lr:
+        return 0
+    steps = a.budget - 1
+    if a.budget != b.budget:  # then their learning rates part where the first one decays
+        steps = min(a.budget - max(1, a.decay), b.budget - max(1, b.decay))
+    if a.clm != b.clm or a.mask != b.mask:
+        steps = min(steps, a.clm, b.clm)
+    return steps if steps > a.warmup else 0
+
+
+def vocab_size(data):
+    """Return the vocabulary of a prepared folder; of one that is not there yet, what it is likely to be."""
+    if Path(data).exists():
+        return load_meta(data)["tokenizer"]["vocab_size"]
+    return 4096 if data == EMBEDDED_FOLDER else 128_256  # Llama 3's
 
 
 def folder_of(plan, name):

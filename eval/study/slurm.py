@@ -13,7 +13,8 @@ SCRIPT = """\
 #SBATCH --time=24:00:00 --signal=B:TERM@300
 #SBATCH --output={folder}/{name}-%a.txt
 cd {here}
-{body}
+names=({names})
+exec {study} --only=${{names[$SLURM_ARRAY_TASK_ID]}}
 """
 SUBMIT = """\
 #!/bin/bash
@@ -29,30 +30,24 @@ def write_scripts(plan, args):
     They are an array for the runs of each depth of the tree, one or two for the fine-tuning jobs, and the report.
     args: the study's arguments.
     """
-    folder, study = Path(plan.cfg.out_dir, "slurm"), shlex.join([sys.executable, "-m", "eval.study", *args])
-    scripts = []  # (name, number of tasks, GPUs, the bash lines) of each
-    for level, names in enumerate(levels(plan)):
-        body = f"names=({shlex.join(names)})\nexec {study} --only=${{names[$SLURM_ARRAY_TASK_ID]}}"
-        scripts.append((f"runs-{level}", len(names), plan.cfg.processes, body))
-    n = min(100, len(plan.rounds()[0]))
+    depth, trials = {}, any(run.lr for run in plan.runs.values())  # runs that try a learning rate come first
+    for run in plan.runs.values():
+        depth[run.name] = 0 if run.lr else depth[run.before] + 1 if run.before else int(trials)
+    arrays = {f"runs-{level}": [name for name in depth if depth[name] == level] for level in sorted({*depth.values()})}
+    n = min(100, len(plan.points()))
     for i in range(2 if plan.cfg.choose_once else 1):
-        scripts.append((f"finetune-{i}", n, 1, f"exec {study} --only=finetune:$((SLURM_ARRAY_TASK_ID + 1))/{n}"))
-    scripts.append(("report", 1, 0, f"exec {study} --only=report"))
+        arrays[f"finetune-{i}"] = [f"finetune:{part}/{n}" for part in range(1, n + 1)]
+    arrays["report"] = ["report"]
+
+    folder, study = Path(plan.cfg.out_dir, "slurm"), shlex.join([sys.executable, "-m", "eval.study", *args])
     folder.mkdir(parents=True, exist_ok=True)
-    submit, here = SUBMIT, shlex.quote(os.getcwd())
-    for i, (name, n, gpus, body) in enumerate(scripts):
-        path, cpus = folder / f"{name}.sbatch", 8 * max(1, gpus)
-        path.write_text(SCRIPT.format(name=name, last=n - 1, gpus=gpus, cpus=cpus, folder=folder, here=here, body=body))
-        after = " --dependency=afterany:$id" if i else ""
+    submit, here, after = SUBMIT, shlex.quote(os.getcwd()), ""
+    for name, parts in arrays.items():
+        gpus = plan.cfg.processes if name.startswith("runs") else int(name != "report")
+        names, last, cpus = shlex.join(parts), len(parts) - 1, 8 * max(1, gpus)
+        path = folder / f"{name}.sbatch"
+        path.write_text(SCRIPT.format_map(locals()))
         submit += f"id=$(sbatch --parsable{after} {shlex.quote(str(path))})\n"
+        after = " --dependency=afterany:$id"
     (folder / "submit.sh").write_text(submit)
     return folder / "submit.sh"
-
-
-def levels(plan):
-    """Return the names of the runs by their depth in the tree. Those that try a learning rate come before all others."""
-    depth, trials = {}, any(run.lr for run in plan.runs.values())
-    for run in plan.runs.values():
-        before = run.parent or run.base
-        depth[run.name] = 0 if run.lr else depth[before] + 1 if before else int(trials)
-    return [[name for name in depth if depth[name] == level] for level in range(max(depth.values()) + 1)]

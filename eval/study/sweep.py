@@ -6,19 +6,16 @@
 
 A job is finetune.py on one point of the grid and writes OUT_DIR/CHECKPOINT/TASK/lr-LR_seed-SEED/result.json. A job that
 has its result is never repeated, so the same command continues after any interruption and tries failed jobs again.
-The output of a failed job stays beside it as error.txt. Two sweeps on one grid do not disturb each other.
+The output of a failed job stays beside it as error.txt. Two sweeps on one grid share its jobs.
 """
 
-import itertools
-import random
 import shlex
 import sys
 from pathlib import Path
 
 import checkpoint
 import configurator
-from eval.study.jobs import is_part, make_job, part_of, run_all, slots
-from eval.tasks.registry import EMBEDDED, TASKS
+from eval.study.jobs import check_lists, finetuning, grid, is_part, part_of, run_all, slots
 
 checkpoints = ("out/demo",)  # checkpoints of train.py, or folders of runs: the newest one of each
 tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name
@@ -32,24 +29,17 @@ jobs = 0  # at a time on each GPU; without a GPU in all. 0 = one on each GPU, on
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    for name in ("checkpoints", "tasks", "lrs", "seeds"):
-        if not cfg[name]:
-            yield f"{name}: give at least one"
-        if twice := [value for value in dict.fromkeys(cfg[name]) if cfg[name].count(value) > 1]:
-            yield f"{name}: {twice[0]} is given twice"
-    for task in cfg.tasks:
-        if task not in (*TASKS, *EMBEDDED):
-            yield f"tasks: no data set is called {task}: python -m eval.tasks lists them"
+    yield from check_lists(cfg)
     names = {}
     for path in cfg.checkpoints:
         if not checkpoint.steps(path) and (why := checkpoint.problem(path)):
             yield f"checkpoints: {why}"
-        if (other := names.setdefault(label(path), path)) != path:
-            yield f"checkpoints: {other} and {path} would both be called {label(path)}: rename one's folder"
+        name = label(newest(path))
+        if (other := names.setdefault(name, path)) != path:
+            yield f"checkpoints: {other} and {path} would both be called {name}: rename one's folder"
     if not is_part(cfg.part):
         yield f"part={cfg.part}: must be I/N with 1 <= I <= N, such as 3/100"
-    if cfg.jobs < 0:
-        yield f"jobs={cfg.jobs}: must be at least 0"
+    yield from configurator.outside_limits(cfg, at_least_0=["jobs"])
 
 
 def newest(path):
@@ -60,29 +50,25 @@ def newest(path):
 
 def label(path):
     """Return a checkpoint's name in the results: its folder and its step, or the name of a model folder."""
-    path = newest(path).resolve()
+    path = path.resolve()
     return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name
 
 
-def grid(cfg):
-    """Yield every Job, ordered by seed, so that the first results are a whole table of one seed.
-
-    Within a seed they are shuffled, so that equal parts of the grid take about equally long.
-    """
-    files = {path: (label(path), newest(path)) for path in cfg.checkpoints}  # exact files: pretraining may go on
-    results, args = Path(cfg.out_dir), shlex.split(cfg.finetune)
-    for seed in cfg.seeds:
-        points = list(itertools.product(cfg.lrs, cfg.tasks, cfg.checkpoints))
-        random.Random(seed).shuffle(points)
-        for lr, task, path in points:
-            first = (seed, lr, path) == (cfg.seeds[0], cfg.lrs[0], cfg.checkpoints[0])
-            yield make_job(results, *files[path], task, lr, seed, args, baseline=first)
+def plan_jobs(cfg):
+    """Return every Job of the grid."""
+    files = [newest(path) for path in cfg.checkpoints]  # exact files, because pretraining may go on
+    names, results, args = {path: label(path) for path in files}, Path(cfg.out_dir), shlex.split(cfg.finetune)
+    first = files[0], cfg.lrs[0], cfg.seeds[0]
+    return [
+        finetuning(results, names[path], path, task, lr, seed, args, baseline=(path, lr, seed) == first)
+        for path, task, lr, seed in grid(files, cfg.tasks, cfg.lrs, cfg.seeds)
+    ]
 
 
 def main(argv):
     cfg = configurator.load(__file__, argv, check, command="python -m eval.study sweep")
-    mine = part_of(cfg.part, list(grid(cfg)))
-    n_done = sum((job.folder / "result.json").exists() for job in mine)
-    print(f"{len(mine)} jobs, {n_done} of them done before; results in {cfg.out_dir}")
-    if failed := run_all(mine, slots(cfg.jobs)):
+    mine = part_of(cfg.part, plan_jobs(cfg))
+    print(f"{len(mine)} jobs, {sum(job.result.exists() for job in mine)} of them done before; results in {cfg.out_dir}")
+    failed, _ = run_all(mine, lambda job: job, slots(cfg.jobs), "fine-tuning")
+    if failed:
         sys.exit(f"{len(failed)} of {len(mine)} jobs failed; the same command tries them again")
