@@ -294,7 +294,7 @@ def test_overfits_one_batch(causal, dtype):
     model = Transformer(ModelConfig(n_layer=2, n_head=2, n_kv_head=1, d_model=64, d_ff=96, seq_len=32))
     model.compute_dtype = getattr(torch, dtype)
     loss, optimizer = PretrainingLoss(model), torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=0)
-    for _ in range(60):
+    for _ in range(120):
         total, count = loss(batch, causal)
         (total / count).backward()
         optimizer.step()
