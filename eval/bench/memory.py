@@ -22,15 +22,13 @@ def activation_bytes(shape, n_layer):
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
     def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         hidden = model(torch.zeros(1, config.seq_len, dtype=torch.long), False)
     del hidden  # only now, so that no storage is freed and its address used again
-    return sum(kept.values())
+    return sum(n_bytes for pointer, n_bytes in kept.items() if pointer not in weights)
 
 
 def main(cfg):
