@@ -34,8 +34,9 @@ def check(cfg):
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
     """Compile one row of the launch table for T a multiple of 16, and return a dict of what the compiler says.
 
-    COLUMNS: registers per thread, bytes (on AMD: registers) that spill to memory, bytes of shared memory, the number of
-    matrix instructions. serial: whether the compiler makes Hopper's matrix products wait for one another.
+    COLUMNS: registers per thread, bytes that spill to memory (spills from one kind of register to another, as on AMD,
+    do not count), bytes of shared memory, the number of matrix instructions. serial: whether the compiler makes
+    Hopper's matrix products wait for one another.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -69,7 +70,9 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
         "warps": options["num_warps"],
         "stages": options["num_stages"],
         "registers": int(re.search(r"Used (\d+) registers" if cuda else r"\.vgpr_count:\s+(\d+)", text)[1]),
-        "spills": int(re.search(r"(\d+) bytes spill stores" if cuda else r"\.vgpr_spill_count:\s+(\d+)", text)[1]),
+        "spills": int(
+            re.search(r"(\d+) bytes spill stores" if cuda else r"\.private_segment_fixed_size:\s+(\d+)", text)[1]
+        ),
         "shared": compiled.metadata.shared,
         "matrix": assembly.count(TARGETS[architecture][1]),
         "serial": "instructions are serialized" in text,
