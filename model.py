@@ -680,11 +680,10 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     return dict(H=H, GROUP=H // H_kv, D=D, BLOCK_D=BLOCK_D, CAUSAL=causal, DOCUMENTS=documents) | row
 
 
-def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided, **changed):
-    """Launch a kernel. strided: tensors whose strides it takes. changed: settings that replace those of the table."""
+def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
+    """Launch a kernel. strided: tensors whose strides it takes."""
     (B, T, H, D), H_kv = q.shape, k.shape[2]
     settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, doc_start is not None)
-    settings |= changed
     heads, block = (H_kv, settings["BLOCK_N"]) if which == "dkv" else (H, settings["BLOCK_M"])
     if doc_start is not None:
         doc_start, doc_end = doc_start.contiguous(), doc_end.contiguous()

@@ -11,15 +11,19 @@ Each prints medians of repeats that take turns, measured in one run. NAME --help
 `sh eval/bench/gpu.sh FOLDER` measures what is worth knowing on a GPU.
 """
 
-import importlib
 import sys
+from importlib import import_module
 
-NAMES = ("step", "attention", "loader", "finetune", "memory", "aot")
+import configurator
+from eval.bench.timing import hardware
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:] or [""]
-    if name in NAMES:
-        importlib.import_module(f"eval.bench.{name}").main(args)
+    if name in ("step", "attention", "loader", "finetune", "memory", "aot"):
+        bench = import_module(f"eval.bench.{name}")
+        cfg = configurator.load(bench.__file__, args, getattr(bench, "check", None), f"python -m eval.bench {name}")
+        print(hardware())
+        bench.main(cfg)
     elif name in ("-h", "--help"):
         print(__doc__.strip())
     else:

@@ -12,9 +12,8 @@ import re
 
 import torch
 
-import configurator
 import model
-from eval.bench.timing import hardware
+from eval.bench.timing import unknown_names
 
 architectures = ""  # some of 80,86,89,90,100,120,gfx90a,gfx942; empty = all of them
 
@@ -24,21 +23,20 @@ TARGETS = {
     "90": (232_448, "wgmma.mma_async"), "100": (232_448, "tcgen05.mma"), "120": (101_376, "mma.sync"),
     "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma"),
 }  # fmt: skip
-COLUMNS = ("BLOCK_M", "BLOCK_N", "warps", "stages", "registers", "spills", "shared", "matrix")
+COLUMNS = "BLOCK_M BLOCK_N warps stages registers spills shared matrix".split()
 
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    for name in filter(None, cfg.architectures.split(",")):
-        if name not in TARGETS:
-            yield f"architectures={name}: must be some of {', '.join(TARGETS)}"
+    yield from unknown_names("architectures", cfg.architectures, TARGETS)
 
 
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
     """Compile one row of the launch table for T a multiple of 16, and return a dict of what the compiler says.
 
-    COLUMNS: registers per thread, bytes (on AMD: registers) that spill to memory, bytes of shared memory, the number of
-    matrix instructions. serial: whether the compiler makes Hopper's matrix products wait for one another.
+    COLUMNS: registers per thread, bytes that spill to memory (spills from one kind of register to another, as on AMD,
+    do not count), bytes of shared memory, the number of matrix instructions. serial: whether the compiler makes
+    Hopper's matrix products wait for one another.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -65,19 +63,23 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
         triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
         compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
     assembly = compiled.asm["ptx" if cuda else "amdgcn"]
-    text, patterns = (log.getvalue(), (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
-    if not cuda:
-        text, patterns = assembly, (r"\.vgpr_count:\s+(\d+)", r"\.vgpr_spill_count:\s+(\d+)")
-    registers, spills = (int(re.search(pattern, text)[1]) for pattern in patterns)
-    sizes = constants["BLOCK_M"], constants["BLOCK_N"], options["num_warps"], options["num_stages"]
-    matrix = assembly.count(TARGETS[architecture][1])
-    found = dict(zip(COLUMNS, (*sizes, registers, spills, compiled.metadata.shared, matrix), strict=True))
-    return found | {"serial": "instructions are serialized" in text}
+    text = log.getvalue() if cuda else assembly
+    return {
+        "BLOCK_M": constants["BLOCK_M"],
+        "BLOCK_N": constants["BLOCK_N"],
+        "warps": options["num_warps"],
+        "stages": options["num_stages"],
+        "registers": int(re.search(r"Used (\d+) registers" if cuda else r"\.vgpr_count:\s+(\d+)", text)[1]),
+        "spills": int(
+            re.search(r"(\d+) bytes spill stores" if cuda else r"\.private_segment_fixed_size:\s+(\d+)", text)[1]
+        ),
+        "shared": compiled.metadata.shared,
+        "matrix": assembly.count(TARGETS[architecture][1]),
+        "serial": "instructions are serialized" in text,
+    }
 
 
-def main(args):
-    cfg = configurator.load(__file__, args, check, command="python -m eval.bench aot")
-    print(hardware())
+def main(cfg):
     print(f"Triton {importlib.metadata.version('triton')}; the worst of: full and causal, without and with documents")
     print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in COLUMNS))
     names = cfg.architectures.split(",") if cfg.architectures else [*TARGETS]

@@ -25,7 +25,7 @@ part() { # name, limit in seconds, command
 
 # Without the tests that need no GPU: the interpreter and the compilation ahead of time.
 part tests 480 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -k "not interpreted and not ahead" -rs
-part attention 240 python3 -m eval.bench attention --search=True --out="$out/attention.jsonl"
+part attention 240 python3 -m eval.bench attention --out="$out/attention.jsonl"
 part step_clm 300 python3 -m eval.bench step --model="${MODEL:-210m}" --phase=clm --micro_batch=16
 part step_mlm 300 python3 -m eval.bench step --model="${MODEL:-210m}" --phase=mlm --micro_batch=16
 part train 120 python3 train.py --out_dir="$out/demo"

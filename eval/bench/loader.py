@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-import configurator
 from data.loader import Batches, TokenStream
-from eval.bench.timing import alternating, hardware
+from eval.bench.timing import alternating
 
 seq_len = 2048  # tokens of a window
 windows = 64  # windows of a batch
@@ -20,12 +19,13 @@ repeats = 9  # the median of these counts
 
 def random_data(folder, vocab_size, n_tokens):
     """Write a shard of random tokens, with an eos every 700. Return its TokenStream and a stand-in for a tokenizer."""
-    mask_id, eos_id, dtype = vocab_size - 1, vocab_size - 2, np.uint16 if vocab_size <= 2**16 else np.uint32
+    eos_id, dtype = vocab_size - 2, "uint16" if vocab_size <= 2**16 else "uint32"
     ids = np.random.default_rng(0).integers(0, eos_id, n_tokens).astype(dtype)
     ids[::700] = eos_id
     ids.tofile(Path(folder) / "train-00000.bin")
-    meta = {"dtype": dtype.__name__, "splits": {"train": {"shards": [{"file": "train-00000.bin"}]}}}
-    tokenizer = SimpleNamespace(mask_id=mask_id, eos_id=eos_id, vocab_size=vocab_size, ordinary_ids=np.arange(eos_id))
+    meta = {"dtype": dtype, "splits": {"train": {"shards": [{"file": "train-00000.bin"}]}}}
+    special = dict(mask_id=vocab_size - 1, eos_id=eos_id, bos_id=eos_id, pad_id=eos_id)
+    tokenizer = SimpleNamespace(**special, vocab_size=vocab_size, ordinary_ids=np.arange(eos_id))
     return TokenStream(folder, meta, "train"), tokenizer
 
 
@@ -38,17 +38,15 @@ def nanogpt_batch(stream, T, n_windows):
     return {"tokens": x, "targets": y}
 
 
-def main(args):
-    cfg = configurator.load(__file__, args, command="python -m eval.bench loader")
+def main(cfg):
     torch.set_num_threads(1)
-    print(hardware())
     with tempfile.TemporaryDirectory() as folder:
         (stream, tokenizer), step = random_data(folder, 4096, cfg.tokens), itertools.count()
         functions = {"nanoGPT-style sampler": lambda: nanogpt_batch(stream, cfg.seq_len, cfg.windows)}
-        for split in ("none", "random", "document"):
+        for split, causal in itertools.product(("none", "random", "document"), (True, False)):
             batches = Batches(stream, tokenizer, 1, cfg.seq_len, cfg.windows, split)
-            functions[f"CLM, window_split={split}"] = lambda b=batches: b.batch(next(step), True)
-            functions[f"MLM, window_split={split}"] = lambda b=batches: b.batch(next(step), False)
+            title = f"{'CLM' if causal else 'MLM'}, window_split={split}"
+            functions[title] = lambda batches=batches, causal=causal: batches.batch(next(step), causal)
         seconds = alternating(functions, cfg.repeats)
     for name, s in seconds.items():
         print(f"{name:<28}{cfg.windows * cfg.seq_len / s / 1e6:>8.1f}M tokens/s")

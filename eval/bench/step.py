@@ -15,48 +15,38 @@ import itertools
 import sys
 import tempfile
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 import configurator
 from checkpoint import model_config
+from data.hub import hub_config
 from data.loader import Batches, prefetch, to_device
 from eval.bench.loader import nanogpt_batch, random_data
-from eval.bench.timing import alternating, hardware
+from eval.bench.timing import alternating, unknown_names
 from model import PRESETS, PretrainingLoss, Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
 
-model = "demo"  # the shape: demo, 210m, 610m or 1b; settings that are 0 or empty come from its preset in config/
+model = "demo"  # demo, 210m, 610m or 1b: a preset in config/
 phase = "both"  # clm, mlm or both
-only = ""  # some of ours,sdpa,compiled,compiled_sdpa,fp32,transformers,nanogpt; empty = all that suit the device
-micro_batch = 0  # windows of a step
-window_split = ""  # none, random or document
+only = ""  # some of ours,sdpa,compiled,compiled_sdpa,transformers,fp32,nanogpt; empty = all; without the last two if not the demo
+micro_batch = 0  # windows of a step; 0 = the preset's
 steps = 3  # steps of one repeat
 repeats = 7  # the median of these counts
-dtype = "auto"  # of activations: float32 or bfloat16; auto = bfloat16 where the device has it
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("ours", "sdpa", "compiled", "compiled_sdpa", "fp32", "transformers", "nanogpt")
+NAMES = ("ours", "sdpa", "compiled", "compiled_sdpa", "transformers", "fp32", "nanogpt")
 
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    choices = dict(model=[*PRESETS], phase=["clm", "mlm", "both"], dtype=["auto", "float32", "bfloat16"])
-    choices["window_split"] = ["", "none", "random", "document"]
-    for name, values in choices.items():
-        if cfg[name] not in values:
-            yield f"{name}={cfg[name]}: must be one of {', '.join(filter(None, values))}"
-    for name in filter(None, cfg.only.split(",")):
-        if name not in NAMES:
-            yield f"only={name}: must be some of {','.join(NAMES)}"
-    for name, low in dict(micro_batch=0, steps=1, repeats=1).items():
-        if cfg[name] < low:
-            yield f"{name}={cfg[name]}: must be at least {low}"
+    choices = dict(model=[*PRESETS], phase=["clm", "mlm", "both"])
+    yield from configurator.outside_limits(cfg, ["steps", "repeats"], ["micro_batch"], choices=choices)
+    yield from unknown_names("only", cfg.only, NAMES)
 
 
 # ----------------------------------------------------------------------------
@@ -98,22 +88,14 @@ class GPT(nn.Module):
 class HubModel(nn.Module):
     """The same architecture in `transformers`, with its own loss over the logits of every position."""
 
-    def __init__(self, config, causal, dtype, compiled):
-        from transformers import EuroBertConfig, EuroBertForMaskedLM, LlamaConfig, LlamaForCausalLM
+    def __init__(self, config, tokenizer, causal, dtype):
+        import transformers
 
         super().__init__()
-        shape = dict(vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.d_ff)
-        shape |= dict(num_hidden_layers=config.n_layer, num_attention_heads=config.n_head, head_dim=config.head_dim)
-        shape |= dict(num_key_value_heads=config.n_kv_head, max_position_embeddings=config.seq_len)
-        shape |= dict(rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_embeddings, use_cache=False)
-        shape |= dict(attn_implementation="sdpa", pad_token_id=0, bos_token_id=0, eos_token_id=0)
-        if causal:
-            self.model = LlamaForCausalLM(LlamaConfig(**shape))
-        else:
-            self.model = EuroBertForMaskedLM(EuroBertConfig(mask_token_id=0, **shape))
-        self.dtype = dtype
-        if compiled:
-            self.model.compile(dynamic=False)
+        kind, name = ("llama", "LlamaForCausalLM") if causal else ("eurobert", "EuroBertForMaskedLM")
+        shape = hub_config({"config": vars(config)}, tokenizer, name, kind)
+        hub = transformers.AutoConfig.for_model(**shape, use_cache=False, attn_implementation="sdpa")
+        self.model, self.dtype = getattr(transformers, name)(hub), dtype
 
     def forward(self, batch, causal):
         labels = batch["tokens"]
@@ -133,8 +115,8 @@ class Step:
     """One optimizer step, as in train.py."""
 
     def __init__(self, loss_module, batches, causal, preset, device):
-        self.loss_module, self.batches, self.causal, self.device = loss_module, batches, causal, device
-        self.params = list(loss_module.parameters())
+        self.loss_module, self.batches, self.causal = loss_module.to(device), batches, causal
+        self.preset, self.device, self.params = preset, device, list(loss_module.parameters())
         betas, eps, weight_decay = (preset.beta1, preset.beta2), preset.eps, preset.weight_decay
         self.optimizer = torch.optim.AdamW(self.params, 1e-4, betas, eps, weight_decay, fused=True)
 
@@ -149,99 +131,76 @@ class Step:
             self.optimizer.zero_grad()
 
 
-def names_to_run(cfg):
-    if cfg.only:
-        return cfg.only.split(",")
-    left_out = [] if find_spec("transformers") else ["transformers"]
-    left_out += ["fp32", "nanogpt"] if cfg.device == "cuda" else ["compiled_sdpa"]
-    left_out += [] if cfg.model == "demo" else ["nanogpt"]
-    return [name for name in NAMES if name not in left_out]
-
-
-def variants(cfg, preset, config, data, causal):
-    """Yield (name, Step, bytes on the GPU before it was made).
-
-    Ours share one set of weights, optimizer state and batches, so that they fit into memory side by side.
-    """
-    device, dtype, first = torch.device(cfg.device), getattr(torch, cfg.dtype), None
-    stream, tokenizer = data
-
-    def batches(window_split):
-        T, windows = config.seq_len, cfg.micro_batch
-        source = Batches(stream, tokenizer, 1, T, windows, window_split, preset.mask_ratio)
-        return prefetch(source.batch, ((i, causal) for i in itertools.count()))
-
-    for name in names_to_run(cfg):
-        held = torch.cuda.memory_allocated() if cfg.device == "cuda" else 0
-        if name == "transformers":
-            module = HubModel(config, causal, dtype, compiled=cfg.device == "cuda").to(device)
-            yield name, Step(module, batches("none"), causal, preset, device), held
-        elif name == "nanogpt":
-            endless = (nanogpt_batch(stream, config.seq_len, cfg.micro_batch) for _ in itertools.count())
-            yield name, Step(GPT(config).to(device), endless, causal, preset, device), held
-        else:
-            if first is None:
-                module = PretrainingLoss(Transformer(config).to(device))
-                first = Step(module, batches(cfg.window_split), causal, preset, device)
-            step = copy.copy(first)
-            step.loss_module = copy.deepcopy(first.loss_module, {id(p): p for p in first.params})
-            encoder = step.loss_module.model
-            encoder.compute_dtype = torch.float32 if name == "fp32" else dtype
-            encoder.attention_backend = "sdpa" if "sdpa" in name else "auto"
-            if "compiled" in name:
-                step.loss_module.compile_parts()
-            yield name, step, 0
+def make_variant(name, ours, dtype, stream, tokenizer):
+    """Return the Step of a variant. `ours` share weights, optimizer and batches, to fit into memory side by side."""
+    config, same = ours.loss_module.model.config, (ours.causal, ours.preset, ours.device)
+    if name == "transformers":
+        module = HubModel(config, tokenizer, ours.causal, dtype)
+        if ours.device.type == "cuda":
+            module.model.compile(dynamic=False)
+        return Step(module, ours.batches, *same)
+    if name == "nanogpt":
+        n_windows = ours.preset.micro_batch
+        endless = (nanogpt_batch(stream, config.seq_len, n_windows) for _ in itertools.count())
+        return Step(GPT(config), endless, *same)
+    step = copy.copy(ours)
+    step.loss_module = copy.deepcopy(ours.loss_module, {id(p): p for p in ours.params})
+    encoder = step.loss_module.model
+    encoder.compute_dtype = torch.float32 if name == "fp32" else dtype
+    encoder.attention_backend = "sdpa" if "sdpa" in name else "auto"
+    if "compiled" in name:
+        step.loss_module.compile_parts()
+    return step
 
 
 def bench_phase(cfg, preset, config, data, causal):
-    """Print the speed of every variant in one phase, and where the time of ours goes."""
-    device, on_gpu, steps, peaks = torch.device(cfg.device), cfg.device == "cuda", {}, {}
+    """Print the speed of every variant in one phase, and where the time of the first one goes."""
+    device, T, windows = torch.device(preset.device), config.seq_len, preset.micro_batch
+    on_gpu, steps, memory = device.type == "cuda", {}, {}
     torch.manual_seed(0)
-    for name, step, held in variants(cfg, preset, config, data, causal):
+    source = Batches(*data, 1, T, windows, preset.window_split, preset.mask_ratio)
+    batches = prefetch(source.batch, ((i, causal) for i in itertools.count()))
+    ours = Step(PretrainingLoss(Transformer(config)), batches, causal, preset, device)
+    for name in cfg.only.split(",") if cfg.only else NAMES if cfg.model == "demo" else NAMES[:-2]:
         try:
+            step = make_variant(name, ours, getattr(torch, preset.dtype), *data)
             step()
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
+                held = torch.cuda.memory_allocated()
             step()  # now compiled, and with the optimizer's state
-        except Exception as error:  # out of memory, or an error of another package: measure the rest
+            memory[name] = f"{(torch.cuda.max_memory_allocated() - held) / 2**30:>8.2f} GiB" if on_gpu else ""
+            steps[name] = partial(step, cfg.steps)
+        except Exception as error:  # out of memory, or another package is missing or fails: measure the rest
             print(f"left out: {name}: {type(error).__name__}: {str(error).strip()[:300]}")
-            continue
-        steps[name], peaks[name] = step, torch.cuda.max_memory_allocated() - held if on_gpu else 0
     if not steps:
         sys.exit("none of the variants ran")
-    seconds = alternating({name: partial(step, cfg.steps) for name, step in steps.items()}, cfg.repeats)
+    seconds = alternating(steps, cfg.repeats)
 
-    T, windows = config.seq_len, cfg.micro_batch
     flops = flops_per_token(config, T, causal, 1 if causal else round(preset.mask_ratio * T) / T)
-    peak = peak_flops(device) if cfg.dtype != "float32" else None
+    peak = peak_flops(device) if preset.dtype != "float32" else None
     print(
-        f"\n{cfg.model}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={cfg.window_split}, "
-        f"vocabulary {config.vocab_size:,}, {cfg.dtype}, {flops / 1e6:,.1f}M FLOPs a token; "
-        f"medians of {cfg.repeats} times {cfg.steps} steps"
+        f"\n{cfg.model}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={preset.window_split}, "
+        f"vocabulary {config.vocab_size:,}, {preset.dtype}, {flops / 1e6:,.1f}M FLOPs a token; "
+        f"medians of {cfg.repeats} times {cfg.steps} steps" + ", and the memory of gradients and activations" * on_gpu
     )
+    first = next(iter(steps))
     for name, value in seconds.items():
         speed = cfg.steps * windows * T / value
-        line = f"{name:<14}{speed:>10,.0f} tokens/s {seconds[next(iter(seconds))] / value:>6.2f}x"
-        if peak and name != "nanogpt":
-            line += f"{speed * flops / peak:>8.1%} MFU"
-        print(line + (f"{peaks[name] / 2**30:>8.2f} GiB" if on_gpu else ""))
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
-    with profile(activities=activities) as profiler:
-        next(iter(steps.values()))(cfg.steps)
+        mfu = f"{speed * flops / peak:>8.1%} MFU" if peak and name != "nanogpt" else ""
+        print(f"{name:<14}{speed:>10,.0f} tokens/s {seconds[first] / value:>6.2f}x{mfu}{memory[name]}")
+    with profile() as profiler:
+        steps[first]()
     order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
     print(profiler.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=50))
 
 
-def main(args):
-    cfg = configurator.load(__file__, args, check, command="python -m eval.bench step")
-    print(hardware())
-    preset = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{cfg.model}.py")])
-    for name in ("micro_batch", "window_split"):
-        cfg[name] = cfg[name] or preset[name]
-    cfg = resolve_auto(configurator.Settings(cfg, device="auto"))
+def main(cfg):
+    changed = [f"--micro_batch={cfg.micro_batch}"] if cfg.micro_batch else []
+    preset = resolve_auto(configurator.load(ROOT / "train.py", [str(ROOT / f"config/{cfg.model}.py"), *changed]))
     config = model_config(preset, 4096 if cfg.model == "demo" else 128_256)
     with tempfile.TemporaryDirectory() as folder:
-        data = random_data(folder, config.vocab_size, max(2**20, 64 * cfg.micro_batch * config.seq_len))
+        data = random_data(folder, config.vocab_size, max(2**20, 64 * preset.micro_batch * config.seq_len))
         for causal in (True, False):
             if cfg.phase in ("both", "clm" if causal else "mlm"):
                 bench_phase(cfg, preset, config, data, causal)

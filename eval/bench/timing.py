@@ -13,14 +13,20 @@ def hardware():
     return f"{device}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
 
 
+def unknown_names(setting, names, known):
+    """Yield a sentence for each of the comma-separated names that is not known."""
+    for name in filter(None, names.split(",")):
+        if name not in known:
+            yield f"{setting}={name}: must be some of {','.join(known)}"
+
+
 def wall_seconds(function):
     """Time one call, on a GPU until its work is done."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
     started = time.perf_counter()
     function()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - started
 
 
@@ -43,10 +49,5 @@ def alternating(functions, repeats, seconds_of=wall_seconds):
 
     Whatever else the machine does slows all of them, so ratios are more reliable than times.
     """
-    seconds = {name: [] for name in functions}
-    for repeat in range(repeats + 1):
-        for name, function in functions.items():
-            duration = seconds_of(function)
-            if repeat:
-                seconds[name].append(duration)
-    return {name: statistics.median(s) for name, s in seconds.items()}
+    rounds = [[seconds_of(function) for function in functions.values()] for _ in range(repeats + 1)]
+    return {name: statistics.median(s) for name, s in zip(functions, zip(*rounds[1:], strict=True))}
