@@ -244,8 +244,8 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         "source": cfg.source,
         "python": platform.python_version(),
     }
-    plan = {name: value for name, value in cfg.items() if name not in ("out", "overwrite", "workers", "verify")}
-    plan["tokenizer"] = fingerprint(meta, tokenizer.file_bytes())
+    names = "source", "val_fraction", "text_field", "where", "deduplicate", "max_tokens", "shard_tokens"
+    plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
     inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
     started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta, cfg.overwrite) as output:
