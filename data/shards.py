@@ -59,14 +59,12 @@ class Output:
         self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
         self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
         self.replaced = partial / "replaced"
-        progress = self.load_progress(overwrite)
-        if not progress:
-            for path in self.progress_file, self.digest_file:
-                path.unlink(missing_ok=True)
+        progress = self.load_progress(overwrite) or {"files": [], "meta": meta}
+        if not progress["files"]:
+            self.progress_file.unlink(missing_ok=True)
             for path in self.folder, self.replaced:
                 shutil.rmtree(path, ignore_errors=True)
             self.folder.mkdir()
-            progress = {"files": [], "meta": meta}
         self.finished, self.meta, self.splits = len(progress["files"]), progress["meta"], progress["meta"]["splits"]
         self.full, self.committed = False, time.monotonic()
         self.cut_off()
@@ -201,7 +199,8 @@ def load_meta(folder):
         sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
         same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"] and meta["format"] == 1
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder}: meta.json or the tokenizer is missing or damaged ({error!r}): {again}") from None
+        what = f"{folder} is not a prepared folder, or is damaged ({type(error).__name__}: {error})"
+        raise DataError(f"{what}: {again}") from None
     if not same:
         raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: {again}")
     for path, size in sizes.items():

@@ -90,7 +90,7 @@ def read_lines(path):
 
 
 def zstd():
-    return require("compression.zstd", "backports.zstd")  # part of Python from 3.14 on, with the same interface
+    return require("compression.zstd", "backports.zstd")  # the same interface; Python has the first from 3.14 on
 
 
 def require(*names):
@@ -224,11 +224,10 @@ def read_file(file, text_field, where=()):
     try:
         for place, position, record in reader(file, fields):
             if missing := [field for field in fields if record is not None and field not in record]:
-                setting = "text_field" if missing[0] == text_field else "where"
-                raise DataError(f"{place}: no field {missing[0]!r} ({setting}), only {', '.join(record) or 'nothing'}")
+                raise DataError(f"{place}: no field {missing[0]!r}, only {', '.join(record) or 'nothing'}")
             text = record[text_field] if record else None
             if not isinstance(text, str | None):
-                raise DataError(f"{place}: no string in the field {text_field!r} (text_field) but {text!r:.50}")
+                raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
             if record is None or text and len(text) > LONGEST_DOCUMENT:
                 tqdm.write(f"{file}, {place}: left out, a document of more than {LONGEST_DOCUMENT >> 20} MB")
                 yield position, None, "too_long"
