@@ -324,9 +324,15 @@ def finished_files(out):
     return json.loads(progress.read_text())["files"] if progress.exists() else []
 
 
-@pytest.mark.parametrize("replace", [False, True], ids=["new", "replace"])
-@pytest.mark.parametrize("options", [{}, pytest.param({"max_tokens": 9_000}, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("number", [7, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "replace, options, number",
+    [
+        (False, {}, 7),
+        (True, {}, 7),
+        pytest.param(False, {}, None, marks=pytest.mark.slow),
+        pytest.param(True, {"max_tokens": 9_000}, None, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_before_a_change_of_the_disk(corpus, sources, tmp_path, replace, options, number):
     """End at one moment, go on, compare: at `number` moments and the last ones, or at all."""
     prepare(**sources, out=tmp_path / "old")
