@@ -246,6 +246,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     }
     names = "source", "val_fraction", "text_field", "where", "deduplicate", "max_tokens", "shard_tokens"
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
+    plan["version of progress.json"] = 2  # 1 did not list the shard that was being written
     inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
     started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta, cfg.overwrite) as output:
