@@ -25,16 +25,14 @@ def documents():
     Raises DataError on a Python that carries neither part.
     """
     seen = set()
-    for text in itertools.chain(topics().values(), module_docstrings()):
+    module_texts = ("\n\n".join(text for _, _, text in docstrings(module)) for _, module in modules())
+    for text in itertools.chain(topics().values(), module_texts):
         text = UNDERLINE.sub("", text).strip()
         if len(text) >= SHORTEST and text not in seen:
             seen.add(text)
             yield text
     if not seen:
-        raise DataError(
-            "this Python carries neither pydoc_data.topics nor the source of its standard library, so it has no "
-            "embedded corpus: prepare your own text with --source=FILE or FOLDER, or use a full CPython"
-        )
+        raise DataError("this Python has neither help() topics nor its library's source: give your own --source=FILE")
 
 
 def topics():
@@ -44,12 +42,6 @@ def topics():
     except ImportError:
         return {}
     return dict(sorted(topics.items()))
-
-
-def module_docstrings():
-    """Yield one text per module of the standard library: its docstrings, separated by blank lines."""
-    for _, module in modules():
-        yield "\n\n".join(text for _, _, text in docstrings(module))
 
 
 def modules():

@@ -25,7 +25,6 @@ import hashlib
 import multiprocessing
 import os
 import platform
-import shutil
 import signal
 import sys
 import threading
@@ -36,7 +35,7 @@ import numpy as np
 from tqdm import tqdm
 
 import configurator
-from data.shards import fingerprint, unfinished_folder, verify_folder
+from data.shards import check_shards, fingerprint, load_meta, unfinished_folder
 from data.sources import READABLE, find_files, parse_where, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -60,7 +59,6 @@ verify = ""  # a prepared folder whose checksums to check; nothing is prepared t
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before worker processes have started
-ESTIMATE_BYTES = 64 << 20  # a smaller source takes seconds
 DROPPED = "empty", "too_long", "filtered", "duplicate"
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -81,15 +79,27 @@ class Batch:
     dropped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
 
+def input_files(cfg):
+    """Return (file, size, split) of each input file; the split is None where a hash of each text chooses it."""
+    # Validation comes first: max_tokens ends everything, and a document that is in both is a duplicate in training.
+    sources = [(cfg.val_source, "val"), (cfg.source, "train")] if cfg.val_source else [(cfg.source, None)]
+    files = []
+    for source, split in sources:
+        found, ignored = find_files(source)
+        files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
+        if ignored:
+            print(f"{source}: {len(ignored)} files are ignored, such as {ignored[0]}; these are read: {READABLE}")
+    return files
+
+
 def read_batches(files, cfg, finished=0, seen=None):
     """Yield the documents of files[finished:] in batches of about BATCH_BYTES.
 
-    files: (file, size, split) each. Without a split, a hash of the text chooses it, so that a document keeps its split
-    when the corpus grows. seen: the digests of the documents in files[:finished], or None to keep duplicates.
+    files: of input_files(). A hash of the text may choose the split, so that a document keeps it when the corpus
+    grows. seen: the digests of the documents in files[:finished], or None to keep duplicates.
     """
-    where = parse_where(cfg.where)
+    where, batch = parse_where(cfg.where), Batch()
     done = sum(size for _, size, _ in files[:finished])
-    batch = Batch()
     for number, (file, size, split) in enumerate(files[finished:], finished + 1):
         for position, text, dropped in read_file(file, cfg.text_field, where):
             batch.position = done + position
@@ -118,25 +128,6 @@ def read_batches(files, cfg, finished=0, seen=None):
             batch = Batch()
 
 
-def print_estimate(files, cfg, tokenizer, workers):
-    """Print the tokens, time and disk space to expect, from the first BATCH_BYTES of up to four files."""
-    read = tokens = seconds = 0
-    for file, size, split in files[:: -(-len(files) // 4)]:
-        started = time.perf_counter()
-        batch = next(read_batches([(file, size, split)], cfg))
-        scale = size / max(batch.position, 1)
-        read, tokens = read + size, tokens + scale * len(encode_texts(tokenizer, batch.texts)[0])
-        seconds += scale * (time.perf_counter() - started)
-    total, number = sum(size for _, size, _ in files), tqdm.format_sizeof
-    scale = min(total / max(read, 1), cfg.max_tokens / max(tokens, 1) if cfg.max_tokens else float("inf"))
-    disk, free = tokens * scale * token_dtype(tokenizer).itemsize, shutil.disk_usage(Path(cfg.out).parent).free
-    print(
-        f"{len(files)} files, {number(total)}B: about {number(tokens * scale)} tokens, "
-        f"{tqdm.format_interval(seconds * scale / workers)} with {workers} workers, {number(disk)}B of disk "
-        f"({number(free)}B are free)"
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Encoding
 
@@ -145,8 +136,12 @@ def token_dtype(tokenizer):
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
-def encode_texts(tokenizer, texts):
-    """Return the tokens of all texts, with eos after each, as one array, and the number of each text's as another."""
+def encode_texts(texts, tokenizer=None):
+    """Return the tokens of all texts, with eos after each, as one array, and the number of each text's as another.
+
+    tokenizer: None means that of the worker process.
+    """
+    tokenizer = tokenizer or worker_tokenizer
     eos = np.array([tokenizer.eos_id], np.uint32)
     documents = [np.append(tokenizer.encode_array(text), eos) for text in texts]
     lengths = np.array([len(ids) for ids in documents], np.int64)
@@ -160,14 +155,14 @@ def encode(batches, tokenizer, workers):
     """
     if workers == 1:
         for batch in batches:
-            yield batch, *encode_texts(tokenizer, batch.texts)
+            yield batch, *encode_texts(batch.texts, tokenizer)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, [tokenizer])
     pending = collections.deque()
     try:
         for batch in batches:
-            pending.append((batch, pool.submit(encode_in_worker, batch.texts)))
+            pending.append((batch, pool.submit(encode_texts, batch.texts)))
             batch.texts = None
             if len(pending) > 2 * workers:
                 batch, future = pending.popleft()
@@ -176,15 +171,14 @@ def encode(batches, tokenizer, workers):
             yield batch, *future.result()
     except concurrent.futures.BrokenExecutor:
         raise DataError(
-            "a worker process died. If it left no error above, it was killed, perhaps because memory ran out: "
-            "fewer --workers need less"
+            "a worker process was killed, perhaps because memory ran out: fewer --workers need less"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def start_worker(tokenizer):
-    """Keep the tokenizer for encode_in_worker(), and end this process when its parent is killed."""
+    """Keep the tokenizer for encode_texts(), and end this process when its parent is killed."""
     global worker_tokenizer
     worker_tokenizer = tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
@@ -194,10 +188,6 @@ def start_worker(tokenizer):
 def exit_with_parent():
     multiprocessing.parent_process().join()
     os._exit(1)
-
-
-def encode_in_worker(texts):
-    return encode_texts(worker_tokenizer, texts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -224,12 +214,8 @@ def check(cfg):
         except DataError as error:
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
-        yield f"val_fraction must be above 0 and below 0.5, got {cfg.val_fraction}"
-    if cfg.shard_tokens < 1:
-        yield f"shard_tokens must be at least 1, got {cfg.shard_tokens}"
-    for name, zero in ("workers", "one per core"), ("max_tokens", "no limit"):
-        if cfg[name] < 0:
-            yield f"{name} must be 0 ({zero}) or more, got {cfg[name]}"
+        yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"
+    yield from configurator.outside_limits(cfg, at_least_1=["shard_tokens"], at_least_0=["workers", "max_tokens"])
 
 
 def prepare(source, out, tokenizer="embedded", progress=True, **settings):
@@ -245,14 +231,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
     tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token, cfg.pad_token)
-    # Validation comes first: max_tokens ends everything, and a document that is in both is a duplicate in training.
-    files, ignored = [], []
-    for name, split in [(cfg.val_source, "val"), (cfg.source, "train")] if cfg.val_source else [(cfg.source, None)]:
-        found, others = find_files(name)
-        files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
-        ignored += others
-    if ignored:
-        print(f"{len(ignored)} files are ignored, such as {ignored[0]}; these are read: {READABLE}")
+    files = input_files(cfg)
     size = sum(size for _, size, _ in files)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     workers = cfg.workers or (cores if size > POOL_BYTES or cfg.source.startswith("hf:") else 1)
@@ -265,34 +244,32 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         "source": cfg.source,
         "python": platform.python_version(),
     }
-    names = "source", "val_fraction", "shard_tokens", "text_field", "where", "deduplicate", "max_tokens"
+    names = "source", "val_fraction", "text_field", "where", "deduplicate", "max_tokens", "shard_tokens"
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
+    plan["version of progress.json"] = 2  # 1 did not list the shard that was being written
     inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
+    started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta, cfg.overwrite) as output:
         if output.finished:
             print(f"{cfg.out}: going on after {output.finished} of {len(files)} input files")
-        if progress and size > ESTIMATE_BYTES:
-            print_estimate(files, cfg, tokenizer, workers)
-        seen = output.digests() if cfg.deduplicate else None
-        batches = read_batches(files, cfg, output.finished, seen)
-        started, done = time.perf_counter(), sum(size for _, size, _ in files[: output.finished])
+        batches = read_batches(files, cfg, output.finished, output.digests() if cfg.deduplicate else None)
+        done = sum(size for _, size, _ in files[: output.finished])
         bar = tqdm(total=size or None, initial=done, unit="B", unit_scale=True, disable=None if progress else True)
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
-                output.write(batch, tokens, lengths, cfg.max_tokens)
-                count = sum(record["tokens"] for record in output.meta["splits"].values())
-                bar.set_postfix_str(f"{count / 1e6:.1f}M tokens", refresh=False)
+                output.write(batch, tokens, lengths)
+                count = output.total("tokens") / 1e6
+                expected = f" of about {count * size / batch.position:.0f}M" if size and batch.position else ""
+                bar.set_postfix_str(f"{count:.1f}M tokens{expected}", refresh=False)
                 bar.update(batch.position - bar.n)
                 if output.full:
                     break
         output.finish(tokenizer)
     if progress:
-        seconds = time.perf_counter() - started
-        splits = output.meta["splits"].values()
-        documents, tokens, size = (sum(record[key] for record in splits) for key in ("documents", "tokens", "bytes"))
+        documents, tokens, size = map(output.total, ("documents", "tokens", "bytes"))
         dropped = ", ".join(f"{output.meta[f'skipped_{reason}']:,} {reason}" for reason in DROPPED)
         counts = f"{documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token"
-        print(f"{Path(out).name}: {counts}, {seconds:.1f} s; left out {dropped}")
+        print(f"{Path(out).name}: {counts}, {time.perf_counter() - started:.1f} s; left out {dropped}")
     return output.meta
 
 
@@ -305,7 +282,7 @@ def main():
     cfg = configurator.load(__file__, sys.argv[1:], check)
     try:
         if cfg.verify:
-            verify_folder(cfg.verify)
+            check_shards(cfg.verify, load_meta(cfg.verify))
             print(f"{cfg.verify}: all checksums are right")
         else:
             prepare(**cfg)

@@ -7,8 +7,6 @@ OUT.partial/replaced in the last moment, and is deleted when the new one is in i
 """
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import sync, write_whole
+from data.files import lock_folder, sync, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
@@ -27,18 +25,15 @@ COMMIT_SECONDS = 1  # progress.json is written at most this often
 
 
 @contextlib.contextmanager
-def unfinished_folder(out, plan, files, meta, overwrite):
+def unfinished_folder(out, *args):
     """Yield the Output that writes `out`, for this process alone; the arguments are those of Output.
 
     After an error, OUT.partial stays if another process can go on with it. Raises DataError if another process is
-    writing the same folder, or if the disk is full.
+    writing the same folder.
     """
     partial = out.with_name(f"{out.name}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    lock = os.open(partial, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it when the process ends
-        output = Output(out, partial, plan, files, meta, overwrite)
+    with lock_folder(partial):
+        output = Output(out, partial, *args)
         try:
             yield output
         finally:
@@ -46,14 +41,6 @@ def unfinished_folder(out, plan, files, meta, overwrite):
                 print(f"{partial} keeps what is done: the same command goes on from there", file=sys.stderr)
             else:
                 shutil.rmtree(partial, ignore_errors=True)
-    except BlockingIOError:
-        raise DataError(f"{partial}: another process is preparing {out}") from None
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DataError(f"the disk is full: {out} was not written") from error
-        raise
-    finally:
-        os.close(lock)
 
 
 class Output:
@@ -69,15 +56,15 @@ class Output:
     """
 
     def __init__(self, out, partial, plan, files, meta, overwrite):
-        self.out, self.plan, self.files, self.shard_tokens = out, plan, files, plan["shard_tokens"]
-        self.folder, self.partial = partial / out.name, partial
+        self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
         self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
-        progress = self.load_progress(overwrite)
-        if progress is None:
-            for path in partial.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.replaced = partial / "replaced"
+        progress = self.load_progress(overwrite) or {"files": [], "meta": meta}
+        if not progress["files"]:
+            self.progress_file.unlink(missing_ok=True)
+            for path in self.folder, self.replaced:
+                shutil.rmtree(path, ignore_errors=True)
             self.folder.mkdir()
-            progress = {"files": [], "meta": meta}
         self.finished, self.meta, self.splits = len(progress["files"]), progress["meta"], progress["meta"]["splits"]
         self.full, self.committed = False, time.monotonic()
         self.cut_off()
@@ -90,67 +77,44 @@ class Output:
         finished = progress["files"]
         differing = [name for name, value in self.plan.items() if progress["plan"].get(name) != value]
         differing += [file[0] for i, file in enumerate(finished) if file not in self.files[i : i + 1]]
-        if not differing:
-            return progress
-        if overwrite:
-            return None
-        raise DataError(
-            f"{self.partial} holds an unfinished preparation, {len(finished)} input files done, in which this was "
-            f"different: {', '.join(differing[:5])}; go on with the same settings and files, or begin anew with "
-            "--overwrite=True"
-        )
+        if differing and not overwrite:
+            raise DataError(
+                f"{self.folder.parent} holds an unfinished preparation in which this was different: "
+                f"{', '.join(differing[:5])}; go on with the same input, or begin anew with --overwrite=True"
+            )
+        return None if differing else progress
 
     def cut_off(self):
         """Remove what was written after progress.json."""
         itemsize = np.dtype(self.meta["dtype"]).itemsize
-        sizes = {path: tokens * itemsize for path, tokens in map(self.open_shard, self.splits)}
-        sizes[self.digest_file] = 8 * sum(record["documents"] for record in self.splits.values())
-        full = [shard["file"] for record in self.splits.values() for shard in record["shards"]]
-        for path in self.partial.rglob("*.bin"):
-            if sizes.get(path):
+        sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(self.folder, self.meta)}
+        sizes[self.digest_file] = 8 * self.total("documents")
+        for path in *self.folder.glob("*.bin"), self.digest_file:
+            if sizes.get(path) and path.exists():
                 os.truncate(path, sizes[path])
-            elif path.name not in full:
-                path.unlink()
+            else:
+                path.unlink(missing_ok=True)
+
+    def total(self, name):
+        """Return the number of "documents", "tokens" or "bytes" of both splits."""
+        return sum(record[name] for record in self.splits.values())
 
     def digests(self):
         """Return the digests of the documents that are written: a set of 8 bytes each."""
         data = self.digest_file.read_bytes() if self.digest_file.exists() else b""
         return {data[i : i + 8] for i in range(0, len(data), 8)}
 
-    def open_shard(self, split):
-        """Return the path of the shard that a split is writing, and the number of tokens in it."""
-        record = self.splits[split]
-        number = len(record["shards"])
-        return self.folder / f"{split}-{number:05d}.bin", record["tokens"] - number * self.shard_tokens
-
-    def close_shard(self, split):
-        path, tokens = self.open_shard(split)
-        sync(path)
-        self.splits[split]["shards"].append({"file": path.name, "tokens": tokens, "sha256": sha256(path)})
-
-    def append(self, split, tokens):
-        """Append tokens (n,) to the shards of a split."""
-        while len(tokens):
-            path, filled = self.open_shard(split)
-            part, tokens = tokens[: self.shard_tokens - filled], tokens[self.shard_tokens - filled :]
-            with open(path, "ab") as file:
-                file.write(part)
-            self.splits[split]["tokens"] += len(part)
-            if filled + len(part) == self.shard_tokens:
-                self.close_shard(split)
-
-    def write(self, batch, tokens, lengths, max_tokens=0):
+    def write(self, batch, tokens, lengths):
         """Add a data.prepare.Batch: the tokens (n,) of all its documents, and the number of tokens of each.
 
         Sets `full` and stops before the document with which train would have more than max_tokens.
         """
-        is_val, count = np.array(batch.is_val, bool), len(lengths)
-        if max_tokens:
-            total = self.splits["train"]["tokens"] + np.cumsum(np.where(is_val, 0, lengths))
-            count = int(np.searchsorted(total, max_tokens, "right"))
-            self.full = count < len(lengths)
-        for split, chosen in ("train", ~is_val), ("val", is_val):
-            chosen[count:] = False
+        is_val, fits = np.array(batch.is_val, bool), np.ones(len(lengths), bool)
+        if self.plan["max_tokens"]:
+            train_tokens = self.splits["train"]["tokens"] + np.cumsum(np.where(is_val, 0, lengths))
+            fits = train_tokens <= self.plan["max_tokens"]
+            self.full = not fits.all()
+        for split, chosen in ("train", fits & ~is_val), ("val", fits & is_val):
             self.splits[split]["documents"] += int(chosen.sum())
             self.splits[split]["bytes"] += int(np.array(batch.sizes, np.int64)[chosen].sum())
             self.append(split, tokens[np.repeat(chosen, lengths)])
@@ -162,9 +126,22 @@ class Output:
         if batch.finished and not self.full and time.monotonic() - self.committed >= COMMIT_SECONDS:
             self.commit(batch.finished)
 
+    def append(self, split, tokens):
+        """Append tokens (n,) to the shards of a split."""
+        record, shard_tokens = self.splits[split], self.plan["shard_tokens"]
+        shards = record["shards"]
+        while len(tokens):
+            if not shards or shards[-1]["tokens"] == shard_tokens:
+                shards.append({"file": f"{split}-{len(shards):05d}.bin", "tokens": 0})
+            part, tokens = np.split(tokens, [shard_tokens - shards[-1]["tokens"]])
+            with open(self.folder / shards[-1]["file"], "ab") as file:
+                file.write(part)
+            shards[-1]["tokens"] += len(part)
+            record["tokens"] += len(part)
+
     def commit(self, finished):
         """Let another process go on after so many input files."""
-        for path in *(self.open_shard(split)[0] for split in self.splits), self.digest_file, self.folder:
+        for path in *self.folder.iterdir(), self.digest_file, self.folder:
             if path.exists():
                 sync(path)
         progress = json.dumps({"plan": self.plan, "files": self.files[:finished], "meta": self.meta})
@@ -176,21 +153,19 @@ class Output:
         for split, record in self.splits.items():
             if not record["documents"]:
                 self.progress_file.unlink(missing_ok=True)  # going on would not help
-                count = sum(record["documents"] for record in self.splits.values())
-                skipped = ", ".join(f"{self.meta[key]} {key}" for key in self.meta if key.startswith("skipped_"))
-                hint = "two blank lines apart in text; give another val_source, or a larger val_fraction"
-                raise DataError(f"no document is left for the {split} split: {count} found ({skipped}), {hint}")
+                skipped = ", ".join(f"{value} {key}" for key, value in self.meta.items() if key.startswith("skipped_"))
+                hint = "two blank lines end a document in text; give another val_source or val_fraction"
+                raise DataError(f"no document is left for the {split} split ({skipped}): {hint}")
         self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
-        for split in self.splits:
-            if self.open_shard(split)[1]:
-                self.close_shard(split)
+        for path, shard in shard_files(self.folder, self.meta):
+            shard["sha256"] = sha256(path)
         self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
         (self.folder / tokenizer.file_name).write_bytes(tokenizer.file_bytes())
         (self.folder / "meta.json").write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
         for path in self.folder / tokenizer.file_name, self.folder / "meta.json", self.folder:
             sync(path)
         if self.out.exists():
-            self.out.rename(self.partial / "replaced")  # deleted with OUT.partial
+            self.out.rename(self.replaced)  # deleted with OUT.partial
         self.folder.rename(self.out)
         sync(self.out.parent)
 
@@ -215,25 +190,22 @@ def load_meta(folder):
 
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """
-    folder = Path(folder)
+    folder, again = Path(folder), "prepare it again with --overwrite=True"
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        raise DataError(f"{folder} is not a folder that data/prepare.py has written: no readable meta.json") from None
-    if meta.get("format") != 1:
-        raise DataError(f"{folder} has format {meta.get('format')}, known is 1: prepare it again with --overwrite=True")
-    try:
-        for path, shard in shard_files(folder, meta):
-            size = shard["tokens"] * np.dtype(meta["dtype"]).itemsize
-            if not path.is_file() or path.stat().st_size != size:
-                raise DataError(f"{path} is missing or not {size} bytes long: prepare it again with --overwrite=True")
-        same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder}/meta.json is damaged ({error!r}): prepare it again with --overwrite=True") from None
+        itemsize = np.dtype(meta["dtype"]).itemsize
+        sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
+        same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"] and meta["format"] == 1
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{folder} is not a prepared folder, or is damaged ({type(error).__name__}: {error})"
+        raise DataError(f"{what}: {again}") from None
     if not same:
-        raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: prepare it again")
+        raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: {again}")
+    for path, size in sizes.items():
+        if not path.is_file() or path.stat().st_size != size:
+            raise DataError(f"{path} is missing or not {size} bytes long: {again}")
     return meta
 
 
@@ -258,17 +230,9 @@ def check_shards(folder, meta, stamps=None):
 
 def tokenizer_bytes(folder, meta):
     """Return the content of the tokenizer's file in a prepared folder."""
-    path = Path(folder, Tokenizer.file_name_of(meta["tokenizer"]))
-    if not path.is_file():
-        raise DataError(f"{path} is missing: prepare it again with --overwrite=True")
-    return path.read_bytes()
+    return Path(folder, Tokenizer.file_name_of(meta["tokenizer"])).read_bytes()
 
 
 def load_tokenizer(folder, meta):
     """Return the Tokenizer of a prepared folder whose meta.json load_meta has returned."""
     return Tokenizer.from_state(meta["tokenizer"], tokenizer_bytes(folder, meta))
-
-
-def verify_folder(folder):
-    """Check all checksums of a prepared folder. Raises DataError."""
-    check_shards(folder, load_meta(folder))

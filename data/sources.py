@@ -15,6 +15,7 @@ import functools
 import gzip
 import importlib
 import io
+import itertools
 import json
 import operator
 import re
@@ -27,36 +28,31 @@ from data import embedded
 from errors import DataError
 
 LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
-PARQUET_BYTES = 8 << 20  # decoded from a parquet file at a time, estimated from the mean row of the row group
-PARQUET_ROWS = 1024  # at most so many rows at a time, because compressed rows may be larger than the estimate
+PARQUET_ROWS = 64  # rows of a parquet file in memory at a time
 
 
 def read_text(path, fields):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
-    document, size, first = bytearray(), 0, 1  # the lines so far, the bytes in them, the number of the first
-    position = blank = 0  # the end of its last line in the file; blank lines since then
-    for number, (end, line) in enumerate(read_lines(path), 1):
+    document, size = bytearray(), 0  # the lines so far, the bytes in them
+    first, blank = 1, 0  # the number of the first line; blank lines since the last
+    blank_end = [(path.stat().st_size, b"")] * 2
+    for number, (position, line) in enumerate(itertools.chain(read_lines(path), blank_end), 1):
         if line is not None and not line.strip():
             blank += 1
+            if blank == 2 and size:
+                record = {fields[0]: decode(document, first)} if size <= LONGEST_DOCUMENT else None
+                yield f"line {first}", position, record
+                size = 0
             continue
-        if size and blank > 1:
-            yield text_document(document, first, position, size, fields[0])
-            size = 0
-        if not size:
-            document, first = bytearray(), number
-        else:
+        if size:
             document += b"\n\n" if blank else b"\n"
+        else:
+            document, first = bytearray(), number
         document += line or b""
         size += LONGEST_DOCUMENT + 1 if line is None else len(line) + 1
         if size > LONGEST_DOCUMENT:
             document.clear()
-        position, blank = end, 0
-    if size:
-        yield text_document(document, first, position, size, fields[0])
-
-
-def text_document(document, first, position, size, field):
-    return f"line {first}", position, None if size > LONGEST_DOCUMENT else {field: decode(document, first)}
+        blank = 0
 
 
 def read_jsonl(path, fields):
@@ -76,27 +72,25 @@ def read_jsonl(path, fields):
 
 def read_lines(path):
     """Yield (bytes of the file read so far, line without its line break); the line is None if it is too long."""
-    opened, damage = None, ()
-    if path.suffix.lower() == ".gz":
-        opened, damage = gzip.open, (gzip.BadGzipFile, zlib.error, EOFError)
-    elif path.suffix.lower() == ".zst":
-        opened, damage = zstd().open, (zstd().ZstdError, EOFError)
-    with open(path, "rb") as raw:
-        stream = io.BufferedReader(opened(raw)) if opened else raw
+    suffix, damage = path.suffix.lower(), (gzip.BadGzipFile, zlib.error, EOFError)
+    with open(path, "rb") as file:
+        lines = file
+        if suffix == ".gz":
+            lines = io.BufferedReader(gzip.open(file))
+        elif suffix == ".zst":
+            lines, damage = io.BufferedReader(zstd().open(file)), (zstd().ZstdError, EOFError)
         try:
-            while line := stream.readline(LONGEST_DOCUMENT + 1):
-                if len(line) <= LONGEST_DOCUMENT or line.endswith(b"\n"):
-                    yield raw.tell(), line.removesuffix(b"\n")
-                    continue
-                while line and not line.endswith(b"\n"):
-                    line = stream.readline(LONGEST_DOCUMENT)
-                yield raw.tell(), None
+            while line := lines.readline(LONGEST_DOCUMENT + 1):
+                if too_long := len(line) > LONGEST_DOCUMENT and not line.endswith(b"\n"):
+                    while line and not line.endswith(b"\n"):
+                        line = lines.readline(LONGEST_DOCUMENT)
+                yield file.tell(), None if too_long else line.removesuffix(b"\n")
         except damage as error:
             raise DataError(f"damaged: {error}") from None
 
 
 def zstd():
-    return require("compression.zstd", "backports.zstd")  # part of Python from 3.14 on, with the same interface
+    return require("compression.zstd", "backports.zstd")  # the same interface; Python has the first from 3.14 on
 
 
 def require(*names):
@@ -128,16 +122,11 @@ def read_parquet(path, fields):
     number, size = 0, path.stat().st_size
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            if not set(fields) <= set(file.schema_arrow.names):
-                fields = None  # read all, for the error message of read_file()
-            for group in range(file.num_row_groups):
-                info = file.metadata.row_group(group)
-                batch_size = info.num_rows * PARQUET_BYTES // max(info.total_byte_size, 1)
-                batch_size = min(max(batch_size, 1), PARQUET_ROWS)
-                for batch in file.iter_batches(batch_size, [group], fields, use_threads=False):
-                    for record in batch.to_pylist():
-                        number += 1
-                        yield f"row {number}", size * number // file.metadata.num_rows, record
+            columns = fields if set(fields) <= set(file.schema_arrow.names) else None  # read_file() names all then
+            for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", size * number // file.metadata.num_rows, record
     except UnicodeDecodeError as error:
         raise DataError(f"after row {number}: text that is not UTF-8: {error}") from None
     except (pyarrow.ArrowException, OSError) as error:
@@ -155,9 +144,10 @@ def read_hub(file, fields):
 @functools.lru_cache
 def hub_dataset(source):
     """Return the streamed data set that hf:NAME:CONFIG:SPLIT names. Raises DataError."""
-    name, config, split, *more = [*source.split(":")[1:], "", ""]
-    if not name or not split or len(more) != 2:
+    match = re.fullmatch("hf:([^:]+):([^:]*):([^:]+)", source)
+    if not match:
         raise DataError(f"{source}: expected hf:NAME:CONFIG:SPLIT, such as hf:allenai/c4:en:train; CONFIG may be empty")
+    name, config, split = match.groups()
     datasets = require("datasets")
     try:
         return datasets.load_dataset(name, config or None, split=split, streaming=True)
@@ -190,28 +180,26 @@ def find_files(source):
     The files of a data set of the hub are strings, and so is the only one of "embedded". Raises DataError.
     """
     source = str(source)
-    path = Path(source)
     if source == "embedded":
         return [source], []
     if source.startswith("hf:"):
         return [f"{source}#{index}" for index in range(hub_dataset(source).num_shards)], []
+    path = Path(source)
     if path.is_file():
-        if format_of(path) in NOT_TEXT:
-            raise DataError(f"{path}: {format_of(path)} files cannot be read, only {READABLE}, and any plain text")
-        files, ignored = [path], []
-    elif not source or not path.is_dir():
-        raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
-    else:
+        found = [path]
+        files = [file for file in found if format_of(file) not in NOT_TEXT]
+    elif source and path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file())
         files = [file for file in found if format_of(file) in READERS]
-        ignored = [file for file in found if format_of(file) not in READERS]
-        if not files:
-            raise DataError(f"{path}: none of the {len(found)} files in this folder can be read, only {READABLE}")
+    else:
+        raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
+    if not files:
+        raise DataError(f"{path}: of {len(found)} files none can be read, only {READABLE}, and any plain text by name")
     if any(format_of(file) == ".parquet" for file in files):
         require("pyarrow")
     if any(file.suffix.lower() == ".zst" for file in files):
         zstd()
-    return files, ignored
+    return files, sorted(set(found) - set(files))
 
 
 def read_documents(source, text_field):
@@ -235,20 +223,15 @@ def read_file(file, text_field, where=()):
         reader = READERS.get(format_of(file), read_text)
     try:
         for place, position, record in reader(file, fields):
-            text = None if record is None else record.get(text_field)
-            if record is None or isinstance(text, str) and len(text) > LONGEST_DOCUMENT:
-                hint = "in text two blank lines end a document, in .jsonl the end of the line"
-                tqdm.write(f"{file}, {place}: left out, a document of more than {LONGEST_DOCUMENT >> 20} MB ({hint})")
+            if missing := [field for field in fields if record is not None and field not in record]:
+                raise DataError(f"{place}: no field {missing[0]!r}, only {', '.join(record) or 'nothing'}")
+            text = record[text_field] if record else None
+            if not isinstance(text, str | None):
+                raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
+            if record is None or text and len(text) > LONGEST_DOCUMENT:
+                tqdm.write(f"{file}, {place}: left out, a document of more than {LONGEST_DOCUMENT >> 20} MB")
                 yield position, None, "too_long"
-                continue
-            for field in fields:
-                if field not in record:
-                    setting = "text_field" if field == text_field else "where"
-                    found = ", ".join(f"{name} ({type(value).__name__})" for name, value in record.items())
-                    raise DataError(f"{place}: no field {field!r} ({setting}), only {found or 'nothing'}")
-            if text is not None and not isinstance(text, str):
-                raise DataError(f"{place}: no string in the field {text_field!r} (text_field) but {text!r:.50}")
-            if not text or text.isspace():
+            elif not text or text.isspace():
                 yield position, None, "empty"
             elif not all(holds(record[field], compare, value, field, place) for field, compare, value in where):
                 yield position, None, "filtered"
@@ -261,7 +244,7 @@ def read_file(file, text_field, where=()):
 # ---------------------------------------------------------------------------------------------------------------------
 # Filters
 
-SIGNS = {"==": "eq", "!=": "ne", ">=": "ge", "<=": "le", ">": "gt", "<": "lt"}
+OPERATORS = {"==": "eq", "!=": "ne", ">=": "ge", "<=": "le", ">": "gt", "<": "lt"}  # sign: name in `operator`
 
 
 def parse_where(where):
@@ -273,12 +256,14 @@ def parse_where(where):
     for term in where.split(",") if where else ():
         match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
         if not match:
-            raise DataError(f"where: {term!r} is not a field, one of {' '.join(SIGNS)}, and a value, as in score>=0.8")
+            raise DataError(
+                f"where: {term!r} is not a field, one of {' '.join(OPERATORS)}, and a value, as in score>=0.8"
+            )
         field, sign, value = match.groups()
         with contextlib.suppress(ValueError, SyntaxError):  # of a string without quotes
             literal = ast.literal_eval(value)
             value = literal if isinstance(literal, (str, int, float)) else value
-        comparisons.append((field, getattr(operator, SIGNS[sign]), value))
+        comparisons.append((field, getattr(operator, OPERATORS[sign]), value))
     return comparisons
 
 
@@ -288,7 +273,5 @@ def holds(actual, compare, value, field, place):
         return False
     if isinstance(actual, str) != isinstance(value, str) or not isinstance(actual, (str, int, float)):
         hint = "compare strings with strings, as in score=='3', and numbers with numbers"
-        raise DataError(
-            f"{place}: the field {field!r} holds {actual!r:.50}, which does not fit {value!r} (where): {hint}"
-        )
+        raise DataError(f"{place}: the field {field!r} holds {actual!r:.50}, which does not fit {value!r}: {hint}")
     return compare(actual, value)

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -20,13 +19,12 @@ import pytest
 from data import prepare as module
 from data import shards
 from data.prepare import Batch, encode, encode_texts, prepare
-from data.shards import load_meta, verify_folder
+from data.shards import check_shards, load_meta
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
 from prepare_helpers import content, many_documents, texts, tokens, write_jsonl
 
-TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 DOCUMENTS = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
 COMMAND = [sys.executable, "-m", "data.prepare"]
 
@@ -36,7 +34,7 @@ fork = multiprocessing.get_context("fork")
 @pytest.fixture
 def sources(tmp_path):
     """A text file for training and one for validation, as the arguments of prepare()."""
-    (tmp_path / "train.txt").write_text(TEXT)
+    (tmp_path / "train.txt").write_text("\n\n\n".join(DOCUMENTS))
     (tmp_path / "val.txt").write_text("Validation.")
     return {"source": tmp_path / "train.txt", "val_source": tmp_path / "val.txt", "progress": False}
 
@@ -59,7 +57,7 @@ def test_tokens_and_meta(sources, tmp_path):
     assert sorted(os.listdir(tmp_path / "out")) == names
     # Written down when there was only one version of the format: older folders and their runs stay valid.
     assert meta["fingerprint"] == "0e699c8087dba21042986b521cf5db3fa74d5b2de6441ad4b2c159b37e4f0a73"
-    (tmp_path / "train.txt").write_text(TEXT + "!")
+    (tmp_path / "train.txt").write_text("Other text.")
     assert prepare(**sources, out=tmp_path / "other")["fingerprint"] != meta["fingerprint"]
 
 
@@ -70,15 +68,14 @@ def test_shards_cross_documents(sources, tmp_path):
         sizes = [s["tokens"] for s in prepare(**sources, out=out, shard_tokens=size)["splits"]["train"]["shards"]]
         assert sizes == [size] * (count // size) + [count % size] * (count % size > 0)
         assert tokens(out, "train") == tokens(tmp_path / "one", "train")
-        verify_folder(out)
 
 
 def test_dtype_follows_the_vocabulary():
     small = Tokenizer.load("embedded")
-    expected, _ = encode_texts(small, DOCUMENTS)
+    expected, _ = encode_texts(DOCUMENTS, small)
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
         large = Tokenizer.from_state({**small.state(), "vocab_size": vocab_size}, small.file_bytes())
-        found, _ = encode_texts(large, DOCUMENTS)
+        found, _ = encode_texts(DOCUMENTS, large)
         assert found.dtype == dtype and np.array_equal(found, expected)
 
 
@@ -87,33 +84,27 @@ def test_workers_do_not_change_the_result(tmp_path):
     rng = random.Random(0)
     documents = [f"{i} " + "".join(rng.choices("abcdefgh .", k=4_000)) for i in range(600)]
     source = write_jsonl(tmp_path / "in.jsonl", documents)
-    for limit in 0, 700_000:
-        options = dict(val_fraction=0.1, shard_tokens=300_000, max_tokens=limit, progress=False)
-        for workers in 1, 2:
-            meta = prepare(source, tmp_path / f"{limit}-{workers}", workers=workers, **options)
-        assert content(tmp_path / f"{limit}-1") == content(tmp_path / f"{limit}-2")
-        if not limit:
-            train, val = texts(tmp_path / "0-2", "train"), set(texts(tmp_path / "0-2", "val"))
-            assert train == [text for text in documents if text not in val] and 40 < len(val) < 80
+    options = dict(val_fraction=0.1, shard_tokens=300_000, progress=False)
+    prepare(source, tmp_path / "whole", workers=1, **options)
+    train, val = texts(tmp_path / "whole", "train"), set(texts(tmp_path / "whole", "val"))
+    assert train == [text for text in documents if text not in val] and 40 < len(val) < 80
+    for workers in 1, 2:
+        meta = prepare(source, tmp_path / str(workers), workers=workers, max_tokens=700_000, **options)
+    assert content(tmp_path / "1") == content(tmp_path / "2")
     record = meta["splits"]["train"]
-    assert texts(tmp_path / f"{limit}-2", "train") == train[: record["documents"]]
-    assert limit - 5_000 < record["tokens"] <= limit and record["bytes"] == sum(map(len, train[: record["documents"]]))
+    assert texts(tmp_path / "2", "train") == train[: record["documents"]]
+    assert 695_000 < record["tokens"] <= 700_000
+    assert record["bytes"] == sum(map(len, train[: record["documents"]]))
 
 
-def test_few_batches_are_in_memory():
+@pytest.mark.parametrize("workers, most", [(1, 1), (2, 5)])
+def test_few_batches_are_in_memory(workers, most):
     """No batch is read long before a worker needs it."""
-    read = 0
-
-    def source():
-        nonlocal read
-        for read in range(1, 101):
-            yield Batch(texts=["a text"])
-
-    for workers, most in (1, 1), (2, 5):
-        encoded = encode(source(), Tokenizer.load("embedded"), workers)
-        for done, _ in zip(range(20), encoded):
-            assert read - done <= most
-        encoded.close()
+    read = iter(range(100))
+    encoded = encode((Batch(texts=["a text"]) for _ in read), Tokenizer.load("embedded"), workers)
+    for done, _ in zip(range(1, 20), encoded):
+        assert 100 - read.__length_hint__() <= done + most
+    encoded.close()
 
 
 def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
@@ -142,24 +133,10 @@ def test_duplicates(tmp_path):
 
 def test_token_limit(sources, tmp_path):
     whole = prepare(**sources, out=tmp_path / "whole")["splits"]["train"]["tokens"]
-    for limit, documents in (whole, 3), (whole - 1, 2):
-        meta = prepare(**sources, out=tmp_path / str(limit), max_tokens=limit)
-        assert meta["splits"]["train"]["documents"] == documents
+    meta = prepare(**sources, out=tmp_path / "less", max_tokens=whole - 1)
+    assert meta["splits"]["train"]["documents"] == 2
     with pytest.raises(DataError, match="no document is left for the train split"):
         prepare(**sources, out=tmp_path / "none", max_tokens=3)
-
-
-def test_estimate(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(module, "ESTIMATE_BYTES", 1 << 20)
-    (tmp_path / "in").mkdir()
-    for i, name in enumerate(["a.jsonl", "b.jsonl", "c.jsonl.gz"]):
-        write_jsonl(tmp_path / "in" / name, many_documents(6_000 + 6_000 * i))
-    meta = prepare(tmp_path / "in", tmp_path / "out", workers=1)
-    line = r"3 files, [\d.]+MB: about ([\d.]+)k tokens, 00:\d\d with 1 workers, [\d.]+MB of disk \([\d.]+.B are free\)"
-    count = sum(record["tokens"] for record in meta["splits"].values())
-    assert abs(float(re.search(line, capsys.readouterr().out)[1]) * 1e3 / count - 1) < 0.3
-    prepare(tmp_path / "in", tmp_path / "few", workers=1, max_tokens=50_000)
-    assert "about 50.0k tokens" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,7 +159,7 @@ def is_running(pid):
 def slow_source(tmp_path_factory):
     """Text that takes seconds to encode."""
     path = write_jsonl(tmp_path_factory.mktemp("slow") / "in.jsonl", many_documents(1_000))
-    path.write_bytes(path.read_bytes() * 500)
+    path.write_bytes(path.read_bytes() * 300)
     return path
 
 
@@ -210,11 +187,9 @@ def test_dead_worker_ends_the_preparation(slow_source, tmp_path):
         wait_for(multiprocessing.active_children)
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill_one)
-    killer.start()
-    with pytest.raises(DataError, match="a worker process died"):
+    threading.Thread(target=kill_one).start()
+    with pytest.raises(DataError, match="a worker process was killed"):
         prepare(slow_source, tmp_path / "out", workers=2, progress=False)
-    killer.join()
     assert os.listdir(tmp_path) == []
 
 
@@ -239,22 +214,22 @@ def test_overwriting(sources, tmp_path):
 
 def test_damage_is_found(sources, tmp_path):
     out = tmp_path / "out"
-    prepare(**sources, out=out)
+    meta = prepare(**sources, out=out)
     shard, data = out / "train-00000.bin", (out / "train-00000.bin").read_bytes()
     shard.write_bytes(data[:-2])
     with pytest.raises(DataError, match=f"train-00000.bin is missing or not {len(data)} bytes long"):
         load_meta(out)
     shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    load_meta(out)
     with pytest.raises(DataError, match="train-00000.bin has changed"):
-        verify_folder(out)
-    shard.write_bytes(data)
-    (out / "tokenizer.tiktoken").write_bytes(b"")
-    with pytest.raises(DataError, match="the tokenizer or meta.json has changed"):
-        verify_folder(out)
-    (out / "meta.json").write_text("{")
-    with pytest.raises(DataError, match="no readable meta.json"):
-        load_meta(out)
+        check_shards(out, load_meta(out))
+    for name, damaged, message in (
+        ("tokenizer.tiktoken", "", "the tokenizer or meta.json has changed"),
+        ("meta.json", json.dumps({**meta, "fingerprint": ""}), "the tokenizer or meta.json has changed"),
+        ("meta.json", "{", "out is not a prepared folder, or is damaged"),
+    ):
+        (out / name).write_text(damaged)
+        with pytest.raises(DataError, match=message):
+            load_meta(out)
 
 
 def test_settings(tmp_path):
@@ -264,7 +239,7 @@ def test_settings(tmp_path):
     assert run.returncode == 2 and "9 problems" in run.stderr
     for value in "nowhere", "neither", "gtp2", "0.5", "score", str(tmp_path):
         assert value in run.stderr
-    with pytest.raises(DataError, match="val_fraction must be above 0"):
+    with pytest.raises(DataError, match="val_fraction=0.0: must be above 0"):
         prepare("embedded", tmp_path / "out", val_fraction=0.0)
     with pytest.raises(TypeError, match="sharding"):
         prepare("embedded", tmp_path / "out", sharding=0)
@@ -289,21 +264,6 @@ def test_command_line(sources, tmp_path):
 OPTIONS = dict(deduplicate=True, shard_tokens=1500, val_fraction=0.1, progress=False)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """Nine files with duplicates, one of them without documents, and what comes of them."""
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "in").mkdir()
-    for i in range(9):
-        documents = many_documents(150 + 20 * i)[10 * i :] if i != 4 else []
-        if i % 3 == 2:
-            (folder / "in" / f"{i}.txt").write_text("\n\n\n".join(documents))
-        else:
-            write_jsonl(folder / "in" / f"{i}.jsonl{'.gz' * (i % 3)}", documents)
-    assert in_child(folder / "in", folder / "expected") == 0
-    return folder
-
-
 def quickly(source, out, options, end, limit, send):
     """Prepare with small batches and a commit after each file; end as if killed before change `end` of the disk.
 
@@ -325,11 +285,11 @@ def quickly(source, out, options, end, limit, send):
     try:
         prepare(source, out, **{**OPTIONS, **options})
         send.send(changes)
-    except DataError as error:
+    except (DataError, OSError) as error:
         send.send(str(error))
 
 
-def child(source, out, options=None, end=None, limit=-1):
+def start(source, out, options=None, end=None, limit=-1):
     receive, send = fork.Pipe(False)
     process = fork.Process(target=quickly, args=(source, out, options or {}, end, limit, send))
     process.result = receive
@@ -338,88 +298,76 @@ def child(source, out, options=None, end=None, limit=-1):
 
 
 def in_child(*args, **options):
-    process = child(*args, **options)
+    """Return the exit code of quickly(), and what it sent if it was not killed."""
+    process = start(*args, **options)
     process.join(60)
-    return process.exitcode
+    return process.exitcode, None if process.exitcode else process.result.recv()
 
 
-def check_killed(corpus, out, end, options=None):
-    """End at one moment, go on, compare. Returns how many input files were done."""
-    assert in_child(corpus / "in", out, options, end=end) == 7
-    finished = 0
-    if not out.exists():
-        with pytest.raises(DataError, match="no such folder"):
-            load_meta(out)
-        progress = out.with_name("out.partial") / "progress.json"
-        finished = len(json.loads(progress.read_text())["files"]) if progress.exists() else 0
-        assert in_child(corpus / "in", out, options) == 0
-        assert os.listdir(out.parent) == ["out"]
-    return finished
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Nine files with duplicates, one of them without documents, and what comes of them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "in").mkdir()
+    for i in range(9):
+        documents = many_documents(150 + 20 * i)[10 * i :] if i != 4 else []
+        if i % 3 == 2:
+            (folder / "in" / f"{i}.txt").write_text("\n\n\n".join(documents))
+        else:
+            write_jsonl(folder / "in" / f"{i}.jsonl{'.gz' * (i % 3)}", documents)
+    assert in_child(folder / "in", folder / "expected")[0] == 0
+    return folder
 
 
-def count_changes(corpus, out, options=None):
-    process = child(corpus / "in", out, options)
-    process.join(60)
-    return process.result.recv()
+def finished_files(out):
+    progress = out.with_name("out.partial") / "progress.json"
+    return json.loads(progress.read_text())["files"] if progress.exists() else []
 
 
-def test_ended_before_a_change_of_the_disk(corpus, tmp_path):
-    changes = count_changes(corpus, tmp_path / "all" / "out")
-    finished = set()
-    for end in [*range(7, changes - 6, changes // 6), *range(changes - 6, changes)]:
-        finished.add(check_killed(corpus, tmp_path / str(end) / "out", end))
-        assert content(tmp_path / str(end) / "out") == content(corpus / "expected")
-    assert len(finished) > 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"max_tokens": 9_000}])
-def test_ended_before_any_change_of_the_disk(corpus, tmp_path, options):
-    for end in range(count_changes(corpus, tmp_path / "all" / "out", options)):
-        check_killed(corpus, tmp_path / str(end) / "out", end, options)
-        assert content(tmp_path / str(end) / "out") == content(tmp_path / "all" / "out")
-
-
-def test_ended_while_replacing(corpus, sources, tmp_path):
+@pytest.mark.parametrize(
+    "replace, options, number",
+    [
+        (False, {}, 7),
+        (True, {}, 7),
+        pytest.param(False, {}, None, marks=pytest.mark.slow),
+        pytest.param(True, {"max_tokens": 9_000}, None, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_before_a_change_of_the_disk(corpus, sources, tmp_path, replace, options, number):
+    """End at one moment, go on, compare: at `number` moments and the last ones, or at all."""
     prepare(**sources, out=tmp_path / "old")
-    shutil.copytree(tmp_path / "old", tmp_path / "all" / "out")
-    changes = count_changes(corpus, tmp_path / "all" / "out", {"overwrite": True})
-    for end in range(changes - 6, changes):
-        out = tmp_path / str(end) / "out"
-        shutil.copytree(tmp_path / "old", out)
-        assert in_child(corpus / "in", out, {"overwrite": True}, end=end) == 7
-        assert not out.exists() or content(out) in (content(tmp_path / "old"), content(corpus / "expected"))
-        assert in_child(corpus / "in", out, {"overwrite": True}) == 0
-        assert content(out) == content(corpus / "expected") and os.listdir(out.parent) == ["out"]
 
+    def run(name, end=None):
+        out = tmp_path / name / "out"
+        if replace and not out.parent.exists():
+            shutil.copytree(tmp_path / "old", out)
+        return out, *in_child(corpus / "in", out, {**options, "overwrite": replace}, end=end)
 
-@pytest.mark.slow
-def test_kill_9_at_random_moments(corpus, tmp_path):
-    """Two workers end with the process, and do not change the result."""
-    rng, out, kills = random.Random(0), tmp_path / "out", 0
-    while not out.exists():
-        process = child(corpus / "in", out, {"workers": 2})
-        process.join(rng.uniform(0.2, 0.5) * (1 + kills))  # longer each time, so that it ends on a busy machine too
-        process.kill()
-        process.join()
-        kills += 1
-    assert kills > 1
-    assert content(out) == content(corpus / "expected")
+    out, code, changes = run("all")
+    expected, finished = content(out), set()
+    assert code == 0 and (options or expected == content(corpus / "expected"))
+    for end in sorted({*range(0, changes, changes // number if number else 1), *range(changes - 6, changes)}):
+        out, code, _ = run(str(end), end)
+        assert code == 7 and (not out.exists() or content(out) in (expected, content(tmp_path / "old")))
+        finished.add(len(finished_files(out)))
+        if replace or not out.exists():
+            assert run(str(end))[1] == 0 and os.listdir(out.parent) == ["out"]
+        assert content(out) == expected
+    assert len(finished) > 3
 
 
 @pytest.fixture
 def unfinished(corpus, tmp_path):
     """A folder of which some input files are done, beside a copy of the corpus."""
     shutil.copytree(corpus / "in", tmp_path / "in")
-    assert in_child(tmp_path / "in", tmp_path / "out", end=40) == 7
-    assert 2 <= len(json.loads((tmp_path / "out.partial" / "progress.json").read_text())["files"]) <= 7
+    assert in_child(tmp_path / "in", tmp_path / "out", end=40)[0] == 7
+    assert 2 <= len(finished_files(tmp_path / "out")) <= 7
     return tmp_path / "out"
 
 
 def test_finished_files_are_not_read_again(unfinished, corpus, capsys):
-    source = unfinished.parent / "in"
+    source, finished = unfinished.parent / "in", finished_files(unfinished)
     (source / "9.txt").write_text("A new last file does not matter.")
-    finished = json.loads((unfinished.with_name("out.partial") / "progress.json").read_text())["files"]
     for name, size, _, changed in finished:  # as their size and time of change are the same, only reading would tell
         Path(name).write_bytes(b"\xff" * size)
         os.utime(name, ns=(changed, changed))
@@ -436,7 +384,7 @@ def test_an_unfinished_folder_of_something_else(unfinished, corpus, tmp_path):
     ranks.write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
     different = {"deduplicate": False, "text_field": "body"}, {"tokenizer": str(ranks)}
     for options, names in zip(different, ("text_field, deduplicate", "tokenizer")):
-        with pytest.raises(DataError, match=f"unfinished preparation, .* different: {names}; .*--overwrite=True"):
+        with pytest.raises(DataError, match=f"unfinished preparation .* different: {names}; .*--overwrite=True"):
             prepare(source, unfinished, **{**OPTIONS, **options})
     (source / "0.jsonl").write_bytes(first + b"\n")
     with pytest.raises(DataError, match="different: .*0.jsonl; "):
@@ -452,7 +400,7 @@ def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):
     bad.write_bytes(good + b"\xff")
     with pytest.raises(DataError, match="8.txt, line .*byte 0xff is not UTF-8"):
         prepare(tmp_path / "in", unfinished, **OPTIONS)
-    assert (tmp_path / "out.partial" / "progress.json").exists() and not unfinished.exists()
+    assert finished_files(unfinished) and not unfinished.exists()
     bad.write_bytes(good)
     meta = prepare(tmp_path / "in", unfinished, **OPTIONS)
     assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
@@ -461,20 +409,18 @@ def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):
 @pytest.mark.parametrize("size", [0, 2_000, 20_000])
 def test_a_full_disk(corpus, tmp_path, size):
     large = {"shard_tokens": 10**9}
-    process = child(corpus / "in", tmp_path / "out", large, limit=size)
-    process.join(30)
-    assert "the disk is full: " in process.result.recv()
-    assert not (tmp_path / "out").exists()
-    assert (tmp_path / "out.partial").exists() == (size == 20_000)  # what can be gone on with stays
-    assert in_child(corpus / "in", tmp_path / "out", large) == 0
-    assert in_child(corpus / "in", tmp_path / "expected", large) == 0
+    _, error = in_child(corpus / "in", tmp_path / "out", large, limit=size)
+    assert "File too large" in error and not (tmp_path / "out").exists()
+    assert bool(finished_files(tmp_path / "out")) == (size == 20_000)  # what can be gone on with stays
+    assert in_child(corpus / "in", tmp_path / "out", large)[0] == 0
+    assert in_child(corpus / "in", tmp_path / "expected", large)[0] == 0
     assert content(tmp_path / "out") == content(tmp_path / "expected")
 
 
 def test_two_processes_do_not_prepare_the_same_folder(slow_source, corpus, tmp_path):
-    process = child(slow_source, tmp_path / "out", {"workers": 1})
+    process = start(slow_source, tmp_path / "out", {"workers": 1})
     wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
-    with pytest.raises(DataError, match="another process is preparing .*out"):
+    with pytest.raises(DataError, match=f"in use by process {process.pid} "):
         prepare(corpus / "in", tmp_path / "out", **OPTIONS)
     process.kill()
     process.join()
