@@ -56,3 +56,15 @@ def lock_folder(folder):
     file.write(f"process {os.getpid()} on {platform.node()}, which started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()
     return file
+
+
+def is_locked(folder):
+    """Whether a process holds the lock of a folder, which may be missing."""
+    try:
+        with open(Path(folder) / "lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

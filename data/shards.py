@@ -186,7 +186,7 @@ def fingerprint(meta, file_bytes):
 
 
 def load_meta(folder):
-    """Return meta.json of a prepared folder, after checking the sizes of its shards. verify_folder checks the content.
+    """Return meta.json of a prepared folder, after checking the sizes of its shards. check_shards checks the content.
 
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """

@@ -60,6 +60,7 @@ def run(command, folder):
     if script == "train.py":
         keep_shape = "config/continue.py" in args
         args += ["--compile=False", *(word for word in TINY if not (keep_shape and re.match("--(n_|d_)", word)))]
+        args += ["--switch_step=0"] * ("--switch_step=0" in command)
     if script == "finetune.py":
         args += ["--max_steps=2"]
     if script == "eval.study" and args[0] == "sweep":
