@@ -1,6 +1,6 @@
 """List the data sets, or show what is in some of them.
 
-python -m eval.tasks                       # list them: what each is, where its files go, whether they are there
+python -m eval.tasks                       # list them, and whether their files are there
 python -m eval.tasks sst2                  # show its counts and its first examples
 """
 
@@ -9,45 +9,32 @@ import textwrap
 
 import configurator
 from errors import DataError
-from eval.tasks.examples import Pair, Sentence
+from eval.tasks.examples import Pair
 from eval.tasks.readers import find_files
 from eval.tasks.registry import EMBEDDED, MAIN, SPLITS, TASKS, in_folder, load, needed_files, prefixed
 
-folder = "data/tasks"  # where the files are: each task has a folder of its own in it
-
-
-def main():
-    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
-    cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
-    try:
-        for name in names:
-            show(load(name, folder=cfg.folder, full_corpus=False))
-    except DataError as error:
-        sys.exit(str(error))
-    if not names:
-        list_tasks(cfg.folder)
+folder = "data/tasks"  # where the files of the data sets are
 
 
 def list_tasks(folder):
     """Print the tasks and how many of their files are there."""
-    row = "{:12}  {:6}  {:11}  {:30}  {}".format
-    print(row("task", "family", "main metric", f"folder in {folder}", "files"))
+    row = "{:12}  {:6}  {:11}  {}".format
+    print(row("task", "family", "main metric", f"files in {folder}"))
     for name, task in TASKS.items():
-        found = [bool(find_files(path)) for _, path in needed_files(in_folder(task, folder))]
-        folders = task.folder or ", ".join(path for path, *_ in task.sets.values())
-        metrics = ", ".join(task.main or MAIN[task.family][:1])
-        print(row(name, task.family, metrics, folders, "yes" if all(found) else f"{sum(found)} of {len(found)}"))
+        found = [bool(find_files(path)) for path in needed_files(in_folder(task, folder))]
+        there = "yes" if all(found) else f"{sum(found)} of {len(found)}"
+        print(row(name, task.family, task.main or MAIN[task.family][0], there))
     for name in EMBEDDED:
-        print(row(name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
+        print(row(name, name[-2:], MAIN[name[-2:]][0], "yes, made from Python itself"))
 
 
 def show(dataset):
     """Print what is in a Dataset: its counts and the first two examples of each split."""
-    print(f"{dataset.name} ({dataset.family})")
+    print(
+        f"{dataset.name} ({dataset.family})", *(f"{count:,} {rule}" for rule, count in dataset.counts.items()), sep="\n"
+    )
     if dataset.labels:
         print(f"labels: {', '.join(dataset.labels)}")
-    for rule, count in dataset.counts.items():
-        print(f"{count:,} {rule}")
     for split in SPLITS:
         examples = getattr(dataset, split)
         if isinstance(examples, list):
@@ -62,10 +49,19 @@ def show(dataset):
 
 def text_of(example):
     """Return an example as text, a line for each field, shortened where it is long."""
-    fields = example._asdict()
-    if isinstance(example, Sentence):
-        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
-    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
+    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in example._asdict().items())
+
+
+def main():
+    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
+    cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
+    try:
+        for name in names:
+            show(load(name, folder=cfg.folder, full_corpus=False))
+    except DataError as error:
+        sys.exit(str(error))
+    if not names:
+        list_tasks(cfg.folder)
 
 
 if __name__ == "__main__":
