@@ -6,10 +6,11 @@ python -m eval.tasks sst2                  # show its counts and its first examp
 
 import sys
 import textwrap
+from pathlib import Path
 
 import configurator
 from errors import DataError
-from eval.tasks.examples import Pair
+from eval.tasks.examples import Pair, Sentence
 from eval.tasks.readers import find_files
 from eval.tasks.registry import EMBEDDED, MAIN, SPLITS, TASKS, in_folder, load, needed_files, prefixed
 
@@ -18,14 +19,15 @@ folder = "data/tasks"  # where the files of the data sets are
 
 def list_tasks(folder):
     """Print the tasks and how many of their files are there."""
-    row = "{:12}  {:6}  {:11}  {}".format
-    print(row("task", "family", "main metric", f"files in {folder}"))
+    row = "{:12}  {:6}  {:11}  {:30}  {}".format
+    print(row("task", "family", "main metric", f"folder in {folder}", "files"))
     for name, task in TASKS.items():
+        folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(task))
         found = [bool(find_files(path)) for path in needed_files(in_folder(task, folder))]
         there = "yes" if all(found) else f"{sum(found)} of {len(found)}"
-        print(row(name, task.family, task.main or MAIN[task.family][0], there))
+        print(row(name, task.family, task.main or MAIN[task.family][0], ", ".join(folders), there))
     for name in EMBEDDED:
-        print(row(name, name[-2:], MAIN[name[-2:]][0], "yes, made from Python itself"))
+        print(row(name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
 
 
 def show(dataset):
@@ -49,7 +51,10 @@ def show(dataset):
 
 def text_of(example):
     """Return an example as text, a line for each field, shortened where it is long."""
-    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in example._asdict().items())
+    fields = example._asdict()
+    if isinstance(example, Sentence):
+        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
+    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
 
 
 def main():

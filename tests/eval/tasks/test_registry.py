@@ -7,7 +7,8 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from errors import DataError
-from eval.tasks.examples import Pair, Question, Sentence, Text
+from eval.tasks import embedded
+from eval.tasks.examples import Dataset, Pair, Question, Sentence, Text
 from eval.tasks.registry import EMBEDDED, TASKS, hold_out, load
 
 
@@ -27,18 +28,20 @@ def sst2(files):
 
 
 def qqp(files):
-    header = "id qid1 qid2 question1 question2 is_duplicate"
-    files.put("qqp/train.tsv", tsv(header, *((i, 1, 2, f"A {i}?", "B?", i % 2) for i in range(20))))
-    files.put("qqp/dev.tsv", tsv(header, (9, 1, 2, "What {is} it?", "Which?", 1)))
+    header = "id question1 question2 is_duplicate"
+    files.put("qqp/train.tsv", tsv(header, *((i, f"A {i}?", "B?", i % 2) for i in range(20))))
+    files.put("qqp/dev.tsv", tsv(header, (9, "What {is} it?", "Which?", 1)))
     return Text("Question 1: What {is} it?\nQuestion 2: Which?", "duplicate"), 20, ["not_duplicate", "duplicate"]
 
 
 def mnli(files):
     labels = ["contradiction", "entailment", "neutral"]
-    rows = ((i, f"P {i}", "H", labels[i % 3], labels[i % 3]) for i in range(21))
-    files.put("mnli/train.tsv", tsv("index sentence1 sentence2 label1 gold_label", *rows))
-    row = (0, "P.", "H.", "neutral", "neutral", "entailment")
-    files.put("mnli/dev_matched.tsv", tsv("index sentence1 sentence2 label1 label2 gold_label", row))
+    files.put(
+        "mnli/train.tsv", tsv("sentence1 sentence2 gold_label", *((f"P {i}", "H", labels[i % 3]) for i in range(21)))
+    )
+    files.put(
+        "mnli/dev_matched.tsv", tsv("sentence1 sentence2 label1 gold_label", ("P.", "H.", "neutral", "entailment"))
+    )
     return Text("Premise: P.\nHypothesis: H.", "entailment"), 21, labels
 
 
@@ -115,12 +118,9 @@ def scifact(files):
     return Pair("query 1", "Title 1 text 1"), 20, []  # query 0 is held out
 
 
-MINIATURES = [sst2, qqp, mnli, conll2003, ontonotes, uner, wnut17, squad, squad_v2, record, msmarco, scifact]
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_declared_data_set(files, tmp_path, name):
-    first, size, labels = {miniature.__name__: miniature for miniature in MINIATURES}[name](files)
+    first, size, labels = globals()[name](files)
     data = load(name, folder=tmp_path)
     held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
     assert (data.name, data.family, data.labels) == (name, TASKS[name].family, labels)
@@ -175,8 +175,8 @@ def test_questions_are_held_out_with_their_context(files):
 def test_labels_come_from_training_and_unknown_ones_are_counted(files):
     data = own(files, TABLE, "text,label\nx,c\nt1,1\n", validation=files.put("valid.csv", "text,label\nv,1\n"))
     assert data.labels == ["0", "1"] and len(data.train) == 9 and data.validation == [Text("v", "1")]
-    known = {"test: labels never seen in training": 1, "test: examples whose text is also in train": 1}
-    assert data.counts == known
+    rules = ("labels never seen in training", "examples whose text is also in train")
+    assert data.counts == {f"test: {rule}": 1 for rule in rules}
 
 
 TRAIN_FAULTS = [
@@ -234,6 +234,13 @@ def test_judged_documents_only(files):
     }
 
 
+def test_the_fields_metric_needs_the_full_corpus_of_the_embedded_task_too(monkeypatch):
+    dataset = Dataset("embedded-ir", "ir", [], [], {}, {}, {}, {"field": ["ndcg@10"], "paper": ["ndcg@10_judged"]})
+    monkeypatch.setattr(embedded, "load", lambda name: dataset)
+    assert load("embedded-ir").main["field"] == ["ndcg@10"]
+    assert load("embedded-ir", full_corpus=False).main == {"field": [], "paper": ["ndcg@10_judged"]}
+
+
 BEIR_FAULTS = [
     (("q3", "none", 1), "corpus.jsonl: 1 judged documents are not in it, the first is 'none', of .*qrels/test.tsv"),
     (("nobody", "d3", 1), "test.tsv: 1 queries in it are not in queries.jsonl, the first is 'nobody'"),
@@ -253,7 +260,7 @@ def test_faults_of_a_beir_folder(files, judgment, message):
 # Arguments and missing files
 
 WRONG = [
-    (dict(task="sts2"), r"task=sts2: no such task. Did you mean sst2\? There are sst2, qqp"),
+    (dict(task="sts2"), r"task=sts2: no such task. Did you mean 'sst2'\? There are sst2, qqp"),
     (dict(task="sst2", family="qa"), "family=qa: but sst2 is of the family sc"),
     (dict(), "family='': give a task, or one of the families sc, tc, qa, ir"),
     (dict(task="scifact", corpus="x"), "corpus: scifact takes only columns, test, train, validation of your own"),
@@ -271,16 +278,19 @@ def test_wrong_arguments(arguments, message):
         load(**arguments)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_missing_files_are_listed_with_where_to_get_them(monkeypatch, tmp_path, name):
+def test_missing_files_are_listed_with_where_to_get_them(monkeypatch, files, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError) as error:
-        load(name, folder=tmp_path)
-    message, task = str(error.value), TASKS[name]
-    for path in [task.train, task.validation, task.test, *(path for paths in task.sets.values() for path in paths[1:])]:
-        assert path in message
-    assert task.source in message and "https://" in message and str(tmp_path / task.folder) in message
-    assert ("pip install datasets" in message) == bool(task.hub)
+    for name, task in TASKS.items():
+        with pytest.raises(DataError, match=f"task={name}: missing:") as error:
+            load(name, folder=tmp_path)
+        paths = [path for paths in (task.paths, *task.sets.values()) for path in paths.values()]
+        for part in (*(str(tmp_path / path) for path in paths), task.source, "https://"):
+            assert part in str(error.value)
+        assert ("pip install datasets" in str(error.value)) == bool(task.hub)
+    scifact(files)
+    (tmp_path / "scifact_beir" / "queries.jsonl").unlink()
+    with pytest.raises(DataError, match="missing:\n  [^ ]*scifact_beir/queries.jsonl\n  Get them from https"):
+        load("scifact", folder=tmp_path)
 
 
 def test_arguments_replace_the_fields_of_a_task(files, tmp_path):
@@ -305,49 +315,47 @@ def classes(*names):
     return types.SimpleNamespace(names=names)
 
 
-def hub(tables):
-    """Return a module `datasets` with these tables: {(name, ..., split): Rows}."""
+@pytest.fixture
+def hub(monkeypatch):
+    """The tables of the hub, to be filled: {(name, ..., split): Rows}."""
 
     def load_dataset(*name, split):
         if (*name, split) not in tables:
             raise ConnectionError(f"no network for {name}")
         return tables[(*name, split)]
 
-    module = types.ModuleType("datasets")
+    module, tables = types.ModuleType("datasets"), {}
     module.load_dataset, module.__spec__ = load_dataset, ModuleSpec("datasets", None)
-    return module
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return tables
 
 
-def test_the_hub_is_asked_if_the_folder_is_absent(monkeypatch, files, tmp_path):
+def test_the_hub_is_asked_if_the_folder_is_absent(hub, files, tmp_path):
     names = classes("entailment", "neutral", "contradiction")
     rows = [{"premise": f"P {i}", "hypothesis": "H", "label": i % 3, "idx": i} for i in range(21)]
-    tables = {"train": Rows(rows, premise=None, label=names), "validation_matched": Rows(rows[2:3], label=names)}
-    tables = {("nyu-mll/glue", "mnli", split): table for split, table in tables.items()}
-    monkeypatch.setitem(sys.modules, "datasets", hub(tables))
+    hub["nyu-mll/glue", "mnli", "train"] = Rows(rows, premise=None, label=names)
+    hub["nyu-mll/glue", "mnli", "validation_matched"] = Rows(rows[2:3], label=names)
     data = load("mnli", folder=tmp_path)
     assert data.test == [Text("Premise: P 2\nHypothesis: H", "contradiction")] and len(data.train) == 20
-    with pytest.raises(DataError, match="(?s)hf:nyu-mll/glue:qqp:train: no network.*task=qqp: missing:.*Get train.tsv"):
+    with pytest.raises(DataError, match="(?s)hf:nyu-mll/glue:qqp:train: no network.*task=qqp: missing:.*Get them from"):
         load("qqp", folder=tmp_path)
     sst2(files)
     (tmp_path / "sst2" / "dev.tsv").unlink()
-    with pytest.raises(DataError, match="task=sst2: missing:\n  .*sst2/dev.tsv\n  Get train.tsv and dev.tsv of https"):
+    with pytest.raises(DataError, match="task=sst2: missing:\n  .*sst2/dev.tsv\n  Get them from https"):
         load("sst2", folder=tmp_path)  # the folder is there, so the hub is not asked
 
 
-def test_tags_and_questions_of_the_hub(monkeypatch):
-    tags = types.SimpleNamespace(feature=classes("O", "I-X"))
-    tagged = Rows(
-        [{"tokens": ["a", "b"], "ner_tags": [0, 1]}], tokens=types.SimpleNamespace(feature=None), ner_tags=tags
-    )
+def test_tags_and_questions_of_the_hub(hub, monkeypatch):
+    features = dict(tokens=types.SimpleNamespace(feature=None), tags=types.SimpleNamespace(feature=classes("O", "I-X")))
+    hub["me/ner", "s"] = Rows([{"tokens": ["a", "b"], "tags": [0, 1]}], **features)
     answers = {"text": ["Rome"], "answer_start": [3]}
-    asked = Rows([{"id": "x", "question": "?", "context": "In Rome.", "answers": answers}])
-    monkeypatch.setitem(sys.modules, "datasets", hub({("me/ner", "s"): tagged, ("me/qa", "s"): asked}))
+    hub["me/qa", "s"] = Rows([{"id": "x", "question": "?", "context": "In Rome.", "answers": answers}])
     paths = dict.fromkeys(("train", "validation", "test"), "hf:me/ner:s")
-    assert load(family="tc", label="ner_tags", **paths).test == [Sentence(["a", "b"], ["O", "B-X"])]
+    assert load(family="tc", label="tags", **paths).test == [Sentence(["a", "b"], ["O", "B-X"])]
     paths = dict.fromkeys(("train", "validation", "test"), "hf:me/qa:s")
     assert load(family="qa", **paths).test == [Question("x", "?", "In Rome.", [("Rome", 3)])]
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match="hf:me/qa:s: needs the datasets package"):
+    with pytest.raises(DataError, match="pip install datasets"):
         load(family="qa", **paths)
 
 
@@ -364,9 +372,8 @@ def test_the_list_and_a_look(files, run, tmp_path):
     there = {line.split()[0]: line.split()[-1] for line in lines}
     assert code == 0 and list(there) == [*TASKS, *EMBEDDED]
     assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and lines[3].endswith("0 of 3")
-    code, output = run(["sst2", "wnut17", "scifact", folder], "eval.tasks")
-    for part in ("labels: negative, positive", "train: 19 examples", "  label     positive", "ESB/B-location ."):
-        assert code == 0 and part in output
-    assert "test: 3 queries, 4 documents" in output and "  document  Title 0 text 0" in output
-    code, output = run(["nothing"], "eval.tasks")
+    code, output = run(["wnut17", "scifact", "nothing", folder], "eval.tasks")
+    for part in ("labels: O, B-location", "train: 2 examples", "ESB/B-location .", "test: 3 queries, 4 documents"):
+        assert part in output
+    assert "  document  Title 0 text 0" in output
     assert code == 1 and "task=nothing: no such task" in output
