@@ -34,7 +34,7 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
     assert find_files(f"{tmp_path}/no-*.jsonl") == [] and find_files("hf:me/data:train") == ["hf:me/data:train"]
     assert read(read_texts, paths[2]) == ([Text("x", "1")], {})
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:20])
-    with pytest.raises(DataError, match="a.jsonl.gz: damaged gzip file"):
+    with pytest.raises(DataError, match="a.jsonl.gz, Compressed file ended"):
         read(read_texts, paths[2])
 
 
@@ -65,7 +65,7 @@ def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
     text = "text\tlabel\n" + "".join(lines[:7]) + "half a line\n" + "".join(lines[7:])
     texts, counts = read(read_texts, files.put("a.tsv", text))
     assert len(texts) == 100 and counts == {"lines left out, with another number of fields than the header": 1}
-    with pytest.raises(DataError, match="b.tsv: 2 lines have other numbers of fields than the header, first 9"):
+    with pytest.raises(DataError, match="b.tsv, line 9: 1 fields, but the header has 2; and 1 more"):
         read(read_texts, files.put("b.tsv", text + "a\tb\tc\n"))
 
 
@@ -73,12 +73,10 @@ TABLE_FAULTS = [
     ("a.csv", "sentence,label\nx,1\n", "line 2: no column text; the columns are sentence, label"),
     ("a.csv", "text,label\nx,1\ny\n", "line 3: 1 fields, but the header has 2"),
     ("a.csv", 'text,label\n"x"y,1\n', "line 2: "),
-    ("a.csv", b"text,label\nx,1\n\xe9,1\n", "line 3: byte 0xe9 is not UTF-8"),
     ("a.csv", "text,label\nx,\n", "line 2: expected text and a label"),
     ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
     ("a.jsonl", "[1]", "line 1: expected a JSON object, got a list"),
     ("a.jsonl", '{"text": 5, "label": 1}', r"line 1: expected text and a label, got \[5\]"),
-    ("a.jsonl", '{"text": "x", "label": null}', "line 1: expected text and a label"),
     ("a.xml", "", "a table is a .tsv, .csv or .jsonl file"),
 ]
 
@@ -134,9 +132,8 @@ def test_words_with_spaces_in_tabbed_columns(files):
 
 
 CONLL_FAULTS = [
-    ("a O\nb\n", "line 2: 1 columns, expected at least 2: 'b'"),
-    ("a NN O\nb NN\n", "line 2: 2 columns, expected 3, as in the first: 'b NN'"),
-    ("a O\nNew York O\n", "line 2: 3 columns, expected 2"),
+    ("a O\nb\n", "line 2: 1 columns, expected 2: 'b'"),
+    ("a NN O\nb NN\n", "line 2: 2 columns, expected 3: 'b NN'"),
     ("a\tO\n# a remark\n", "line 2: 3 columns, expected 2"),
     ("a\tO\n\tO\n", "line 2: the word is empty"),
     (b"a\tO\n\xff\tO\n", "line 2: byte 0xff is not UTF-8"),
@@ -182,11 +179,8 @@ def test_answers_outside_their_context(files):
     train, counts = read(read_questions, path, "train")
     answers = {"right": [("Rome", 9)], "near": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
     assert {question.id: question.answers for question in train} == answers
-    left_out = {
-        "questions left out, as no answer is in the context": 1,
-        "answers left out that are not in the context": 1,
-    }
-    assert counts == moved | left_out
+    rules = ("questions left out, as no answer is in the context", "answers left out that are not in the context")
+    assert counts == moved | dict.fromkeys(rules, 1)
     test, counts = read(read_questions, path, "test")
     answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
     assert {question.id: question.answers for question in test} == answers
@@ -194,13 +188,9 @@ def test_answers_outside_their_context(files):
 
 
 def test_an_impossible_question_has_no_answers_whatever_the_file_suggests(files):
-    answer = [{"text": "Rome", "answer_start": 3}]
-    qas = [
-        {"id": "x", "question": "Where?", "is_impossible": True, "answers": answer},
-        {"id": "y", "question": "When?", "is_impossible": True, "answers": [], "plausible_answers": answer},
-    ]
-    path = files.put("a.json", {"data": [{"paragraphs": [{"context": "In Rome.", "qas": qas}]}]})
-    assert [question.answers for question in read(read_questions, path)[0]] == [[], []]
+    qa = {"id": "x", "question": "Where?", "is_impossible": True, "answers": [{"text": "Rome", "answer_start": 3}]}
+    path = files.put("a.json", {"data": [{"paragraphs": [{"context": "In Rome.", "qas": [qa]}]}]})
+    assert read(read_questions, path)[0] == [Question("x", "Where?", "In Rome.", [])]
 
 
 def test_questions_from_json_lines(files):
@@ -209,30 +199,27 @@ def test_questions_from_json_lines(files):
     path = files.put("a.jsonl", [row, {**row, "id": 8, "answers": {"text": [], "answer_start": []}}])
     expected = [Question("7", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
     assert read(read_questions, path) == (expected, {})
-    for wrong in ({**answers, "answer_start": ["3"]}, {**answers, "answer_start": []}, ["Rome"]):
+    for wrong in ({**answers, "answer_start": [None]}, {**answers, "answer_start": []}, ["Rome"]):
         with pytest.raises(DataError, match="b.jsonl, line 1: expected answers"):
             read(read_questions, files.put("b.jsonl", [{**row, "answers": wrong}]))
 
 
 def squad_layout(**qa):
-    return {"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": [], **qa}]}]}]}
+    return {"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": [], **qa}]}]}
 
 
 SQUAD_FAULTS = [
-    ('{"data": [\n{"paragraphs": [}\n]}', "a.json, line 2: not JSON"),
-    ("[1, 2]", "a.json: not a SQuAD file"),
-    (squad_layout(), "article 1 is not in SQuAD's layout: KeyError.*question"),
-    (
-        squad_layout(question=None),
-        "article 1 is not in SQuAD's layout: .*a question, context or answer that is not text",
-    ),
-    ({"data": squad_layout(question="?")["data"] * 2}, "a.json: the id '1' for the second time"),
+    ('{"data": [\n{"paragraphs": [}\n]}', ", line 2: not JSON"),
+    ("[1, 2]", ": not in SQuAD's layout"),
+    ({"data": [squad_layout()]}, ", article 1: not in SQuAD's layout: KeyError.*question"),
+    ({"data": [squad_layout(question=None)]}, ", article 1: the question, context and answers must be text"),
+    ({"data": [squad_layout(question="?")] * 2}, ", article 2: the id '1' for the second time"),
 ]
 
 
 @pytest.mark.parametrize("content, message", SQUAD_FAULTS)
 def test_faults_of_a_squad_file(files, content, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"a.json{message}"):
         read(read_questions, files.put("a.json", content))
 
 
@@ -256,22 +243,18 @@ def test_pairs(files):
 def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(files):
     path = files.put("corpus.jsonl", [{"_id": f"d{i}", "title": "A", "text": f"text {i}"} for i in range(100)])
     assert read_texts_by_id(path, {"d3", "d99"}) == ({"d3": "A text 3", "d99": "A text 99"}, 100)
-    with pytest.raises(DataError, match="twice.jsonl, line 2: the id '1' for the second time"):
-        read_texts_by_id(files.put("twice.jsonl", [{"docid": 1, "text": "x"}] * 2))
-    with pytest.raises(DataError, match='a.jsonl, line 1: expected "_id" and "text", got _id, title'):
-        read_texts_by_id(files.put("a.jsonl", [{"_id": "d1", "title": "x"}]))
+    for rows in ([{"docid": 1, "text": "x"}] * 2, [{"docid": 1, "text": "x"}, {"text": "y"}]):
+        with pytest.raises(DataError, match='a.jsonl, line 2: expected a text and an "_id"'):
+            read_texts_by_id(files.put("a.jsonl", rows))
 
 
 MLDR = {"query_id": "q", "query": "?", "positive_passages": [{"docid": "d"}]}
+HEADER = "query-id\tcorpus-id\tscore\n"
 QRELS_FAULTS = [
-    (
-        "a.tsv",
-        "query-id\tcorpus-id\tscore\nq3\td3\t1\nq3\td3\t2\n",
-        "line 3: another grade for query 'q3' and document 'd3'",
-    ),
-    ("a.tsv", "query-id\tcorpus-id\tscore\nq3\td3\tyes\n", "line 2: the score 'yes' is not a whole number"),
+    ("a.tsv", HEADER + "q3\td3\t1\nq3\td3\t2\n", "line 3: another grade for query 'q3' and document 'd3'"),
+    ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: the score 'yes' is not a whole number"),
     ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id, corpus-id, score"),
-    ("a.tsv", "query-id\tcorpus-id\tscore\nq3 d3 1\n", "line 2: 1 fields, but the header has 3"),
+    ("a.tsv", HEADER + "q3 d3 1\n", "line 2: 1 fields, but the header has 3"),
     ("a.jsonl", [MLDR, MLDR], "line 2: the id 'q' for the second time"),
     ("a.jsonl", [{**MLDR, "positive_passages": ["d"]}], 'line 1: a passage without "docid"'),
 ]
