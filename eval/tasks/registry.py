@@ -58,9 +58,7 @@ class Task:
 
     family: str
     source: str = ""  # where to get the files, and under which terms
-    paths: dict = field(
-        default_factory=dict
-    )  # {split, or "corpus" in ir: path below the folder of all tasks}, see load
+    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}; see load
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
     columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
@@ -71,16 +69,15 @@ class Task:
     hub: dict = field(default_factory=dict)  # the fields that differ when it is read from the Hugging Face hub
 
 
-def files(folder, train, test, validation=""):
-    """Return the paths of a Task whose files are in one folder."""
-    paths = {"train": train, "validation": validation, "test": test}
-    return {split: f"{folder}/{file}" for split, file in paths.items() if file}
+def splits(prefix, train, test, validation=""):
+    """Return the paths of a Task."""
+    names = {"train": train, "validation": validation, "test": test}
+    return {split: prefix + name for split, name in names.items() if name}
 
 
-def hub(name, validation="", test="test", **fields):
+def hub(name, test="test", validation="", **fields):
     """Return the fields of a Task whose splits are downloaded from the hub."""
-    splits = {"train": "train", "validation": validation, "test": test}
-    return dict(paths={split: f"hf:{name}:{source}" for split, source in splits.items() if source}, **fields)
+    return {"paths": splits(f"hf:{name}:", "train", test, validation), **fields}
 
 
 GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
@@ -92,76 +89,73 @@ TASKS = {
     "sst2": Task(
         "sc",
         f"{GLUE}SST-2.zip (research use)",
-        files("sst2", "train.tsv", "dev.tsv"),
+        splits("sst2/", "train.tsv", "dev.tsv"),
         columns=("sentence",),
         names=("negative", "positive"),
-        hub=hub("nyu-mll/glue:sst2", test="validation"),
+        hub=hub("nyu-mll/glue:sst2", "validation"),
     ),
     "qqp": Task(
         "sc",
         f"{GLUE}QQP-clean.zip (Quora's terms: not commercial)",
-        files("qqp", "train.tsv", "dev.tsv"),
+        splits("qqp/", "train.tsv", "dev.tsv"),
         columns=("question1", "question2"),
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
         names=("not_duplicate", "duplicate"),
         main="f1",
-        hub=hub("nyu-mll/glue:qqp", test="validation", label="label"),
+        hub=hub("nyu-mll/glue:qqp", "validation", label="label"),
     ),
     "mnli": Task(  # matched
         "sc",
         f"{GLUE}MNLI.zip (OANC's and other open licenses)",
-        files("mnli", "train.tsv", "dev_matched.tsv"),
+        splits("mnli/", "train.tsv", "dev_matched.tsv"),
         columns=("sentence1", "sentence2"),
         label="gold_label",
         form="Premise: {}\nHypothesis: {}",
-        hub=hub("nyu-mll/glue:mnli", test="validation_matched", columns=("premise", "hypothesis"), label="label"),
+        hub=hub("nyu-mll/glue:mnli", "validation_matched", columns=("premise", "hypothesis"), label="label"),
     ),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc",
         "https://www.clips.uantwerpen.be/conll2003/ner/, which makes them from the Reuters corpus "
         "(https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
-        files("conll2003", "eng.train", "eng.testb", "eng.testa"),
-        hub=hub("hgissbkh/conll2003-en", "validation", columns=("words",), label="ner"),
+        splits("conll2003/", "eng.train", "eng.testb", "eng.testa"),
+        hub=hub("hgissbkh/conll2003-en", validation="validation", columns=("words",), label="ner"),
     ),
     "ontonotes": Task(
         "tc",
         "CoNLL-2012's v4 data (https://conll.cemantix.org/2012/data.html), into which its script skeleton2conll.sh "
         "fills the words of OntoNotes 5 (https://catalog.ldc.upenn.edu/LDC2013T19: free, on registration)",
-        files("ontonotes", f"train/**/{CONLL_2012}", f"test/**/{CONLL_2012}", f"development/**/{CONLL_2012}"),
+        splits("ontonotes/", f"train/**/{CONLL_2012}", f"test/**/{CONLL_2012}", f"development/**/{CONLL_2012}"),
         columns=("3",),
         label="10",
     ),
     "uner": Task(  # English EWT: number, word, tag, ...; the data set's own loader reads OTH and "B-O" as O
         "tc",
         "https://github.com/UniversalNER/UNER_English-EWT (CC BY-SA 4.0)",
-        files("uner", "en_ewt-ud-train.iob2", "en_ewt-ud-test.iob2", "en_ewt-ud-dev.iob2"),
+        splits("uner/", "en_ewt-ud-train.iob2", "en_ewt-ud-test.iob2", "en_ewt-ud-dev.iob2"),
         columns=("1",),
         label="2",
         outside=("OTH", "O"),
-        hub=hub("hgissbkh/uner_en", "validation", columns=("tokens",), label="ner_tags"),
+        hub=hub("hgissbkh/uner_en", validation="validation", columns=("tokens",), label="ner_tags"),
     ),
     "wnut17": Task(
         "tc",
         "https://github.com/leondz/emerging_entities_17 (CC BY 4.0)",
-        files("wnut17", "wnut17train.conll", "emerging.test.annotated", "emerging.dev.conll"),
+        splits("wnut17/", "wnut17train.conll", "emerging.test.annotated", "emerging.dev.conll"),
     ),
     "squad": Task(
-        "qa",
-        SQUAD,
-        files("squad_v1.1", "train-v1.1.json", "dev-v1.1.json"),
-        hub=hub("rajpurkar/squad", test="validation"),
+        "qa", SQUAD, splits("squad_v1.1/", "train-v1.1.json", "dev-v1.1.json"), hub=hub("rajpurkar/squad", "validation")
     ),
     "squad_v2": Task(
         "qa",
         SQUAD,
-        files("squad_v2", "train-v2.0.json", "dev-v2.0.json"),
-        hub=hub("rajpurkar/squad_v2", test="validation"),
+        splits("squad_v2/", "train-v2.0.json", "dev-v2.0.json"),
+        hub=hub("rajpurkar/squad_v2", "validation"),
     ),
     "record": Task(
         "qa",
         "https://sheng-z.github.io/ReCoRD-explorer/ (terms on that page)",
-        files("record", "train.json", "dev.json"),
+        splits("record/", "train.json", "dev.json"),
     ),
     "msmarco": Task(  # the test judgments of MS MARCO are those of TREC DL 2019: 43 queries, grades 0 to 3
         "ir",
@@ -206,14 +200,10 @@ def needed_files(task):
 def missing(name, task):
     """Return a text that lists the missing files and where to get them; "" if none is missing."""
     absent = [path for path in needed_files(task) if not find_files(path)]
-    if not absent:
-        return ""
     lines = [f"task={name}: missing:" if name else f"family={task.family}: missing:", *absent]
-    if task.source:
-        lines.append(f"Get them from {task.source}")
-    if task.hub:
-        lines.append("Or pip install datasets, to have them downloaded.")
-    return "\n  ".join(lines)
+    lines += [f"Get them from {task.source}"] if task.source else []
+    lines += ["Or pip install datasets, to have them downloaded."] if task.hub else []
+    return "\n  ".join(lines) if absent else ""
 
 
 def is_beir(train):
@@ -242,11 +232,9 @@ def judgment_files(task):
 def load(task="", family="", folder="data/tasks", full_corpus=True, **fields):
     """Return a Dataset: one of TASKS or EMBEDDED by name, or your own by family and paths.
 
-    task: a name; `folder` holds the files of all tasks.
-    family: "sc", "tc", "qa" or "ir", where there is no task.
     fields: train, validation, test, corpus, columns, label, form; those that are not empty replace the task's own. A
-        path may be a pattern such as part-*.jsonl, which stands for all the files that match; files may be .gz.
-        Without validation, 5 % of train's distinct texts, sentences, contexts or queries are held out at random.
+        path may be a pattern such as part-*.jsonl, and files may be .gz. Without validation, 5 % of train's distinct
+        texts, sentences, contexts or queries are held out at random.
         sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
             (default: one below the other), `label` is the class (default "label"). With two classes, F1 is that of the
             second in alphabetical order.
@@ -309,16 +297,15 @@ def read_dataset(task, family, folder, full_corpus, given):
         raise DataError(absent)
 
     counts = Counter()
-    try:
-        splits = retrieval_splits(spec, full_corpus, counts) if spec.family == "ir" else example_splits(spec, counts)
-    except DataError as error:
-        raise DataError(f"{error}\n{absent}" if absent else str(error)) from None  # the hub failed: name the files
+    splits = retrieval_splits(spec, full_corpus, counts) if spec.family == "ir" else example_splits(spec, counts)
     labels = label_names(spec, splits, counts)
     count_known_keys(spec.family, splits, counts)
     counts = {rule: count for rule, count in counts.items() if count}
-    metrics = {"field": spec.main or MAIN[spec.family][0], "paper": MAIN[spec.family][1]}
+    field, paper = MAIN[spec.family]
+    prefixes = [f"{name}/" for name in spec.sets] or [""]
     main = {
-        kind: [f"{name}/{metric}" if name else metric for name in spec.sets or [""]] for kind, metric in metrics.items()
+        "field": [prefix + (spec.main or field) for prefix in prefixes],
+        "paper": [prefix + paper for prefix in prefixes],
     }
     return Dataset(task or family, spec.family, labels, **splits, counts=counts, main=main)
 
@@ -342,12 +329,11 @@ def count_known_keys(family, splits, counts):
     """Count the validation and test examples whose key is also in train."""
     known = {example.key for example in splits["train"]}
     for split in ("validation", "test"):
-        keys = (
-            [example.key for example in splits[split]]
-            if family != "ir"
-            else [text for retrieval in splits[split].values() for text in retrieval.queries.values()]
-        )
-        counts[f"{split}: examples whose {KEY[family]} is also in train"] = sum(key in known for key in keys)
+        examples = splits[split]
+        if family == "ir":
+            examples = [Pair(text, "") for part in examples.values() for text in part.queries.values()]
+        twice = sum(example.key in known for example in examples)
+        counts[f"{split}: examples whose {KEY[family]} is also in train"] = twice
 
 
 # ----------------------------------------------------------------------------
@@ -400,9 +386,9 @@ def retrieval_splits(task, full_corpus, counts):
         named[folder].update((document, path) for query in grades for document in grades[query])
     for name, paths in sets.items():
         if (name, "validation") not in qrels:
-            source, fraction = (
-                (("", "train"), VALIDATION_FRACTION) if paths["corpus"] == train else ((name, "test"), 0.5)
-            )
+            source, fraction = (name, "test"), 0.5
+            if paths["corpus"] == train:
+                source, fraction = ("", "train"), VALIDATION_FRACTION
             texts = [queries[paths["corpus"]][query] for query in qrels[source]]
             kept, held = hold_out(qrels[source].items(), texts, fraction)
             qrels[source], qrels[name, "validation"] = dict(kept), dict(held)

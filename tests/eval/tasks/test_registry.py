@@ -337,7 +337,7 @@ def test_the_hub_is_asked_if_the_folder_is_absent(hub, files, tmp_path):
     hub["nyu-mll/glue", "mnli", "validation_matched"] = Rows(rows[2:3], label=names)
     data = load("mnli", folder=tmp_path)
     assert data.test == [Text("Premise: P 2\nHypothesis: H", "contradiction")] and len(data.train) == 20
-    with pytest.raises(DataError, match="(?s)hf:nyu-mll/glue:qqp:train: no network.*task=qqp: missing:.*Get them from"):
+    with pytest.raises(DataError, match="hf:nyu-mll/glue:qqp:train: no network"):
         load("qqp", folder=tmp_path)
     sst2(files)
     (tmp_path / "sst2" / "dev.tsv").unlink()
