@@ -69,7 +69,7 @@ class Task:
     hub: dict = field(default_factory=dict)  # the fields that differ when it is read from the Hugging Face hub
 
 
-def splits(prefix, train, test, validation=""):
+def files(prefix, train, test, validation=""):
     """Return the paths of a Task."""
     names = {"train": train, "validation": validation, "test": test}
     return {split: prefix + name for split, name in names.items() if name}
@@ -77,7 +77,7 @@ def splits(prefix, train, test, validation=""):
 
 def hub(name, test="test", validation="", **fields):
     """Return the fields of a Task whose splits are downloaded from the hub."""
-    return {"paths": splits(f"hf:{name}:", "train", test, validation), **fields}
+    return {"paths": files(f"hf:{name}:", "train", test, validation), **fields}
 
 
 GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
@@ -89,7 +89,7 @@ TASKS = {
     "sst2": Task(
         "sc",
         f"{GLUE}SST-2.zip (research use)",
-        splits("sst2/", "train.tsv", "dev.tsv"),
+        files("sst2/", "train.tsv", "dev.tsv"),
         columns=("sentence",),
         names=("negative", "positive"),
         hub=hub("nyu-mll/glue:sst2", "validation"),
@@ -97,7 +97,7 @@ TASKS = {
     "qqp": Task(
         "sc",
         f"{GLUE}QQP-clean.zip (Quora's terms: not commercial)",
-        splits("qqp/", "train.tsv", "dev.tsv"),
+        files("qqp/", "train.tsv", "dev.tsv"),
         columns=("question1", "question2"),
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
@@ -108,7 +108,7 @@ TASKS = {
     "mnli": Task(  # matched
         "sc",
         f"{GLUE}MNLI.zip (OANC's and other open licenses)",
-        splits("mnli/", "train.tsv", "dev_matched.tsv"),
+        files("mnli/", "train.tsv", "dev_matched.tsv"),
         columns=("sentence1", "sentence2"),
         label="gold_label",
         form="Premise: {}\nHypothesis: {}",
@@ -118,21 +118,21 @@ TASKS = {
         "tc",
         "https://www.clips.uantwerpen.be/conll2003/ner/, which makes them from the Reuters corpus "
         "(https://trec.nist.gov/data/reuters/reuters.html: for research, on registration)",
-        splits("conll2003/", "eng.train", "eng.testb", "eng.testa"),
+        files("conll2003/", "eng.train", "eng.testb", "eng.testa"),
         hub=hub("hgissbkh/conll2003-en", validation="validation", columns=("words",), label="ner"),
     ),
     "ontonotes": Task(
         "tc",
         "CoNLL-2012's v4 data (https://conll.cemantix.org/2012/data.html), into which its script skeleton2conll.sh "
         "fills the words of OntoNotes 5 (https://catalog.ldc.upenn.edu/LDC2013T19: free, on registration)",
-        splits("ontonotes/", f"train/**/{CONLL_2012}", f"test/**/{CONLL_2012}", f"development/**/{CONLL_2012}"),
+        files("ontonotes/", f"train/**/{CONLL_2012}", f"test/**/{CONLL_2012}", f"development/**/{CONLL_2012}"),
         columns=("3",),
         label="10",
     ),
     "uner": Task(  # English EWT: number, word, tag, ...; the data set's own loader reads OTH and "B-O" as O
         "tc",
         "https://github.com/UniversalNER/UNER_English-EWT (CC BY-SA 4.0)",
-        splits("uner/", "en_ewt-ud-train.iob2", "en_ewt-ud-test.iob2", "en_ewt-ud-dev.iob2"),
+        files("uner/", "en_ewt-ud-train.iob2", "en_ewt-ud-test.iob2", "en_ewt-ud-dev.iob2"),
         columns=("1",),
         label="2",
         outside=("OTH", "O"),
@@ -141,21 +141,21 @@ TASKS = {
     "wnut17": Task(
         "tc",
         "https://github.com/leondz/emerging_entities_17 (CC BY 4.0)",
-        splits("wnut17/", "wnut17train.conll", "emerging.test.annotated", "emerging.dev.conll"),
+        files("wnut17/", "wnut17train.conll", "emerging.test.annotated", "emerging.dev.conll"),
     ),
     "squad": Task(
-        "qa", SQUAD, splits("squad_v1.1/", "train-v1.1.json", "dev-v1.1.json"), hub=hub("rajpurkar/squad", "validation")
+        "qa", SQUAD, files("squad_v1.1/", "train-v1.1.json", "dev-v1.1.json"), hub=hub("rajpurkar/squad", "validation")
     ),
     "squad_v2": Task(
         "qa",
         SQUAD,
-        splits("squad_v2/", "train-v2.0.json", "dev-v2.0.json"),
+        files("squad_v2/", "train-v2.0.json", "dev-v2.0.json"),
         hub=hub("rajpurkar/squad_v2", "validation"),
     ),
     "record": Task(
         "qa",
         "https://sheng-z.github.io/ReCoRD-explorer/ (terms on that page)",
-        splits("record/", "train.json", "dev.json"),
+        files("record/", "train.json", "dev.json"),
     ),
     "msmarco": Task(  # the test judgments of MS MARCO are those of TREC DL 2019: 43 queries, grades 0 to 3
         "ir",

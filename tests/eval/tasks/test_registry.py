@@ -12,82 +12,76 @@ from eval.tasks.examples import Dataset, Pair, Question, Sentence, Text
 from eval.tasks.registry import EMBEDDED, TASKS, hold_out, load
 
 
-def tsv(header, *rows):
-    return "\n".join("\t".join(map(str, row)) for row in (header.split(), *rows)) + "\n"
-
-
 # ----------------------------------------------------------------------------
 # The declared data sets, each as a miniature of its official files. Each returns the first test example (ir: the first
-# training pair), the number of training examples before validation is held out, and the labels.
+# training pair) and the labels.
+
+
+def glue(files, header, train, *test):
+    """Write tables with a column for each word of a header. `train` has a place for a number, and ends in a label."""
+    for path, rows in zip(TASKS[header.split()[0]].paths.values(), (train, test)):
+        files.put(path, "".join("\t".join(row.split("|")) + "\n" for row in (header.split()[1], *rows)))
 
 
 def sst2(files):
-    files.put("sst2/train.tsv", tsv("sentence label", *((f'a "film {i} ', i % 2) for i in range(20))))
-    files.put("sst2/dev.tsv", tsv("sentence label", ("\"it 's good ", 1)))
-    return Text("\"it 's good ", "positive"), 20, ["negative", "positive"]
+    glue(files, "sst2 sentence|label", [f'a "film {i} |{i % 2}' for i in range(20)], "\"it 's good |1")
+    return Text("\"it 's good ", "positive"), ["negative", "positive"]
 
 
 def qqp(files):
-    header = "id question1 question2 is_duplicate"
-    files.put("qqp/train.tsv", tsv(header, *((i, f"A {i}?", "B?", i % 2) for i in range(20))))
-    files.put("qqp/dev.tsv", tsv(header, (9, "What {is} it?", "Which?", 1)))
-    return Text("Question 1: What {is} it?\nQuestion 2: Which?", "duplicate"), 20, ["not_duplicate", "duplicate"]
+    train = [f"{i}|A {i}?|B?|{i % 2}" for i in range(20)]
+    glue(files, "qqp id|question1|question2|is_duplicate", train, "9|What {is} it?|Which?|1")
+    return Text("Question 1: What {is} it?\nQuestion 2: Which?", "duplicate"), ["not_duplicate", "duplicate"]
 
 
 def mnli(files):
     labels = ["contradiction", "entailment", "neutral"]
-    files.put(
-        "mnli/train.tsv", tsv("sentence1 sentence2 gold_label", *((f"P {i}", "H", labels[i % 3]) for i in range(21)))
-    )
-    files.put(
-        "mnli/dev_matched.tsv", tsv("sentence1 sentence2 label1 gold_label", ("P.", "H.", "neutral", "entailment"))
-    )
-    return Text("Premise: P.\nHypothesis: H.", "entailment"), 21, labels
+    train = [f"P {i}|H|neutral|{labels[i % 3]}" for i in range(21)]
+    glue(files, "mnli sentence1|sentence2|label1|gold_label", train, "P.|H.|neutral|entailment")
+    return Text("Premise: P.\nHypothesis: H.", "entailment"), labels
+
+
+def tagged(files, name, text, words, tags):
+    for path in TASKS[name].paths.values():
+        files.put(path, text)
+    return Sentence(words.split(), tags.split()), ["O", *sorted({*tags.split()} - {"O"})]
 
 
 def conll2003(files):
-    text = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nofficial NN I-NP O\n\nJapan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n"
-    for name in ("eng.train", "eng.testa", "eng.testb"):
-        files.put(f"conll2003/{name}", text)
-    return Sentence(["U.N.", "official"], ["B-ORG", "O"]), 2, ["O", "B-LOC", "B-ORG"]
+    text = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nin NN I-NP O\nJapan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n"
+    return tagged(files, "conll2003", text, "U.N. in Japan China", "B-ORG O B-LOC B-LOC")
 
 
 def ontonotes(files):
     words = [("Mary", "(PERSON*"), ("Jo", "*)"), ("of", "*"), ("Rome", "(GPE)"), ("#", "*")]
     body = "".join(f"bc/x 0 {i} {word} NNP (TOP* - - - Anchor {tag} (A0*) -\n" for i, (word, tag) in enumerate(words))
-    text = f"#begin document (bc/x/00/x_0000); part 000\n{body}\n{body}\n#end document\n"
+    text = f"#begin document (bc/x/00/x_0000); part 000\n{body}\n#end document\n"
     for split in ("train", "development", "test"):
         for folder in ("english/annotations/bc/x/00", "english/annotations/pt/nt/41", "chinese/annotations/bc/x/00"):
             files.put(f"ontonotes/{split}/data/{folder}/x.v4_gold_conll", text)
     tags = ["B-PERSON", "I-PERSON", "O", "B-GPE", "O"]
-    return Sentence([word for word, _ in words], tags), 2, ["O", "B-GPE", "B-PERSON", "I-PERSON"]
+    return Sentence([word for word, _ in words], tags), ["O", "B-GPE", "B-PERSON", "I-PERSON"]
 
 
 def uner(files):
-    text = "# newdoc id = x\n# text = # Iranian Ann Lee\n"
-    text += "1\t#\tO\n2\tIranian\tB-OTH\t-\tme\n3\tAnn\tB-PER\t-\tme\n4\tLee\tI-PER\t-\tme\n"
-    for split in ("train", "dev", "test"):
-        files.put(f"uner/en_ewt-ud-{split}.iob2", text + "\n" + text)
-    return Sentence(["#", "Iranian", "Ann", "Lee"], ["O", "O", "B-PER", "I-PER"]), 2, ["O", "B-PER", "I-PER"]
+    text = "# newdoc id = x\n# text = # Iranian Ann\n1\t#\tO\n2\tIranian\tB-OTH\t-\tme\n3\tAnn\tB-PER\t-\tme\n"
+    return tagged(files, "uner", text, "# Iranian Ann", "O O B-PER")
 
 
 def wnut17(files):
-    files.put("wnut17/wnut17train.conll", "ESB\tB-location\n.\tO\n\t\n#\tO\nfoo\tO\n\t\n")
-    files.put("wnut17/emerging.dev.conll", "Redondo\tB-location\nBeach\tI-location\n")
-    files.put("wnut17/emerging.test.annotated", "Ann\tB-location\nb\tO\n")
-    return Sentence(["Ann", "b"], ["B-location", "O"]), 2, ["O", "B-location"]
+    return tagged(files, "wnut17", "ESB\tB-location\n.\tO\n\t\n#\tO\nfoo\tO\n\t\n", "ESB .", "B-location O")
 
 
-def squad(files, folder="squad_v1.1", version="v1.1"):
-    towns = ((f"Town {i} is big.", [(f"q{i}", "Which?", [(f"Town {i}", 0)])]) for i in range(20))
-    files.squad(f"{folder}/train-{version}.json", *towns)
+def squad(files, name="squad"):
     answers = [("Rome", 3), ("In Rome", 0)]
-    files.squad(f"{folder}/dev-{version}.json", ("In Rome.", [("x", "Where?", answers)]))
-    return Question("x", "Where?", "In Rome.", answers), 20, []
+    towns = [(f"Town {i} is big.", [(f"q{i}", "Which?", [(f"Town {i}", 0)])]) for i in range(20)]
+    for path, contexts in zip(TASKS[name].paths.values(), (towns, [("In Rome.", [("x", "Where?", answers)])])):
+        files.squad(path, *contexts)
+    return Question("x", "Where?", "In Rome.", answers), []
 
 
 def squad_v2(files):
-    return squad(files, "squad_v2", "v2.0")
+    return squad(files, "squad_v2")
 
 
 def record(files):
@@ -99,7 +93,7 @@ def record(files):
     files.put("record/train.json", {"data": [article(i) for i in range(9)]})
     files.put("record/dev.json", {"data": [article(9)]})
     text = "Ann 9 met Bob.\n@highlight\nAnn 9 left"
-    return Question("r9", "@placeholder met Bob", text, [("Ann 9", 0), ("Ann 9", 26)]), 9, []
+    return Question("r9", "@placeholder met Bob", text, [("Ann 9", 0), ("Ann 9", 26)]), []
 
 
 def msmarco(files):
@@ -110,22 +104,21 @@ def msmarco(files):
         passages = {i: [{"docid": f"doc-{i}", "text": "x"}] for i in numbers}
         queries = [{"query_id": f"q-{i}", "query": f"query {i}", "positive_passages": passages[i]} for i in numbers]
         files.put(f"mldr_en/{split}.jsonl.gz", queries)
-    return Pair("query 0", "Title 0 text 0"), 30, []
+    return Pair("query 0", "Title 0 text 0"), []
 
 
 def scifact(files):
     files.beir("scifact_beir", train=20, test=3)
-    return Pair("query 1", "Title 1 text 1"), 20, []  # query 0 is held out
+    return Pair("query 1", "Title 1 text 1"), []  # query 0 is held out
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_declared_data_set(files, tmp_path, name):
-    first, size, labels = globals()[name](files)
+    first, labels = globals()[name](files)
     data = load(name, folder=tmp_path)
     held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
     assert (data.name, data.family, data.labels) == (name, TASKS[name].family, labels)
     assert held == (name == "scifact" or data.family in ("sc", "qa"))  # 5 %, at least one
-    assert len(data.train) == size - held
     assert first == (data.train if data.family == "ir" else data.test)[0]
     assert all(type(count) is int and count > 0 for count in data.counts.values())
 
@@ -179,17 +172,17 @@ def test_labels_come_from_training_and_unknown_ones_are_counted(files):
     assert data.counts == {f"test: {rule}": 1 for rule in rules}
 
 
-TRAIN_FAULTS = [
-    ("text,label\n", "train.csv: there are no examples in it"),
-    ("text,label\nx,1\ny,1\nz,1\n", "train.csv: all its examples are '1'"),
-    ("text,label\nx,1\nx,0\n", "1 different examples are too few to hold some of them out"),
-]
-
-
-@pytest.mark.parametrize("train, message", TRAIN_FAULTS)
-def test_nothing_to_learn_from(files, train, message):
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ("", "train.csv: there are no examples in it"),
+        ("x,1\ny,1\nz,1\n", "train.csv: all its examples are '1'"),
+        ("x,1\nx,0\n", "1 different examples are too few to hold some of them out"),
+    ],
+)
+def test_nothing_to_learn_from(files, rows, message):
     with pytest.raises(DataError, match=message):
-        own(files, train)
+        own(files, "text,label\n" + rows)
 
 
 def test_your_own_beir_folder(files):
@@ -263,9 +256,8 @@ WRONG = [
     (dict(task="sts2"), r"task=sts2: no such task. Did you mean 'sst2'\? There are sst2, qqp"),
     (dict(task="sst2", family="qa"), "family=qa: but sst2 is of the family sc"),
     (dict(), "family='': give a task, or one of the families sc, tc, qa, ir"),
-    (dict(task="scifact", corpus="x"), "corpus: scifact takes only columns, test, train, validation of your own"),
     (dict(task="msmarco", test="x"), "test: msmarco takes only columns, train of your own"),
-    (dict(family="qa", columns=("a",), form="{}"), "columns, form: family=qa takes only test, train, validation"),
+    (dict(family="qa", form="{}"), "form: family=qa takes only test, train, validation"),
     (dict(task="embedded-sc", test="x"), "test: embedded-sc takes none of your own"),
     (dict(family="sc", test="no.csv"), "family=sc: missing:\n  --train\n  no.csv$"),
     (dict(family="ir"), "family=ir: missing:\n  --corpus\n  --train$"),
