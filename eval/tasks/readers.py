@@ -32,10 +32,8 @@ def find_files(path):
     """Return the files of a path: itself, or itself with .gz, or the sorted matches of a pattern; [] if none exists."""
     if path.startswith("hf:"):
         return [path]
-    for name in (path, path + ".gz"):
-        if Path(name).is_file():
-            return [name]
-    return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
+    found = [name for name in (path, path + ".gz") if Path(name).is_file()]
+    return found[:1] or sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
 def file_format(path):
@@ -72,7 +70,7 @@ def rows(path, columns, counts=None):
 
     path: .tsv (a header, no quoting, as in GLUE), .csv (a header, usual quoting), .jsonl (an object a line), or
         hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, a data set of the Hugging Face hub.
-    columns: those that each row must have.
+    columns: {name: type} of those that each row must have.
     counts: where to count the .tsv lines with more or fewer fields than the header, which are left out if they are at
         most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
@@ -81,8 +79,12 @@ def rows(path, columns, counts=None):
         raise DataError(f"{path}: a table is a .tsv, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
     for number, row in formats[file_format(path)](path, counts):
         location = f"{path}, line {number}"
-        if missing := [column for column in columns if column not in row]:
-            raise DataError(f"{location}: no column {', '.join(missing)}; the columns are {', '.join(row)}")
+        for column, kind in columns.items():
+            if column not in row:
+                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)}")
+            if not isinstance(row[column], kind):
+                expected = getattr(kind, "__name__", kind)
+                raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
         yield location, row
 
 
@@ -93,11 +95,10 @@ def delimited_rows(path, counts):
         reader, counts = csv.reader((text + "\n" for _, text in lines(path)), strict=True), None
         table = ((reader.line_num, fields) for fields in reader)
     try:
-        _, header = next(table, (0, []))
-        good, wrong = 0, []
+        number, header = next(table, (0, []))
+        wrong = []
         for number, fields in table:
             if len(fields) == len(header):
-                good += 1
                 yield number, dict(zip(header, fields))
             elif fields not in ([], [""]):  # an empty line
                 wrong.append(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
@@ -105,7 +106,7 @@ def delimited_rows(path, counts):
                     raise DataError(wrong[0])
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if len(wrong) > good / 100:
+    if len(wrong) > number / 100:
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the header"] += len(wrong)
@@ -228,7 +229,7 @@ def squad_questions(path):
 
 def table_questions(path):
     """Yield the same from a table with question, context, answers, and maybe id (default: the row's number)."""
-    for number, (location, row) in enumerate(rows(path, ("question", "context", "answers")), 1):
+    for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
         try:
             starts = map(int, row["answers"]["answer_start"])
             answers = list(zip(row["answers"]["text"], starts, strict=True))
@@ -256,11 +257,10 @@ def read_texts(path, task, split, counts):
     form = (task.form or "\n".join("{}" for _ in columns)).split("{}")
     if len(form) != len(columns) + 1:
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
-    for location, row in rows(path, (*columns, label), counts):
-        parts, name = [row[column] for column in columns], row[label]
-        if not all(isinstance(part, str) for part in parts) or not isinstance(name, (str, int)) or name == "":
-            raise DataError(f"{location}: expected text and a label, got {parts} and {name!r}")
-        name = str(name)
+    for location, row in rows(path, dict.fromkeys(columns, str) | {label: str | int}, counts):
+        parts, name = [row[column] for column in columns], str(row[label])
+        if not name:
+            raise DataError(f"{location}: the label is empty")
         if task.names and name.isdecimal() and int(name) < len(task.names):
             name = task.names[int(name)]
         counts["empty texts"] += not any(part.strip() for part in parts)
@@ -271,7 +271,7 @@ def read_sentences(path, task, split, counts):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
     if file_format(path) in ("jsonl", "hub"):
         column, label = (*task.columns, "tokens")[0], task.label or "label"
-        found = ((location, row[column], row[label]) for location, row in rows(path, (column, label)))
+        found = ((location, row[column], row[label]) for location, row in rows(path, {column: list, label: list}))
     else:
         try:
             found = conll_sentences(path, int((*task.columns, 0)[0]), int(task.label or -1))
@@ -279,9 +279,8 @@ def read_sentences(path, task, split, counts):
             given = f"columns={task.columns}, label={task.label}"
             raise DataError(f"{given}: {path} has no header; give the numbers of the columns, from 0") from None
     for location, words, tags in found:
-        lists = isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)
-        if not lists or not all(isinstance(word, str) for word in words):
-            raise DataError(f"{location}: expected a list of words and one of as many tags, got {words!r} and {tags!r}")
+        if len(words) != len(tags) or not all(isinstance(word, str) for word in words):
+            raise DataError(f"{location}: expected words and as many tags, got {words!r} and {tags!r}")
         if not words:
             counts["sentences without a word, left out"] += 1
             continue
@@ -329,10 +328,8 @@ def read_pairs(path, task, split, counts):
     columns = task.columns or ("query", "document")
     if len(columns) != 2:
         raise DataError(f"columns={columns}: pairs have two, of the query and of the document")
-    for location, row in rows(path, columns):
+    for _, row in rows(path, dict.fromkeys(columns, str)):
         pair = Pair(*(row[column] for column in columns))
-        if not all(isinstance(text, str) for text in pair):
-            raise DataError(f"{location}: expected two texts, got {tuple(pair)}")
         counts["empty queries or documents"] += not all(text.strip() for text in pair)
         yield pair
 
@@ -348,12 +345,10 @@ def read_texts_by_id(path, wanted=None):
     wanted: ids to keep, so that a few documents of a large corpus take little memory; None keeps all.
     """
     texts, count = {}, 0
-    for count, (location, row) in enumerate(rows(path, ("text",)), 1):
+    for count, (location, row) in enumerate(rows(path, {"text": str}), 1):
         key, text = str(row.get("_id", row.get("docid", ""))), row["text"]
-        if not key or key in texts or not isinstance(text, str):
-            raise DataError(
-                f'{location}: expected a text and an "_id" or "docid" that no other line has, got {row!r:.200}'
-            )
+        if not key or key in texts:
+            raise DataError(f'{location}: expected an "_id" or "docid" that no other line has, got {key!r}')
         if wanted is None or key in wanted:
             texts[key] = f"{row['title']} {text}" if row.get("title") else text
     return texts, count
@@ -367,7 +362,7 @@ def read_qrels(path):
     """
     qrels, queries = {}, {}
     if file_format(path) == "jsonl":
-        for location, row in rows(path, ("query_id", "query", "positive_passages")):
+        for location, row in rows(path, {"query_id": str | int, "query": str, "positive_passages": list}):
             query = str(row["query_id"])
             if query in queries:
                 raise DataError(f"{location}: the id {query!r} for the second time")
@@ -377,7 +372,7 @@ def read_qrels(path):
             except (KeyError, TypeError):
                 raise DataError(f'{location}: a passage without "docid"') from None
     else:
-        for location, row in rows(path, ("query-id", "corpus-id", "score")):
+        for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
             query, document = row["query-id"], row["corpus-id"]
             try:
                 grade = int(row["score"])

@@ -73,10 +73,10 @@ TABLE_FAULTS = [
     ("a.csv", "sentence,label\nx,1\n", "line 2: no column text; the columns are sentence, label"),
     ("a.csv", "text,label\nx,1\ny\n", "line 3: 1 fields, but the header has 2"),
     ("a.csv", 'text,label\n"x"y,1\n', "line 2: "),
-    ("a.csv", "text,label\nx,\n", "line 2: expected text and a label"),
+    ("a.csv", "text,label\nx,\n", "line 2: the label is empty"),
     ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
     ("a.jsonl", "[1]", "line 1: expected a JSON object, got a list"),
-    ("a.jsonl", '{"text": 5, "label": 1}', r"line 1: expected text and a label, got \[5\]"),
+    ("a.jsonl", '{"text": 5, "label": 1}', "line 1: text is 5, expected str"),
     ("a.xml", "", "a table is a .tsv, .csv or .jsonl file"),
 ]
 
@@ -142,7 +142,7 @@ def test_tags_from_json_lines(files):
     assert sentences == [Sentence(["a", "b"], ["O", "B-X"])]
     assert counts == {"tags rewritten as BIO": 1, "sentences without a word, left out": 1}
     for row in ({"tokens": ["a"], "label": []}, {"tokens": [7], "label": ["O"]}, {"tokens": "a", "label": "O"}):
-        with pytest.raises(DataError, match="b.jsonl, line 1: expected a list of words and one of as many tags"):
+        with pytest.raises(DataError, match="b.jsonl, line 1: (tokens is .*)?expected"):
             read(read_sentences, files.put("b.jsonl", [row]))
     with pytest.raises(DataError, match="x.conll has no header; give the numbers"):
         read(read_sentences, files.put("x.conll", "a O\n"), columns=("word",))
@@ -188,7 +188,7 @@ def test_questions_from_json_lines(files):
     expected = [Question("1", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
     assert read(read_questions, path) == (expected, {})
     for wrong in ({**row["answers"], "answer_start": [None]}, {"text": ["Rome"], "answer_start": []}, ["Rome"]):
-        with pytest.raises(DataError, match="b.jsonl, line 1: expected answers"):
+        with pytest.raises(DataError, match="b.jsonl, line 1: .*expected"):
             read(read_questions, files.put("b.jsonl", [{**row, "answers": wrong}]))
 
 
@@ -222,7 +222,7 @@ def test_pairs(files):
     path = files.squad("squad.json", ("In Rome.", [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]))
     expected = [Pair("Where?", "In Rome.")], {"questions left out, as they have no answer": 1}
     assert read(read_pairs, path) == expected
-    with pytest.raises(DataError, match="pairs.tsv, line 2: no column query, document; the columns are q, d"):
+    with pytest.raises(DataError, match="pairs.tsv, line 2: no column query; the columns are q, d"):
         read(read_pairs, table)
     with pytest.raises(DataError, match=r"columns=\('q',\): pairs have two"):
         read(read_pairs, table, columns=("q",))
@@ -232,7 +232,7 @@ def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(files):
     path = files.put("corpus.jsonl", [{"_id": f"d{i}", "title": "A", "text": f"text {i}"} for i in range(100)])
     assert read_texts_by_id(path, {"d3", "d99"}) == ({"d3": "A text 3", "d99": "A text 99"}, 100)
     for rows in ([{"docid": 1, "text": "x"}] * 2, [{"docid": 1, "text": "x"}, {"text": "y"}]):
-        with pytest.raises(DataError, match='a.jsonl, line 2: expected a text and an "_id"'):
+        with pytest.raises(DataError, match='a.jsonl, line 2: expected an "_id"'):
             read_texts_by_id(files.put("a.jsonl", rows))
 
 
@@ -241,7 +241,7 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 QRELS_FAULTS = [
     ("a.tsv", HEADER + "q3\td3\t1\nq3\td3\t2\n", "line 3: another grade for query 'q3' and document 'd3'"),
     ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: the score 'yes' is not a whole number"),
-    ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id, corpus-id, score"),
+    ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id; the columns are q3, 0, d3, 1"),
     ("a.tsv", HEADER + "q3 d3 1\n", "line 2: 1 fields, but the header has 3"),
     ("a.jsonl", [MLDR, MLDR], "line 2: the id 'q' for the second time"),
     ("a.jsonl", [{**MLDR, "positive_passages": ["d"]}], 'line 1: a passage without "docid"'),
