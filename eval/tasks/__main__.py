@@ -32,11 +32,11 @@ def list_tasks(folder):
 
 def show(dataset):
     """Print what is in a Dataset: its counts and the first two examples of each split."""
-    print(
-        f"{dataset.name} ({dataset.family})", *(f"{count:,} {rule}" for rule, count in dataset.counts.items()), sep="\n"
-    )
+    print(f"{dataset.name} ({dataset.family})")
     if dataset.labels:
         print(f"labels: {', '.join(dataset.labels)}")
+    for rule, count in dataset.counts.items():
+        print(f"{count:,} {rule}")
     for split in SPLITS:
         examples = getattr(dataset, split)
         if isinstance(examples, list):
