@@ -1,11 +1,12 @@
 """List the data sets, or show what is in some of them.
 
-python -m eval.tasks                       # list them: what each is, where its files go, whether they are there
+python -m eval.tasks                       # list them, and whether their files are there
 python -m eval.tasks sst2                  # show its counts and its first examples
 """
 
 import sys
 import textwrap
+from pathlib import Path
 
 import configurator
 from errors import DataError
@@ -13,19 +14,7 @@ from eval.tasks.examples import Pair, Sentence
 from eval.tasks.readers import find_files
 from eval.tasks.registry import EMBEDDED, MAIN, SPLITS, TASKS, in_folder, load, needed_files, prefixed
 
-folder = "data/tasks"  # where the files are: each task has a folder of its own in it
-
-
-def main():
-    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
-    cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
-    try:
-        for name in names:
-            show(load(name, folder=cfg.folder, full_corpus=False))
-    except DataError as error:
-        sys.exit(str(error))
-    if not names:
-        list_tasks(cfg.folder)
+folder = "data/tasks"  # where the files of the data sets are
 
 
 def list_tasks(folder):
@@ -33,10 +22,10 @@ def list_tasks(folder):
     row = "{:12}  {:6}  {:11}  {:30}  {}".format
     print(row("task", "family", "main metric", f"folder in {folder}", "files"))
     for name, task in TASKS.items():
-        found = [bool(find_files(path)) for _, path in needed_files(in_folder(task, folder))]
-        folders = task.folder or ", ".join(path for path, *_ in task.sets.values())
-        metrics = ", ".join(task.main or MAIN[task.family][:1])
-        print(row(name, task.family, metrics, folders, "yes" if all(found) else f"{sum(found)} of {len(found)}"))
+        folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(task))
+        found = [bool(find_files(path)) for path in needed_files(in_folder(task, folder))]
+        there = "yes" if all(found) else f"{sum(found)} of {len(found)}"
+        print(row(name, task.family, task.main or MAIN[task.family][0], ", ".join(folders), there))
     for name in EMBEDDED:
         print(row(name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
 
@@ -66,6 +55,18 @@ def text_of(example):
     if isinstance(example, Sentence):
         fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
     return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
+
+
+def main():
+    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
+    cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
+    try:
+        for name in names:
+            show(load(name, folder=cfg.folder, full_corpus=False))
+    except DataError as error:
+        sys.exit(str(error))
+    if not names:
+        list_tasks(cfg.folder)
 
 
 if __name__ == "__main__":

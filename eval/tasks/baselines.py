@@ -33,31 +33,52 @@ STOP_WORDS = frozenset(
 )
 
 
-def words(text):
-    return WORD.findall(text.lower())
-
-
 def baselines(dataset):
     """Return {baseline: {metric: score in percent}} on the test set of a Dataset. The result is deterministic.
 
     With several retrieval sets, the name of a set and a slash precede the metric's name.
     """
-    instances, methods = FAMILIES[dataset.family]
     scores = {}
-    for name, method in methods.items():
+    for name, method in METHODS[dataset.family].items():
         if name == "no_answer" and all(question.answers for question in dataset.test):
             continue
         try:
-            scores[name] = {metric: metrics.score(values) for metric, values in instances(method, dataset).items()}
+            instances = rank(dataset, method) if dataset.family == "ir" else predict(dataset, method)
         except ImportError as error:
             print(f"The baseline {name} is left out: {error}. Run pip install {PACKAGES[name]}")
+        else:
+            scores[name] = {metric: metrics.score(values) for metric, values in instances.items()}
     return scores
 
 
-def text_instances(method, dataset):
-    """Return {metric: instances} of a method that takes a Dataset and returns the label of each test text."""
-    predicted, labels = method(dataset), [example.label for example in dataset.test]
-    return {"accuracy": metrics.accuracy(predicted, labels), "f1": metrics.f1(predicted, labels, dataset.labels)}
+def predict(dataset, method):
+    """Return {metric: instances}. method(dataset) returns the label, tags or answer of each test example."""
+    predicted, test = method(dataset), dataset.test
+    if dataset.family == "qa":
+        return metrics.squad({question.id: answer for question, answer in zip(test, predicted)}, test)
+    if dataset.family == "sc":
+        gold = [example.label for example in test]
+        return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, dataset.labels)}
+    gold = [example.tags for example in test]
+    scores = {"entity_f1": metrics.entity_f1, "sentence_macro_f1": metrics.sentence_macro_f1}
+    return {name: metric(predicted, gold) for name, metric in scores.items()}
+
+
+def rank(dataset, method):
+    """Return {metric: instances}. method(queries, corpus), of {id: text}, returns {query id: {document id: score}}."""
+    instances = {}
+    for name, (queries, corpus, qrels) in dataset.test.items():
+        queries = {query: queries[query] for query in qrels}
+        judged = {document: corpus[document] for grades in qrels.values() for document in grades}
+        found = {"ndcg@10_judged": metrics.ndcg_retrieved(method(queries, judged), qrels)}
+        if dataset.main["field"]:  # empty if the corpus holds judged documents only
+            found |= metrics.retrieval(method(queries, corpus), qrels)
+        instances |= {f"{name}/{metric}" if name else metric: values for metric, values in found.items()}
+    return instances
+
+
+def words(text):
+    return WORD.findall(text.lower())
 
 
 def majority(dataset):
@@ -74,15 +95,6 @@ def tfidf(dataset):
     return classifier.predict(vectorizer.transform([example.text for example in dataset.test])).tolist()
 
 
-def tag_instances(method, dataset):
-    """Return {metric: instances} of a method that takes a Dataset and returns the tags of each test sentence."""
-    predicted, tags = method(dataset), [example.tags for example in dataset.test]
-    return {
-        "entity_f1": metrics.entity_f1(predicted, tags),
-        "sentence_macro_f1": metrics.sentence_macro_f1(predicted, tags),
-    }
-
-
 def most_frequent_tag(dataset):
     counts = defaultdict(Counter)
     for example in dataset.train:
@@ -90,12 +102,6 @@ def most_frequent_tag(dataset):
             counts[word][tag] += 1
     best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
     return [[best.get(word, "O") for word in example.words] for example in dataset.test]
-
-
-def answer_instances(method, dataset):
-    """Return {metric: instances} of a method that takes a Dataset and returns the answer to each test question."""
-    ids = [question.id for question in dataset.test]
-    return metrics.squad(dict(zip(ids, method(dataset))), dataset.test)
 
 
 def no_answer(dataset):
@@ -127,40 +133,27 @@ def overlap_span(question, context):
     words that are neither in the question nor stop words. The answer is the span nearest to the question words: the sum
     of their weights, each divided by its distance in words, is largest.
     """
-    asked = set(words(question)) - STOP_WORDS
-    counts = Counter(words(context))
+    asked, counts = set(words(question)) - STOP_WORDS, Counter(words(context))
     weight = {word: np.log(1 + 1 / counts[word]) for word in asked if word in counts}
-    sentences = [found for m in SENTENCE.finditer(context) if (found := [*WORD.finditer(context, *m.span())])]
-    # dict.fromkeys keeps the order of the text. The order of a set, and with it the rounding, differs between runs.
-    best = max(
-        sentences, key=lambda s: sum(weight.get(w, 0) for w in dict.fromkeys(m[0].lower() for m in s)), default=[]
-    )
+
+    def total_weight(matches):
+        # dict.fromkeys keeps the order of the text. The order of a set, and with it the rounding, differs between runs.
+        return sum(weight.get(word, 0) for word in dict.fromkeys(match[0].lower() for match in matches))
+
+    sentences = [[*WORD.finditer(context, *match.span())] for match in SENTENCE.finditer(context)]
+    best = max(sentences, key=total_weight, default=[])
+    if not best:
+        return ""
     sentence = [match[0].lower() for match in best]
     anchors = [(i, weight[word]) for i, word in enumerate(sentence) if word in weight]
+
+    def nearness(span):
+        return sum(w / min(abs(span[0] - i), abs(span[-1] - i)) for i, w in anchors)
+
     runs = groupby(range(len(sentence)), key=lambda i: sentence[i] in asked or sentence[i] in STOP_WORDS)
     spans = [[*run] for excluded, run in runs if not excluded]
-    nearest = max(
-        spans,
-        key=lambda span: sum(w / min(abs(span[0] - i), abs(span[-1] - i)) for i, w in anchors),
-        default=range(len(sentence)),
-    )
-    return context[best[nearest[0]].start() : best[nearest[-1]].end()] if best else ""
-
-
-def ranking_instances(method, dataset):
-    """Return {metric: instances} of a method that takes queries and a corpus, {id: text} each.
-
-    The method returns {query id: {document id: score}}.
-    """
-    instances = {}
-    for name, (queries, corpus, qrels) in dataset.test.items():
-        queries = {query: queries[query] for query in qrels}
-        judged = {document: corpus[document] for grades in qrels.values() for document in grades}
-        found = {"ndcg@10_judged": metrics.ndcg_retrieved(method(queries, judged), qrels)}
-        if dataset.main["field"]:  # empty if the corpus holds judged documents only
-            found |= metrics.retrieval(method(queries, corpus), qrels)
-        instances |= {f"{name}/{metric}" if name else metric: values for metric, values in found.items()}
-    return instances
+    nearest = max(spans, key=nearness, default=range(len(sentence)))
+    return context[best[nearest[0]].start() : best[nearest[-1]].end()]
 
 
 def random_ranking(queries, corpus, k=100):
@@ -175,14 +168,11 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     """
     import bm25s
 
-    def content_words(text):
-        return [word for word in words(text) if word not in STOP_WORDS]
-
-    asked = [content_words(text) for text in queries.values()]
+    asked = [[word for word in words(text) if word not in STOP_WORDS] for text in queries.values()]
     # The index needs the queries' words only. All others share id 0: they count for a document's length.
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys(word for found in asked for word in found), 1)}
     texts = tqdm(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False, disable=None)
-    documents = [[vocabulary.get(word, 0) for word in content_words(text)] for text in texts]
+    documents = [[vocabulary.get(word, 0) for word in words(text) if word not in STOP_WORDS] for text in texts]
     bar = len(corpus) > 100_000 and sys.stderr.isatty()
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
     index.index((documents, {"other words": 0} | vocabulary), show_progress=bar)
@@ -191,9 +181,9 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     return {query: {doc: score for doc, score in zip(docs, values) if score > 0} for query, docs, values in rows}
 
 
-FAMILIES = {
-    "sc": (text_instances, {"majority": majority, "tfidf": tfidf}),
-    "tc": (tag_instances, {"word": most_frequent_tag}),
-    "qa": (answer_instances, {"random": random_span, "overlap": overlap, "no_answer": no_answer}),
-    "ir": (ranking_instances, {"random": random_ranking, "bm25": bm25}),
+METHODS = {
+    "sc": {"majority": majority, "tfidf": tfidf},
+    "tc": {"word": most_frequent_tag},
+    "qa": {"random": random_span, "overlap": overlap, "no_answer": no_answer},
+    "ir": {"random": random_ranking, "bm25": bm25},
 }

@@ -12,15 +12,15 @@ import csv
 import glob
 import gzip
 import json
-import operator
 import re
 import zlib
+from collections import Counter
 from itertools import dropwhile, groupby
 from pathlib import Path
 
 from tqdm import tqdm
 
-from data.sources import decode
+from data.sources import decode, require
 from errors import DataError
 from eval.tasks.examples import Pair, Question, Sentence, Text
 from eval.tasks.metrics import entities
@@ -32,102 +32,101 @@ def find_files(path):
     """Return the files of a path: itself, or itself with .gz, or the sorted matches of a pattern; [] if none exists."""
     if path.startswith("hf:"):
         return [path]
-    for name in (path, path + ".gz"):
-        if Path(name).is_file():
-            return [name]
-    return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
+    found = [name for name in (path, path + ".gz") if Path(name).is_file()]
+    return found[:1] or sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
-def suffix(path):
-    """Return the extension that tells a file's format: ".jsonl" for a.jsonl.gz."""
-    return Path(path.lower().removesuffix(".gz")).suffix
+def file_format(path):
+    """Return "jsonl" for a.jsonl and for a.jsonl.gz, and "hub" for a data set of the Hugging Face hub."""
+    return "hub" if path.startswith("hf:") else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
 def lines(path):
     """Yield (number, text) of each line of a file, without the line end. Numbers count from 1."""
-    with open(path, "rb") as raw, gzip.open(raw) if Path(path).suffix == ".gz" else raw as stream:
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
+        bar = tqdm(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
         try:
-            bar = tqdm(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
             for number, line in enumerate(bar, 1):
                 yield number, decode(line.removesuffix(b"\n"), number)
-        except DataError as error:
+        except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}, {error}") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: damaged gzip file: {error}") from None
+
+
+def parse_json(text, path, first=1):
+    """Parse the JSON in some lines of a file, which begin with line `first`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        number = first + error.lineno - 1
+        raise DataError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from None
 
 
 # ----------------------------------------------------------------------------
 # Tables
 
 
-def rows(path, columns, ragged=None):
+def rows(path, columns, counts=None):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
     path: .tsv (a header, no quoting, as in GLUE), .csv (a header, usual quoting), .jsonl (an object a line), or
         hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, a data set of the Hugging Face hub.
-    columns: those that each row must have.
-    ragged: a list that takes the numbers of .tsv lines with more or fewer fields than the header, which are left out.
-        Without it they are errors.
+    columns: {name: type} of those that each row must have.
+    counts: where to count the .tsv lines with more or fewer fields than the header, which are left out if they are at
+        most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
-    if path.startswith("hf:"):
-        table = hub_rows(path)
-    elif suffix(path) == ".jsonl":
-        table = json_rows(path)
-    elif suffix(path) in (".tsv", ".csv"):
-        table = delimited_rows(path, ragged)
-    else:
+    formats = {"tsv": delimited_rows, "csv": delimited_rows, "jsonl": json_rows, "hub": hub_rows}
+    if file_format(path) not in formats:
         raise DataError(f"{path}: a table is a .tsv, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
-    for number, row in table:
+    for number, row in formats[file_format(path)](path, counts):
         location = f"{path}, line {number}"
-        if missing := [column for column in columns if column not in row]:
-            raise DataError(f"{location}: no column {', '.join(missing)}; the columns are {', '.join(row)}")
+        for column, kind in columns.items():
+            if column not in row:
+                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)}")
+            if not isinstance(row[column], kind):
+                expected = getattr(kind, "__name__", kind)
+                raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
         yield location, row
 
 
-def delimited_rows(path, ragged):
-    if suffix(path) == ".tsv":
-        split = ((number, text.split("\t")) for number, text in lines(path))
+def delimited_rows(path, counts):
+    if file_format(path) == "tsv":
+        table = ((number, text.split("\t")) for number, text in lines(path))
     else:
-        reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
-        split, ragged = ((reader.line_num, fields) for fields in reader), None
+        reader, counts = csv.reader((text + "\n" for _, text in lines(path)), strict=True), None
+        table = ((reader.line_num, fields) for fields in reader)
     try:
-        _, header = next(split, (0, []))
-        for number, fields in split:
+        number, header = next(table, (0, []))
+        wrong = []
+        for number, fields in table:
             if len(fields) == len(header):
                 yield number, dict(zip(header, fields))
-            elif fields in ([], [""]):
-                continue  # an empty line
-            elif ragged is None:
-                raise DataError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
-            else:
-                ragged.append(number)
+            elif fields not in ([], [""]):  # an empty line
+                wrong.append(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
+                if counts is None:
+                    raise DataError(wrong[0])
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+    if len(wrong) > number / 100:
+        raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
+    if wrong:
+        counts["lines left out, with another number of fields than the header"] += len(wrong)
 
 
-def json_rows(path):
+def json_rows(path, counts=None):
     """Yield (line number, object) for each line of JSON."""
     for number, text in lines(path):
-        if not text or text.isspace():
-            continue
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number}: expected a JSON object, got a {type(record).__name__}")
-        yield number, record
+        if text and not text.isspace():
+            record = parse_json(text, path, number)
+            if not isinstance(record, dict):
+                raise DataError(f"{path}, line {number}: expected a JSON object, got a {type(record).__name__}")
+            yield number, record
 
 
-def hub_rows(address):
+def hub_rows(address, counts=None):
     """Yield (number, row) of a data set of the hub, with the names of classes in place of their numbers."""
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise DataError(f"{address}: needs the datasets package (pip install datasets)") from None
     name, *config, split = address.removeprefix("hf:").split(":")
     try:
-        table = load_dataset(name, *config, split=split)
+        table = require("datasets").load_dataset(name, *config, split=split)
     except (OSError, ValueError) as error:  # no such data set, or no network
         raise DataError(f"{address}: {error}") from None
     names = {}  # {column: {number: name of the class}}
@@ -170,7 +169,7 @@ def conll_sentences(path, word=0, tag=-1):
             # With a number from the end, a shorter or longer line would silently give another column.
             width = width or len(fields)
             if len(fields) < least or (min(word, tag) < 0 and len(fields) != width):
-                expected = f"at least {least}" if len(fields) < least else f"{width}, as in the first"
+                expected = max(least, width)
                 raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {expected}: {line!r}")
             if not fields[word]:
                 raise DataError(f"{path}, line {number}: the word is empty")
@@ -186,24 +185,17 @@ def without_brackets(tags):
         return tags
     bio, kind = [], ""
     for tag in tags:
-        if tag.startswith("("):
-            kind = tag.strip("(*)")
-            bio.append(f"B-{kind}")
-        else:
-            bio.append(f"I-{kind}" if kind else "O")
-        if tag.endswith(")"):
-            kind = ""
+        kind = tag.strip("(*)") or kind
+        bio.append(f"{'B' if tag.startswith('(') else 'I'}-{kind}" if kind else "O")
+        kind = "" if tag.endswith(")") else kind
     return bio
 
 
 def to_bio(tags, outside=()):
     """Return the tags of a sentence as BIO. They may be IOB1, BIO, BIOES or BILOU, or break their scheme.
 
-    The entities are those that conlleval counts: "I-PER" after "O" becomes "B-PER".
-    outside: types of entities that become O. Raises DataError for anything that is not a tag.
+    The entities are those that conlleval counts: "I-PER" after "O" becomes "B-PER". outside: types that become O.
     """
-    if wrong := [tag for tag in tags if not isinstance(tag, str) or not TAG.fullmatch(tag)]:
-        raise DataError(f"the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
     bioes = {"L": "E", "U": "S"}  # the prefixes of BILOU that BIOES names differently
     bio = ["O"] * len(tags)
     for kind, begin, end in entities([bioes.get(tag[0], tag[0]) + tag[1:] for tag in tags]):
@@ -217,47 +209,34 @@ def to_bio(tags, outside=()):
 
 
 def squad_questions(path):
-    """Yield (id, question, context, [(answer, start), ...]) of a SQuAD file (v1.1 or v2) or a ReCoRD file.
+    """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file (v1.1 or v2) or a ReCoRD file.
 
     A question of v2 that is_impossible has no answers. ReCoRD's queries hold "@placeholder" for the entity to find.
     """
+    location, content = path, parse_json("\n".join(text for _, text in lines(path)), path)
     try:
-        articles = json.loads("\n".join(text for _, text in lines(path)))["data"]
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
-    except (KeyError, TypeError):
-        raise DataError(f'{path}: not a SQuAD file: expected an object with "data"') from None
-    for number, article in enumerate(articles, 1):
-        try:
-            if "passage" in article:
-                paragraphs = [{"context": article["passage"]["text"], "qas": article["qas"]}]
-                question, start = "query", "start"
-            else:
-                paragraphs, question, start = article["paragraphs"], "question", "answer_start"
-            for paragraph in paragraphs:
+        for number, article in enumerate(content["data"], 1):
+            location = f"{path}, article {number}"
+            record = "passage" in article
+            question, start = ("query", "start") if record else ("question", "answer_start")
+            for paragraph in [article["passage"] | article] if record else article["paragraphs"]:
                 for qa in paragraph["qas"]:
                     answers = [] if qa.get("is_impossible") else [(a["text"], int(a[start])) for a in qa["answers"]]
-                    texts = (qa[question], paragraph["context"], *(answer for answer, _ in answers))
-                    if not all(isinstance(text, str) for text in texts):
-                        raise TypeError("a question, context or answer that is not text")
-                    yield str(qa["id"]), qa[question], paragraph["context"], answers
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path}: article {number} is not in SQuAD's layout: {error!r}") from None
+                    yield location, qa["id"], qa[question], paragraph["text" if record else "context"], answers
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{location}: not in SQuAD's layout: {error!r}") from None
 
 
 def table_questions(path):
-    """Yield the same from a table of questions: id (default: the row's number), question, context, answers."""
-    for number, (location, row) in enumerate(rows(path, ("question", "context", "answers")), 1):
+    """Yield the same from a table with question, context, answers, and maybe id (default: the row's number)."""
+    for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
         try:
-            answers = list(
-                zip(row["answers"]["text"], map(operator.index, row["answers"]["answer_start"]), strict=True)
-            )
+            starts = map(int, row["answers"]["answer_start"])
+            answers = list(zip(row["answers"]["text"], starts, strict=True))
         except (KeyError, TypeError, ValueError):
             expected = '{"text": [...], "answer_start": [...]}'
             raise DataError(f"{location}: expected answers {expected}, got {row['answers']!r}") from None
-        if not (isinstance(row["question"], str) and isinstance(row["context"], str)):
-            raise DataError(f"{location}: question and context must be text")
-        yield str(row.get("id", number)), row["question"], row["context"], answers
+        yield location, row.get("id", number), row["question"], row["context"], answers
 
 
 def find_answer(answer, start, context):
@@ -274,50 +253,40 @@ def find_answer(answer, start, context):
 
 def read_texts(path, task, split, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
-    columns, label, ragged, count = task.columns or ("text",), task.label or "label", [], 0
+    columns, label = task.columns or ("text",), task.label or "label"
     form = (task.form or "\n".join("{}" for _ in columns)).split("{}")
     if len(form) != len(columns) + 1:
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
-    for location, row in rows(path, (*columns, label), ragged):
-        parts, name = [row[column] for column in columns], row[label]
-        if not all(isinstance(part, str) for part in parts) or not isinstance(name, (str, int)) or name == "":
-            raise DataError(f"{location}: expected text and a label, got {parts} and {name!r}")
-        name = str(name)
+    for location, row in rows(path, dict.fromkeys(columns, str) | {label: str | int}, counts):
+        parts, name = [row[column] for column in columns], str(row[label])
+        if not name:
+            raise DataError(f"{location}: the label is empty")
         if task.names and name.isdecimal() and int(name) < len(task.names):
             name = task.names[int(name)]
-        count += 1
         counts["empty texts"] += not any(part.strip() for part in parts)
         yield Text(form[0] + "".join(part + after for part, after in zip(parts, form[1:])), name)
-    if len(ragged) > count / 100:  # GLUE's files have a few
-        raise DataError(f"{path}: {len(ragged)} lines have other numbers of fields than the header, first {ragged[0]}")
-    counts["lines left out, with another number of fields than the header"] += len(ragged)
 
 
 def read_sentences(path, task, split, counts):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
-    if suffix(path) == ".jsonl" or path.startswith("hf:"):
+    if file_format(path) in ("jsonl", "hub"):
         column, label = (*task.columns, "tokens")[0], task.label or "label"
-        found = ((location, row[column], row[label]) for location, row in rows(path, (column, label)))
+        found = ((location, row[column], row[label]) for location, row in rows(path, {column: list, label: list}))
     else:
         try:
-            word, tag = int((*task.columns, 0)[0]), int(task.label or -1)
+            found = conll_sentences(path, int((*task.columns, 0)[0]), int(task.label or -1))
         except ValueError:
-            raise DataError(
-                f"columns={task.columns}, label={task.label}: {path} has no header; give the numbers of the word's and "
-                "the tag's column, from 0"
-            ) from None
-        found = conll_sentences(path, word, tag)
+            given = f"columns={task.columns}, label={task.label}"
+            raise DataError(f"{given}: {path} has no header; give the numbers of the columns, from 0") from None
     for location, words, tags in found:
-        lists = isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)
-        if not lists or not all(isinstance(word, str) for word in words):
-            raise DataError(f"{location}: expected a list of words and one of as many tags, got {words!r} and {tags!r}")
+        if len(words) != len(tags) or not all(isinstance(word, str) for word in words):
+            raise DataError(f"{location}: expected words and as many tags, got {words!r} and {tags!r}")
         if not words:
             counts["sentences without a word, left out"] += 1
             continue
-        try:
-            bio = to_bio(tags, task.outside)
-        except DataError as error:
-            raise DataError(f"{location}: {error}") from None
+        if wrong := [tag for tag in tags if not TAG.fullmatch(str(tag))]:
+            raise DataError(f"{location}: the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
+        bio = to_bio(tags, task.outside)
         counts["tags rewritten as BIO"] += sum(new != old for new, old in zip(bio, tags))
         yield Sentence(words, bio)
 
@@ -328,40 +297,39 @@ def read_questions(path, task, split, counts):
     In training, an answer that is not in its context is left out, and a question that has no other answer with it.
     Testing needs only the answer's text, so there it is kept, with -1 as its start.
     """
-    is_table, ids = suffix(path) == ".jsonl" or path.startswith("hf:"), set()
-    for id, question, context, answers in table_questions(path) if is_table else squad_questions(path):
-        if id in ids:
-            raise DataError(f"{path}: the id {id!r} for the second time")
-        ids.add(id)
+    ids, read = set(), table_questions if file_format(path) in ("jsonl", "hub") else squad_questions
+    for location, id, question, context, given in read(path):
+        if not all(isinstance(text, str) for text in (question, context, *(answer for answer, _ in given))):
+            raise DataError(f"{location}: the question, context and answers must be text")
+        if str(id) in ids:
+            raise DataError(f"{location}: the id {id!r} for the second time")
+        ids.add(str(id))
         counts["empty questions or contexts"] += not (question.strip() and context.strip())
-        starts = [find_answer(answer, start, context) for answer, start in answers]
-        moved = sum(now not in (start, -1) for (_, start), now in zip(answers, starts))
+        answers = [(answer, find_answer(answer, start, context)) for answer, start in given]
+        moved = sum(now not in (start, -1) for (_, start), (_, now) in zip(given, answers))
         counts["answers moved to the nearest place that has their text"] += moved
-        answers = [(answer, start) for (answer, _), start in zip(answers, starts)]
         inside = [(answer, start) for answer, start in answers if start >= 0]
         if split == "train" and answers and not inside:
             counts["questions left out, as no answer is in the context"] += 1
             continue
         action = "left out" if split == "train" else "kept"
         counts[f"answers {action} that are not in the context"] += len(answers) - len(inside)
-        yield Question(id, question, context, inside if split == "train" else answers)
+        yield Question(str(id), question, context, inside if split == "train" else answers)
 
 
 def read_pairs(path, task, split, counts):
     """Yield the Pairs of a table, or of the questions and contexts of a SQuAD file."""
-    if suffix(path) == ".json":
-        for _, question, context, answers in squad_questions(path):
-            if answers:
-                yield Pair(question, context)
-            counts["questions left out, as they have no answer"] += not answers
+    if file_format(path) == "json":
+        for question in read_questions(path, task, "test", Counter()):
+            if question.answers:
+                yield Pair(question.question, question.context)
+            counts["questions left out, as they have no answer"] += not question.answers
         return
     columns = task.columns or ("query", "document")
     if len(columns) != 2:
         raise DataError(f"columns={columns}: pairs have two, of the query and of the document")
-    for location, row in rows(path, columns):
+    for _, row in rows(path, dict.fromkeys(columns, str)):
         pair = Pair(*(row[column] for column in columns))
-        if not all(isinstance(text, str) for text in pair):
-            raise DataError(f"{location}: expected two texts, got {tuple(pair)}")
         counts["empty queries or documents"] += not all(text.strip() for text in pair)
         yield pair
 
@@ -374,21 +342,15 @@ def read_texts_by_id(path, wanted=None):
     """Return a file of documents or queries as {id: text}, and how many it has.
 
     A line is an object with "_id" (BEIR) or "docid" (MLDR), "text", and maybe a "title", which goes before the text.
-    An id that is used twice raises a DataError.
     wanted: ids to keep, so that a few documents of a large corpus take little memory; None keeps all.
     """
     texts, count = {}, 0
-    for number, record in json_rows(path):
-        count += 1
-        key, text = record.get("_id", record.get("docid")), record.get("text")
-        if not isinstance(key, (str, int)) or not isinstance(text, str):
-            raise DataError(f'{path}, line {number}: expected "_id" and "text", got {", ".join(record) or "nothing"}')
-        key = str(key)
-        if wanted is not None and key not in wanted:
-            continue
-        if key in texts:
-            raise DataError(f"{path}, line {number}: the id {key!r} for the second time")
-        texts[key] = f"{record['title']} {text}" if record.get("title") else text
+    for count, (location, row) in enumerate(rows(path, {"text": str}), 1):
+        key, text = str(row.get("_id", row.get("docid", ""))), row["text"]
+        if not key or key in texts:
+            raise DataError(f'{location}: expected an "_id" or "docid" that no other line has, got {key!r}')
+        if wanted is None or key in wanted:
+            texts[key] = f"{row['title']} {text}" if row.get("title") else text
     return texts, count
 
 
@@ -399,28 +361,23 @@ def read_qrels(path):
         query_id, query and positive_passages (MLDR), which get grade 1.
     """
     qrels, queries = {}, {}
-    judgments = mldr_judgments(path, queries) if suffix(path) == ".jsonl" else beir_judgments(path)
-    for location, query, document, grade in judgments:
-        if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
-            raise DataError(f"{location}: another grade for query {query!r} and document {document!r}")
+    if file_format(path) == "jsonl":
+        for location, row in rows(path, {"query_id": str | int, "query": str, "positive_passages": list}):
+            query = str(row["query_id"])
+            if query in queries:
+                raise DataError(f"{location}: the id {query!r} for the second time")
+            queries[query] = row["query"]
+            try:
+                qrels[query] = {str(passage["docid"]): 1 for passage in row["positive_passages"]}
+            except (KeyError, TypeError):
+                raise DataError(f'{location}: a passage without "docid"') from None
+    else:
+        for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
+            query, document = row["query-id"], row["corpus-id"]
+            try:
+                grade = int(row["score"])
+            except ValueError:
+                raise DataError(f"{location}: the score {row['score']!r} is not a whole number") from None
+            if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
+                raise DataError(f"{location}: another grade for query {query!r} and document {document!r}")
     return qrels, queries
-
-
-def beir_judgments(path):
-    for location, row in rows(path, ("query-id", "corpus-id", "score")):
-        if not row["score"].removeprefix("-").isdecimal():
-            raise DataError(f"{location}: the score {row['score']!r} is not a whole number")
-        yield location, row["query-id"], row["corpus-id"], int(row["score"])
-
-
-def mldr_judgments(path, queries):
-    """Yield (location, query id, document id, 1), and put each query's text into `queries`."""
-    for location, row in rows(path, ("query_id", "query", "positive_passages")):
-        query = str(row["query_id"])
-        if query in queries:
-            raise DataError(f"{location}: the id {query!r} for the second time")
-        queries[query] = row["query"]
-        for passage in row["positive_passages"]:
-            if not isinstance(passage, dict) or "docid" not in passage:
-                raise DataError(f'{location}: a passage without "docid"')
-            yield location, query, str(passage["docid"]), 1

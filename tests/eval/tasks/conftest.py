@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import islice
 
 import pytest
 
@@ -37,16 +38,11 @@ class Files:
         n = train + dev + test
         documents = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text {i}"} for i in range(n + 5)]
         self.put(f"{folder}/corpus.jsonl{gz}", documents)
-        self.put(
-            f"{folder}/queries.jsonl{gz}", [{"_id": f"q{i}", "text": f"query {i}", "metadata": {}} for i in range(n)]
-        )
-        first = 0
+        self.put(f"{folder}/queries.jsonl{gz}", [{"_id": f"q{i}", "text": f"query {i}"} for i in range(n)])
+        numbers = iter(range(n))
         for split, size in (("train", train), ("dev", dev), ("test", test)):
-            if size:
-                self.qrels(
-                    f"{folder}/qrels/{split}.tsv{gz}", *((f"q{i}", f"d{i}", 1) for i in range(first, first + size))
-                )
-            first += size
+            if judgments := [(f"q{i}", f"d{i}", 1) for i in islice(numbers, size)]:
+                self.qrels(f"{folder}/qrels/{split}.tsv{gz}", *judgments)
         return str(self.folder / folder)
 
     def qrels(self, name, *judgments):

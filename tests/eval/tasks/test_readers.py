@@ -34,7 +34,7 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
     assert find_files(f"{tmp_path}/no-*.jsonl") == [] and find_files("hf:me/data:train") == ["hf:me/data:train"]
     assert read(read_texts, paths[2]) == ([Text("x", "1")], {})
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:20])
-    with pytest.raises(DataError, match="a.jsonl.gz: damaged gzip file"):
+    with pytest.raises(DataError, match="a.jsonl.gz, Compressed file ended"):
         read(read_texts, paths[2])
 
 
@@ -65,7 +65,7 @@ def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
     text = "text\tlabel\n" + "".join(lines[:7]) + "half a line\n" + "".join(lines[7:])
     texts, counts = read(read_texts, files.put("a.tsv", text))
     assert len(texts) == 100 and counts == {"lines left out, with another number of fields than the header": 1}
-    with pytest.raises(DataError, match="b.tsv: 2 lines have other numbers of fields than the header, first 9"):
+    with pytest.raises(DataError, match="b.tsv, line 9: 1 fields, but the header has 2; and 1 more"):
         read(read_texts, files.put("b.tsv", text + "a\tb\tc\n"))
 
 
@@ -73,12 +73,10 @@ TABLE_FAULTS = [
     ("a.csv", "sentence,label\nx,1\n", "line 2: no column text; the columns are sentence, label"),
     ("a.csv", "text,label\nx,1\ny\n", "line 3: 1 fields, but the header has 2"),
     ("a.csv", 'text,label\n"x"y,1\n', "line 2: "),
-    ("a.csv", b"text,label\nx,1\n\xe9,1\n", "line 3: byte 0xe9 is not UTF-8"),
-    ("a.csv", "text,label\nx,\n", "line 2: expected text and a label"),
+    ("a.csv", "text,label\nx,\n", "line 2: the label is empty"),
     ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
     ("a.jsonl", "[1]", "line 1: expected a JSON object, got a list"),
-    ("a.jsonl", '{"text": 5, "label": 1}', r"line 1: expected text and a label, got \[5\]"),
-    ("a.jsonl", '{"text": "x", "label": null}', "line 1: expected text and a label"),
+    ("a.jsonl", '{"text": 5, "label": 1}', "line 1: text is 5, expected str"),
     ("a.xml", "", "a table is a .tsv, .csv or .jsonl file"),
 ]
 
@@ -93,14 +91,12 @@ def test_faults_of_a_table(files, name, content, message):
 # Words and tags
 
 SCHEMES = [
-    ("I-A I-A O I-A", "B-A I-A O B-A"),  # IOB1
-    ("I-A B-A I-A I-B", "B-A B-A I-A B-B"),
+    ("I-A I-A O I-A B-A I-B", "B-A I-A O B-A B-A B-B"),  # IOB1
     ("B-A I-A O B-A B-B", "B-A I-A O B-A B-B"),  # BIO
     ("B-A I-A E-A S-A O S-B S-B B-A E-A", "B-A I-A I-A B-A O B-B B-B B-A I-A"),  # BIOES
     ("B-A I-A L-A U-A", "B-A I-A I-A B-A"),  # BILOU
     ("O I-A I-B E-B I-B E-A S-A I-A", "O B-A B-B I-B B-B B-A B-A B-A"),  # broken
-    ("B-A-B I-A-B I-A", "B-A-B I-A-B B-A"),  # a type with a dash
-    ("B-X I-X I-A B-A", "O O B-A B-A"),  # a type that is read as O
+    ("B-X I-X I-A-B I-A", "O O B-A-B B-A"),  # a type that is read as O, and one with a dash
 ]
 
 
@@ -110,15 +106,12 @@ def test_every_scheme_becomes_bio(tags, bio):
     assert to_bio(bio.split()) == bio.split()
 
 
-CONLL = [
-    ("a NN O\r\nb NN B-X\r\n\r\nc NN O", {}, [("a b", "O B-X"), ("c", "O")]),
-    ("\n\n-DOCSTART- -X- O\na  NN O\n-DOCSTART- -X- O\nb NN O\n\n", {}, [("a", "O"), ("b", "O")]),
-    ("1\ta\tO\n2\tb\tB-X\t-\tme\n", dict(word=1, tag=2), [("a b", "O B-X")]),
+CONLL = [  # the formats of the declared data sets are in test_registry.py
+    ("\n\na  NN O\r\nb NN B-X\r\n-DOCSTART- -X- O\nc NN O", {}, [("a b", "O B-X"), ("c", "O")]),
+    ("1\ta b\tO\n2\t\xa0\tB-X\t-\tme\n", dict(word=1, tag=2), [("a b \xa0", "O B-X")]),
     # A number sign may be a word or begin a comment.
     ("# text = # a\n# newdoc\n#\tO\na\tO\n", {}, [("# a", "O O")]),
-    ("# text = a\tb\na\tO\n#\tO\n", {}, [("a #", "O O")]),
-    ("# O\n1 O\n\n# O\n", {}, [("# 1", "O O"), ("#", "O")]),
-    ("#begin document (x); part 000\n# SYM *\n#tag NN (X)\n\n#end document\n", {}, [("# #tag", "O B-X")]),
+    ("# O\n1 O\n\n#begin document (x); part 000\n#tag NN\n", {}, [("# 1", "O O"), ("#tag", "NN")]),
 ]
 
 
@@ -128,16 +121,9 @@ def test_conll_columns(files, text, columns, sentences):
     assert found == sentences
 
 
-def test_words_with_spaces_in_tabbed_columns(files):
-    path = files.put("x.conll", "\ufeffNew York\tO\n \xa0\tO\n")
-    assert read(read_sentences, path)[0] == [Sentence(["New York", " \xa0"], ["O", "O"])]
-
-
 CONLL_FAULTS = [
-    ("a O\nb\n", "line 2: 1 columns, expected at least 2: 'b'"),
-    ("a NN O\nb NN\n", "line 2: 2 columns, expected 3, as in the first: 'b NN'"),
-    ("a O\nNew York O\n", "line 2: 3 columns, expected 2"),
-    ("a\tO\n# a remark\n", "line 2: 3 columns, expected 2"),
+    ("a O\nb\n", "line 2: 1 columns, expected 2: 'b'"),
+    ("a NN O\nb NN\n", "line 2: 2 columns, expected 3: 'b NN'"),
     ("a\tO\n\tO\n", "line 2: the word is empty"),
     (b"a\tO\n\xff\tO\n", "line 2: byte 0xff is not UTF-8"),
     ("a\tO\n\nb\tO\nc\tNOUN\n", "sentence of line 3: the tag 'NOUN' is not O or B-, I-, E- or S- and a type"),
@@ -156,7 +142,7 @@ def test_tags_from_json_lines(files):
     assert sentences == [Sentence(["a", "b"], ["O", "B-X"])]
     assert counts == {"tags rewritten as BIO": 1, "sentences without a word, left out": 1}
     for row in ({"tokens": ["a"], "label": []}, {"tokens": [7], "label": ["O"]}, {"tokens": "a", "label": "O"}):
-        with pytest.raises(DataError, match="b.jsonl, line 1: expected a list of words and one of as many tags"):
+        with pytest.raises(DataError, match="b.jsonl, line 1: (tokens is .*)?expected"):
             read(read_sentences, files.put("b.jsonl", [row]))
     with pytest.raises(DataError, match="x.conll has no header; give the numbers"):
         read(read_sentences, files.put("x.conll", "a O\n"), columns=("word",))
@@ -182,11 +168,8 @@ def test_answers_outside_their_context(files):
     train, counts = read(read_questions, path, "train")
     answers = {"right": [("Rome", 9)], "near": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
     assert {question.id: question.answers for question in train} == answers
-    left_out = {
-        "questions left out, as no answer is in the context": 1,
-        "answers left out that are not in the context": 1,
-    }
-    assert counts == moved | left_out
+    rules = ("questions left out, as no answer is in the context", "answers left out that are not in the context")
+    assert counts == moved | dict.fromkeys(rules, 1)
     test, counts = read(read_questions, path, "test")
     answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
     assert {question.id: question.answers for question in test} == answers
@@ -194,45 +177,37 @@ def test_answers_outside_their_context(files):
 
 
 def test_an_impossible_question_has_no_answers_whatever_the_file_suggests(files):
-    answer = [{"text": "Rome", "answer_start": 3}]
-    qas = [
-        {"id": "x", "question": "Where?", "is_impossible": True, "answers": answer},
-        {"id": "y", "question": "When?", "is_impossible": True, "answers": [], "plausible_answers": answer},
-    ]
-    path = files.put("a.json", {"data": [{"paragraphs": [{"context": "In Rome.", "qas": qas}]}]})
-    assert [question.answers for question in read(read_questions, path)[0]] == [[], []]
+    qa = {"id": "x", "question": "Where?", "is_impossible": True, "answers": [{"text": "Rome", "answer_start": 3}]}
+    path = files.put("a.json", {"data": [{"paragraphs": [{"context": "In Rome.", "qas": [qa]}]}]})
+    assert read(read_questions, path)[0] == [Question("x", "Where?", "In Rome.", [])]
 
 
 def test_questions_from_json_lines(files):
-    answers = {"text": ["Rome"], "answer_start": [3]}
-    row = {"id": 7, "question": "Where?", "context": "In Rome.", "answers": answers}
+    row = {"question": "Where?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": [3]}}
     path = files.put("a.jsonl", [row, {**row, "id": 8, "answers": {"text": [], "answer_start": []}}])
-    expected = [Question("7", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
+    expected = [Question("1", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
     assert read(read_questions, path) == (expected, {})
-    for wrong in ({**answers, "answer_start": ["3"]}, {**answers, "answer_start": []}, ["Rome"]):
-        with pytest.raises(DataError, match="b.jsonl, line 1: expected answers"):
+    for wrong in ({**row["answers"], "answer_start": [None]}, {"text": ["Rome"], "answer_start": []}, ["Rome"]):
+        with pytest.raises(DataError, match="b.jsonl, line 1: .*expected"):
             read(read_questions, files.put("b.jsonl", [{**row, "answers": wrong}]))
 
 
 def squad_layout(**qa):
-    return {"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": [], **qa}]}]}]}
+    return {"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": [], **qa}]}]}
 
 
 SQUAD_FAULTS = [
-    ('{"data": [\n{"paragraphs": [}\n]}', "a.json, line 2: not JSON"),
-    ("[1, 2]", "a.json: not a SQuAD file"),
-    (squad_layout(), "article 1 is not in SQuAD's layout: KeyError.*question"),
-    (
-        squad_layout(question=None),
-        "article 1 is not in SQuAD's layout: .*a question, context or answer that is not text",
-    ),
-    ({"data": squad_layout(question="?")["data"] * 2}, "a.json: the id '1' for the second time"),
+    ('{"data": [\n{"paragraphs": [}\n]}', ", line 2: not JSON"),
+    ("[1, 2]", ": not in SQuAD's layout"),
+    ({"data": [squad_layout()]}, ", article 1: not in SQuAD's layout: KeyError.*question"),
+    ({"data": [squad_layout(question=None)]}, ", article 1: the question, context and answers must be text"),
+    ({"data": [squad_layout(question="?")] * 2}, ", article 2: the id '1' for the second time"),
 ]
 
 
 @pytest.mark.parametrize("content, message", SQUAD_FAULTS)
 def test_faults_of_a_squad_file(files, content, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"a.json{message}"):
         read(read_questions, files.put("a.json", content))
 
 
@@ -247,7 +222,7 @@ def test_pairs(files):
     path = files.squad("squad.json", ("In Rome.", [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]))
     expected = [Pair("Where?", "In Rome.")], {"questions left out, as they have no answer": 1}
     assert read(read_pairs, path) == expected
-    with pytest.raises(DataError, match="pairs.tsv, line 2: no column query, document; the columns are q, d"):
+    with pytest.raises(DataError, match="pairs.tsv, line 2: no column query; the columns are q, d"):
         read(read_pairs, table)
     with pytest.raises(DataError, match=r"columns=\('q',\): pairs have two"):
         read(read_pairs, table, columns=("q",))
@@ -256,22 +231,18 @@ def test_pairs(files):
 def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(files):
     path = files.put("corpus.jsonl", [{"_id": f"d{i}", "title": "A", "text": f"text {i}"} for i in range(100)])
     assert read_texts_by_id(path, {"d3", "d99"}) == ({"d3": "A text 3", "d99": "A text 99"}, 100)
-    with pytest.raises(DataError, match="twice.jsonl, line 2: the id '1' for the second time"):
-        read_texts_by_id(files.put("twice.jsonl", [{"docid": 1, "text": "x"}] * 2))
-    with pytest.raises(DataError, match='a.jsonl, line 1: expected "_id" and "text", got _id, title'):
-        read_texts_by_id(files.put("a.jsonl", [{"_id": "d1", "title": "x"}]))
+    for rows in ([{"docid": 1, "text": "x"}] * 2, [{"docid": 1, "text": "x"}, {"text": "y"}]):
+        with pytest.raises(DataError, match='a.jsonl, line 2: expected an "_id"'):
+            read_texts_by_id(files.put("a.jsonl", rows))
 
 
 MLDR = {"query_id": "q", "query": "?", "positive_passages": [{"docid": "d"}]}
+HEADER = "query-id\tcorpus-id\tscore\n"
 QRELS_FAULTS = [
-    (
-        "a.tsv",
-        "query-id\tcorpus-id\tscore\nq3\td3\t1\nq3\td3\t2\n",
-        "line 3: another grade for query 'q3' and document 'd3'",
-    ),
-    ("a.tsv", "query-id\tcorpus-id\tscore\nq3\td3\tyes\n", "line 2: the score 'yes' is not a whole number"),
-    ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id, corpus-id, score"),
-    ("a.tsv", "query-id\tcorpus-id\tscore\nq3 d3 1\n", "line 2: 1 fields, but the header has 3"),
+    ("a.tsv", HEADER + "q3\td3\t1\nq3\td3\t2\n", "line 3: another grade for query 'q3' and document 'd3'"),
+    ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: the score 'yes' is not a whole number"),
+    ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id; the columns are q3, 0, d3, 1"),
+    ("a.tsv", HEADER + "q3 d3 1\n", "line 2: 1 fields, but the header has 3"),
     ("a.jsonl", [MLDR, MLDR], "line 2: the id 'q' for the second time"),
     ("a.jsonl", [{**MLDR, "positive_passages": ["d"]}], 'line 1: a passage without "docid"'),
 ]
@@ -281,4 +252,3 @@ QRELS_FAULTS = [
 def test_faults_of_judgments(files, name, content, message):
     with pytest.raises(DataError, match=f"{name}, {message}"):
         read_qrels(files.put(name, content))
-    assert read_qrels(files.put("good.jsonl", [MLDR])) == ({"q": {"d": 1}}, {"q": "?"})
