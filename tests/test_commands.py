@@ -53,7 +53,7 @@ def run(command, folder):
     args = shlex.split(command)[1:]
     script = args[1] if args[0] == "-m" else args[0]
     args = args[2:] if args[0] == "-m" else args[1:]
-    if "SmolLM2-135M" in command and not (folder / "SmolLM2-135M").exists():
+    if "smollm2" in command.lower() and not (folder / "SmolLM2-135M").exists():
         return
     if script == "data.train_bpe" and not find_spec("tokenizers"):
         return
