@@ -3,7 +3,7 @@
     python train.py config/demo.py --lr=5e-4 --keep_steps=3000,6000
 
 The defaults are the script's own `name = literal  # comment` lines; a config file holds lines of
-the same kind. Both are parsed, never executed. All that is wrong is told before any work starts.
+the same kind. Both are parsed, never executed. All mistakes are reported before any work starts.
 """
 
 import ast

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
-RESUME_MAY_CHANGE = {"resume", "out_dir", "data", "micro_batch", "log_interval", "eval_interval", "checkpoint_interval",
-                     "keep_last", "keep_steps", "wandb_project", "device", "compile", "recompute", "deterministic"}  # fmt: skip
+RESUME_MAY_CHANGE = set(
+    "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
+    "device compile recompute deterministic".split()
+)
 
 PEAK_FLOPS = {  # dense bf16 FLOP/s by a part of the device's name, from the vendors' data sheets, without sparsity
     "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12,

@@ -13,7 +13,7 @@ separate documents. In .jsonl each line is a document, in .parquet each row. The
     tokenizer.tiktoken or tokenizer.json        the vocabulary of the tokenizer
     meta.json                                   the rest of the tokenizer, counts, shards and their checksums
 
-It is written in OUT.partial and renamed when it is complete. After a kill or an error, the same command goes on after
+It is written in OUT.partial and renamed when it is complete. After a kill or an error, the same command continues after
 the last input file that was done, and the result is the same to the byte.
 """
 

@@ -28,7 +28,7 @@ COMMIT_SECONDS = 1  # progress.json is written at most this often
 def unfinished_folder(out, *args):
     """Yield the Output that writes `out`, for this process alone; the arguments are those of Output.
 
-    After an error, OUT.partial stays if another process can go on with it. Raises DataError if another process is
+    After an error, OUT.partial stays if another process can continue it. Raises DataError if another process is
     writing the same folder.
     """
     partial = out.with_name(f"{out.name}.partial")
@@ -38,7 +38,7 @@ def unfinished_folder(out, *args):
             yield output
         finally:
             if output.folder.exists() and output.progress_file.exists():
-                print(f"{partial} keeps what is done: the same command goes on from there", file=sys.stderr)
+                print(f"{partial} keeps what is done: the same command continues from there", file=sys.stderr)
             else:
                 shutil.rmtree(partial, ignore_errors=True)
 
@@ -80,7 +80,7 @@ class Output:
         if differing and not overwrite:
             raise DataError(
                 f"{self.folder.parent} holds an unfinished preparation in which this was different: "
-                f"{', '.join(differing[:5])}; go on with the same input, or begin anew with --overwrite=True"
+                f"{', '.join(differing[:5])}; continue with the same input, or start anew with --overwrite=True"
             )
         return None if differing else progress
 

@@ -56,7 +56,21 @@ def test_the_demo_is_the_default():
 @pytest.mark.parametrize("name", ["210m", "610m", "1b"])
 def test_the_presets_have_the_papers_numbers(name):
     cfg = configurator.load(TRAIN, [str(ROOT / f"config/{name}.py")])
-    paper = dict(model=name, global_batch_tokens=2_359_296, max_steps=42_000, warmup_steps=2_000, decay_steps=2_000,
-                 lr=5e-4, beta1=0.9, beta2=0.95, eps=1e-5, weight_decay=0.1, grad_clip=1.0, mask_ratio=0.4,
-                 mask_proportions=(1.0, 0.0, 0.0), window_split="random", tie_embeddings=False)  # fmt: skip
+    paper = dict(
+        model=name,
+        global_batch_tokens=2_359_296,
+        max_steps=42_000,
+        warmup_steps=2_000,
+        decay_steps=2_000,
+        lr=5e-4,
+        beta1=0.9,
+        beta2=0.95,
+        eps=1e-5,
+        weight_decay=0.1,
+        grad_clip=1.0,
+        mask_ratio=0.4,
+        mask_proportions=(1.0, 0.0, 0.0),
+        window_split="random",
+        tie_embeddings=False,
+    )
     assert {key: cfg[key] for key in paper} == paper

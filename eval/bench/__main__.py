@@ -1,7 +1,7 @@
 """Benchmarks: python -m eval.bench NAME [--key=value ...]
 
   step       training steps per second, next to other code for the same shape, and where the time goes
-  attention  attention alone, next to PyTorch's; --search=True tries other launch settings of our kernels
+  attention  attention alone, next to PyTorch's implementations
   loader     tokens per second that one CPU core prepares, next to a nanoGPT-style sampler
   finetune   fine-tuning on batches without padding, next to the same model on padded batches
   memory     GPU memory of the presets, computed, and the largest micro_batch that fits
