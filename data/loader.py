@@ -65,17 +65,12 @@ class TokenStream:
     """
 
     def __init__(self, folder, meta, split):
-        shards = meta["splits"][split]["shards"]
+        shards, self.vocab_size = meta["splits"][split]["shards"], meta["tokenizer"]["vocab_size"]
         self.shards = [np.memmap(Path(folder) / s["file"], meta["dtype"], "r") for s in shards]
         self.starts = np.cumsum([0] + [len(s) for s in self.shards])
 
     def __len__(self):
         return int(self.starts[-1])
-
-    def describe(self, position):
-        """The shard and the position in it, in tokens, of a position in the stream; for messages."""
-        s = int(np.searchsorted(self.starts, position, "right")) - 1
-        return f"{self.shards[s].filename}, token {position - self.starts[s]}"
 
     def windows(self, index, T):
         """Return the windows number `index` (m,), of T tokens each, as int64 (m, T). A window may cross shards."""
@@ -83,7 +78,12 @@ class TokenStream:
         for row, start in zip(out, index * T):
             s, filled = int(np.searchsorted(self.starts, start, "right")) - 1, 0
             while filled < T:
-                piece = self.shards[s][start + filled - self.starts[s] :][: T - filled]
+                first = start + filled - self.starts[s]
+                piece = self.shards[s][first : first + T - filled]
+                if piece.max() >= self.vocab_size:
+                    at = int(piece.argmax())
+                    where = f"{self.shards[s].filename}, token {first + at}"
+                    raise DataError(f"{where}: id {piece[at]} is outside the vocabulary of {self.vocab_size} ids")
                 row[filled : filled + len(piece)] = piece
                 s, filled = s + 1, filled + len(piece)
         return out
@@ -134,10 +134,6 @@ class Batches:
         epoch, i = draw // self.n_windows, draw % self.n_windows
         index = permute(i, self.n_windows, hashed(self.seed, epoch, 0))
         tokens = self.stream.windows(index, self.T)  # (B, T)
-        if tokens.max() >= len(self.ordinary):
-            row, column = np.argwhere(tokens >= len(self.ordinary))[0]
-            where = self.stream.describe(index[row] * self.T + column)
-            raise DataError(f"{where}: id {tokens[row, column]} is outside the vocabulary of {len(self.ordinary)} ids")
         start, end = self.bounds(tokens, draw)
         batch = self.clm(tokens, end) if causal else self.mlm(tokens, draw)
         if start is not None:

@@ -23,7 +23,8 @@ def random_data(folder, vocab_size, n_tokens):
     ids = np.random.default_rng(0).integers(0, eos_id, n_tokens).astype(dtype)
     ids[::700] = eos_id
     ids.tofile(Path(folder) / "train-00000.bin")
-    meta = {"dtype": dtype, "splits": {"train": {"shards": [{"file": "train-00000.bin"}]}}}
+    splits = {"train": {"shards": [{"file": "train-00000.bin"}]}}
+    meta = {"dtype": dtype, "splits": splits, "tokenizer": {"vocab_size": vocab_size}}
     special = dict(mask_id=vocab_size - 1, eos_id=eos_id, bos_id=eos_id, pad_id=eos_id)
     tokenizer = SimpleNamespace(**special, vocab_size=vocab_size, ordinary_ids=np.arange(eos_id))
     return TokenStream(folder, meta, "train"), tokenizer

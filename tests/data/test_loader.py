@@ -1,5 +1,7 @@
 """The batch is a function of (data, seed, step), masks included."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from data.loader import Batches, TokenStream, hashed, permute, prefetch
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
+from errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +188,12 @@ def test_prefetch_keeps_order_and_passes_errors_on():
     assert next(ahead) == 1
     with pytest.raises(ZeroDivisionError):
         next(ahead)
+
+
+def test_an_id_outside_the_vocabulary_is_named(data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "data")
+    shard = np.memmap(tmp_path / "data" / "train-00001.bin", "<u2", "r+")
+    shard[77] = 60_000
+    stream = TokenStream(tmp_path / "data", load_meta(tmp_path / "data"), "train")
+    with pytest.raises(DataError, match="train-00001.bin, token 77: id 60000 is outside the vocabulary of 4096 ids"):
+        stream.windows(np.arange(len(stream) // 32), 32)
