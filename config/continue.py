@@ -12,8 +12,8 @@
 # 22k steps 66.6 and 67.7. After 2k steps it is behind on all but TC. The paper does not state the learning rate of
 # these steps; this one is that of its pretraining.
 #
-# For a hub decoder that was trained on trillions of tokens, nobody has shown how many steps are enough. Set max_steps
-# and global_batch_tokens to your own budget.
+# For a hub decoder that was trained on trillions of tokens, we know of no study that says how many steps are enough.
+# Set max_steps and global_batch_tokens to your own budget.
 model = "origin"
 init_from = "out/610m-clm-42k/ckpt-42000.pt"
 data = "data/prepared/fineweb-edu-llama3"
