@@ -357,7 +357,8 @@ def export(path, folder, kind):
     """Write a checkpoint as a folder that transformers opens; see `data.hub.write_folder`."""
     if Path(folder).exists():
         raise DataError(f"{folder} is there already: give another folder")
-    hub.write_folder(load(path), path, folder, kind)
+    found = find(path)
+    hub.write_folder(load(found, verified=found != Path(path)), found, folder, kind)
 
 
 def main():

@@ -19,6 +19,7 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import lock_folder
+from data.hub import check_tagger
 from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks.families import FAMILIES, subsample
@@ -209,6 +210,7 @@ def fine_tune(cfg):
     run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     if cfg.save_model:
         fine_tuned = dict(family=dataset.family, labels=dataset.labels, may_be_none=task.may_be_none)
+        fine_tuned |= dict(form=dataset.form, space_before_words=True)
         fine_tuned |= dict(head=model.head.state_dict(), settings=dict(cfg), done=run)
         kept = {name: value for name, value in state.items() if name != "optimizer"}
         kept |= dict(model=encoder.state_dict(), fine_tuned=fine_tuned)
@@ -223,6 +225,7 @@ def score_saved_model(cfg):
     saved = state.get("fine_tuned")
     if not saved or saved["family"] != dataset.family:
         raise DataError(f"test_only: {path} is not a model that save_model kept for {dataset.family}")
+    check_tagger(saved, path)
     unknown = {example.label for example in dataset.test} - {*saved["labels"]} if dataset.family == "sc" else ()
     if unknown:
         raise DataError(f"test_only: {path} does not know the labels {sorted(unknown)}, but {saved['labels']}")

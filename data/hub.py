@@ -9,11 +9,13 @@ huggingface_hub.
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 
 import torch
 
+from data.card import model_card
 from data.files import sync
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
@@ -30,6 +32,23 @@ SIZES = {
     "d_ff": "intermediate_size",
     "seq_len": "max_position_embeddings",
     "norm_eps": "rms_norm_eps",
+}
+# The largest number that makes sense under a name; it is whole if those must be. The smallest is above 0.
+LARGEST = {
+    "vocab_size": 10**7,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 10**4,
+    "num_key_value_heads": 10**4,
+    "hidden_size": 10**5,
+    "intermediate_size": 10**6,
+    "max_position_embeddings": 10**9,
+    "sliding_window": 10**9,
+    "rms_norm_eps": 1.0,
+    "rope_theta": 1e12,
+    "factor": 1e6,
+    "low_freq_factor": 1e6,
+    "high_freq_factor": 1e6,
+    "original_max_position_embeddings": 10**9,
 }
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
 DTYPES = ("F32", "F16", "BF16")
@@ -70,11 +89,25 @@ def shape(file):
     c = read_json(file)
     kind, rope = c.get("model_type"), c.get("rope_parameters") or c.get("rope_scaling") or {}  # transformers 5, or 4
     if kind not in KINDS:
-        raise DataError(f"{file}: model_type={kind}: must be one of {', '.join(KINDS)}")
-    if missing := [name for name in SIZES.values() if not c.get(name)]:
-        raise DataError(f"{file}: no {', '.join(missing)}")
-
+        raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
+    if not isinstance(rope, dict):
+        raise DataError(f'{file}: rope_parameters={rope!r:.80}: must be an object, such as {{"rope_theta": 10000.0}}')
     rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    kv_heads = c.get("num_key_value_heads")
+    numbers = {name: c.get(name) for name in SIZES.values()} | {
+        "num_key_value_heads": c.get("num_attention_heads") if kv_heads is None else kv_heads,
+        "rope_theta": rope.get("rope_theta", c.get("rope_theta", 10000.0)),
+    }
+    if c.get("use_sliding_window", kind == "mistral") and c.get("sliding_window") is not None:
+        numbers["sliding_window"] = c["sliding_window"]
+    if rope_type == "llama3":
+        numbers |= {name: rope.get(name) for name in SCALING}
+    wrong = [
+        f"{name}={value!r:.80}: must be {expected(name)}" for name, value in numbers.items() if not fits(name, value)
+    ]
+    if wrong:
+        raise DataError(f"{file}: {'; '.join(wrong)}")
+
     head_dim = c["hidden_size"] // c["num_attention_heads"]
     allowed = [
         ("hidden_act", c.get("hidden_act", "silu"), ("silu", "swish")),
@@ -83,29 +116,50 @@ def shape(file):
         ("rope_type", rope_type, ("default", "llama3")),
         ("partial_rotary_factor", rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0)), (1.0, None)),
         ("quantization_config", c.get("quantization_config"), (None,)),
+        ("tie_word_embeddings", c.get("tie_word_embeddings", False), (False, True)),
+        ("attention_bias", c.get("attention_bias", False), (False, True)),
     ]
-    wrong = [f"{name}={value}: must be {values[0]}" for name, value, values in allowed if value not in values]
-    wrong += [f"{name}: missing" for name in SCALING if rope_type == "llama3" and name not in rope]
-    if wrong:
-        raise DataError(f"{file}: our model cannot do what this one does: {'; '.join(wrong)}")
-    window = c.get("sliding_window") if c.get("use_sliding_window", kind == "mistral") else None
-    return {ours: c[theirs] for ours, theirs in SIZES.items()} | {
-        "n_kv_head": c.get("num_key_value_heads") or c["num_attention_heads"],
-        "seq_len": min(c["max_position_embeddings"], window or math.inf),
-        "rope_theta": float(rope.get("rope_theta") or c.get("rope_theta") or 10000.0),
+    wrong = [f"{name}={value!r:.80}: must be {values[0]}" for name, value, values in allowed if value not in values]
+    fields = {ours: c[theirs] for ours, theirs in SIZES.items()} | {
+        "n_kv_head": numbers["num_key_value_heads"],
+        "seq_len": min(c["max_position_embeddings"], numbers.get("sliding_window", math.inf)),
+        "rope_theta": float(numbers["rope_theta"]),
         "rope_scaling": tuple(rope[name] for name in SCALING) if rope_type == "llama3" else (),
         "tie_embeddings": c.get("tie_word_embeddings", False),
         "qkv_bias": kind == "qwen2" or c.get("attention_bias", False),
     }
+    names = SIZES | {"n_kv_head": "num_key_value_heads"}
+    wrong += [re.sub(r"\w+", lambda m: names.get(m[0], m[0]), why) for why in ModelConfig(**fields).problems()]
+    if wrong:
+        raise DataError(f"{file}: our model cannot do what this one does: {'; '.join(wrong)}")
+    return fields
 
 
-def hub_views(model):
-    """Return {the hub's name: tensor} of a Transformer's state dict. The tensors are views of its own."""
+def fits(name, value):
+    """Return whether a config.json may have this number under this name; see LARGEST."""
+    kind = int if isinstance(LARGEST[name], int) else int | float
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value <= LARGEST[name]
+
+
+def expected(name):
+    largest = LARGEST[name]
+    return (
+        f"a whole number from 1 to {largest:,}"
+        if isinstance(largest, int)
+        else f"a number above 0, at most {largest:g}"
+    )
+
+
+def hub_views(model, vocab_size=None):
+    """Return {the hub's name: tensor} of a Transformer's state dict. The tensors are views of its own.
+
+    vocab_size: the rows of embedding and head that they have there, if not all.
+    """
     d, views = model["embedding.weight"].shape[1], {}
     for name, x in model.items():
         *block, part, kind = name.split(".")  # blocks.3.qkv.bias, norm.weight
         if not block:
-            views[OUTER[part]] = x
+            views[OUTER[part]] = x if part == "norm" else x[:vocab_size]
             continue
         kv = (len(x) - d) // 2
         rows = [d, kv, kv] if part == "qkv" else len(x) // len(BLOCK[part])
@@ -177,17 +231,16 @@ def load(folder, need_tokenizer, report):
     config["vocab_size"] = max(V, tokenizer.vocab_size if tokenizer else 0)
     with torch.device("meta"):
         shapes = Transformer(ModelConfig(**config)).state_dict()
-    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
     if config["tie_embeddings"]:
-        model["head.weight"] = model["embedding.weight"]
         found.pop(HEAD, None)  # a copy of the embedding
-    wanted = hub_views(model)
-    for name in EMBEDDING, HEAD:
-        wanted[name] = wanted[name][:V]
-    if wrong := list(faults(found, wanted)):
+    if wrong := list(faults(found, hub_views(shapes, V))):
         more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
         raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}{more}")
 
+    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
+    if config["tie_embeddings"]:
+        model["head.weight"] = model["embedding.weight"]
+    wanted = hub_views(model, V)
     for name in wanted.keys() & found.keys():
         wanted[name].copy_(read(*found[name]))
     if new := config["vocab_size"] - V:
@@ -210,43 +263,47 @@ def load(folder, need_tokenizer, report):
 # ----------------------------------------------------------------------------
 # Out
 
-# What is written as a model folder: its class in transformers, and the pipeline tag of its model card.
-PRETRAINED = {
-    "eurobert": ("EuroBertForMaskedLM", "fill-mask"),
-    "llama": ("LlamaForCausalLM", "text-generation"),
-}
-# A fine-tuned model, by family. The third is the names that the parts of its head have there.
-FINE_TUNED = {
+# What is written as a model folder: its class in transformers, the pipeline tag of its model card, and the names that
+# the parts of its head have there. First the pretrained models, then those of finetune.py, by family.
+CLASSES = {
+    "eurobert": ("EuroBertForMaskedLM", "fill-mask", {}),
+    "llama": ("LlamaForCausalLM", "text-generation", {}),
     "sc": ("EuroBertForSequenceClassification", "text-classification", {"0": "dense", "2": "classifier"}),
     "tc": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
-    "ir": ("EuroBertModel", "feature-extraction", {}),
+    "qa": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),  # in the answer or not
+    "ir": ("EuroBertModel", "sentence-similarity", {}),
 }
+PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 
 
 def write_folder(state, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
-    path: of the checkpoint, for messages. kind: "eurobert", an encoder, which sentence-transformers opens too, with
-    mean pooling; or "llama", a decoder. A model that finetune.py has saved is written with its head and the names of
-    its labels. Raises DataError if the model has no class in transformers.
+    path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder, which sentence-transformers opens
+    too, with mean pooling; or "llama", a decoder. A model that finetune.py has saved is written with its head and the
+    names of its labels. Raises DataError if the model has no class in transformers.
     """
-    folder, fine_tuned = Path(folder), state.get("fine_tuned")
+    folder, fine_tuned, family, max_len = Path(folder), state.get("fine_tuned"), "", state["config"]["seq_len"]
+    if fine_tuned:
+        family, max_len = fine_tuned["family"], min(max_len, fine_tuned["settings"]["max_len"])
+        check_exportable(fine_tuned, path, kind)
+    name, tag, parts = CLASSES[family or kind]
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    name, tag, parts = fine_tuned_class(fine_tuned, path, kind) if fine_tuned else (*PRETRAINED[kind], {})
     weights = hub_weights(state, with_head=not fine_tuned)
     for key, x in fine_tuned["head"].items() if fine_tuned else ():  # "2.bias" becomes "classifier.bias"
         weights[f"{parts[key[0]]}{key[1:]}"] = x
     files = {"config.json": hub_config(state, tokenizer, name, kind)}
-    files |= tokenizer_files(tokenizer, state["config"]["seq_len"], append_eos=kind == "eurobert")
-    if kind == "eurobert" and not parts:
-        files |= pooling_files(state["config"])
+    files |= tokenizer_files(tokenizer, max_len, append_eos=kind == "eurobert", for_words=family == "tc")
+    if name in ("EuroBertForMaskedLM", "EuroBertModel"):
+        files |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if family == "ir" else {})
     files = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
-    files["README.md"] = model_card(folder.name, name, tag, state)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    parameters = sum(x.numel() for x in weights.values())
+    files["README.md"] = model_card(folder.name, kind, tag, state, path, max_len, parameters)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)  # an error if it is there: it is not ours
     try:
         for file, content in files.items():
-            (partial / file).parent.mkdir(parents=True, exist_ok=True)
+            (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(content, encoding="utf-8")
         save_file = optional_package("safetensors.torch").save_file
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
@@ -257,16 +314,23 @@ def write_folder(state, path, folder, kind):
         raise
 
 
-def fine_tuned_class(fine_tuned, path, kind):
-    """Return the entry of FINE_TUNED for a model of finetune.py."""
+def check_tagger(fine_tuned, path):
+    """Raise DataError for a tagger of an older version, which would get other ids now than in its training."""
+    if fine_tuned["family"] == "tc" and not fine_tuned.get("space_before_words"):
+        raise DataError(f"{path} was trained without a space before the first word of a sentence: train it again")
+
+
+def check_exportable(fine_tuned, path, kind):
+    """Raise DataError if a model of finetune.py has no class in transformers, or not with these settings."""
+    check_tagger(fine_tuned, path)
+    if fine_tuned["family"] == "qa" and "threshold" not in fine_tuned:
+        raise DataError(f"{path} does not hold the threshold that its answers need: train it again")
     family, cfg = fine_tuned["family"], fine_tuned["settings"]
-    pooled = family == "tc" or cfg["pooling"] == "mean"
-    if kind != "eurobert" or family not in FINE_TUNED or cfg["causal"] or not pooled:
+    if kind != "eurobert" or cfg["causal"] or (family in ("sc", "ir") and cfg["pooling"] != "mean"):
         raise DataError(
-            f"{path} is fine-tuned for {family} with causal={cfg['causal']} and pooling={cfg['pooling']}. There is a "
-            "class for sc, tc and ir, with causal=False and mean pooling, --as=eurobert"
+            f"{path} is fine-tuned for {family} with causal={cfg['causal']} and pooling={cfg['pooling']}. There are "
+            "classes for models with causal=False and mean pooling, --as=eurobert"
         )
-    return FINE_TUNED[family]
 
 
 def hub_weights(state, with_head):
@@ -293,30 +357,36 @@ def hub_config(state, tokenizer, name, kind):
     if kind == "eurobert":
         config |= {"mask_token_id": tokenizer.mask_id, "classifier_pooling": "mean"}
     if fine_tuned and fine_tuned["head"]:
-        config["id2label"] = dict(enumerate(fine_tuned["labels"]))
-        config["label2id"] = {label: i for i, label in enumerate(fine_tuned["labels"])}
+        labels = ["outside", "answer"] if fine_tuned["family"] == "qa" else fine_tuned["labels"]
+        config["id2label"] = dict(enumerate(labels))
+        config["label2id"] = {label: i for i, label in enumerate(labels)}
     return config
 
 
-def pooling_files(c):
-    """Return {file name: content} that tells sentence-transformers to take the mean of the hidden states."""
+def sentence_files(d_model, max_len, prompts):
+    """Return {file name: content} for sentence-transformers: the mean of the hidden states, compared by cosine.
+
+    prompts: what encode_query and encode_document put before a text.
+    """
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
     return {
         "modules.json": [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
             for i, (name, path) in enumerate(modules)
         ],
-        "sentence_bert_config.json": {"max_seq_length": c["seq_len"]},
-        "1_Pooling/config.json": {"word_embedding_dimension": c["d_model"], "pooling_mode_mean_tokens": True},
+        "config_sentence_transformers.json": {"prompts": prompts, "similarity_fn_name": "cosine"},
+        "sentence_bert_config.json": {"max_seq_length": max_len},
+        "1_Pooling/config.json": {"word_embedding_dimension": d_model, "pooling_mode_mean_tokens": True},
     }
 
 
-def tokenizer_files(tokenizer, max_length, append_eos):
+def tokenizer_files(tokenizer, max_length, append_eos, for_words=False):
     """Return {file name: content} of a tokenizer, for tokenizers.Tokenizer.from_file and transformers.AutoTokenizer.
 
     They give the ids of `tokenizer.encode`. With append_eos, eos ends each text, as in training; there is no bos.
     Unlike ours, they turn the names of special tokens in a text into these tokens. The mask token takes the white
-    space before it with it, as `encode_masked` takes a space. max_length: in tokens. Raises DataError.
+    space before it with it, as `encode_masked` takes a space. max_length: in tokens. With for_words, each text and each
+    word of a text that is split into words gets a space before it, as in the training of a tagger. Raises DataError.
     """
     name_of = {i: name for name, i in tokenizer.special_tokens.items()}
     mask, pad, eos = (name_of[i] for i in (tokenizer.mask_id, tokenizer.pad_id, tokenizer.eos_id))
@@ -327,6 +397,10 @@ def tokenizer_files(tokenizer, max_length, append_eos):
         added[name] = flags | added.get(name, {}) | {"id": i, "content": name, "special": True}
     added[mask]["lstrip"] = True
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+    space = tokenizer.word_prefix if for_words else ""
+    if space:  # a normalizer, as ByteLevel(add_prefix_space=True) after Split would put one before each piece
+        own = [content["normalizer"]] if content["normalizer"] else []
+        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": space}, *own]}
     if append_eos:
         end = {"SpecialToken": {"id": eos, "type_id": 0}}
         one, two = ([{"Sequence": {"id": text, "type_id": 0}}, end] for text in "AB")
@@ -339,27 +413,5 @@ def tokenizer_files(tokenizer, max_length, append_eos):
     special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | special
     config |= {"model_input_names": ["input_ids", "attention_mask"], "clean_up_tokenization_spaces": False}
+    config |= {"add_prefix_space": True} if space else {}
     return {"tokenizer.json": content, "tokenizer_config.json": config, "special_tokens_map.json": special}
-
-
-def model_card(title, name, tag, state):
-    """Return the model card, in Markdown: what the model is and how it was trained."""
-    cfg, fine_tuned = dict(state["settings"]), state.get("fine_tuned")
-    for private in "out_dir", "data", "wandb_project", "device":
-        cfg.pop(private, None)
-    facts = {"step": state["step"], "data": state.get("data"), "model": state["config"], "pretraining": cfg}
-    text = f"This `{name}` was pretrained with nanoencoder."
-    if name != "LlamaForCausalLM":
-        text += " Every text of its training ended in the end-of-sequence token; the tokenizer adds it."
-    if cfg:
-        clm = min(state["step"], cfg["switch_step"])
-        text += (
-            f" It saw {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens: {clm:,} of causal language "
-            f"modeling, then {state['step'] - clm:,} of masked language modeling."
-        )
-    if fine_tuned:
-        done = {key: fine_tuned["done"][key] for key in ("steps", "lr", "seed")}
-        facts["fine-tuning"] = {"family": fine_tuned["family"], **fine_tuned["settings"], **done}
-        text += f" Then it was fine-tuned (`{fine_tuned['family']}`)."
-    head = f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags: [nanoencoder]\n---\n# {title}\n"
-    return f"{head}\n{text}\n\n```json\n{json.dumps(facts, indent=1)}\n```\n"

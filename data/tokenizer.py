@@ -12,6 +12,7 @@ token of a tokenizer.json, which stands for text that has no other.
 """
 
 import base64
+import functools
 import importlib
 import itertools
 import json
@@ -108,6 +109,15 @@ class Tokenizer:
     def encode(self, text):
         """Return the ids of a text, a list; text that looks like a special token stays text."""
         return self.encode_array(text).tolist()
+
+    @functools.cached_property
+    def word_prefix(self):
+        """What a word needs before it to get the ids that it has inside a sentence, wherever it stands: a space.
+
+        It is empty for tokenizers that begin each text with a space themselves (SentencePiece) or ignore spaces (BERT).
+        """
+        one = self.encode("a")
+        return "" if self.encode("a a") == one + one else " "
 
     def encode_masked(self, text):
         """As `encode`, but each [MASK] becomes mask_id.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from eval.study import figures
-from eval.study.compare import compare_with_random, correct
+from eval.study.compare import Scores, compare_with_random, correct
 from eval.study.results import FAMILIES, METRICS, differences
 
 MAX_COLUMNS = 5  # of a table of scores with all families; more targets get a table for each family
@@ -69,7 +69,7 @@ class Page:
         self.add("## How to read the numbers", HOW.format(resamples=self.resamples))
         header = ["question", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm"]
         write_csv(self.folder / "comparisons.csv", [*header, "units", "unit", "better"], self.comparisons)
-        write_results(results, self.folder / "results.csv")
+        write_results(results, Scores(results, "main"), self.folder / "results.csv")
         path = self.folder / "report.md"
         path.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
         return path
@@ -92,15 +92,18 @@ def write_csv(path, header, rows):
         csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
 
 
-def write_results(results, path):
+def write_results(results, scores, path):
+    """Write results.csv, a row per fine-tuning. Those at the chosen learning rate have the score of their model."""
     columns = [*itertools.product(METRICS, ("validation", "test"))]
     header = ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed"]
-    header += [*map("_".join, columns), "error"]
+    header += [*map("_".join, columns), "main_score", "error"]
     rows = []
     for variant in results.variants:
         for r in variant.runs:
             facts = [r.folder, "done", variant.label, r.pretraining_seed, r.task, r.family, r.lr, r.seed]
-            rows.append([*facts, *map(r.scores.get, columns), ""])
+            score = scores[variant, r.task]
+            chosen = score and r in score.runs.values()
+            rows.append([*facts, *map(r.scores.get, columns), str(score) if chosen else "", ""])
     rows.sort(key=lambda row: row[0])
     rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
     write_csv(path, header, rows)
