@@ -1,0 +1,276 @@
+"""The model card of an exported model: README.md of its folder, in Markdown.
+
+It names files and folders without their place on this machine. Its code is meant to be run beside the folder.
+"""
+
+import csv
+import json
+from contextlib import suppress
+from pathlib import Path
+from string import Template
+
+from data.tokenizer import read_json
+
+CARD = Template("""\
+---
+library_name: $library
+pipeline_tag: $tag
+tags: [$tags]
+---
+# $title
+
+$what
+
+## How to use it
+
+$usage
+
+## Training
+
+$training
+
+## Scores
+
+$scores
+
+## Limits
+
+$limits
+""")
+
+# Of each kind of model, and of each family of tasks: the library that opens it, what it is, and how to use it.
+KINDS = {
+    "eurobert": ("transformers", "A text encoder with bidirectional attention, to be fine-tuned."),
+    "llama": ("transformers", "A decoder, which continues texts."),
+    "sc": ("transformers", "A text classifier."),
+    "tc": ("transformers", "A tagger: it gives each word of a sentence a label."),
+    "qa": ("transformers", "It finds the answer to a question in a text."),
+    "ir": ("sentence-transformers", "A retriever: the cosine of a query and a document says how well they fit."),
+}
+USAGE = {
+    "eurobert": """\
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", "$folder")
+print(fill(f"Return the {fill.tokenizer.mask_token} of the list."))
+```
+
+`SentenceTransformer("$folder")` of sentence-transformers gives the mean of a text's last hidden states.""",
+    "llama": """\
+```python
+from transformers import pipeline
+
+generate = pipeline("text-generation", "$folder")
+print(generate("Return the list of", max_new_tokens=20))
+```""",
+    "sc": """\
+$form```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", "$folder")
+print(classify($text, truncation=True))
+```""",
+    "tc": """\
+A word gets the label of most of its tokens. The tokenizer puts a space before each word, the first included, as in
+training.
+
+```python
+from collections import Counter
+
+import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("$folder")
+model = AutoModelForTokenClassification.from_pretrained("$folder")
+
+words = "The method returns a list .".split()
+batch = tokenizer(words, is_split_into_words=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    labels = model(**batch).logits[0].argmax(-1).tolist()
+votes = [Counter() for word in words]
+for word, label in zip(batch.word_ids(), labels):
+    if word is not None:  # the end-of-sequence token
+        votes[word][label] += 1
+tags = [model.config.id2label[vote.most_common(1)[0][0]] if vote else "O" for vote in votes]
+print(list(zip(words, tags)))
+```""",
+    "qa": """\
+The head says of each token whether it is in the answer. The answer is the span with the largest sum of log-odds, each
+less a threshold that was chosen on validation data. A `question-answering` pipeline computes something else.
+
+```python
+import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("$folder")
+model = AutoModelForTokenClassification.from_pretrained("$folder")
+
+
+def answer(question, context):
+    prompt = tokenizer(f"Question: {question}\\nContext:", add_special_tokens=False).input_ids
+    prompt = prompt[: tokenizer.model_max_length // 2]
+    room, context = tokenizer.model_max_length - len(prompt), " " + context
+    encoded = tokenizer(context, truncation=True, max_length=room, return_offsets_mapping=True)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + encoded.input_ids])).logits[0, len(prompt) : -1]
+    total = (logits[:, 1] - logits[:, 0] - $threshold).cumsum(0)
+    total = torch.cat([torch.zeros(1), total])
+    gain = total[1:] - total[:-1].cummin(0).values  # of the best span that ends at each token
+    last = gain.argmax()
+    first = total[: last + 1].argmin()$no_answer
+    return context[encoded.offset_mapping[first][0] : encoded.offset_mapping[last][1]].strip()
+
+
+print(answer("What does it return?", "The method returns a list."))
+```""",
+    "ir": """\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("$folder")
+queries = model.encode_query(["how to sort a list"])
+documents = model.encode_document(["Return a new sorted list.", "Open a file."])
+print(model.similarity(queries, documents))
+```
+
+`encode_query` and `encode_document` put `Query: ` and `Document: ` before a text, as in training. `encode` does not.""",
+}
+
+PRETRAINING = "lr warmup_steps decay_steps weight_decay window_split mask_ratio seed dtype".split()
+FINE_TUNING = "lr batch_size warmup_fraction weight_decay dropout freeze temperature seed dtype".split()
+
+
+def model_card(title, kind, tag, state, path, max_len, parameters):
+    """Return the text of the card.
+
+    title: the folder's name. kind, tag: see hub.FAMILIES. state, path: the checkpoint. Scores are those of files beside
+    it: result.json of a fine-tuned model and the report that it is in, else metrics.jsonl. max_len: in tokens.
+    """
+    fine_tuned, c, text = state.get("fine_tuned"), state["config"], {}
+    subject = fine_tuned["family"] if fine_tuned else kind
+    result = read_json(Path(path).with_name("result.json")) if fine_tuned else {}
+    library, what = KINDS[subject]
+    what += f" {parameters:,} parameters: {c['n_layer']} layers of width {c['d_model']}. Texts have at most {max_len:,} tokens."
+    if fine_tuned and fine_tuned["labels"]:
+        what += f" Its labels: {', '.join(f'`{label}`' for label in fine_tuned['labels'])}."
+    if subject == "sc":
+        text = form_of(fine_tuned)
+    if subject == "qa":
+        no_answer = '\n    if gain[last] <= 0:\n        return ""' if fine_tuned["may_be_none"] else ""
+        text = dict(threshold=fine_tuned["threshold"], no_answer=no_answer)
+    return CARD.substitute(
+        library=library,
+        tag=tag,
+        tags=", ".join(["nanoencoder", *(["question-answering"] if subject == "qa" else [])]),
+        title=title,
+        what=what,
+        usage=Template(USAGE[subject]).substitute(folder=title, **text),
+        training="\n".join(training(state, path)),
+        scores=fine_tuned_scores(result, path) if fine_tuned else losses(path, state["step"]),
+        limits="\n".join(f"- {limit}" for limit in limits(state, subject)),
+    )
+
+
+def form_of(fine_tuned):
+    """Return what the usage of a classifier says about the form of its texts, and a text of that form."""
+    form = fine_tuned["form"] or "{}"
+    text = form if form.count("{}") > 1 else form.replace("{}", "The text to classify.")
+    for number in range(1, form.count("{}") + 1):
+        text = text.replace("{}", f"Text number {number}.", 1)
+    shown = f"The columns of its data became texts of this form:\n\n```\n{form}\n```\n\n" if form != "{}" else ""
+    return dict(form=shown, text=json.dumps(text, ensure_ascii=False))
+
+
+def name_of(path):
+    """Return what to call a file or folder: its name; of a checkpoint also its folder's. Names on the hub stay whole."""
+    if str(path).startswith("hf:"):
+        return str(path)
+    return "/".join(Path(path).parts[-2:]) if Path(path).suffix == ".pt" else Path(path).name
+
+
+def training(state, path):
+    """Yield what is known about the training, a line each."""
+    cfg, fine_tuned, step = state["settings"], state.get("fine_tuned"), state["step"]
+    if cfg:
+        clm = min(step, cfg["switch_step"])
+        yield (
+            f"Pretraining with nanoencoder: {step:,} steps of {cfg['global_batch_tokens']:,} tokens, {clm:,} of causal "
+            f"language modeling, then {step - clm:,} of masked language modeling.\n"
+        )
+        if begin := cfg["init_from"] or cfg["branch_from"]:
+            yield f"- began with the weights of `{name_of(begin)}`"
+        if "data" in cfg:
+            yield f"- data: `{name_of(cfg['data'])}`, fingerprint {state['data']}"
+        yield f"- tokenizer: `{state['tokenizer']['name']}`"
+        yield f"- settings: {shown(cfg, PRETRAINING)}"
+    else:
+        base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else name_of(path)
+        yield f"The weights are those of `{base}`, whose own card says how it was pretrained."
+    if fine_tuned:
+        cfg, done = fine_tuned["settings"], fine_tuned["done"]
+        yield f"\nFine-tuning: {done['steps']:,} steps.\n"
+        yield f"- data: `{cfg['task'] or name_of(cfg['train'])}`"
+        yield f"- settings: {shown(cfg, FINE_TUNING)}"
+
+
+def shown(settings, names):
+    return ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
+
+
+def fine_tuned_scores(result, path):
+    """Return the scores of a fine-tuned model: a table of this model's, and the mean over seeds if a report has it."""
+    if not result:
+        return "Not known: result.json was not beside the model when it was exported."
+    names = [*result["metrics"]["test"]]
+    rows = [(f"{split}, {result['examples'][split]:,} examples", scores) for split, scores in result["metrics"].items()]
+    rows += [(f"baseline on test: {name}", scores) for name, scores in result["baselines"].items()]
+    lines = [["", *names], ["---"] * (len(names) + 1)]
+    lines += [[name, *(f"{scores[m]:.1f}" if m in scores else "" for m in names)] for name, scores in rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    field, paper = (", ".join(f"`{name}`" for name in result["main"][key]) for key in ("field", "paper"))
+    usual = f"{field or 'none'} is the usual metric of the field, {paper} that of arXiv 2507.00994."
+    row = report_row(Path(path).resolve().parent)
+    if row.get("main_score"):
+        usual += f" Over the seeds of its study, the main metric on test is {row['main_score']} (95 % interval)."
+    return f"In percent:\n\n{table}\n\n{usual}"
+
+
+def report_row(job):
+    """Return the row about the folder of a fine-tuning in the results.csv of a report above it; {} without a report."""
+    for root in [*job.parents][:6]:
+        for file in root / "results.csv", root / "report/results.csv":
+            with suppress(OSError), open(file, newline="", encoding="utf-8") as lines:
+                for row in csv.DictReader(lines):
+                    if (folder := Path(row["folder"]).parts) == job.parts[-len(folder) :]:
+                        return row
+    return {}
+
+
+def losses(path, step):
+    """Return the validation losses of a pretrained model, from its run's log."""
+    found = {}
+    with suppress(OSError, ValueError):
+        for line in map(json.loads, Path(path).with_name("metrics.jsonl").read_text().splitlines()):
+            if line["step"] == step and "val_clm_loss" in line:
+                found = line
+    if not found:
+        return "Not measured."
+    return (
+        f"Validation loss, in nats per predicted token: {found['val_clm_loss']:.3f} with causal and "
+        f"{found['val_mlm_loss']:.3f} with masked language modeling."
+    )
+
+
+def limits(state, subject):
+    """Yield what a user must know, a sentence or two each."""
+    cfg = state["settings"]
+    if subject != "llama":
+        yield "Every text of its training ended in the end-of-sequence token. The tokenizer adds it."
+    if cfg and state["step"] <= cfg["switch_step"] and subject == "eurobert":
+        yield "It has never seen a mask in training, so what it fills in means nothing."
+    yield "Names of special tokens in a text become these tokens. In training they were text."
+    if subject == "qa":
+        yield "The code above cuts long contexts. The scores are from overlapping windows over all of a context."
+    yield "It knows no more than its training data and was tested on nothing else. Test it on your own before you use it."
+    yield "This card names no license. The terms of the training data may limit the use of the model."
