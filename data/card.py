@@ -109,17 +109,20 @@ model = AutoModelForTokenClassification.from_pretrained("$folder")
 
 def answer(question, context):
     prompt = tokenizer(f"Question: {question}\\nContext:", add_special_tokens=False).input_ids
-    prompt = prompt[: tokenizer.model_max_length // 2]
-    room, context = tokenizer.model_max_length - len(prompt), " " + context
-    encoded = tokenizer(context, truncation=True, max_length=room, return_offsets_mapping=True)
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + encoded.input_ids])).logits[0, len(prompt) : -1]
-    total = (logits[:, 1] - logits[:, 0] - $threshold).cumsum(0)
-    total = torch.cat([torch.zeros(1), total])
+    prompt, context = prompt[: tokenizer.model_max_length // 2], " " + context
+    text = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    room, odds = tokenizer.model_max_length - len(prompt) - 1, torch.empty(0)
+    for begin in range(0, max(1, len(text.input_ids) - room + room // 2), room // 2):  # windows that overlap by half
+        ids = prompt + text.input_ids[begin : begin + room] + [tokenizer.eos_token_id]
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, len(prompt) : -1]
+        middle = (begin + len(odds)) // 2  # of the overlap
+        odds = torch.cat([odds[:middle], (logits[:, 1] - logits[:, 0])[middle - begin :]])
+    total = torch.cat([torch.zeros(1), (odds - $threshold).cumsum(0)])
     gain = total[1:] - total[:-1].cummin(0).values  # of the best span that ends at each token
     last = gain.argmax()
     first = total[: last + 1].argmin()$no_answer
-    return context[encoded.offset_mapping[first][0] : encoded.offset_mapping[last][1]].strip()
+    return context[text.offset_mapping[first][0] : text.offset_mapping[last][1]].strip()
 
 
 print(answer("What does it return?", "The method returns a list."))
@@ -270,7 +273,5 @@ def limits(state, subject):
     if cfg and state["step"] <= cfg["switch_step"] and subject == "eurobert":
         yield "It has never seen a mask in training, so what it fills in means nothing."
     yield "Names of special tokens in a text become these tokens. In training they were text."
-    if subject == "qa":
-        yield "The code above cuts long contexts. The scores are from overlapping windows over all of a context."
     yield "It knows no more than its training data and was tested on nothing else. Test it on your own before you use it."
     yield "This card names no license. The terms of the training data may limit the use of the model."

@@ -1,6 +1,8 @@
 """Model folders of the hub: in and out against transformers, and what is refused."""
 
+import csv
 import json
+import re
 import shutil
 import sys
 import types
@@ -14,7 +16,10 @@ from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.sample import embed_lines
+from eval.tasks import metrics
 from eval.tasks import model as task_model
+from eval.tasks.examples import Dataset, Question, Sentence, Text
+from eval.tasks.families import FAMILIES
 from helpers import ROOT, TINY, WORDS
 from model import ModelConfig, PretrainingLoss, Transformer
 
@@ -33,7 +38,10 @@ MODELS = {  # class in transformers, what its config has of its own
     "eurobert": ("EuroBertForMaskedLM", dict(mask_token_id=4092)),
     "bare eurobert": ("EuroBertModel", dict(mask_token_id=4092)),
 }
-SETTINGS = dict(max_steps=650, global_batch_tokens=4096, switch_step=200, mask_ratio=0.4, branch_from="", init_from="")
+SETTINGS = dict(
+    max_steps=650, global_batch_tokens=4096, switch_step=200, mask_ratio=0.4, data="/home/me/prepared/books"
+)
+SETTINGS |= dict(branch_from="", init_from="/home/me/out/mlm/ckpt-400.pt")
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
 close = dict(atol=1e-4, rtol=0)
@@ -176,37 +184,143 @@ def test_an_exported_encoder_and_its_tokenizer(transformers, state, tmp_path):
     with torch.no_grad():
         hidden, mask = there(**batch).last_hidden_state, batch["attention_mask"][..., None]
     torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), torch.from_numpy(ours), **close)
-    card = (tmp_path / "out/README.md").read_text()
-    for fact in ("650 steps of 4,096 tokens: 200 of causal", "then 450 of masked", '"mask_ratio": 0.4', "f00d"):
-        assert fact in card
 
 
-@pytest.mark.slow
-def test_sentence_transformers(state, tmp_path):
+def run_card(folder, monkeypatch):
+    """Run the code of a folder's model card beside the folder; return its variables."""
+    monkeypatch.chdir(folder.parent)
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    exec(code, variables := {})
+    return variables
+
+
+def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, monkeypatch):
+    log = [dict(step=600, val_clm_loss=9.0, val_mlm_loss=9.0), dict(step=650, val_clm_loss=6.1319, val_mlm_loss=5.2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    for kind in "eurobert", "llama":
+        hub.write_folder(state, tmp_path / "ckpt-650.pt", tmp_path / kind, kind)
+        card = (tmp_path / kind / "README.md").read_text()
+        facts = [
+            "650 steps of 4,096 tokens, 200 of causal",
+            "then 450 of masked",
+            "`mask_ratio=0.4`",
+            "f00d",
+            "`books`",
+        ]
+        for fact in [*facts, "`mlm/ckpt-400.pt`", "6.132 with causal", "5.200 with masked"]:
+            assert card.count(fact) == 1, card
+        assert "/home" not in card and str(tmp_path) not in card
+    fill = run_card(tmp_path / "eurobert", monkeypatch)["fill"]
+    text = "Return the [MASK] of the list."
+    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+    ids = torch.tensor([[*tokenizer.encode_masked(text), tokenizer.eos_id]])
+    with torch.no_grad():
+        p = model.logits(model(ids, False)[ids == tokenizer.mask_id])[0].softmax(-1)
+    for there, best in zip(fill(text, top_k=3), p.topk(3).indices.tolist(), strict=True):
+        assert there["token"] == best and there["score"] == pytest.approx(p[best].item(), abs=1e-4)
+    generate = run_card(tmp_path / "llama", monkeypatch)["generate"]
+    assert generate("Return the", max_new_tokens=3)[0]["generated_text"].startswith("Return the")
+
+
+# ----------------------------------------------------------------------------
+# Fine-tuned models
+
+LABELS = ["O", "B-PER", "B-LOC"]
+WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3-1", "🙂", "Germany", "."]
+
+
+@pytest.fixture
+def tuned(state, tmp_path):
+    """tuned(family, **facts) -> (folder of the export, the family's task, a function from Items to outputs)."""
+
+    def export(family, **facts):
+        labels = LABELS if family in ("sc", "tc") else []
+        dataset = Dataset("toy", family, labels, train=[], validation={}, test={}, counts={}, main={})
+        task = FAMILIES[family](dataset, checkpoint.tokenizer_of(state), 40)
+        model = task_model.TaskModel(checkpoint.model_from(state), family, task.n_outputs, False, "mean", 0.1)
+        random_weights(model)
+        done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
+        settings = dict(causal=False, pooling="mean", max_len=40, task="", train="/home/me/train.csv", lr=1e-4)
+        saved = dict(family=family, labels=labels, head=model.head.state_dict(), done=done, settings=settings)
+        saved |= dict(may_be_none=False, threshold=0.0, form="", space_before_words=True) | facts
+        task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
+        tuned_state = state | {"model": model.encoder.state_dict(), "fine_tuned": saved}
+        hub.write_folder(tuned_state, tmp_path / "run/model.pt", tmp_path / "toy", "eurobert")
+        assert "/home" not in (tmp_path / "toy/README.md").read_text()
+        return tmp_path / "toy", task, lambda items: task_model.predict(model, items)
+
+    return export
+
+
+def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
+    folder, task, predict = tuned("sc", form='Premise: "{}"\nHypothesis: {}')
+    model = transformers.AutoModelForSequenceClassification
+    there, info = model.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()) and there.config.id2label == dict(enumerate(LABELS))
+    classify = run_card(folder, monkeypatch)["classify"]
+    for text in 'Premise: "Text number 1."\nHypothesis: Text number 2.', "word " * 60:
+        (logits,) = predict(task.items(Text(text, "O"), None))
+        expected = dict(zip(LABELS, torch.from_numpy(logits).softmax(-1).tolist()))
+        found = {answer["label"]: answer["score"] for answer in classify(text, top_k=None, truncation=True)}
+        assert found == pytest.approx(expected, abs=1e-4)
+    card = (folder / "README.md").read_text()
+    assert '```\nPremise: "{}"\nHypothesis: {}\n```' in card and "`B-LOC`" in card and "`train.csv`" in card
+
+
+def test_a_tagger_goes_out(transformers, tuned, monkeypatch):
+    """Words that were split before get the ids of the training, the first one too, and so does a plain sentence."""
+    folder, task, predict = tuned("tc")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.add_prefix_space
+    for words in (WORDS_TO_TAG, WORDS_TO_TAG[2:], ["word"] * 60):
+        (item,) = task.items(Sentence(words, ["O"] * len(words)), None)
+        batch = tokenizer(words, is_split_into_words=True, truncation=True)
+        assert batch.input_ids == item.ids and batch.word_ids() == [*item.extra, None]
+        assert tokenizer(" ".join(words), truncation=True).input_ids == item.ids
+
+    found = run_card(folder, monkeypatch)
+    gold = Sentence(found["words"], found["tags"])
+    assert set(gold.tags) - {"O"} and metrics.score(task.score(predict, [gold], None)["entity_f1"]) == 100
+    (item,) = task.items(gold, None)
+    (logits,) = predict([item])
+    pipeline = transformers.pipeline("token-classification", str(folder))
+    there = [token["entity"] for token in pipeline(" ".join(gold.words), ignore_labels=[])]
+    assert there == [LABELS[i] for i in logits[:-1].argmax(-1)]
+
+
+@pytest.mark.parametrize("may_be_none, threshold", [(False, 0.0), (True, 0.5), (True, 20.0)])
+def test_answers_by_the_code_of_the_card(transformers, tuned, monkeypatch, may_be_none, threshold):
+    folder, task, predict = tuned("qa", may_be_none=may_be_none, threshold=threshold)
+    answer, lengths = run_card(folder, monkeypatch)["answer"], []
+    for text in [*TEXTS, "The Bengal tiger, of course, lives in Müllheim – 3,500 km 🙂 away."]:
+        for question in "What?", "Where is it? " * 9:
+            found = answer(question, text)  # mostly in several windows
+            question = Question("1", question, text, [(found, text.index(found))] if found else [])
+            assert metrics.score(task.score(predict, [question], "test")["exact_match"]) == 100
+            lengths.append(len(found))
+    assert (max(lengths) == 0) == (threshold == 20.0) and (min(lengths) > 0 or may_be_none)
+
+
+def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    folder, task, predict = tuned("ir")
+    found = run_card(folder, monkeypatch)
+    model = found["model"]
+    assert model.max_seq_length == 40 and model.similarity_fn_name == "cosine" and found["documents"].shape == (2, 32)
+    texts = [*TEXTS, "word " * 60]
+    for encode, item in (model.encode_query, task.query), (model.encode_document, task.document):
+        ours = torch.stack([*map(torch.from_numpy, predict([item(text, None) for text in texts]))])
+        torch.testing.assert_close(torch.from_numpy(encode(texts)), ours, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(torch.from_numpy(model.encode(texts)), ours, atol=0.1)
+
+
+def test_the_mean_of_an_encoder_by_sentence_transformers(state, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
     ours, _ = embed_lines(checkpoint.model_from(state), checkpoint.tokenizer_of(state), TEXTS)
     there = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    torch.testing.assert_close(torch.from_numpy(there.encode(TEXTS)), torch.from_numpy(ours), **close)
-
-
-@pytest.mark.parametrize("family", ["sc", "tc"])
-def test_fine_tuned_models_go_out_with_head_and_labels(transformers, state, family, tmp_path):
-    labels = ["O", "B-PER", "B-LOC"]
-    tuned = random_weights(task_model.TaskModel(checkpoint.model_from(state), family, 3, False, "mean", 0.1))
-    facts = dict(family=family, labels=labels, head=tuned.head.state_dict(), done=dict(steps=5, lr=1e-4, seed=1))
-    facts |= dict(settings=dict(causal=False, pooling="mean"))
-    state = state | {"model": tuned.encoder.state_dict(), "fine_tuned": facts}
-    hub.write_folder(state, "model.pt", tmp_path / "out", "eurobert")
-    auto = {"sc": "AutoModelForSequenceClassification", "tc": "AutoModelForTokenClassification"}[family]
-    there, info = getattr(transformers, auto).from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(info.values()) and there.config.id2label == dict(enumerate(labels))
-    texts = [TOKENS[0, :40].tolist(), TOKENS[1, :9].tolist()]
-    mask = torch.tensor([[1] * 40, [1] * 9 + [0] * 31])
-    with torch.no_grad():
-        ours = tuned(**task_model.pack_texts(texts, 64))
-        theirs = there(TOKENS[:2], attention_mask=mask).logits
-    torch.testing.assert_close(theirs if family == "sc" else theirs[mask.bool()], ours, **close)
+    for encode in there.encode, there.encode_query:  # a model without prompts
+        torch.testing.assert_close(torch.from_numpy(encode(TEXTS)), torch.from_numpy(ours), **close)
 
 
 # ----------------------------------------------------------------------------
@@ -240,16 +354,35 @@ def test_train_from_a_folder(run, folder, hub_data, tmp_path):
 
 
 def test_fine_tune_from_a_folder(run, folder, tmp_path):
+    """Two seeds, a report, and an export whose card has the scores of both."""
     for name in ("train", "test"):
-        rows = [f"{name} {i}: {text}\n" for i in range(20) for text in ("a list of names,yes", "an empty file,no")]
-        (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(rows))
+        rows = [f"{name} {i}: {text}\n" for i in range(20) for text in ("a list of names,x,yes", "an empty file,y,no")]
+        (tmp_path / f"{name}.csv").write_text("text,more,label\n" + "".join(rows))
     args = ["--family=sc", f"--train={tmp_path / 'train.csv'}", f"--test={tmp_path / 'test.csv'}", "--max_steps=2"]
-    args += [f"--init_from={folder}", f"--out_dir={tmp_path / 'out'}", "--baseline=False", "--save_model=True"]
-    code, text = run(args, "finetune.py")
+    args += [f"--init_from={folder}", "--baseline=False", "--save_model=True", "--columns=text,more"]
+    for seed in 1, 2:
+        code, text = run([*args, f"--seed={seed}", f"--out_dir={tmp_path / f'runs/seed-{seed}'}"], "finetune.py")
+        assert code == 0, text
+    result = json.loads((tmp_path / "runs/seed-1/result.json").read_text())
+    assert result["checkpoint"]["name"] == "tiny"
+    code, text = run(["report", str(tmp_path / "runs"), "--resamples=100"], "eval.study")
     assert code == 0, text
-    assert json.loads((tmp_path / "out/result.json").read_text())["checkpoint"]["name"] == "tiny"
-    checkpoint.export(tmp_path / "out/model.pt", tmp_path / "exported", "eurobert")
+    checkpoint.export(tmp_path / "runs/seed-1/model.pt", tmp_path / "exported", "eurobert")
     assert json.loads((tmp_path / "exported/config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}
+    card, accuracy = (tmp_path / "exported/README.md").read_text(), result["metrics"]["test"]["accuracy"]
+    with open(tmp_path / "runs/results.csv") as file:
+        over_seeds = [row["main_score"] for row in csv.DictReader(file)]
+    assert over_seeds[0] == over_seeds[1] and " ± " in over_seeds[0]
+    for fact in (
+        "| test, 40 examples |",
+        f"| {accuracy:.1f} |",
+        over_seeds[0],
+        "```\n{}\n{}\n```",
+        "`tiny`",
+        "`lr=0.0001`",
+    ):
+        assert fact in card, card
+    assert str(tmp_path) not in card
 
 
 def test_train_refuses_what_does_not_fit(run, folder, hub_data, tmp_path):
@@ -311,12 +444,23 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 
 CONFIGS = {
-    "model_type=qwen3: must be one of llama": dict(model_type="qwen3"),
-    "no hidden_size": dict(hidden_size=None),
-    "hidden_act=gelu: must be silu; mlp_bias=True: must be False": dict(hidden_act="gelu", mlp_bias=True),
+    "model_type='qwen3': must be one of llama": dict(model_type="qwen3"),
+    "hidden_size=None: must be a whole number from 1 to 100,000": dict(hidden_size=None),
+    "layers=1000000000000: must be a whole number from 1 to 1,000; num_attention_heads=0: ": dict(
+        num_attention_heads=0, num_hidden_layers=10**12
+    ),
+    r"vocab_size=\[4096\]: .*; intermediate_size='48': ": dict(vocab_size=[4096], intermediate_size="48"),
+    "num_key_value_heads=3: num_attention_heads must be a multiple": dict(num_key_value_heads=3),
+    "rms_norm_eps=-1: .*; rope_theta=inf: must be a number above 0": dict(rms_norm_eps=-1, rope_theta=float("inf")),
+    r"rope_parameters=\[1\]: must be an object": dict(rope_parameters=[1]),
+    "sliding_window=True: ": dict(model_type="mistral", sliding_window=True),
+    r"model_type=\['llama'\]: ": dict(model_type=["llama"]),
+    "tie_word_embeddings={}: must be False": dict(tie_word_embeddings={}),
+    "gate_proj.weight: F32 .* expected .*1000000, 32": dict(intermediate_size=10**6),
+    "hidden_act='gelu': must be silu; mlp_bias=True: must be False": dict(hidden_act="gelu", mlp_bias=True),
     "head_dim=16: must be 8": dict(head_dim=16),
-    "rope_type=yarn: must be default": dict(rope_scaling=dict(rope_type="yarn", factor=4.0)),
-    "low_freq_factor: missing": dict(rope_scaling=dict(rope_type="llama3", factor=4.0)),
+    "rope_type='yarn': must be default": dict(rope_scaling=dict(rope_type="yarn", factor=4.0)),
+    "low_freq_factor=None: must be a number above 0": dict(rope_scaling=dict(rope_type="llama3", factor=4.0)),
     "partial_rotary_factor=0.5": dict(partial_rotary_factor=0.5),
     "quantization_config": dict(quantization_config={"bits": 4}),
     "layers.0.self_attn.q_proj.bias: missing": dict(model_type="qwen2"),
@@ -386,11 +530,26 @@ def test_an_export_is_whole_or_absent(state, folder, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_export_deletes_nothing_of_others(state, tmp_path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial/thesis.txt").write_text("years of work")
+    hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.partial"}
+    assert (tmp_path / "out.partial/thesis.txt").read_text() == "years of work"
+
+
 @pytest.mark.parametrize(
-    "family, own, kind",
-    [("qa", {}, "eurobert"), ("sc", {"pooling": "last"}, "eurobert"), ("sc", {}, "llama")],
+    "family, own, kind, message",
+    [
+        ("qa", {"causal": True}, "eurobert", "fine-tuned for qa with causal=True"),
+        ("sc", {"pooling": "last"}, "eurobert", "fine-tuned for sc with .* pooling=last"),
+        ("sc", {}, "llama", "classes for models with causal=False and mean pooling, --as=eurobert"),
+        ("qa", {}, "eurobert", "does not hold the threshold"),
+        ("tc", {}, "eurobert", "without a space before the first word of a sentence: train it again"),
+    ],
 )
-def test_fine_tuned_models_without_a_class(state, family, own, kind, tmp_path):
-    facts = dict(family=family, labels=["a"], head={}, settings=dict(causal=False, pooling="mean") | own)
-    with pytest.raises(DataError, match=f"is fine-tuned for {family} with causal="):
+def test_fine_tuned_models_that_cannot_go_out(state, family, own, kind, message, tmp_path):
+    settings = dict(causal=False, pooling="mean", max_len=64) | own
+    facts = dict(family=family, labels=["a"], head={}, settings=settings) | ({"threshold": 0.0} if own else {})
+    with pytest.raises(DataError, match=message):
         hub.write_folder(state | {"fine_tuned": facts}, "model.pt", tmp_path / "out", kind)

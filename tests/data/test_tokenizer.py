@@ -359,6 +359,25 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     assert tokenizer_files(one, 512, append_eos=False)["tokenizer.json"]["post_processor"] is None
 
 
+@pytest.mark.parametrize("kind", ["embedded", *KINDS])
+def test_words_one_by_one(kind, hub_folder, tokenizer, tmp_path):
+    """A word has the ids that it has inside a sentence, wherever it stands: by us, and by what is exported for taggers."""
+    transformers = pytest.importorskip("transformers")
+    one = tokenizer if kind == "embedded" else Tokenizer.load(hub_folder(kind)[0])
+    for name, content in tokenizer_files(one, 512, append_eos=True, for_words=True).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*HARD_TEXTS[2:6], *random_texts(30, kind)]:
+        for name in one.special_tokens:
+            text = text.replace(name, "")
+        words = text.split()
+        ids = [one.encode(one.word_prefix + word) for word in words]
+        assert there(words, is_split_into_words=True).input_ids == [*sum(ids, []), one.eos_id], ascii(words)
+    words = "the list of the strings is empty".split()
+    ids = [one.encode(one.word_prefix + word) for word in words]
+    assert sum(ids[1:], []) == one.encode(one.word_prefix + " ".join(words))[len(ids[0]) :] and ids[0] == ids[3]
+
+
 # ----------------------------------------------------------------------------
 # The special tokens of a folder, and what is refused
 

@@ -117,6 +117,8 @@ def test_scores_by_hand(tmp_path):
     assert ["sst2", "mlm", "0.0001", "1.00", "3 of 3"] in cells(text)
     runs = read(tmp_path, "results.csv")
     assert {run["status"] for run in runs} == {"done"}
+    assert {run["main_score"] for run in runs if run["lr"] == "0.0001"} == {"60.0 ± 2.5"}
+    assert {run["main_score"] for run in runs if run["lr"] != "0.0001"} == {""}
     assert sorted(float(run["field_test"]) for run in runs) == [59, 60, 61, 80, 80, 80, 90, 90, 90]
 
 
