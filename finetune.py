@@ -24,7 +24,7 @@ from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks.families import FAMILIES, subsample
 from eval.tasks.model import TaskModel, pack_texts
-from eval.tasks.registry import load
+from eval.tasks.registry import TASKS, load
 from eval.tasks.result import evaluate, origin, write_result
 from model import ModelConfig, Transformer
 from runtime import resolve_auto, use_determinism
@@ -210,7 +210,8 @@ def fine_tune(cfg):
     run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     if cfg.save_model:
         fine_tuned = dict(family=dataset.family, labels=dataset.labels, may_be_none=task.may_be_none)
-        fine_tuned |= dict(form=dataset.form, space_before_words=True)
+        texts = dict(form=cfg.form or getattr(TASKS.get(cfg.task), "form", ""), columns=cfg.columns.split(","))
+        fine_tuned |= dict(task=texts, space_before_words=True)
         fine_tuned |= dict(head=model.head.state_dict(), settings=dict(cfg), done=run)
         kept = {name: value for name, value in state.items() if name != "optimizer"}
         kept |= dict(model=encoder.state_dict(), fine_tuned=fine_tuned)

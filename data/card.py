@@ -42,10 +42,10 @@ $limits
 KINDS = {
     "eurobert": ("transformers", "A text encoder with bidirectional attention, to be fine-tuned."),
     "llama": ("transformers", "A decoder, which continues texts."),
-    "sc": ("transformers", "A text classifier."),
-    "tc": ("transformers", "A tagger: it gives each word of a sentence a label."),
+    "sc": ("transformers", "It gives each text a label, or a number if it has no labels."),
+    "tc": ("transformers", "It gives each word of a sentence a label."),
     "qa": ("transformers", "It finds the answer to a question in a text."),
-    "ir": ("sentence-transformers", "A retriever: the cosine of a query and a document says how well they fit."),
+    "ir": ("sentence-transformers", "It embeds queries and documents: the cosine of two says how well they fit."),
 }
 USAGE = {
     "eurobert": """\
@@ -141,48 +141,48 @@ print(model.similarity(queries, documents))
 }
 
 PRETRAINING = "lr warmup_steps decay_steps weight_decay window_split mask_ratio seed dtype".split()
-FINE_TUNING = "lr batch_size warmup_fraction weight_decay dropout freeze temperature seed dtype".split()
+FINE_TUNING = "lr batch_size warmup_fraction weight_decay seed dtype".split()
 
 
 def model_card(title, kind, tag, state, path, max_len, parameters):
     """Return the text of the card.
 
-    title: the folder's name. kind, tag: see hub.FAMILIES. state, path: the checkpoint. Scores are those of files beside
-    it: result.json of a fine-tuned model and the report that it is in, else metrics.jsonl. max_len: in tokens.
+    title: the folder's name. kind, tag: see hub.CLASSES. state, path: the checkpoint. Scores are those of files beside
+    it: result.json of a fine-tuned model, and the report that it is in; else metrics.jsonl. max_len: in tokens.
     """
-    fine_tuned, c, text = state.get("fine_tuned"), state["config"], {}
+    fine_tuned, c, more = state.get("fine_tuned"), state["config"], {}
     subject = fine_tuned["family"] if fine_tuned else kind
-    result = read_json(Path(path).with_name("result.json")) if fine_tuned else {}
     library, what = KINDS[subject]
-    what += f" {parameters:,} parameters: {c['n_layer']} layers of width {c['d_model']}. Texts have at most {max_len:,} tokens."
+    what += f" {parameters:,} parameters: {c['n_layer']} layers of width {c['d_model']}."
+    what += f" Texts have at most {max_len:,} tokens."
     if fine_tuned and fine_tuned["labels"]:
         what += f" Its labels: {', '.join(f'`{label}`' for label in fine_tuned['labels'])}."
     if subject == "sc":
-        text = form_of(fine_tuned)
+        more = form_of(**fine_tuned["task"])
     if subject == "qa":
         no_answer = '\n    if gain[last] <= 0:\n        return ""' if fine_tuned["may_be_none"] else ""
-        text = dict(threshold=fine_tuned["threshold"], no_answer=no_answer)
+        more = {"threshold": fine_tuned["threshold"], "no_answer": no_answer}
     return CARD.substitute(
         library=library,
         tag=tag,
-        tags=", ".join(["nanoencoder", *(["question-answering"] if subject == "qa" else [])]),
+        tags="nanoencoder, question-answering" if subject == "qa" else "nanoencoder",
         title=title,
         what=what,
-        usage=Template(USAGE[subject]).substitute(folder=title, **text),
+        usage=Template(USAGE[subject]).substitute(folder=title, **more),
         training="\n".join(training(state, path)),
-        scores=fine_tuned_scores(result, path) if fine_tuned else losses(path, state["step"]),
+        scores=fine_tuned_scores(path) if fine_tuned else losses(path, state["step"]),
         limits="\n".join(f"- {limit}" for limit in limits(state, subject)),
     )
 
 
-def form_of(fine_tuned):
-    """Return what the usage of a classifier says about the form of its texts, and a text of that form."""
-    form = fine_tuned["form"] or "{}"
-    text = form if form.count("{}") > 1 else form.replace("{}", "The text to classify.")
-    for number in range(1, form.count("{}") + 1):
-        text = text.replace("{}", f"Text number {number}.", 1)
-    shown = f"The columns of its data became texts of this form:\n\n```\n{form}\n```\n\n" if form != "{}" else ""
-    return dict(form=shown, text=json.dumps(text, ensure_ascii=False))
+def form_of(form, columns, **_):
+    """Return what the usage of a classifier says about the form of its texts, and a text of that form as code."""
+    form = form or "\n".join("{}" for _ in columns) or "{}"
+    pieces, text = form.split("{}"), "The text to classify."
+    if len(pieces) > 2:
+        text = pieces[0] + "".join(f"Text {i}.{piece}" for i, piece in enumerate(pieces[1:], 1))
+    shown = f"Each text of its training had this form:\n\n```\n{form}\n```\n\n" if form != "{}" else ""
+    return {"form": shown, "text": json.dumps(text, ensure_ascii=False)}
 
 
 def name_of(path):
@@ -193,7 +193,7 @@ def name_of(path):
 
 
 def training(state, path):
-    """Yield what is known about the training, a line each."""
+    """Yield what is known about the training, in lines of Markdown."""
     cfg, fine_tuned, step = state["settings"], state.get("fine_tuned"), state["step"]
     if cfg:
         clm = min(step, cfg["switch_step"])
@@ -203,40 +203,39 @@ def training(state, path):
         )
         if begin := cfg["init_from"] or cfg["branch_from"]:
             yield f"- began with the weights of `{name_of(begin)}`"
-        if "data" in cfg:
-            yield f"- data: `{name_of(cfg['data'])}`, fingerprint {state['data']}"
+        yield f"- data: `{name_of(cfg['data'])}`, fingerprint {state['data'][:12]}"
         yield f"- tokenizer: `{state['tokenizer']['name']}`"
-        yield f"- settings: {shown(cfg, PRETRAINING)}"
+        yield f"- settings: {listed(cfg, PRETRAINING)}"
     else:
         base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else name_of(path)
-        yield f"The weights are those of `{base}`, whose own card says how it was pretrained."
+        yield f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained."
     if fine_tuned:
-        cfg, done = fine_tuned["settings"], fine_tuned["done"]
-        yield f"\nFine-tuning: {done['steps']:,} steps.\n"
-        yield f"- data: `{cfg['task'] or name_of(cfg['train'])}`"
-        yield f"- settings: {shown(cfg, FINE_TUNING)}"
+        cfg = fine_tuned["settings"]
+        yield f"\nFine-tuning: {fine_tuned['done']['steps']:,} steps.\n"
+        yield f"- data: `{name_of(cfg['task'] or cfg['train'] or cfg['corpus'])}`"
+        yield f"- settings: {listed(cfg, FINE_TUNING)}"
 
 
-def shown(settings, names):
+def listed(settings, names):
     return ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
 
 
-def fine_tuned_scores(result, path):
-    """Return the scores of a fine-tuned model: a table of this model's, and the mean over seeds if a report has it."""
+def fine_tuned_scores(path):
+    """Return a table of a fine-tuned model's scores, with the mean over seeds if a report has it."""
+    result = read_json(Path(path).with_name("result.json"))
     if not result:
-        return "Not known: result.json was not beside the model when it was exported."
-    names = [*result["metrics"]["test"]]
-    rows = [(f"{split}, {result['examples'][split]:,} examples", scores) for split, scores in result["metrics"].items()]
+        return "Not known: the model was exported without its result.json."
+    names, examples = [*result["metrics"]["test"]], result["examples"]
+    rows = [(f"{split}, {examples[split]:,} examples", scores) for split, scores in result["metrics"].items()]
     rows += [(f"baseline on test: {name}", scores) for name, scores in result["baselines"].items()]
     lines = [["", *names], ["---"] * (len(names) + 1)]
     lines += [[name, *(f"{scores[m]:.1f}" if m in scores else "" for m in names)] for name, scores in rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    field, paper = (", ".join(f"`{name}`" for name in result["main"][key]) for key in ("field", "paper"))
-    usual = f"{field or 'none'} is the usual metric of the field, {paper} that of arXiv 2507.00994."
-    row = report_row(Path(path).resolve().parent)
-    if row.get("main_score"):
-        usual += f" Over the seeds of its study, the main metric on test is {row['main_score']} (95 % interval)."
-    return f"In percent:\n\n{table}\n\n{usual}"
+    main = ", ".join(f"`{name}`" for name in result["main"]["field"] or result["main"]["paper"])
+    text = f"The main metric is {main}."
+    if mean := report_row(Path(path).resolve().parent).get("main_score"):
+        text += f" On test, the mean over seeds ± half of its 95 % interval is {mean}."
+    return f"In percent:\n\n{table}\n\n{text}"
 
 
 def report_row(job):

@@ -357,7 +357,11 @@ def hub_config(state, tokenizer, name, kind):
     if kind == "eurobert":
         config |= {"mask_token_id": tokenizer.mask_id, "classifier_pooling": "mean"}
     if fine_tuned and fine_tuned["head"]:
-        labels = ["outside", "answer"] if fine_tuned["family"] == "qa" else fine_tuned["labels"]
+        labels = fine_tuned["labels"]
+        if fine_tuned["family"] == "qa":
+            labels = ["outside", "answer"]
+        elif not labels:  # a number for each text
+            labels, config["problem_type"] = ["number"], "regression"
         config["id2label"] = dict(enumerate(labels))
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     return config

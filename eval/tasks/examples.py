@@ -69,4 +69,3 @@ class Dataset:
     test: list  # the same
     counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
     main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
-    form: str = ""  # sc: the text that the columns of a table are put into, where it is not theirs alone: "Title: {}"

@@ -307,8 +307,7 @@ def read_dataset(task, family, folder, full_corpus, given):
         "field": [prefix + (spec.main or field) for prefix in prefixes],
         "paper": [prefix + paper for prefix in prefixes],
     }
-    form = spec.form or "\n".join("{}" for _ in spec.columns[1:] and spec.columns)  # as read_texts
-    return Dataset(task or family, spec.family, labels, **splits, counts=counts, main=main, form=form)
+    return Dataset(task or family, spec.family, labels, **splits, counts=counts, main=main)
 
 
 def label_names(task, splits, counts):

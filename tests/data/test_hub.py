@@ -19,7 +19,7 @@ from eval.sample import embed_lines
 from eval.tasks import metrics
 from eval.tasks import model as task_model
 from eval.tasks.examples import Dataset, Question, Sentence, Text
-from eval.tasks.families import FAMILIES
+from eval.tasks.families import FAMILIES, Item
 from helpers import ROOT, TINY, WORDS
 from model import ModelConfig, PretrainingLoss, Transformer
 
@@ -231,18 +231,19 @@ WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3
 
 @pytest.fixture
 def tuned(state, tmp_path):
-    """tuned(family, **facts) -> (folder of the export, the family's task, a function from Items to outputs)."""
+    """tuned(family, labels, **facts) -> (folder of the export, the family's task, a function from Items to outputs)."""
 
-    def export(family, **facts):
-        labels = LABELS if family in ("sc", "tc") else []
+    def export(family, labels=(), **facts):
+        labels = [*labels]
         dataset = Dataset("toy", family, labels, train=[], validation={}, test={}, counts={}, main={})
         task = FAMILIES[family](dataset, checkpoint.tokenizer_of(state), 40)
-        model = task_model.TaskModel(checkpoint.model_from(state), family, task.n_outputs, False, "mean", 0.1)
+        model = task_model.TaskModel(checkpoint.model_from(state), family, task.n_outputs or 1, False, "mean", 0.1)
         random_weights(model)
         done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
         settings = dict(causal=False, pooling="mean", max_len=40, task="", train="/home/me/train.csv", lr=1e-4)
         saved = dict(family=family, labels=labels, head=model.head.state_dict(), done=done, settings=settings)
-        saved |= dict(may_be_none=False, threshold=0.0, form="", space_before_words=True) | facts
+        saved |= dict(may_be_none=False, threshold=0.0, space_before_words=True)
+        saved |= dict(task=dict(form="", columns=())) | facts
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
         tuned_state = state | {"model": model.encoder.state_dict(), "fine_tuned": saved}
         hub.write_folder(tuned_state, tmp_path / "run/model.pt", tmp_path / "toy", "eurobert")
@@ -253,12 +254,12 @@ def tuned(state, tmp_path):
 
 
 def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
-    folder, task, predict = tuned("sc", form='Premise: "{}"\nHypothesis: {}')
+    folder, task, predict = tuned("sc", LABELS, task=dict(form='Premise: "{}"\nHypothesis: {}', columns=("a", "b")))
     model = transformers.AutoModelForSequenceClassification
     there, info = model.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()) and there.config.id2label == dict(enumerate(LABELS))
     classify = run_card(folder, monkeypatch)["classify"]
-    for text in 'Premise: "Text number 1."\nHypothesis: Text number 2.', "word " * 60:
+    for text in 'Premise: "Text 1."\nHypothesis: Text 2.', "word " * 60:
         (logits,) = predict(task.items(Text(text, "O"), None))
         expected = dict(zip(LABELS, torch.from_numpy(logits).softmax(-1).tolist()))
         found = {answer["label"]: answer["score"] for answer in classify(text, top_k=None, truncation=True)}
@@ -267,9 +268,16 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
     assert '```\nPremise: "{}"\nHypothesis: {}\n```' in card and "`B-LOC`" in card and "`train.csv`" in card
 
 
+def test_a_classifier_of_numbers_goes_out(transformers, tuned, monkeypatch):
+    folder, task, predict = tuned("sc")
+    item = Item([*task.tokenizer.encode("The text to classify."), task.tokenizer.eos_id], 0.0)
+    (found,) = run_card(folder, monkeypatch)["classify"]("The text to classify.")
+    assert found == {"label": "number", "score": pytest.approx(float(predict([item])[0][0]), abs=1e-4)}
+
+
 def test_a_tagger_goes_out(transformers, tuned, monkeypatch):
     """Words that were split before get the ids of the training, the first one too, and so does a plain sentence."""
-    folder, task, predict = tuned("tc")
+    folder, task, predict = tuned("tc", LABELS)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.add_prefix_space
     for words in (WORDS_TO_TAG, WORDS_TO_TAG[2:], ["word"] * 60):

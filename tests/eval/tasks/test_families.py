@@ -33,7 +33,7 @@ def test_all_tokens_of_a_word_have_its_tag():
     words = ["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"]
     tags = [f"B-{i}" for i in range(len(words))]
     (item,) = family("tc", labels=["O", *tags]).items(Sentence(words, tags), "train")
-    assert item.ids == [*TOKENIZER.encode(" ".join(words)), TOKENIZER.eos_id]  # words joined by spaces, nothing else
+    assert item.ids == [*TOKENIZER.encode(" " + " ".join(words)), TOKENIZER.eos_id]  # a space before each word
     assert item.target[-1] == -1 and len(item.target) == len(item.ids)
     for i, word in enumerate(words):
         assert TOKENIZER.decode(np.array(item.ids[:-1])[item.extra == i]).strip() == word
