@@ -33,23 +33,7 @@ SIZES = {
     "seq_len": "max_position_embeddings",
     "norm_eps": "rms_norm_eps",
 }
-# The largest number that makes sense under a name; it is whole if those must be. The smallest is above 0.
-LARGEST = {
-    "vocab_size": 10**7,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 10**4,
-    "num_key_value_heads": 10**4,
-    "hidden_size": 10**5,
-    "intermediate_size": 10**6,
-    "max_position_embeddings": 10**9,
-    "sliding_window": 10**9,
-    "rms_norm_eps": 1.0,
-    "rope_theta": 1e12,
-    "factor": 1e6,
-    "low_freq_factor": 1e6,
-    "high_freq_factor": 1e6,
-    "original_max_position_embeddings": 10**9,
-}
+WHOLE = {*SIZES.values(), "num_key_value_heads", "sliding_window"} - {"rms_norm_eps"}  # numbers of a config.json
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
 DTYPES = ("F32", "F16", "BF16")
 
@@ -102,10 +86,7 @@ def shape(file):
         numbers["sliding_window"] = c["sliding_window"]
     if rope_type == "llama3":
         numbers |= {name: rope.get(name) for name in SCALING}
-    wrong = [
-        f"{name}={value!r:.80}: must be {expected(name)}" for name, value in numbers.items() if not fits(name, value)
-    ]
-    if wrong:
+    if wrong := [why for name, value in numbers.items() if (why := wrong_number(name, value))]:
         raise DataError(f"{file}: {'; '.join(wrong)}")
 
     head_dim = c["hidden_size"] // c["num_attention_heads"]
@@ -135,19 +116,12 @@ def shape(file):
     return fields
 
 
-def fits(name, value):
-    """Return whether a config.json may have this number under this name; see LARGEST."""
-    kind = int if isinstance(LARGEST[name], int) else int | float
-    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value <= LARGEST[name]
-
-
-def expected(name):
-    largest = LARGEST[name]
-    return (
-        f"a whole number from 1 to {largest:,}"
-        if isinstance(largest, int)
-        else f"a number above 0, at most {largest:g}"
-    )
+def wrong_number(name, value):
+    """Return what is wrong with a number of a config.json, or an empty string."""
+    whole, largest = name in WHOLE, 1000 if name == "num_hidden_layers" else 10**8  # beyond any model
+    if isinstance(value, int if whole else int | float) and not isinstance(value, bool) and 0 < value <= largest:
+        return ""
+    return f"{name}={value!r:.80}: must be {'a whole' if whole else 'a'} number above 0, at most {largest:,}"
 
 
 def hub_views(model, vocab_size=None):

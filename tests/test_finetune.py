@@ -135,6 +135,17 @@ def test_each_family_learns_and_a_saved_model_scores_the_same(fine_tune, data, f
     assert read(scored)["metrics"] == read(folder)["metrics"]
 
 
+def test_a_tagger_without_a_space_before_the_first_word_is_refused(fine_tune, run, data, tmp_path):
+    """Taggers of older versions were trained like that."""
+    _, folder = fine_tune([*args(data, "tc"), "--max_steps=1", "--save_model=True", "--test_examples=5"])
+    state = checkpoint.load(folder / "model.pt")
+    del state["fine_tuned"]["space_before_words"]
+    checkpoint.save(tmp_path / "old.pt", state)
+    more = ["--test_only=True", f"--init_from={tmp_path}/old.pt", f"--out_dir={tmp_path}/out"]
+    code, text = run([*args(data, "tc"), *more], "finetune.py")
+    assert code == 1 and "before the first word of a sentence: train it again" in text and "Traceback" not in text, text
+
+
 def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
     a, b = (fine_tune([*args(data, "tc"), "--max_steps=5", "--test_examples=20"])[1] for _ in "ab")
     for name in ("result.json", "instances.npz", "metrics.jsonl"):

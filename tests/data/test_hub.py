@@ -453,8 +453,8 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 CONFIGS = {
     "model_type='qwen3': must be one of llama": dict(model_type="qwen3"),
-    "hidden_size=None: must be a whole number from 1 to 100,000": dict(hidden_size=None),
-    "layers=1000000000000: must be a whole number from 1 to 1,000; num_attention_heads=0: ": dict(
+    "hidden_size=None: must be a whole number above 0, at most 100,000,000": dict(hidden_size=None),
+    "layers=1000000000000: must be a whole number above 0, at most 1,000; num_attention_heads=0: ": dict(
         num_attention_heads=0, num_hidden_layers=10**12
     ),
     r"vocab_size=\[4096\]: .*; intermediate_size='48': ": dict(vocab_size=[4096], intermediate_size="48"),
