@@ -158,7 +158,7 @@ def model_card(title, kind, tag, state, path, max_len, parameters):
     if fine_tuned and fine_tuned["labels"]:
         what += f" Its labels: {', '.join(f'`{label}`' for label in fine_tuned['labels'])}."
     if subject == "sc":
-        more = form_of(**fine_tuned["task"])
+        more = form_of(**fine_tuned.get("task", {}))  # older ones do not say
     if subject == "qa":
         no_answer = '\n    if gain[last] <= 0:\n        return ""' if fine_tuned["may_be_none"] else ""
         more = {"threshold": fine_tuned["threshold"], "no_answer": no_answer}
@@ -175,7 +175,7 @@ def model_card(title, kind, tag, state, path, max_len, parameters):
     )
 
 
-def form_of(form, columns, **_):
+def form_of(form="", columns=(), **_):
     """Return what the usage of a classifier says about the form of its texts, and a text of that form as code."""
     form = form or "\n".join("{}" for _ in columns) or "{}"
     pieces, text = form.split("{}"), "The text to classify."
@@ -203,7 +203,7 @@ def training(state, path):
         )
         if begin := cfg["init_from"] or cfg["branch_from"]:
             yield f"- began with the weights of `{name_of(begin)}`"
-        yield f"- data: `{name_of(cfg['data'])}`, fingerprint {state['data'][:12]}"
+        yield f"- data: `{name_of(cfg['data'])}`, fingerprint {state.get('data', 'unknown')[:12]}"
         yield f"- tokenizer: `{state['tokenizer']['name']}`"
         yield f"- settings: {listed(cfg, PRETRAINING)}"
     else:
@@ -242,9 +242,9 @@ def report_row(job):
     """Return the row about the folder of a fine-tuning in the results.csv of a report above it; {} without a report."""
     for root in [*job.parents][:6]:
         for file in root / "results.csv", root / "report/results.csv":
-            with suppress(OSError), open(file, newline="", encoding="utf-8") as lines:
+            with suppress(OSError, ValueError, csv.Error), open(file, newline="", encoding="utf-8") as lines:
                 for row in csv.DictReader(lines):
-                    if (folder := Path(row["folder"]).parts) == job.parts[-len(folder) :]:
+                    if (folder := Path(row.get("folder") or "").parts) == job.parts[-len(folder) :]:
                         return row
     return {}
 
@@ -252,7 +252,7 @@ def report_row(job):
 def losses(path, step):
     """Return the validation losses of a pretrained model, from its run's log."""
     found = {}
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError, LookupError):
         for line in map(json.loads, Path(path).with_name("metrics.jsonl").read_text().splitlines()):
             if line["step"] == step and "val_clm_loss" in line:
                 found = line

@@ -75,7 +75,7 @@ class SequenceClassification(Family):
 class TokenClassification(Family):
     def items(self, example, split):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
-        words = [self.tokenizer.encode(self.tokenizer.word_prefix + word) for word in example.words]
+        words = [self.tokenizer.encode(word and self.tokenizer.word_prefix + word) for word in example.words]
         ids = self.truncate([token for word in words for token in word], split, "sentences")
         word_of = np.repeat(np.arange(len(words)), [len(word) for word in words])[: len(ids) - 1]
         label = np.array([self.index.get(tag, -1) for tag in example.tags] + [-1])

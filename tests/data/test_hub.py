@@ -285,6 +285,8 @@ def test_a_tagger_goes_out(transformers, tuned, monkeypatch):
         batch = tokenizer(words, is_split_into_words=True, truncation=True)
         assert batch.input_ids == item.ids and batch.word_ids() == [*item.extra, None]
         assert tokenizer(" ".join(words), truncation=True).input_ids == item.ids
+    (item,) = task.items(Sentence(["", "a"], ["O", "O"]), None)
+    assert tokenizer(["", "a"], is_split_into_words=True).input_ids == item.ids
 
     found = run_card(folder, monkeypatch)
     gold = Sentence(found["words"], found["tags"])
