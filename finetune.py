@@ -23,9 +23,9 @@ from data.hub import check_tagger
 from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks.families import FAMILIES, subsample
-from eval.tasks.model import TaskModel, pack_texts
-from eval.tasks.registry import TASKS, load
-from eval.tasks.result import evaluate, origin, write_result
+from eval.tasks.model import pack_texts
+from eval.tasks.registry import load
+from eval.tasks.result import build, evaluate, origin, restore, write_result
 from model import ModelConfig, Transformer
 from runtime import resolve_auto, use_determinism
 
@@ -70,6 +70,7 @@ eval_interval = 100  # steps between validations
 eval_examples = 1000  # examples in each of those validations
 test_examples = 0  # examples of validation and of test that are scored at the end, evenly spread; 0 = all
 patience = 0  # stop after this many validations without a new best, and keep the best model; 0 = never
+max_predictions = 10_000  # write predictions.jsonl if the test set has at most so many examples
 baseline = True  # also score the task's trivial and lexical baselines
 full_corpus = True  # ir: search all documents; False: only the judged ones, which the paper's metric needs
 # --- machine ---
@@ -78,10 +79,10 @@ dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the devi
 
 # --test_only takes these settings from the command line, and all others from the run that trained the model.
 EVAL_ONLY_OVERRIDES = """init_from task test_only family train validation test corpus columns label form tasks_dir
-    eval_examples test_examples full_corpus device dtype out_dir""".split()
+    eval_examples test_examples full_corpus max_predictions device dtype out_dir""".split()
 
 AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
-AT_LEAST_0 = "seed test_examples patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
+AT_LEAST_0 = "seed test_examples max_predictions patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
 BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
 ABOVE_0 = ["lr", "grad_clip", "temperature"]
 
@@ -120,15 +121,6 @@ def load_dataset(cfg):
         dataset.validation = subsample(dataset.validation, cfg.test_examples)
         dataset.test = subsample(dataset.test, cfg.test_examples)
     return dataset
-
-
-def build(cfg, dataset, encoder, state):
-    """Put a task on an encoder. Returns the task (a Family) and the TaskModel, which is on the device."""
-    encoder.compute_dtype = getattr(torch, cfg.dtype)
-    max_len = min(cfg.max_len, encoder.config.seq_len)
-    task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
-    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
-    return task, model.to(cfg.device)
 
 
 def learning_rate(cfg, step, steps):
@@ -193,7 +185,7 @@ def fine_tune(cfg):
             sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
         scores = {}
         if cfg.patience or not last:  # after the last step all of the validation set is scored, below
-            scores, _ = evaluate(task, model, eval_set)
+            scores, *_ = evaluate(task, model, eval_set)
             score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
@@ -208,15 +200,7 @@ def fine_tune(cfg):
         model.load_state_dict(best_weights)
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
     run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
-    if cfg.save_model:
-        fine_tuned = dict(family=dataset.family, labels=dataset.labels, may_be_none=task.may_be_none)
-        texts = dict(form=cfg.form or getattr(TASKS.get(cfg.task), "form", ""), columns=cfg.columns.split(","))
-        fine_tuned |= dict(task=texts, space_before_words=True)
-        fine_tuned |= dict(head=model.head.state_dict(), settings=dict(cfg), done=run)
-        kept = {name: value for name, value in state.items() if name != "optimizer"}
-        kept |= dict(model=encoder.state_dict(), fine_tuned=fine_tuned)
-        checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
-    write_result(cfg, dataset, task, model, run)
+    write_result(cfg, dataset, task, model, run, state)
 
 
 def score_saved_model(cfg):
@@ -233,10 +217,8 @@ def score_saved_model(cfg):
     dataset.labels = saved["labels"]
 
     cfg = type(cfg)(cfg | saved["settings"] | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
-    task, model = build(cfg, dataset, checkpoint.model_from(state), state)
-    model.head.load_state_dict(saved["head"])
-    task.may_be_none = saved["may_be_none"]
-    write_result(cfg, dataset, task, model, saved["done"])
+    task, model = restore(cfg, dataset, state)
+    write_result(cfg, dataset, task, model, saved["done"], state)
 
 
 def main():

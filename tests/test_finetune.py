@@ -116,6 +116,11 @@ def assert_learned(text, folder, family, metric, at_least):
     arrays = np.load(folder / "instances.npz")
     for key, value in result["metrics"]["test"].items():
         assert metrics.score(arrays[key]) == pytest.approx(value, abs=1e-4)
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == result["examples"]["test"] and len({line["id"] for line in lines}) == len(lines)
+    if family in ("sc", "tc"):
+        right = [a == b for line in lines for a, b in zip(np.ravel(line["gold"]), np.ravel(line["predicted"]))]
+        assert 100 * np.mean(right) >= result["metrics"]["test"][metric] - 1e-4
     for baseline, scores in result["baselines"].items():
         assert set(scores) <= set(result["metrics"]["test"]) and baseline in text
 
@@ -148,7 +153,7 @@ def test_a_tagger_without_a_space_before_the_first_word_is_refused(fine_tune, ru
 
 def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
     a, b = (fine_tune([*args(data, "tc"), "--max_steps=5", "--test_examples=20"])[1] for _ in "ab")
-    for name in ("result.json", "instances.npz", "metrics.jsonl"):
+    for name in ("result.json", "instances.npz", "metrics.jsonl", "predictions.jsonl"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
 
@@ -173,8 +178,9 @@ def test_the_embedded_tasks_run_to_their_end(fine_tune, family):
 
 
 def test_a_frozen_encoder_stays_as_it_was(fine_tune, encoder, data):
-    more = ["--freeze=True", "--save_model=True", "--max_steps=3", "--baseline=False"]
+    more = ["--freeze=True", "--save_model=True", "--max_steps=3", "--baseline=False", "--max_predictions=119"]
     _, folder = fine_tune([*args(data, "sc"), *more])
+    assert not (folder / "predictions.jsonl").exists()  # there are 120 test texts
     before, after = checkpoint.load(encoder)["model"], checkpoint.load(folder / "model.pt")
     assert all(torch.equal(before[name], after["model"][name]) for name in before)
     assert after["fine_tuned"]["head"]["0.bias"].abs().max() > 0

@@ -1,6 +1,6 @@
 """The examples of the four task families, and the Dataset that holds them.
 
-An example's `key` is what never lies on both sides of a random split. Its `labels` are what a model can predict for it.
+An example's `key` is what never lies on both sides of a random split. Its `labels` are what a model can predict for it, its `gold` what it should.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ class Text(NamedTuple):
 
     key = property(lambda self: self.text)
     labels = property(lambda self: [self.label])
+    gold = property(lambda self: self.label)
 
 
 class Sentence(NamedTuple):
@@ -25,6 +26,7 @@ class Sentence(NamedTuple):
 
     key = property(lambda self: tuple(self.words))
     labels = property(lambda self: self.tags)
+    gold = property(lambda self: self.tags)
 
 
 class Question(NamedTuple):
@@ -40,6 +42,7 @@ class Question(NamedTuple):
     answers: list
 
     key = property(lambda self: self.context)
+    gold = property(lambda self: [text for text, _ in self.answers])
 
 
 class Pair(NamedTuple):

@@ -22,14 +22,27 @@ class Item(NamedTuple):
     extra: object = None  # what scoring needs; tc: the word of each token; qa: see QuestionAnswering.items
 
 
+class Answer(NamedTuple):
+    """What a model predicts for one example."""
+
+    predicted: (
+        object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: the best documents' ids
+    )
+    score: object  # how sure it is; sc: a probability; tc: one for each word; qa: see QuestionAnswering; ir: cosines
+    tokens: tuple = ()  # qa: the numbers of the context's tokens that are predicted, and of those in the gold answer
+
+
 class Family:
     """What the four families have in common.
 
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
-    items)`, the mean loss of a batch; and `score(predict, examples, split)`. `counts` says how often a rule was
-    applied to a text, as {"split: rule": count}. In validations during training, which see each text many times,
-    split is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
+    items)`, the mean loss of a batch; `answers(outputs, items, examples, split)`, what the model predicts for each
+    example; and `metrics(answers, examples)`. `counts` says how often a rule was applied to a text, as {"split: rule":
+    count}. In validations during training, which see each text many times, split is None and nothing is counted.
+    temperature, full_corpus: see InformationRetrieval. threshold: see QuestionAnswering.
     """
+
+    threshold = 0.0
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
         self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels)
@@ -48,13 +61,22 @@ class Family:
             self.count(split, f"{what} cut at {self.max_len} tokens")
         return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
 
-    def score(self, predict, examples, split):
-        """Score examples. Returns {metric: instances}, see eval/tasks/metrics.py.
+    def predict(self, forward, examples, split):
+        """Return the Answer to each example.
 
-        predict: a function from a list of n Items to their n outputs, see eval.tasks.model.predict.
+        forward: a function from a list of n Items to their n outputs, see eval.tasks.model.predict.
         """
         items = [item for example in examples for item in self.items(example, split)]
-        return self.metrics(predict(items), items, examples, split)
+        return self.answers(forward(items), items, examples, split)
+
+    def score(self, forward, examples, split):
+        """Score examples. Returns {metric: instances}, see eval/tasks/metrics.py."""
+        return self.metrics(self.predict(forward, examples, split), examples)
+
+    def records(self, answers, examples):
+        """Yield a line of predictions.jsonl for each example: its id or number (from 1), gold and predicted."""
+        for number, (answer, example) in enumerate(zip(answers, examples), 1):
+            yield record(getattr(example, "id", number), answer, gold=example.gold)
 
 
 class SequenceClassification(Family):
@@ -66,9 +88,11 @@ class SequenceClassification(Family):
         """output: (n, classes)."""
         return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
 
-    def metrics(self, outputs, items, examples, split):
-        predicted = [self.labels[logits.argmax()] for logits in outputs]
-        gold = [example.label for example in examples]
+    def answers(self, outputs, items, examples, split):
+        return [Answer(self.labels[p.argmax()], p.max()) for p in softmax(np.stack(outputs))]
+
+    def metrics(self, answers, examples):
+        predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
         return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, self.labels)}
 
 
@@ -86,15 +110,25 @@ class TokenClassification(Family):
         target = torch.from_numpy(np.concatenate([item.target for item in items])).to(output.device)
         return F.cross_entropy(output, target, ignore_index=-1)
 
-    def metrics(self, outputs, items, examples, split):
-        """A word has the tag of most of its tokens; in a tie, the first of those. A word that was cut off is O."""
-        predicted = []
+    def answers(self, outputs, items, examples, split):
+        """A word has the tag of most of its tokens; in a tie, the first of those. A word that was cut off is O.
+
+        Its score is the mean probability of that tag over its tokens; 0 if it was cut off.
+        """
+        found = []
         for logits, item, example in zip(outputs, items, examples):
             votes = [Counter() for _ in example.words]
             for word, label in zip(item.extra, logits.argmax(-1)):
                 votes[word][label] += 1
-            predicted.append([self.labels[vote.most_common(1)[0][0]] if vote else "O" for vote in votes])
-        gold = [example.tags for example in examples]
+            chosen = np.array([vote.most_common(1)[0][0] if vote else 0 for vote in votes])
+            p = softmax(logits)[np.arange(len(item.extra)), chosen[item.extra]]  # of each token, of its word's tag
+            n_tokens = np.bincount(item.extra, minlength=len(votes))
+            score = np.bincount(item.extra, p, minlength=len(votes)) / np.maximum(1, n_tokens)
+            found.append(Answer([self.labels[i] if vote else "O" for i, vote in zip(chosen, votes)], score))
+        return found
+
+    def metrics(self, answers, examples):
+        predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
         paper = metrics.sentence_macro_f1(predicted, gold)
         return {"entity_f1": metrics.entity_f1(predicted, gold), "sentence_macro_f1": paper}
 
@@ -102,12 +136,12 @@ class TokenClassification(Family):
 class QuestionAnswering(Family):
     """Classify each token of the context as inside or outside the answer.
 
-    The predicted answer is the span with the largest sum of log-odds - threshold. If the training data have questions
-    without an answer, the prediction is empty where that sum is not positive. Answers are rare among tokens, so an
+    The predicted answer is the span with the largest sum of log-odds - threshold, which is its score. If the training
+    data have questions without an answer, the prediction is empty where that sum is not positive. Answers are rare among tokens, so an
     unsure model gives low odds to all of them. The threshold is therefore chosen on the validation set, by F1.
     """
 
-    threshold, thresholds = 0.0, [x / 2 for x in range(4, -17, -1)]
+    thresholds = np.arange(2, -8.5, -0.5).tolist()
     loss = TokenClassification.loss
 
     def items(self, example, split):
@@ -148,15 +182,22 @@ class QuestionAnswering(Family):
             inside[(offsets[:, 1] > first) & (offsets[:, 0] < last)] = 1
         return inside
 
-    def metrics(self, outputs, items, examples, split):
+    def answers(self, outputs, items, examples, split):
         contexts = self.merge_windows(outputs, items)
-        if split != "test":
+        if split in (None, "validation"):
             f1 = {x: metrics.score(self.span_metrics(contexts, examples, x)["f1"]) for x in self.thresholds}
             self.threshold = max(f1, key=f1.get)
-        predicted = [{i for i, x in enumerate(odds, 1) if x > 0} for odds, _, _ in contexts]
-        gold = [{i for i, x in enumerate(inside, 1) if x} for _, inside, _ in contexts]
-        paper = metrics.token_set_f1(predicted, gold)
-        return self.span_metrics(contexts, examples, self.threshold) | {"token_set_f1": paper}
+        found = []
+        for context, example in zip(contexts, examples):
+            odds, inside, _ = context
+            tokens = {i for i, x in enumerate(odds, 1) if x > 0}, {i for i, x in enumerate(inside, 1) if x}
+            found.append(Answer(*self.best_span(context, example, self.threshold), tokens))
+        return found
+
+    def metrics(self, answers, examples):
+        predicted = {example.id: answer.predicted for answer, example in zip(answers, examples)}
+        paper = metrics.token_set_f1(*zip(*(answer.tokens for answer in answers)))
+        return metrics.squad(predicted, examples) | {"token_set_f1": paper}
 
     def merge_windows(self, outputs, items):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.
@@ -178,17 +219,22 @@ class QuestionAnswering(Family):
 
     def span_metrics(self, contexts, examples, threshold):
         """Exact match and F1 of the best spans."""
-        predicted = {}
-        for (odds, _, offsets), example in zip(contexts, examples):
-            total = np.append(0, np.cumsum(odds - threshold))
-            gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
-            predicted[example.id] = ""
-            if len(gain) and (gain.max() > 0 or not self.may_be_none):  # a blank context has no tokens
-                last = gain.argmax()
-                first = total[: last + 1].argmin()
-                text = self.tokenizer.normalize(" " + example.context)
-                predicted[example.id] = text[offsets[first, 0] : offsets[last, 1]].strip()
-        return metrics.squad(predicted, examples)
+        spans = (self.best_span(context, example, threshold) for context, example in zip(contexts, examples))
+        return metrics.squad({example.id: text for example, (text, _) in zip(examples, spans)}, examples)
+
+    def best_span(self, context, example, threshold):
+        """Return the text and the score of the best span, "" for no answer."""
+        odds, _, offsets = context
+        if not len(odds):  # a blank context has no tokens
+            return "", 0.0
+        total = np.append(0, np.cumsum(odds - threshold))
+        gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
+        last = gain.argmax()
+        if gain[last] <= 0 and self.may_be_none:
+            return "", gain[last]
+        first = total[: last + 1].argmin()
+        text = self.tokenizer.normalize(" " + example.context)
+        return text[offsets[first, 0] : offsets[last, 1]].strip(), gain[last]
 
 
 class InformationRetrieval(Family):
@@ -226,36 +272,66 @@ class InformationRetrieval(Family):
         copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False).to(scores.device)
         return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
 
-    def embed(self, predict, corpus, split, chunk=2**15):
+    def embed(self, forward, corpus, split, chunk=2**15):
         """Embed a corpus {id: text}. Returns fp32 (documents, d_model). Only `chunk` texts are in memory as tokens."""
         texts = [*corpus.values()]
         for begin in range(0, len(texts), chunk):
-            part = predict([self.document(text, split) for text in texts[begin : begin + chunk]])
+            part = forward([self.document(text, split) for text in texts[begin : begin + chunk]])
             if begin == 0:
                 vectors = np.empty((len(texts), len(part[0])), np.float32)
             vectors[begin : begin + chunk] = part
         return vectors
 
-    def score(self, predict, sets, split):
-        """Score {name: Retrieval}. The name of a set, if it has one, stands before the metric's, with a slash."""
+    def predict(self, forward, sets, split):
+        """Rank documents for {name: Retrieval}. Returns {name: {"corpus" or "judged": run}}, see `nearest_documents`."""
         found = {}
         for name, (queries, corpus, qrels) in sets.items():
             known, vectors = self.embedded.get(name, (None, None))
             if known is not corpus:
-                vectors = self.embed(predict, corpus, split)
+                vectors = self.embed(forward, corpus, split)
             if split:  # else the model is still changing
                 self.embedded[name] = corpus, vectors
             query_ids, document_ids = metrics.answerable(qrels), list(corpus)
-            query_vectors = np.stack(predict([self.query(queries[q], split) for q in query_ids]))
+            query_vectors = np.stack(forward([self.query(queries[q], split) for q in query_ids]))
             judged = [i for i, d in enumerate(document_ids) if d in self.judged[name]]
             judged_ids = [document_ids[i] for i in judged]
-            run = nearest_documents(query_vectors, vectors[judged], query_ids, judged_ids)
-            scores = {"ndcg@10_judged": metrics.ndcg_retrieved(run, qrels)}
+            found[name] = {"judged": nearest_documents(query_vectors, vectors[judged], query_ids, judged_ids)}
             if self.full_corpus:
-                run = nearest_documents(query_vectors, vectors, query_ids, document_ids)
-                scores |= metrics.retrieval(run, qrels)
+                found[name]["corpus"] = nearest_documents(query_vectors, vectors, query_ids, document_ids)
+        return found
+
+    def metrics(self, answers, sets):
+        """The name of a set, if it has one, stands before the metric's, with a slash."""
+        found = {}
+        for name, runs in answers.items():
+            scores = {"ndcg@10_judged": metrics.ndcg_retrieved(runs["judged"], sets[name].qrels)}
+            if "corpus" in runs:
+                scores |= metrics.retrieval(runs["corpus"], sets[name].qrels)
             found |= {f"{name}/{metric}" if name else metric: value for metric, value in scores.items()}
         return found
+
+    def records(self, answers, sets):
+        """Yield a line for each query, with the ten best documents, and the judged ones with their grades as gold."""
+        for name, runs in answers.items():
+            for query, documents in runs.get("corpus", runs["judged"]).items():
+                gold = sets[name].qrels[query]
+                yield record(f"{name}/{query}" if name else query, ranking(documents, 10), gold=gold)
+
+
+def ranking(documents, k):
+    """Return the best k of {id: cosine} as an Answer. The order is that of the metrics, see `metrics.gains`."""
+    best = sorted(documents.items(), key=lambda item: item[::-1], reverse=True)[:k]
+    return Answer([document for document, _ in best], [score for _, score in best])
+
+
+def record(id, answer, **more):
+    """Return a prediction as plain values for JSON, its score with six digits after the point."""
+    return dict(id=id, **more, predicted=answer.predicted, score=np.round(np.float64(answer.score), 6).tolist())
+
+
+def softmax(logits):
+    """Return the probabilities of logits (n, classes)."""
+    return torch.from_numpy(logits).softmax(-1).numpy()
 
 
 def nearest_documents(queries, documents, query_ids, document_ids, k=100, chunk=2**16):

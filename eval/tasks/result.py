@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves behind: the scores of its model, and the files result.json and instances.npz."""
+"""What a fine-tuning run leaves behind: model.pt, predictions.jsonl, instances.npz and result.json; and model.pt's use."""
 
 import json
 import zlib
@@ -11,26 +11,66 @@ import checkpoint
 from data.files import write_whole
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
-from eval.tasks.model import predict
+from eval.tasks.families import FAMILIES
+from eval.tasks.model import TaskModel, predict
+from eval.tasks.registry import TASKS
 from runtime import RESUME_MAY_CHANGE
+
+NO_PART = ("out_dir", "save_model", "baseline", "max_predictions")  # settings that have no part in the scores
+
+
+def build(cfg, dataset, encoder, state):
+    """Put a task on an encoder. Returns the task (a Family) and the TaskModel, which is on the device."""
+    encoder.compute_dtype = getattr(torch, cfg.dtype)
+    max_len = min(cfg.max_len, encoder.config.seq_len)
+    task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
+    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
+    return task, model.to(cfg.device)
+
+
+def restore(cfg, dataset, state):
+    """Return the task and the TaskModel that `save_model` wrote. dataset: its labels must be those of the training."""
+    saved = state["fine_tuned"]
+    task, model = build(cfg, dataset, checkpoint.model_from(state), state)
+    model.head.load_state_dict(saved["head"])
+    task.may_be_none, task.threshold = saved["may_be_none"], saved.get("threshold", 0.0)
+    return task, model
+
+
+def save_model(cfg, dataset, task, model, run, state):
+    """Write the fine-tuned model to model.pt: the checkpoint's dict without its optimizer, and how to use the head."""
+    fine_tuned = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(cfg))
+    texts = dict(form=cfg.form or getattr(TASKS.get(cfg.task), "form", ""), columns=cfg.columns.split(","))
+    fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold, done=run)
+    fine_tuned |= dict(task=texts, space_before_words=True)
+    kept = {name: value for name, value in state.items() if name != "optimizer"}
+    kept |= dict(model=model.encoder.state_dict(), fine_tuned=fine_tuned)
+    checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
 
 
 def evaluate(task, model, examples, split=None):
-    """Score examples. Returns {metric: percentage} and {metric: instances}, see eval/tasks/metrics.py.
+    """Score examples. Returns {metric: percentage}, {metric: instances} (see eval/tasks/metrics.py), and the answers.
 
     task: a Family. model: its TaskModel. split: "validation" or "test", or None in validations during training.
     """
-    instances = task.score(lambda items: predict(model, items), examples, split)
-    return {name: metrics.score(x) for name, x in instances.items()}, instances
+    answers = task.predict(lambda items: predict(model, items), examples, split)
+    instances = task.metrics(answers, examples)
+    return {name: metrics.score(x) for name, x in instances.items()}, instances, answers
 
 
-def write_result(cfg, dataset, task, model, run):
-    """Score validation and test, write instances.npz and then result.json to cfg.out_dir, and print the scores.
+def write_result(cfg, dataset, task, model, run, state):
+    """Score validation and test, write the files to cfg.out_dir, result.json last, and print the scores.
 
     cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
+    state: the dict of the checkpoint that the run started from.
     """
-    validation, _ = evaluate(task, model, dataset.validation, "validation")
-    test, instances = evaluate(task, model, dataset.test, "test")
+    validation, *_ = evaluate(task, model, dataset.validation, "validation")  # chooses the threshold of answers, too
+    if cfg.save_model and not cfg.test_only:
+        save_model(cfg, dataset, task, model, run, state)
+    test, instances, answers = evaluate(task, model, dataset.test, "test")
+    if size(dataset.test) <= cfg.max_predictions:
+        lines = map(json_line, task.records(answers, dataset.test))
+        write_whole(Path(cfg.out_dir, "predictions.jsonl"), lambda f: f.writelines(lines))
     result = dict(
         task=dataset.name,
         family=dataset.family,
@@ -41,7 +81,7 @@ def write_result(cfg, dataset, task, model, run):
         examples={split: size(getattr(dataset, split)) for split in ("train", "validation", "test")},
         test_set=test_set_id(dataset.test),
         **run,
-        settings={name: value for name, value in cfg.items() if name not in ("out_dir", "save_model", "baseline")},
+        settings={name: value for name, value in cfg.items() if name not in NO_PART},
         versions=checkpoint.versions(torch.device(cfg.device)),
     )
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}
@@ -53,6 +93,11 @@ def write_result(cfg, dataset, task, model, run):
     for rule, count in result["counts"].items():
         print(f"{rule}: {count}")
     print(f"wrote {cfg.out_dir}/result.json")
+
+
+def json_line(record):
+    """Return a line of JSON as bytes. Half a surrogate pair, which UTF-8 does not have, is escaped."""
+    return json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 def size(examples):

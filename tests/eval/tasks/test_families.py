@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from data.tokenizer import Tokenizer
 from eval.tasks import metrics
-from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence
+from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
 from eval.tasks.families import FAMILIES, nearest_documents, subsample
 
 TOKENIZER = Tokenizer.load("embedded")
@@ -49,10 +49,25 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert n >= 3, "the word must have several tokens for this test"
     output = np.zeros((8, 3))
     output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    found = tc.metrics([output], [item], [sentence], "test")
+    answers = tc.answers([output], [item], [sentence], "test")
     kept = item.extra.max() + 1
-    predicted = [["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)]
-    assert found["entity_f1"].tolist() == metrics.entity_f1(predicted, [sentence.tags]).tolist()
+    predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
+    found = tc.metrics(answers, [sentence])["entity_f1"]
+    assert found.tolist() == metrics.entity_f1([predicted], [sentence.tags]).tolist()
+    e = np.exp(1)
+    of_x = [e / (e + 1 + np.exp(2)), *[e / (e + 2)] * (n - 1)]  # on each token of the first word
+    score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
+    (line,) = tc.records(answers, [sentence])
+    assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
+
+
+def test_a_class_is_given_with_its_probability():
+    sc, texts = family("sc", labels=["bad", "good"]), [Text("x", "good"), Text("y", "bad")]
+    answers = sc.predict(lambda items: [np.array([0, 1.0]), np.array([0, 0.5])], texts, "test")
+    lines = [*sc.records(answers, texts)]
+    assert [(x["id"], x["gold"], x["predicted"]) for x in lines] == [(1, "good", "good"), (2, "bad", "good")]
+    assert [x["score"] for x in lines] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-0.5))], abs=1e-6)
+    assert metrics.score(sc.metrics(answers, texts)["accuracy"]) == 50
 
 
 # ----------------------------------------------------------------------------
@@ -73,6 +88,9 @@ def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
     found = qa.score(lambda items: [logits(20.0 * item.target - 10) for item in items], [question], None)
     assert metrics.score(found["exact_match"]) == 100 and metrics.score(found["token_set_f1"]) == 100
+    (line,) = qa.records(qa.predict(lambda items: [logits(20.0 * item.target - 10)], [question], "new"), [question])
+    best = 10 * (item.target == 1).sum() - qa.threshold * (item.target == 1).sum()
+    assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
 
 
 def test_a_predicted_token_that_is_part_of_a_character_covers_all_of_it():
@@ -120,7 +138,7 @@ def test_no_answer_is_possible_only_if_training_had_such_questions():
         found = qa.score(lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
         assert metrics.score(found["exact_match"]) == right
     blank = (np.array([]), None, None)  # a context without tokens, with tokenizers that drop spaces
-    assert metrics.score(qa.span_metrics([blank], asked[:1], 0.0)["f1"]) == 0
+    assert qa.best_span(blank, asked[0], 0.0) == ("", 0)
 
 
 def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
@@ -173,13 +191,20 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     assert found["ndcg@10_judged"] == 100  # but nobody judged d4
     ir.score(predict, sets, "test")
     assert calls == [4, 2, 2]  # the corpus is embedded once for both splits
+    calls.clear()
+    lines = [*ir.records(ir.predict(predict, sets, "test"), sets)]
+    assert [(line["id"], line["gold"], line["predicted"][:2]) for line in lines] == [
+        ("q1", {"d1": 1}, ["d4", "d1"]),
+        ("q2", {"d2": 1, "d1": 0}, ["d2", "d4"]),
+    ]
+    assert all(line["score"] == sorted(line["score"], reverse=True) and len(line["score"]) == 4 for line in lines)
     other = {"": sets[""]._replace(corpus={"d2": "green", "d1": "red", "d3": "blue"})}
     ir.score(predict, other, "test")
-    assert calls[3:] == [3, 2]  # and another corpus anew
+    assert calls == [2, 3, 2]  # and another corpus anew
     small = subsample(sets, 2, judged_only=True)
     ir.score(predict, small, None)
     ir.score(predict, small, None)
-    assert calls[5:] == [2, 2, 2, 2]  # and in the validations during training each time
+    assert calls[3:] == [2, 2, 2, 2]  # and in the validations during training each time
     ir.full_corpus = False
     assert [*ir.score(predict, sets, "test")] == ["ndcg@10_judged"]
 
