@@ -2,6 +2,7 @@
 
 python -m eval.tasks                       # list them, and whether their files are there
 python -m eval.tasks sst2                  # show its counts and its first examples
+python -m eval.tasks predict MODEL INPUT   # use a fine-tuned model on new text; see predict.py
 """
 
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import configurator
 from errors import DataError
+from eval.tasks import predict
 from eval.tasks.examples import Pair, Sentence
 from eval.tasks.readers import find_files
 from eval.tasks.registry import EMBEDDED, MAIN, SPLITS, TASKS, in_folder, load, needed_files, prefixed
@@ -58,6 +60,8 @@ def text_of(example):
 
 
 def main():
+    if sys.argv[1:2] == ["predict"]:
+        return predict.main(sys.argv[2:])
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
     try:

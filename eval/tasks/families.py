@@ -101,7 +101,7 @@ class TokenClassification(Family):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
         words = [self.tokenizer.encode(word and self.tokenizer.word_prefix + word) for word in example.words]
         ids = self.truncate([token for word in words for token in word], split, "sentences")
-        word_of = np.repeat(np.arange(len(words)), [len(word) for word in words])[: len(ids) - 1]
+        word_of = np.repeat(np.arange(len(words)), np.array([len(word) for word in words], int))[: len(ids) - 1]
         label = np.array([self.index.get(tag, -1) for tag in example.tags] + [-1])
         return [Item(ids, label[np.append(word_of, -1)], word_of)]
 
@@ -120,7 +120,7 @@ class TokenClassification(Family):
             votes = [Counter() for _ in example.words]
             for word, label in zip(item.extra, logits.argmax(-1)):
                 votes[word][label] += 1
-            chosen = np.array([vote.most_common(1)[0][0] if vote else 0 for vote in votes])
+            chosen = np.array([vote.most_common(1)[0][0] if vote else 0 for vote in votes], int)
             p = softmax(logits)[np.arange(len(item.extra)), chosen[item.extra]]  # of each token, of its word's tag
             n_tokens = np.bincount(item.extra, minlength=len(votes))
             score = np.bincount(item.extra, p, minlength=len(votes)) / np.maximum(1, n_tokens)

@@ -77,7 +77,12 @@ def rows(path, columns, counts=None):
     formats = {"tsv": delimited_rows, "csv": delimited_rows, "jsonl": json_rows, "hub": hub_rows}
     if file_format(path) not in formats:
         raise DataError(f"{path}: a table is a .tsv, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
-    for number, row in formats[file_format(path)](path, counts):
+    yield from with_columns(path, formats[file_format(path)](path, counts), columns)
+
+
+def with_columns(path, numbered, columns):
+    """Yield (location, row) of the numbered rows of a file, after a look at their columns; see `rows`."""
+    for number, row in numbered:
         location = f"{path}, line {number}"
         for column, kind in columns.items():
             if column not in row:
@@ -254,9 +259,6 @@ def find_answer(answer, start, context):
 def read_texts(path, task, split, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns, label = task.columns or ("text",), task.label or "label"
-    form = (task.form or "\n".join("{}" for _ in columns)).split("{}")
-    if len(form) != len(columns) + 1:
-        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: str | int}, counts):
         parts, name = [row[column] for column in columns], str(row[label])
         if not name:
@@ -264,7 +266,15 @@ def read_texts(path, task, split, counts):
         if task.names and name.isdecimal() and int(name) < len(task.names):
             name = task.names[int(name)]
         counts["empty texts"] += not any(part.strip() for part in parts)
-        yield Text(form[0] + "".join(part + after for part, after in zip(parts, form[1:])), name)
+        yield Text(fill(task, parts), name)
+
+
+def fill(task, parts):
+    """Return the text of a row: the values of its columns, filled into `task.form`."""
+    form = (task.form or "\n".join("{}" for _ in parts)).split("{}")
+    if len(form) != len(parts) + 1:
+        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(task.columns)}")
+    return form[0] + "".join(part + after for part, after in zip(parts, form[1:]))
 
 
 def read_sentences(path, task, split, counts):

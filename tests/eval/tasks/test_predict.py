@@ -1,0 +1,121 @@
+"""New text through a saved model: the answers are those of scoring, in the order of the input."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from helpers import ROOT
+
+import checkpoint
+import configurator
+from errors import DataError
+from eval.tasks import model as task_model
+from eval.tasks import predict
+from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
+from eval.tasks.families import FAMILIES
+from eval.tasks.result import build, save_model
+
+WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
+CORPUS = {f"d{i}": " ".join(WORDS[i:]) for i in range(12)}
+TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
+NEW = {  # examples, and the rows that hold them
+    "sc": (
+        [Text(f"T: {t} B: x", "no") for t in TEXTS],
+        [{"title": t, "body": "x", "id": i} for i, t in enumerate(TEXTS, 1)],
+    ),
+    "tc": ([Sentence(t.split(), ["O"] * len(t.split())) for t in TEXTS], [{"tokens": t.split()} for t in TEXTS]),
+    "qa": (
+        [Question(t, f"{t}?", " ".join([t] * 20), []) for t in TEXTS],
+        [{"id": t, "question": f"{t}?", "context": " ".join([t] * 20), "answers": None} for t in TEXTS],
+    ),
+    "ir": (
+        {"": Retrieval({f"q{i}": t for i, t in enumerate(TEXTS)}, CORPUS, {f"q{i}": {"d1": 1} for i in range(11)})},
+        [{"_id": f"q{i}", "text": t} for i, t in enumerate(TEXTS)],
+    ),
+}
+
+
+@pytest.fixture
+def saved(encoder, tmp_path):
+    """saved(family) -> (the Family, its TaskModel) of a fine-tuned model, which is in tmp_path/model.pt."""
+
+    def one(family):
+        settings, _ = configurator.read_script(ROOT / "finetune.py")
+        settings |= dict(family=family, device="cpu", dtype="float32", max_len=40, out_dir=str(tmp_path))
+        settings |= dict(columns="title,body", form="T: {} B: {}") if family == "sc" else {}
+        labels, state = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, []), checkpoint.load(encoder)
+        examples = NEW["ir"][0] if family == "ir" else []
+        dataset = Dataset("toy", family, labels, [], examples, examples, {}, {})
+        task, model = build(cfg := configurator.Settings(settings), dataset, checkpoint.model_from(state), state)
+        task.threshold, task.may_be_none = -0.5, True
+        save_model(cfg, dataset, task, model, {}, state)
+        return task, model
+
+    return one
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
+    task, model = saved(family)
+    examples, rows = NEW[family]
+    answers = task.predict(partial(task_model.predict, model), examples, "test")
+    expected = [*task.records(answers, examples)]
+    corpus = files.put("corpus.jsonl", [{"_id": id, "text": text} for id, text in CORPUS.items()])
+    more = [f"--corpus={corpus}"] if family == "ir" else []
+    predict.main([str(tmp_path), files.put("new.jsonl", rows), f"--out={tmp_path}/out.jsonl", "--dtype=float32", *more])
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in found] == [line["id"] for line in expected]
+    for line, other in zip(found, expected):
+        assert line["predicted"] == other["predicted"] and line["score"] == pytest.approx(other["score"], abs=1e-4)
+
+
+def test_the_order_is_that_of_the_input_whatever_the_chunk(saved):
+    examples, tuned = [*enumerate(NEW["sc"][0])], saved("sc")
+    whole, *parts = ([*predict.predict(*tuned, examples, chunk=n)] for n in (100, 1, 4))
+    assert [line["id"] for line in whole] == [*range(11)] and len({line["score"] for line in whole}) > 3
+    for part in parts:
+        assert [line["id"] for line in part] == [*range(11)]
+        assert [line["score"] for line in part] == pytest.approx([line["score"] for line in whole], abs=1e-5)
+
+
+def test_lines_of_text(saved, files, tmp_path):
+    saved("tc")
+    predict.main([str(tmp_path), files.put("a.txt", "A red fish.\n\nAnother\n"), f"--out={tmp_path}/out.jsonl"])
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["id"], len(line["predicted"])) for line in found] == [(1, 3), (2, 0), (3, 1)]
+
+
+WRONG = {
+    "a row that is no JSON": ("sc", "a.jsonl", '{"title": "a", "body": "b"}\n{"title"\n', "a.jsonl, line 2: not JSON"),
+    "a column that is missing": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 2: no column body; the columns are"),
+    "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: expected a list of words"),
+    "text where two columns are read": ("qa", "a.txt", "a\n", "reads the columns question, context"),
+    "retrieval without a corpus": ("ir", "a.txt", "a\n", "corpus=: is what a model for retrieval searches"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, case):
+    family, name, content, message = WRONG[case]
+    saved(family)
+    with pytest.raises(SystemExit, match="is not complete") as stop:
+        predict.main([str(tmp_path), files.put(name, content), f"--out={tmp_path}/out.jsonl"])
+    assert message in stop.value.code and not [*tmp_path.glob("out.jsonl*")]
+
+
+def test_a_model_that_is_not_fine_tuned_is_refused(encoder, tmp_path):
+    with pytest.raises(SystemExit, match="give a model that finetune.py --save_model=True kept"):
+        predict.main([str(encoder), "a.txt"])
+
+
+def test_standard_input_and_output(saved, files, tmp_path):
+    saved("sc")
+    rows = "".join(json.dumps(row) + "\n" for row in NEW["sc"][1])
+    command = [sys.executable, "-m", "eval.tasks", "predict", f"{tmp_path}/model.pt"]
+    done = subprocess.run(command, input=rows + "red fish\n", capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1 and "line 12: not JSON" in done.stderr and "--plain=True" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(command, input=rows, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and [json.loads(line)["id"] for line in done.stdout.splitlines()] == [*range(1, 12)]
