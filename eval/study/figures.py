@@ -90,6 +90,18 @@ def draw_losses(path, curves):
     finish(figure, path, "pretraining step", "validation loss (nats per predicted token)")
 
 
+def draw_matrix(path, columns, values, rows, x_label, y_label):
+    """Draw percentages (rows, columns) as a table in shades, each with its number."""
+    figure = new_figure(2.5 + 0.5 * len(columns), 1.5 + 0.4 * len(rows))  # inches
+    axes = figure.subplots()
+    axes.imshow(values, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    for (i, j), value in np.ndenumerate(values):
+        axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if value > 60 else "black")
+    finish(figure, path, x_label, y_label)
+
+
 def make_panels(titles, row_height, entries):
     """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend."""
     columns = 2 if len(titles) == 4 else min(3, len(titles))

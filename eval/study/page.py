@@ -39,22 +39,25 @@ class Page:
         self.folder, self.metric, self.resamples = Path(folder), metric, resamples
         self.parts, self.comparisons = [], []  # blocks of Markdown, rows of comparisons.csv
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in (*figures.AXES, "losses"):
-            Path(folder, f"{name}.png").unlink(missing_ok=True)
+        for name in (*figures.AXES, "losses", "classes-*"):
+            for path in self.folder.glob(f"{name}.png"):
+                path.unlink()
 
     def add(self, *blocks):
         self.parts += [block for block in blocks if block]
 
     def draw(self, name, draw, *args):
-        if find_spec("matplotlib"):
-            draw(self.folder / f"{name}.png", *args)
-            self.add(f"![{name.replace('_', ' ')}]({name}.png)")
+        """Draw a figure; return the line that shows it in a list, which is empty without matplotlib."""
+        if not find_spec("matplotlib"):
+            return []
+        draw(self.folder / f"{name}.png", *args)
+        return [f"![{name.replace('_', ' ')}]({name}.png)"]
 
-    def draw_lines(self, axis, scores):
-        """Draw the scores along an axis (a name in figures.AXES) that has more than one place."""
+    def add_lines(self, axis, scores):
+        """Add a figure of the scores along an axis (a name in figures.AXES), if it has more than one place."""
         if lines := figures.lines_of(scores, axis):
             metric = "the metric of each task" if self.metric == "main" else f"the {self.metric}'s metric"
-            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})")
+            self.add(*self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})"))
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""

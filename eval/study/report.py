@@ -21,6 +21,7 @@ from data.shards import load_meta
 from errors import DataError
 from eval.plot import read_metrics
 from eval.study import figures, stats
+from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
 from eval.study.page import Page, comparison_text, differing_settings, overview, score_tables, sensitivity
@@ -50,7 +51,9 @@ def write_study(plan, resamples=2000):
     scores_sections(page, plan, results)
     losses_section(page, plan, curves)
     write_losses(plan, curves, page.folder / "losses.csv")
-    stability_section(page, Scores(results, page.metric))
+    scores = Scores(results, page.metric)
+    classes_section(page, scores)
+    stability_section(page, scores)
     return "\n\n".join([*answers, str(page.write(results))])
 
 
@@ -62,7 +65,8 @@ def write_folder(root, folder, metric="main", resamples=2000):
     page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
     page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores))
     for axis in figures.AXES:
-        page.draw_lines(axis, scores)
+        page.add_lines(axis, scores)
+    classes_section(page, scores)
     for variant in results.variants:
         if variant.random_weights:
             page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
@@ -278,7 +282,7 @@ def axis_section(page, title, results, axis=""):
     if results.runs:
         scores = Scores(results, page.metric)
         page.add(f"## {title}")
-        page.draw_lines(axis, scores)
+        page.add_lines(axis, scores)
         page.add(score_tables(scores))
 
 
@@ -317,7 +321,7 @@ def losses_section(page, plan, curves):
         excess = [mean_difference(logs[seed], alone[seed], first) for seed in seeds]
         rows.append([labels[clm], str(len(logs)), *map(loss_interval, losses), loss_interval(excess, "+")])
     page.add("## Both losses through the switch")
-    page.draw("losses", figures.draw_losses, {labels[clm]: logs for clm, logs in shares.items()})
+    page.add(*page.draw("losses", figures.draw_losses, {labels[clm]: logs for clm, logs in shares.items()}))
     header = ["model", "seeds", "validation, CLM", "validation, MLM", "training, MLM: minus that of MLM alone"]
     page.add(LOSSES, table(header, rows))
 
