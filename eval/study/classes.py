@@ -75,7 +75,7 @@ def read_predictions(root, runs):
 
 def count_labels(lines):
     """Return how often each (gold label, predicted label) occurs."""
-    return Counter(map(tuple, lines))
+    return Counter(lines)
 
 
 def count_entities(lines):

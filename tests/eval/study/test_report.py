@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -294,6 +295,47 @@ def test_pairs_that_cannot_be_compared_say_so(tmp_path):
         make_result(tmp_path, name, seed=seed, pretraining=pretraining + 2 * objective, clm_steps=steps)
     row = ["sst2", "MLM only", "CLM only", "-", "-", "no pretraining seed in common", ""]
     assert row in cells(write(tmp_path))
+
+
+# ----------------------------------------------------------------------------
+# Classes
+
+
+def put_predictions(folder, gold, predicted):
+    lines = [json.dumps({"id": i, "gold": g, "predicted": p}) for i, (g, p) in enumerate(zip(gold, predicted))]
+    (folder / "predictions.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_the_classes_of_texts_by_hand_and_in_figures(tmp_path):
+    gold = ["a", "a", "b", "c"]
+    for name, steps, answers in (("mlm", 0, ("aabb", "abbb")), ("clm", 2000, ("bbbb", "bbbb"))):
+        for seed, predicted in enumerate(answers, 1):
+            folder = make_result(tmp_path, name, seed=seed, n=4, test=3 - steps // 1000, clm_steps=steps)
+            put_predictions(folder, gold, predicted)
+    text = write(tmp_path)
+    best = [["a", "4", "100.0", "75.0", "85.7", "3", "1", "0"], ["b", "2", "40.0", "100.0", "57.1", "0", "2", "0"]]
+    best += [["c", "2", "0.0", "0.0", "0.0", "0", "2", "0"]]
+    f1 = [["MLM only", "85.7", "57.1", "0.0"], ["CLM only", "0.0", "40.0", "0.0"]]
+    assert [row for row in cells(text) if row in best + f1] == f1 + best
+    assert find_spec("matplotlib") is None or "](classes-sst2.png)" in text
+    (folder / "predictions.jsonl").unlink()  # as in older results
+    assert f1[1] not in (rows := cells(write(tmp_path))) and best[0] in rows
+    put_predictions(folder, gold, "bbb")
+    with pytest.raises(DataError, match="seed-2/predictions.jsonl: 3 predictions, but result.json counts 4"):
+        write(tmp_path)
+    put_predictions(folder, [1.5, 2, 3, 4], [1, 2, 3, 4])  # numbers are no classes
+    assert "Class by class" not in write(tmp_path)
+    many = "abcdefghijklmnopqrstu"
+    put_predictions(make_result(tmp_path, task="many", n=21), many, many)
+    assert "Class by class" not in write(tmp_path)
+
+
+def test_the_types_of_entities_by_hand(tmp_path):
+    folder = make_result(tmp_path, task="ner", family="tc", n=2)
+    gold, predicted = [["B-X", "I-X", "O"], ["B-Y", "O", "B-X"]], [["B-X", "I-X", "B-Y"], ["B-Y", "O", "B-Z"]]
+    put_predictions(folder, gold, predicted)
+    rows = [["X", "2", "100.0", "50.0", "66.7"], ["Y", "1", "50.0", "100.0", "66.7"], ["Z", "0", "0.0", "0.0", "0.0"]]
+    assert [row for row in cells(write(tmp_path)) if row[0] in "XYZ"] == rows
 
 
 # ----------------------------------------------------------------------------
