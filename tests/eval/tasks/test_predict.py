@@ -1,6 +1,7 @@
 """New text through a saved model: the answers are those of scoring, in the order of the input."""
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -88,7 +89,12 @@ def test_lines_of_text(saved, files, tmp_path):
 
 
 WRONG = {
-    "a row that is no JSON": ("sc", "a.jsonl", '{"title": "a", "body": "b"}\n{"title"\n', "a.jsonl, line 2: not JSON"),
+    "a row that is no JSON": (
+        "sc",
+        "a.jsonl",
+        '{"title": "a", "body": "b"}\n{"title"\n',
+        "a.jsonl, line 2: not JSON: .* \\(--plain=True reads",
+    ),
     "a column that is missing": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 2: no column body; the columns are"),
     "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: expected a list of words"),
     "text where two columns are read": ("qa", "a.txt", "a\n", "reads the columns question, context"),
@@ -102,7 +108,7 @@ def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, case):
     saved(family)
     with pytest.raises(SystemExit, match="is not complete") as stop:
         predict.main([str(tmp_path), files.put(name, content), f"--out={tmp_path}/out.jsonl"])
-    assert message in stop.value.code and not [*tmp_path.glob("out.jsonl*")]
+    assert re.search(message, stop.value.code) and not [*tmp_path.glob("out.jsonl*")]
 
 
 def test_a_model_that_is_not_fine_tuned_is_refused(encoder, tmp_path):
@@ -114,8 +120,5 @@ def test_standard_input_and_output(saved, files, tmp_path):
     saved("sc")
     rows = "".join(json.dumps(row) + "\n" for row in NEW["sc"][1])
     command = [sys.executable, "-m", "eval.tasks", "predict", f"{tmp_path}/model.pt"]
-    done = subprocess.run(command, input=rows + "red fish\n", capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 1 and "line 12: not JSON" in done.stderr and "--plain=True" in done.stderr
-    assert "Traceback" not in done.stderr
     done = subprocess.run(command, input=rows, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and [json.loads(line)["id"] for line in done.stdout.splitlines()] == [*range(1, 12)]
