@@ -17,6 +17,7 @@ import numpy as np
 from errors import DataError
 from eval.study import stats
 from eval.study.results import Variant
+from eval.tasks import metrics
 
 
 @dataclass
@@ -149,7 +150,7 @@ def load_instances(root, runs, name):
                 array = file[name]
             if array.shape != (arrays or [array])[0].shape:
                 raise ValueError(f"{name} is of another test set than that of {runs[0].folder}")
-            if abs(stats.ratio_score(array.sum(0, dtype=np.float64)) - run.test[name]) > 0.01:
+            if abs(metrics.score(array) - run.test[name]) > 0.01:
                 raise ValueError(f"not the {name} of {run.test[name]} in result.json")
         except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None

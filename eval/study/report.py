@@ -3,8 +3,7 @@
     python -m eval.study report RESULTS_DIR [--out=FOLDER] [--resamples=2000] [--metric=paper]
 
 Both are the same page. A folder of results has fewer sections, because nothing is known about its pretraining runs. The
-report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, for a study losses.csv (both
-validation losses of every run), and figures if matplotlib is installed. Missing and failed runs are shown as such and
+report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, and figures if matplotlib is installed. Missing and failed runs are shown as such and
 never filled in. A damaged result stops the report.
 """
 
@@ -25,7 +24,7 @@ from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
 from eval.study.page import Page, comparison_text, differing_settings, overview, score_tables, sensitivity
-from eval.study.page import stability_section, table, write_csv
+from eval.study.page import stability_section, table
 from eval.study.plan import folder_of, logged, results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
 
@@ -50,7 +49,6 @@ def write_study(plan, resamples=2000):
     answers = answer_section(page, plan, results)
     scores_sections(page, plan, results)
     losses_section(page, plan, curves)
-    write_losses(plan, curves, page.folder / "losses.csv")
     scores = Scores(results, page.metric)
     classes_section(page, scores)
     stability_section(page, scores)
@@ -337,12 +335,3 @@ def loss_interval(values, sign=""):
         return "-"
     mean, half = stats.interval(values)
     return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
-
-
-def write_losses(plan, curves, path):
-    """Write both validation losses of every run, with its mask ratio: MLM losses at two ratios are not comparable."""
-    keys, rows = ["step", "phase", "val_clm_loss", "val_mlm_loss"], []
-    for name, lines in curves.items():
-        evaluated = [line for line in lines if "val_clm_loss" in line]
-        rows += [[name, plan.runs[name].mask, *(line[key] for key in keys)] for line in evaluated]
-    write_csv(path, ["run", "mask_ratio", *keys], rows)

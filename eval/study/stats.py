@@ -25,6 +25,8 @@ import math
 
 import numpy as np
 
+from eval.tasks.metrics import score_of_sums
+
 NODES = np.polynomial.legendre.leggauss(200)  # positions in (-1, 1) and weights, of an integral over it
 
 
@@ -66,16 +68,6 @@ def interval(values):
     return float(np.mean(values)), half
 
 
-def ratio_score(sums):
-    """Turn sums of numerators and denominators (..., C, 2) into scores in percent (...).
-
-    A score is the mean ratio of the classes that occur (denominator not 0), 0 if none does.
-    """
-    occurs = sums[..., 1] > 0
-    ratios = np.divide(sums[..., 0], sums[..., 1], out=np.zeros_like(sums[..., 0]), where=occurs)
-    return 100 * ratios.sum(-1) / np.maximum(occurs.sum(-1), 1)
-
-
 def bootstrap(instances, resamples, seed):
     """Return the scores (resamples, R) of R runs on resamples of their n test instances (R, n, C, 2).
 
@@ -89,7 +81,7 @@ def bootstrap(instances, resamples, seed):
         m = min(size, resamples - first)
         drawn = rng.integers(n, size=(m, n)) + n * np.arange(m)[:, None]
         weights = np.bincount(drawn.ravel(), minlength=m * n).reshape(m, n).astype(flat.dtype)
-        scores[first : first + m] = ratio_score((weights @ flat).reshape(m, runs, classes, 2))
+        scores[first : first + m] = score_of_sums((weights @ flat).reshape(m, runs, classes, 2))
     return scores
 
 

@@ -24,9 +24,14 @@ def score(instances):
     It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0;
     0.0 if there is no such class, as in conlleval and seqeval.
     """
-    numerators, denominators = np.sum(instances, axis=0, dtype=np.float64).T  # (C,) each
-    counted = denominators > 0
-    return float(100 * np.mean(numerators[counted] / denominators[counted])) if counted.any() else 0.0
+    return float(score_of_sums(np.sum(instances, axis=0, dtype=np.float64)))
+
+
+def score_of_sums(sums):
+    """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
+    counted = sums[..., 1] > 0
+    ratios = np.divide(sums[..., 0], sums[..., 1], out=np.zeros_like(sums[..., 0]), where=counted)
+    return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
 def one_class(numerators, denominators=1.0):

@@ -18,6 +18,7 @@ from eval.study import report, stats
 from eval.study.compare import Scores, compare
 from eval.study.plan import Plan, folder_of
 from eval.study.results import read_results
+from eval.tasks import metrics
 
 METRICS = {
     "sc": ("accuracy", "accuracy"),
@@ -51,7 +52,7 @@ def make_result(
     result["main"] = dict(zip(("field", "paper"), ([metric] for metric in METRICS[family])))
     result["metrics"] = {
         "validation": dict.fromkeys(arrays, validation),
-        "test": {metric: float(stats.ratio_score(array.sum(0))) for metric, array in arrays.items()},
+        "test": {metric: metrics.score(array) for metric, array in arrays.items()},
     }
     result["checkpoint"] = checkpoint | {"parameters": 1_740_000, "model": {"n_layer": 4}, **facts}
     result["baselines"] = {"majority": {METRICS[family][0]: 40.0}}
@@ -569,4 +570,3 @@ def test_the_whole_page(tmp_path, monkeypatch):
     rows = read("study/report", "comparisons.csv")
     assert {row["question"] for row in rows} == {"40 steps", "20 steps", "10 steps added"}
     assert {row["target"] for row in rows if row["question"] == "40 steps"} == {"sst2"}
-    assert {row["mask_ratio"] for row in read("study/report", "losses.csv")} == {"0.4", "0.2"}

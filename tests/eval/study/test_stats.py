@@ -36,11 +36,6 @@ def test_interval():
     assert stats.interval([7.5, 7.5]) == (7.5, 0)
 
 
-def test_ratio_score_is_the_mean_over_the_classes_that_occur():
-    sums = np.array([[[1, 2], [3, 4], [0, 0]], [[0, 0], [0, 0], [0, 0]]], float)
-    assert stats.ratio_score(sums).tolist() == [62.5, 0]
-
-
 def test_bootstrap_variances():
     """Of an accuracy and of a ratio, against the delta method; and two runs see the same resamples."""
     rng = np.random.default_rng(0)
