@@ -90,7 +90,7 @@ def draw_losses(path, curves):
     finish(figure, path, "pretraining step", "validation loss (nats per predicted token)")
 
 
-def draw_matrix(path, columns, values, rows, x_label, y_label):
+def draw_matrix(path, values, rows, columns, x_label, y_label):
     """Draw percentages (rows, columns) as a table in shades, each with its number."""
     figure = new_figure(2.5 + 0.5 * len(columns), 1.5 + 0.4 * len(rows))  # inches
     axes = figure.subplots()
