@@ -3,8 +3,8 @@
     python -m eval.study report RESULTS_DIR [--out=FOLDER] [--resamples=2000] [--metric=paper]
 
 Both are the same page. A folder of results has fewer sections, because nothing is known about its pretraining runs. The
-report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, and figures if matplotlib is installed. Missing and failed runs are shown as such and
-never filled in. A damaged result stops the report.
+report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, and figures if matplotlib is
+installed. Missing and failed runs are shown as such and never filled in. A damaged result stops the report.
 """
 
 import itertools

@@ -25,10 +25,8 @@ class Item(NamedTuple):
 class Answer(NamedTuple):
     """What a model predicts for one example."""
 
-    predicted: (
-        object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: the best documents' ids
-    )
-    score: object  # how sure it is; sc: a probability; tc: one for each word; qa: see QuestionAnswering; ir: cosines
+    predicted: object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: ids of documents
+    score: object  # sc: its probability; tc: one for each word; qa: see QuestionAnswering; ir: cosines
     tokens: tuple = ()  # qa: the numbers of the context's tokens that are predicted, and of those in the gold answer
 
 
@@ -89,7 +87,8 @@ class SequenceClassification(Family):
         return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
 
     def answers(self, outputs, items, examples, split):
-        return [Answer(self.labels[p.argmax()], p.max()) for p in softmax(np.stack(outputs))]
+        logits = np.stack(outputs)
+        return [Answer(self.labels[i], p[i]) for i, p in zip(logits.argmax(-1), softmax(logits))]
 
     def metrics(self, answers, examples):
         predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
@@ -137,8 +136,9 @@ class QuestionAnswering(Family):
     """Classify each token of the context as inside or outside the answer.
 
     The predicted answer is the span with the largest sum of log-odds - threshold, which is its score. If the training
-    data have questions without an answer, the prediction is empty where that sum is not positive. Answers are rare among tokens, so an
-    unsure model gives low odds to all of them. The threshold is therefore chosen on the validation set, by F1.
+    data have questions without an answer, the prediction is empty where that sum is not positive. Answers are rare
+    among tokens, so an unsure model gives low odds to all of them. The threshold is therefore chosen on the validation
+    set, by F1.
     """
 
     thresholds = np.arange(2, -8.5, -0.5).tolist()

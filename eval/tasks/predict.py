@@ -61,18 +61,14 @@ def load(path, cfg):
     state = checkpoint.load(path, report=partial(print, file=sys.stderr))
     if not (saved := state.get("fine_tuned")):
         raise DataError(f"{path} is not fine-tuned: give a model that finetune.py --save_model=True kept")
-    family, settings = (
-        saved["family"],
-        configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype)),
-    )
+    family = saved["family"]
+    settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
     task, model = restore(settings, Dataset("", family, saved["labels"], [], {}, {}, {}, {}), state)
     spec = TASKS.get(settings.task, Task(family)) if family == "sc" else Task(family)
     given = cfg.columns or (settings.columns if family in ("sc", "tc") else "")
     names = tuple(given.split(",")) if given else spec.columns or COLUMNS[family]
     if len(names) != len(COLUMNS[family]) and family != "sc":
-        raise DataError(
-            f"columns={given}: this model reads {len(COLUMNS[family])}, such as {','.join(COLUMNS[family])}"
-        )
+        raise DataError(f"columns={given}: expected names for {','.join(COLUMNS[family])}")
     return task, model, Task(family, columns=names, form=settings.form or spec.form)
 
 
@@ -123,9 +119,10 @@ def predict(task, model, examples, corpus=None, top_k=10, chunk=CHUNK):
 def run(path, source, cfg):
     """Predict all of the input and write it."""
     task, model, spec = load(path, cfg)
-    if (spec.family == "ir") != bool(cfg.corpus):
-        raise DataError(f"corpus={cfg.corpus}: is what a model for retrieval searches; this one is for {spec.family}")
     documents = readers.read_texts_by_id(cfg.corpus)[0] if cfg.corpus else {}
+    if (spec.family == "ir") != bool(documents):
+        found = f"corpus={cfg.corpus!r}: {len(documents)} documents, but this model is for {spec.family}"
+        raise DataError(f"{found}. A model for retrieval (ir) needs documents to search, any other takes none")
     lines = map(json_line, predict(task, model, read(source, spec, cfg.plain), documents, cfg.top_k))
     if cfg.out:
         write_whole(cfg.out, lambda file: file.writelines(lines))
@@ -144,6 +141,6 @@ def main(argv):
     use_determinism()
     try:
         run(paths[0], [*paths, "/dev/stdin"][1], resolve_auto(cfg))
-    except (Damaged, DataError, FileNotFoundError) as error:
+    except (Damaged, DataError, OSError) as error:
         hint = " (--plain=True reads lines of text)" if "not JSON" in str(error) else ""
         sys.exit(f"{error}{hint}\nstopped: {cfg.out or 'the output'} is not complete")

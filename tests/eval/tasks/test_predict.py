@@ -98,7 +98,7 @@ WRONG = {
     "a column that is missing": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 2: no column body; the columns are"),
     "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: expected a list of words"),
     "text where two columns are read": ("qa", "a.txt", "a\n", "reads the columns question, context"),
-    "retrieval without a corpus": ("ir", "a.txt", "a\n", "corpus=: is what a model for retrieval searches"),
+    "retrieval without a corpus": ("ir", "a.txt", "a\n", "0 documents, but this model is for ir"),
 }
 
 
