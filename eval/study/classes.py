@@ -1,4 +1,4 @@
-"""What models get right and wrong, class by class: from the predictions.jsonl of the runs at the chosen learning rate."""
+"""What models get right and wrong, class by class, from predictions.jsonl."""
 
 import json
 from collections import Counter

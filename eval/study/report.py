@@ -196,11 +196,10 @@ def answer(page, plan, results, budget, included):
     """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
     models = models_at(plan, budget)
     chosen = select(results, models)
-    if not chosen.runs or not included:
-        return (
-            f"No answer: {'no task is shown to be sensitive to pretraining' if chosen.runs else 'no results yet'}.",
-            "",
-        )
+    if not chosen.runs:
+        return "No answer: no results yet.", ""
+    if not included:
+        return "No answer: no task is shown to be sensitive to pretraining.", ""
     target = f"mean of {', '.join(included)}" if len(included) > 1 else included[0]
     targets = {target: tuple(included)} | {task: (task,) for task in included}
     scores = Scores(chosen, page.metric, page.resamples, targets)

@@ -11,12 +11,7 @@ from pathlib import Path
 
 from errors import DataError
 
-FAMILIES = {
-    "sc": "Sequence classification",
-    "tc": "Token classification",
-    "qa": "Question answering",
-    "ir": "Retrieval",
-}
+FAMILIES = dict(sc="Sequence classification", tc="Token classification", qa="Question answering", ir="Retrieval")
 METRICS = ("field", "paper")  # and "main": the field's metric, or the paper's for a task that has no other
 # The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
 FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
@@ -186,15 +181,8 @@ def make_variants(runs, describe):
 
 
 def order(variant):
-    f = variant.facts
-    numbers = (
-        f["parameters"],
-        f["init_from"] != "",
-        f["max_steps"] or 0,
-        f["step"] or 0,
-        variant.clm_fraction,
-        f["mask_ratio"] or 0,
-    )
+    f, steps = variant.facts, [variant.facts[k] or 0 for k in ("max_steps", "step")]
+    numbers = f["parameters"], f["init_from"] != "", *steps, variant.clm_fraction, f["mask_ratio"] or 0
     return variant.random_weights, numbers, variant.label
 
 

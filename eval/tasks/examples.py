@@ -1,6 +1,7 @@
 """The examples of the four task families, and the Dataset that holds them.
 
-An example's `key` is what never lies on both sides of a random split. Its `labels` are what a model can predict for it, its `gold` what it should.
+An example's `key` is what never lies on both sides of a random split. Its `labels` are what a model can predict for it,
+its `gold` is what it should predict.
 """
 
 from dataclasses import dataclass

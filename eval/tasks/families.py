@@ -283,7 +283,7 @@ class InformationRetrieval(Family):
         return vectors
 
     def predict(self, forward, sets, split):
-        """Rank documents for {name: Retrieval}. Returns {name: {"corpus" or "judged": run}}, see `nearest_documents`."""
+        """Rank documents for {name: Retrieval}. Returns {name: {"corpus", "judged": see `nearest_documents`}}."""
         found = {}
         for name, (queries, corpus, qrels) in sets.items():
             known, vectors = self.embedded.get(name, (None, None))

@@ -3,8 +3,8 @@
     python -m eval.tasks predict out/topics/model.pt new.csv --out=topics.jsonl
     python -m eval.tasks predict out/topics/model.pt < new.jsonl > topics.jsonl
 
-The model is one that `finetune.py --save_model=True` kept. The input is a .csv, .tsv or .jsonl table, or a .txt file with
-a text on each line. Standard input is JSON lines, or with --plain=True lines of text. The output has a line of JSON for
+The model is one that `finetune.py --save_model=True` kept. The input is a .csv, .tsv or .jsonl table, or a .txt file
+with a text on each line. Standard input is JSON lines, or with --plain=True lines of text. The output has a line of JSON for
 each row or line, in their order: `id` (that of the row if it has one, else its number), `predicted` and `score`.
 
 What a row must have, by family (labels are not read):

@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves behind: model.pt, predictions.jsonl, instances.npz and result.json; and model.pt's use."""
+"""What a fine-tuning run leaves behind: model.pt, predictions.jsonl, instances.npz and result.json."""
 
 import json
 import zlib
