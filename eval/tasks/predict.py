@@ -23,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 import checkpoint
 import configurator
@@ -123,7 +124,8 @@ def run(path, source, cfg):
     if (spec.family == "ir") != bool(documents):
         found = f"corpus={cfg.corpus!r}: {len(documents)} documents, but this model is for {spec.family}"
         raise DataError(f"{found}. A model for retrieval (ir) needs documents to search, any other takes none")
-    lines = map(json_line, predict(task, model, read(source, spec, cfg.plain), documents, cfg.top_k))
+    records = predict(task, model, read(source, spec, cfg.plain), documents, cfg.top_k)
+    lines = map(json_line, tqdm(records, "predicting", unit=" texts", unit_scale=True, disable=None))
     if cfg.out:
         write_whole(cfg.out, lambda file: file.writelines(lines))
     else:
