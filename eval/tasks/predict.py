@@ -28,6 +28,7 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import write_whole
+from data.hub import check_tagger
 from errors import Damaged, DataError
 from eval.tasks import readers
 from eval.tasks import model as task_model
@@ -62,6 +63,7 @@ def load(path, cfg):
     state = checkpoint.load(path, report=partial(print, file=sys.stderr))
     if not (saved := state.get("fine_tuned")):
         raise DataError(f"{path} is not fine-tuned: give a model that finetune.py --save_model=True kept")
+    check_tagger(saved, path)
     family = saved["family"]
     settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
     task, model = restore(settings, Dataset("", family, saved["labels"], [], {}, {}, {}, {}), state)
