@@ -31,8 +31,10 @@ class Family:
     split is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
     """
 
+    threshold = 0.0
+
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
-        self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels)
+        self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
         self.index = {label: i for i, label in enumerate(dataset.labels)}
         self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
         self.temperature, self.full_corpus = temperature, full_corpus
@@ -41,6 +43,9 @@ class Family:
     def count(self, split, rule):
         if split:
             self.counts[f"{split}: {rule}"] += 1
+
+    def finish(self, model):
+        """Do what is left to do with a TaskModel when training has ended."""
 
     def truncate(self, ids, split, what="texts"):
         """Append eos to a list of ids, of which at most max_len - 1 stay."""
@@ -58,18 +63,36 @@ class Family:
 
 
 class SequenceClassification(Family):
+    """Classify a text. Without labels this is regression: one output, trained with the mean squared error.
+
+    In training that output is the number minus the mean of all training labels, in units of their standard deviation,
+    so that the loss is about 1 whatever they measure. `finish` puts both into the head.
+    """
+
+    def __init__(self, dataset, *options):
+        super().__init__(dataset, *options)
+        numbers = [] if self.labels else [example.label for example in dataset.train]
+        self.mean, self.std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (0.0, 1.0)
+
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text), split)
-        return [Item(ids, self.index.get(example.label, -1))]
+        return [Item(ids, self.index.get(example.label, -1) if self.labels else (example.label - self.mean) / self.std)]
 
     def loss(self, output, items):
-        """output: (n, classes)."""
-        return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
+        """output: (n, classes), or (n, 1)."""
+        target = torch.tensor([item.target for item in items], device=output.device)
+        return F.cross_entropy(output, target) if self.labels else F.mse_loss(output[:, 0], target)
+
+    @torch.no_grad()
+    def finish(self, model):
+        """Let the head give numbers as the labels have them, when training has ended."""
+        if not self.labels:
+            model.head[-1].weight *= self.std
+            model.head[-1].bias.mul_(self.std).add_(self.mean)
 
     def metrics(self, outputs, items, examples, split):
-        predicted = [self.labels[logits.argmax()] for logits in outputs]
-        gold = [example.label for example in examples]
-        return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, self.labels)}
+        predicted = [self.labels[logits.argmax()] if self.labels else float(logits[0]) for logits in outputs]
+        return metrics.text_scores(predicted, [example.label for example in examples], self.labels)
 
 
 class TokenClassification(Family):
@@ -107,7 +130,7 @@ class QuestionAnswering(Family):
     unsure model gives low odds to all of them. The threshold is therefore chosen on the validation set, by F1.
     """
 
-    threshold, thresholds = 0.0, [x / 2 for x in range(4, -17, -1)]
+    thresholds = [x / 2 for x in range(4, -17, -1)]
     loss = TokenClassification.loss
 
     def items(self, example, split):
