@@ -296,9 +296,9 @@ def find_task(task="", family="", folder="data/tasks", **fields):
         found = read_task_file(task)
     elif task in TASKS:
         found = in_folder(replace(TASKS[task], name=task), folder)
-        if found.hub and not Path(found.paths["train"]).parent.exists() and find_spec("datasets"):
-            if not (fields.get("train") and fields.get("test")):
-                found = replace(found, **found.hub)
+        there = Path(found.paths["train"]).parent.exists() or (fields.get("train") and fields.get("test"))
+        if found.hub and not there and find_spec("datasets"):
+            found = replace(found, **found.hub)
     elif task in EMBEDDED:
         found = Task(task[-2:], name=task)
     elif task:

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from data.tokenizer import Tokenizer
 from eval.tasks import metrics
-from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence
+from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
 from eval.tasks.families import FAMILIES, nearest_documents, subsample
 
 TOKENIZER = Tokenizer.load("embedded")
@@ -53,6 +53,20 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     kept = item.extra.max() + 1
     predicted = [["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)]
     assert found["entity_f1"].tolist() == metrics.entity_f1(predicted, [sentence.tags]).tolist()
+
+
+def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
+    train = [Text("a", 100.0), Text("b", 300.0)]
+    sc = family("sc", train=train)
+    items = [item for example in train for item in sc.items(example, "train")]
+    model = torch.nn.Module()
+    model.head = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    output = torch.tensor([[-1.0], [1.0]])  # the two numbers in units of their standard deviation, 100
+    assert sc.n_outputs == 1 and sc.loss(output, items) == 0 and sc.loss(output + 2, items) == 4
+    with torch.no_grad():
+        before = model.head(output)
+        sc.finish(model)
+        torch.testing.assert_close(model.head(output), 100 * before + 200)
 
 
 # ----------------------------------------------------------------------------
