@@ -155,14 +155,7 @@ def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
 def test_a_saved_model_needs_a_test_file_and_nothing_else(fine_tune, data, tuned, tmp_path):
     """What was set in training, and how its data is read, comes from model.pt."""
     (tmp_path / "new.csv").write_bytes((data / "test.csv").read_bytes())
-    more = [
-        f"--test={tmp_path}/new.csv",
-        "--test_only=True",
-        "--pooling=last",
-        "--causal=True",
-        "--max_len=9",
-        "--lr=1",
-    ]
+    more = [f"--test={tmp_path}/new.csv", "--dtype=float32", "--pooling=last", "--causal=True", "--lr=1"]
     scored, trained = read(fine_tune(["--test_only=True", *more], tuned[1] / "model.pt")[1]), read(tuned[1])
     same = ("metrics", "steps", "lr", "checkpoint", "test_set", "labels", "examples")
     assert all(scored[name] == trained[name] for name in same) and scored["counts"] == {}
