@@ -381,9 +381,10 @@ def read(task, full_corpus=True):
         dataset.main["field"] = []
     if not task.training:
         dataset.labels = list(task.labels)
-        unknown = {label for example in dataset.test for label in example.labels} if dataset.family == "sc" else set()
-        if task.labels and (unknown := unknown - {*task.labels}):
-            raise DataError(f"{task.name}: the model does not know the labels {sorted(unknown)}, but {dataset.labels}")
+        if dataset.family == "sc" and (task.labels or not task.regression):
+            if unknown := {example.label for example in dataset.test} - {*task.labels}:
+                first = sorted(unknown)[:10]
+                raise DataError(f"{dataset.name}: the model does not know the labels {first}, but {dataset.labels}")
     dataset.task = task
     return dataset
 
@@ -411,10 +412,9 @@ def label_names(task, splits, counts):
     found = {split: Counter(label for x in examples for label in x.labels) for split, examples in splits.items()}
     seen = {*found["train"]} if task.training else {*task.labels}
     if task.training and len(seen) < 2:
-        held = " left, after others were held out to validate on (give --validation)," * bool(
-            {*found["validation"]} - seen
-        )
-        raise DataError(f"{task.paths['train']}: all its examples{held} are {min(seen)!r}: there is nothing to learn")
+        held = {*found["validation"]} - seen
+        left = " left, after others were held out to validate on (give --validation)," if held else ""
+        raise DataError(f"{task.paths['train']}: all its examples{left} are {min(seen)!r}: there is nothing to learn")
     if task.regression:
         return []
     similar = defaultdict(set)

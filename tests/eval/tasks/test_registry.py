@@ -238,6 +238,8 @@ def test_a_model_is_tested_with_no_more_than_a_test_file(files):
     assert (data.labels, data.train, data.validation, len(data.test), data.counts) == (["1", "0"], [], [], 9, {})
     with pytest.raises(DataError, match=r"the model does not know the labels \['1'\], but \['0'\]"):
         read(for_testing(spec, ["0"]))
+    with pytest.raises(DataError, match=r"does not know the labels \['0', '1'\], but \[\]"):
+        read(for_testing(spec, []))  # a model that predicts numbers
     corpus = files.beir("b", test=6)
     task = find_task(family="ir", corpus=corpus, train=files.put("pairs.jsonl", [{"query": "who", "document": "me"}]))
     half = read(task).test[""]
