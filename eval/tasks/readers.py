@@ -29,7 +29,6 @@ from eval.tasks.examples import Pair, Question, Sentence, Text
 from eval.tasks.metrics import entities
 
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
-MAX_LINE = 2**30  # bytes: a compressed file may hold a line that does not fit into memory
 
 
 def find_files(path):
@@ -45,22 +44,25 @@ def file_format(path):
     return "hub" if path.startswith("hf:") else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
-def byte_lines(stream):
-    """Yield the lines of a binary file. One line may end all of them with CR, as old Macs do."""
-    first = stream.readline(MAX_LINE)
-    yield from [first] if first.endswith(b"\n") else first.split(b"\r")
-    yield from iter(partial(stream.readline, MAX_LINE), b"")
+def byte_lines(stream, max_bytes):
+    """Yield the lines of a binary file. One line may hold them all, ended by CR as on old Macs."""
+    first = stream.readline(max_bytes)
+    yield from [first] if len(first) == max_bytes or first.endswith(b"\n") else first.split(b"\r")
+    yield from iter(partial(stream.readline, max_bytes), b"")
 
 
-def lines(path):
-    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1."""
+def lines(path, max_bytes=2**30):
+    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1.
+
+    max_bytes: a line this long is refused, because a compressed file may hold one that does not fit into memory.
+    """
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
-        bar = byte_lines(stream)
+        bar = byte_lines(stream, max_bytes)
         bar = tqdm(bar, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
         try:
             for number, line in enumerate(bar, 1):
-                if len(line) == MAX_LINE:
-                    raise DataError(f"line {number}: more than {MAX_LINE:,} bytes in one line")
+                if len(line) == max_bytes:
+                    raise DataError(f"line {number}: has {max_bytes:,} bytes or more")
                 yield number, decode(line.removesuffix(b"\n"), number)
         except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}, {error}") from None
