@@ -47,18 +47,9 @@ def load(script, argv, check=None, command=""):
     if "--help" in argv or "-h" in argv:
         print_help(command, defaults, notes)
         raise SystemExit(0)
-    settings, problems = Settings(defaults), []
     only_check = "--check" in argv and "check" not in defaults
     argv = [word for word in argv if word != "--check"] if only_check else argv
-    for origin, name, value in assignments(argv, defaults, problems):
-        if name not in defaults:
-            problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
-        elif (converted := convert(value, defaults[name])) is not None:
-            settings[name] = converted
-        else:
-            default = defaults[name]
-            takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
-            problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
+    settings, problems = parse(argv, defaults)
     problems += check(settings) or () if check else ()
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
@@ -74,6 +65,21 @@ def load(script, argv, check=None, command=""):
         print(f"{command}: the settings fit together")
         raise SystemExit(0)
     return settings
+
+
+def parse(argv, defaults):
+    """Return the Settings that argv (see `load`) makes of `defaults`, and what is wrong with it, a sentence each."""
+    settings, problems = Settings(defaults), []
+    for origin, name, value in assignments(argv, defaults, problems):
+        if name not in defaults:
+            problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
+        elif (converted := convert(value, defaults[name])) is not None:
+            settings[name] = converted
+        else:
+            default = defaults[name]
+            takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
+            problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
+    return settings, problems
 
 
 def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=()):

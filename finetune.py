@@ -2,6 +2,7 @@
 
     python finetune.py --task=embedded-sc --init_from=out/demo --lr=1e-3 --seed=1 --out_dir=out/finetune
     python finetune.py --family=sc --train=train.csv --test=test.csv --columns=title,body --label=topic ...
+    python finetune.py --task=topics.py ...     # the same, with the family, paths and columns in a file
 
 The defaults are the protocol of "Should We Still Pretrain Encoders with Masked Language Modeling?" (arXiv 2507.00994).
 There are four families: sequence classification (sc), token classification (tc), extractive question answering (qa) and
@@ -9,6 +10,7 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +21,24 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import lock_folder
-from data.hub import check_tagger
+from data.hub import saved_model
 from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks.families import FAMILIES, subsample
 from eval.tasks.model import pack_texts
-from eval.tasks.registry import load
+from eval.tasks.registry import FIELDS, Task, customize, find_task, for_testing, read
 from eval.tasks.result import build, evaluate, origin, restore, write_result
 from model import ModelConfig, Transformer
-from runtime import resolve_auto, use_determinism
+from runtime import resolve_auto, show, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
-task = ""  # a data set by its name (python -m eval.tasks lists them), or empty for your own data, see below
+task = ""  # a data set by its name (python -m eval.tasks lists them); for your own data a task file, or see below
 out_dir = "out/finetune"  # where result.json and the rest go
 random_weights = False  # keep the checkpoint's shape and tokenizer, but start from random weights, as a baseline
-test_only = False  # no training: score the model.pt that save_model kept, given as init_from
+test_only = False  # no training: score the model.pt that save_model kept, given as init_from, on --test or --task
 save_model = False  # also keep the fine-tuned model, as model.pt
-# --- your own data ---
+# --- your own data: here, or the same settings in a task file, with paths relative to its folder ---
 family = ""  # sc, tc, qa or ir
 train = ""  # training data: a file, or for ir a folder in the BEIR layout
 validation = ""  # empty: a part of train
@@ -45,6 +47,8 @@ corpus = ""  # ir: the folder in the BEIR layout to search; empty: that of train
 columns = ""  # names of the text columns of a table: title,body
 label = ""  # name of the label column of a table; empty: label
 form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
+metric = ""  # the main one, such as f1; pearson or spearman: sc predicts numbers; empty: the family's or the task's
+positive = ""  # sc, two labels: the one that F1 is about; empty: the second in alphabetical order
 tasks_dir = "data/tasks"  # where the files of the named data sets are
 # --- training ---
 max_steps = 1000  # optimizer steps, at most
@@ -77,9 +81,10 @@ full_corpus = True  # ir: search all documents; False: only the judged ones, whi
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
-# --test_only takes these settings from the command line, and all others from the run that trained the model.
-EVAL_ONLY_OVERRIDES = """init_from task test_only family train validation test corpus columns label form tasks_dir
-    eval_examples test_examples full_corpus max_predictions device dtype out_dir""".split()
+# --test_only takes these settings from the command line, and of those about data the ones that are given. All others
+# are those of the run that trained the model.
+EVAL_ONLY_OVERRIDES = """init_from test_only eval_examples test_examples full_corpus max_predictions device dtype
+    out_dir""".split()
 
 AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
 AT_LEAST_0 = "seed test_examples max_predictions patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
@@ -90,16 +95,17 @@ ABOVE_0 = ["lr", "grad_clip", "temperature"]
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"], pooling=["mean", "last"])
-    if cfg.family:
-        choices["family"] = FAMILIES
     yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices)
     yield from (f"{name}={cfg[name]}: must be below 1" for name in BELOW_1 if cfg[name] >= 1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"
     if cfg.device == "cuda" and not torch.cuda.is_available():
         yield "device=cuda: there is no GPU"
-    if bool(cfg.task) == bool(cfg.family):
-        yield "give a task by name (python -m eval.tasks lists them), or a family with the paths of your own data"
+    if cfg.task or not cfg.test_only:
+        try:
+            describe_task(cfg)
+        except DataError as error:
+            yield str(error)
     if why := checkpoint.problem(cfg.init_from):
         yield f"init_from: {why}"
     if cfg.test_only and (cfg.random_weights or cfg.save_model):
@@ -112,11 +118,15 @@ def check(cfg):
 # Set-up
 
 
-def load_dataset(cfg):
-    """Load the data set that the settings name or describe. Raises DataError."""
-    own = {name: cfg[name] for name in "family train validation test corpus label form full_corpus".split()}
-    columns = tuple(cfg.columns.split(",")) if cfg.columns else ()
-    dataset = load(cfg.task, folder=cfg.tasks_dir, columns=columns, **own)
+def describe_task(cfg):
+    """Return the Task that the settings name or describe. Raises DataError."""
+    return find_task(cfg.task, folder=cfg.tasks_dir, **{name: cfg[name] for name in FIELDS})
+
+
+def load_dataset(cfg, task):
+    """Read the Dataset of a Task and say what is in it. Raises DataError."""
+    dataset = read(task, cfg.full_corpus)
+    show(print, dataset.summary())
     if cfg.test_examples:
         dataset.validation = subsample(dataset.validation, cfg.test_examples)
         dataset.test = subsample(dataset.test, cfg.test_examples)
@@ -136,7 +146,7 @@ def learning_rate(cfg, step, steps):
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
     path = checkpoint.find(cfg.init_from)
-    state, dataset = checkpoint.load(path), load_dataset(cfg)
+    state, dataset = checkpoint.load(path), load_dataset(cfg, describe_task(cfg))
     if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
     if cfg.freeze and dataset.family == "ir":
@@ -154,7 +164,7 @@ def fine_tune(cfg):
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
     eval_set = subsample(dataset.validation, cfg.eval_examples, judged_only=True)
-    best_score, best_step, best_weights = -1.0, 0, None  # of the validations, with patience
+    best_score, best_step, best_weights = -np.inf, 0, None  # of the validations, with patience
     loss_sum = 0.0  # of the steps since the last validation
 
     bar = tqdm(range(steps), desc=dataset.name, mininterval=1)
@@ -198,6 +208,7 @@ def fine_tune(cfg):
     bar.close()
     if best_weights:
         model.load_state_dict(best_weights)
+    task.finish(model)
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
     run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     write_result(cfg, dataset, task, model, run, state)
@@ -206,17 +217,18 @@ def fine_tune(cfg):
 def score_saved_model(cfg):
     """Score a model that save_model kept, on this data and with this device. Writes the same files as fine_tune."""
     path = checkpoint.find(cfg.init_from)
-    state, dataset = checkpoint.load(path), load_dataset(cfg)
-    saved = state.get("fine_tuned")
-    if not saved or saved["family"] != dataset.family:
-        raise DataError(f"test_only: {path} is not a model that save_model kept for {dataset.family}")
-    check_tagger(saved, path)
-    unknown = {example.label for example in dataset.test} - {*saved["labels"]} if dataset.family == "sc" else ()
-    if unknown:
-        raise DataError(f"test_only: {path} does not know the labels {sorted(unknown)}, but {saved['labels']}")
-    dataset.labels = saved["labels"]
-
-    cfg = type(cfg)(cfg | saved["settings"] | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
+    state = checkpoint.load(path)
+    saved = saved_model(state, path)
+    spec = describe_task(cfg) if cfg.task else Task(**saved["task"])
+    if {spec.family, cfg.family or spec.family} != {saved["family"]}:
+        raise DataError(f"test_only: {path} is fine-tuned for {saved['family']}, not for {cfg.task or cfg.family}")
+    own = {name: cfg[name] for name in FIELDS if cfg[name] and name != "family"}
+    if not cfg.task:  # the task of the training, or a new test set in its form
+        new = {"name": "", "sets": {}} if {"test", "corpus"} & {*own} else {}
+        spec = customize(replace(spec, **new), own)
+    dataset = load_dataset(cfg, for_testing(spec, saved["labels"], own))
+    kept = {name: cfg[name] for name in EVAL_ONLY_OVERRIDES} | {name: cfg[name] for name in ("task", *own) if cfg[name]}
+    cfg = type(cfg)(cfg | saved["settings"] | kept)
     task, model = restore(cfg, dataset, state)
     write_result(cfg, dataset, task, model, saved["done"], state)
 

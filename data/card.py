@@ -158,7 +158,7 @@ def model_card(title, kind, tag, state, path, max_len, parameters):
     if fine_tuned and fine_tuned["labels"]:
         what += f" Its labels: {', '.join(f'`{label}`' for label in fine_tuned['labels'])}."
     if subject == "sc":
-        more = form_of(**fine_tuned.get("task", {}))  # older ones do not say
+        more = form_of(**fine_tuned["task"])
     if subject == "qa":
         no_answer = '\n    if gain[last] <= 0:\n        return ""' if fine_tuned["may_be_none"] else ""
         more = {"threshold": fine_tuned["threshold"], "no_answer": no_answer}

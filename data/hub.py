@@ -259,8 +259,8 @@ def write_folder(state, path, folder, kind):
     """
     folder, fine_tuned, family, max_len = Path(folder), state.get("fine_tuned"), "", state["config"]["seq_len"]
     if fine_tuned:
+        check_exportable(saved_model(state, path), path, kind)
         family, max_len = fine_tuned["family"], min(max_len, fine_tuned["settings"]["max_len"])
-        check_exportable(fine_tuned, path, kind)
     name, tag, parts = CLASSES[family or kind]
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     weights = hub_weights(state, with_head=not fine_tuned)
@@ -288,17 +288,20 @@ def write_folder(state, path, folder, kind):
         raise
 
 
-def check_tagger(fine_tuned, path):
-    """Raise DataError for a tagger of an older version, which would get other ids now than in its training."""
-    if fine_tuned["family"] == "tc" and not fine_tuned.get("space_before_words"):
-        raise DataError(f"{path} was trained without a space before the first word of a sentence: train it again")
+def saved_model(state, path):
+    """Return what finetune.py keeps in a checkpoint's dict with save_model: the head, the task, ... Raises DataError.
+
+    Models of older versions are refused. They do not hold the task or the threshold of answers, and taggers were
+    trained without a space before the first word.
+    """
+    saved = state.get("fine_tuned", {})
+    if "family" not in saved.get("task", {}):
+        raise DataError(f"{path} is not a model that finetune.py --save_model=True kept, at least not in this version")
+    return saved
 
 
 def check_exportable(fine_tuned, path, kind):
     """Raise DataError if a model of finetune.py has no class in transformers, or not with these settings."""
-    check_tagger(fine_tuned, path)
-    if fine_tuned["family"] == "qa" and "threshold" not in fine_tuned:
-        raise DataError(f"{path} does not hold the threshold that its answers need: train it again")
     family, cfg = fine_tuned["family"], fine_tuned["settings"]
     if kind != "eurobert" or cfg["causal"] or (family in ("sc", "ir") and cfg["pooling"] != "mean"):
         raise DataError(

@@ -40,6 +40,8 @@ def folder(tmp_path_factory, encoder):
     for name in ("train.csv", "test.csv"):
         rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
         (folder / name).write_text("title,body,topic\n" + "".join(rows))
+    task = re.search(r"```python\n(family.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)[1]
+    (folder / "topics.py").write_text(task)
     shutil.copytree(ROOT / "config", folder / "config")
     shutil.copy(ROOT / "data" / "embedded.tiktoken", folder / "tokenizer.model")
     if find_spec("safetensors") and find_spec("tokenizers"):

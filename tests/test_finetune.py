@@ -136,19 +136,19 @@ def test_a_run_learns_its_task(tuned):
 def test_each_family_learns_and_a_saved_model_scores_the_same(fine_tune, data, family, metric, steps, at_least):
     text, folder = fine_tune([*args(data, family), f"--max_steps={steps}", "--save_model=True"])
     assert_learned(text, folder, family, metric, at_least)
-    _, scored = fine_tune([*args(data, family), "--test_only=True"], folder / "model.pt")
-    assert read(scored)["metrics"] == read(folder)["metrics"]
+    _, scored = fine_tune(["--test_only=True", "--dtype=float32"], folder / "model.pt")
+    assert read(scored)["metrics"] == read(folder)["metrics"] and read(scored)["examples"] == read(folder)["examples"]
 
 
-def test_a_tagger_without_a_space_before_the_first_word_is_refused(fine_tune, run, data, tmp_path):
-    """Taggers of older versions were trained like that."""
+def test_a_model_of_an_older_version_is_refused(fine_tune, run, data, tmp_path):
+    """Its task is not known, and a tagger was trained without a space before the first word."""
     _, folder = fine_tune([*args(data, "tc"), "--max_steps=1", "--save_model=True", "--test_examples=5"])
     state = checkpoint.load(folder / "model.pt")
-    del state["fine_tuned"]["space_before_words"]
+    del state["fine_tuned"]["task"]
     checkpoint.save(tmp_path / "old.pt", state)
     more = ["--test_only=True", f"--init_from={tmp_path}/old.pt", f"--out_dir={tmp_path}/out"]
     code, text = run([*args(data, "tc"), *more], "finetune.py")
-    assert code == 1 and "before the first word of a sentence: train it again" in text and "Traceback" not in text, text
+    assert code == 1 and "at least not in this version" in text and "Traceback" not in text, text
 
 
 def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
@@ -157,13 +157,31 @@ def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
 
-def test_a_saved_model_scores_the_same_whatever_the_settings(fine_tune, data, tuned):
-    """The settings of the training come from model.pt."""
-    more = ["--test_only=True", "--pooling=last", "--causal=True", "--max_len=9", "--lr=1"]
-    scored, trained = read(fine_tune([*args(data, "sc"), *more], tuned[1] / "model.pt")[1]), read(tuned[1])
-    assert all(scored[name] == trained[name] for name in ("metrics", "steps", "lr", "checkpoint", "test_set"))
+def test_a_saved_model_needs_a_test_file_and_nothing_else(fine_tune, data, tuned, tmp_path):
+    """What was set in training, and how its data is read, comes from model.pt."""
+    (tmp_path / "new.csv").write_bytes((data / "test.csv").read_bytes())
+    more = [f"--test={tmp_path}/new.csv", "--dtype=float32", "--pooling=last", "--causal=True", "--lr=1"]
+    scored, trained = read(fine_tune(["--test_only=True", *more], tuned[1] / "model.pt")[1]), read(tuned[1])
+    same = ("metrics", "steps", "lr", "checkpoint", "test_set", "labels", "examples")
+    assert all(scored[name] == trained[name] for name in same) and scored["counts"] == {}
     different = {name for name, value in trained["settings"].items() if scored["settings"][name] != value}
-    assert different == {"init_from", "test_only"}
+    assert different == {"init_from", "test_only", "test"}
+
+
+def test_a_task_file_that_predicts_numbers(fine_tune, data):
+    for name in ("train", "test"):
+        text = (data / f"{name}.csv").read_text().replace("True", "520.5").replace("False", "-80")
+        (data / f"{name}-numbers.csv").write_text(text)
+    task = 'family = "sc"\ntrain = "train-numbers.csv"\ntest = "test-numbers.csv"\nlabel = "y"\nmetric = "pearson"\n'
+    (data / "numbers.py").write_text(task)
+    more = [*args(data, "sc")[-4:], "--max_steps=60", "--save_model=True"]
+    text, folder = fine_tune([f"--task={data}/numbers.py", *more])
+    result = read(folder)
+    assert (result["task"], result["main"]["field"], result["labels"]) == ("numbers", ["pearson"], [])
+    assert result["metrics"]["test"]["pearson"] > 80 and "numbers (sc), pearson" in text
+    assert checkpoint.load(folder / "model.pt")["fine_tuned"]["head"]["2.bias"] == pytest.approx(220, abs=150)
+    _, scored = fine_tune(["--test_only=True", "--dtype=float32"], folder / "model.pt")
+    assert read(scored)["metrics"] == result["metrics"]
 
 
 @pytest.mark.parametrize("family", ["tc", *map(slow, ("sc", "qa", "ir"))])
@@ -215,17 +233,17 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
     wrong = ["--lr=0", "--max_steps=0", "--dropout=1", "--dtype=float16", "--family=xx", "--test_only=True"]
     more = ["--save_model=True", "--init_from=nowhere", f"--out_dir={tmp_path}"]
     code, text = run(["--task=sst2", *wrong, *more], "finetune.py")
-    messages = ["lr=0.0", "max_steps=0", "dropout=1.0", "dtype=float16", "family=xx", "give a task by name", "nowhere"]
-    for message in [*messages, "test_only", "already holds a result", "9 problems"]:
+    messages = ["lr=0.0", "max_steps=0", "dropout=1.0", "dtype=float16", "family=xx", "nowhere"]
+    for message in [*messages, "test_only", "already holds a result", "8 problems"]:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()
 
 
 WRONG = {
-    "an unknown task": (["--task=sst3"], "sst3"),
     "no such file": (["--family=sc", "--train=no.csv", "--test=no.csv"], "no.csv"),
-    "not fine-tuned": (["SC", "--test_only=True"], "is not a model that save_model kept for sc"),
+    "not fine-tuned": (["SC", "--test_only=True"], "is not a model that save_model kept"),
     "nothing to train": (["IR", "--freeze=True"], "no head of its own"),
+    "another family": (["TC", "--init_from=TUNED", "--test_only=True"], "is fine-tuned for sc, not for tc"),
     "fine-tuned": (["SC", "--init_from=TUNED"], "fine-tuned already"),
     "a loss that is not finite": (["SC", "--lr=1e30", "--eval_interval=5"], "no result. A smaller --lr may help"),
 }
@@ -236,7 +254,9 @@ def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, c
     given, message = WRONG[case]
     more = [f"--init_from={encoder}", f"--out_dir={tmp_path}/out"]
     for word in given:
-        more += args(data, word.lower()) if word in ("SC", "IR") else [word.replace("TUNED", f"{tuned[1]}/model.pt")]
+        more += (
+            args(data, word.lower()) if word in ("SC", "TC", "IR") else [word.replace("TUNED", f"{tuned[1]}/model.pt")]
+        )
     code, text = run(more, "finetune.py")
     assert code == 1 and message in text and "Traceback" not in text, text
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}

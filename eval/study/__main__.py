@@ -16,7 +16,6 @@ import shlex
 import signal
 import sys
 from collections import defaultdict
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -30,7 +29,7 @@ from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
 from eval.study.plan import TRAIN, Plan
 from eval.study.run import args_for, finetune_all, pretrain
 from eval.study.slurm import write_scripts
-from eval.tasks.registry import TASKS, in_folder, missing
+from eval.tasks.registry import find_task, missing
 
 # --- pretraining ---
 train = ""  # arguments of train.py that all runs share: config files, --key=value
@@ -47,7 +46,7 @@ lrs = (0.0,)  # peak learning rate, 0 = that of train; of several, each objectiv
 lr_steps = 0  # steps of those runs
 processes = 1  # of a run, under torchrun; on GPUs one each
 # --- fine-tuning ---
-tasks = (("embedded-tc", ""),)  # (data set by name, further arguments of finetune.py)
+tasks = (("embedded-tc", ""),)  # (data set by name or task file, further arguments of finetune.py)
 finetune = ""  # arguments of finetune.py that all jobs share
 finetune_lrs = (1e-3, 3e-3)  # peak learning rates
 finetune_seeds = (1, 2, 3)
@@ -101,9 +100,8 @@ def problems(plan, runs, finetunes):
         args = shlex.split(f"{cfg.finetune} {args}")
         point = [f"--task={task}", f"--lr={min(cfg.finetune_lrs)}", f"--seed={min(cfg.finetune_seeds)}"]
         commands.append((task, [FINETUNE, *args, *point, new]))
-        if task in TASKS and not (TASKS[task].hub and find_spec("datasets")):
-            if absent := missing(task, in_folder(TASKS[task], configurator.load(FINETUNE, args).tasks_dir)):
-                found[absent].append(task)
+        if absent := missing(find_task(task, folder=configurator.load(FINETUNE, args).tasks_dir)):
+            found[absent].append(task)
     world = {"WORLD_SIZE": str(cfg.processes)}
     checked = check_all([(command, world) for _, command in commands], slots(cfg.jobs)) if commands else []
     for (name, (script, *_)), sentences in zip(commands, checked):

@@ -7,7 +7,7 @@ import torch
 
 import configurator
 from eval.study.jobs import FINETUNE
-from eval.tasks.registry import TASKS
+from eval.tasks.registry import find_task
 from model import Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
 
@@ -73,7 +73,7 @@ def finetuning_flops(plan):
     total = 0
     for task, args in plan.cfg.tasks:
         settings = configurator.load(FINETUNE, shlex.split(f"{plan.cfg.finetune} {args}"))
-        length = LENGTHS[TASKS[task].family if task in TASKS else task[-2:]]
+        length = LENGTHS[find_task(task).family]
         for model in plan.models:
             n_tokens = plan.jobs(model) // len(plan.cfg.tasks) * settings.max_steps * settings.batch_size * length
             total += n_tokens * flops_per_token(plan.shape[model.run.size][1], length, False, 0)

@@ -23,7 +23,8 @@ import torch
 from tqdm import tqdm
 
 from data.files import is_locked
-from eval.tasks.registry import EMBEDDED, TASKS
+from errors import DataError
+from eval.tasks.registry import find_task
 
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = ROOT / "finetune.py"
@@ -40,7 +41,12 @@ class Job(NamedTuple):
 
 def job_folder(name, task, lr, seed):
     """Return the folder of a fine-tuning job, relative to that of all results. name: of its checkpoint."""
-    return Path(name, task, f"lr-{lr:g}_seed-{seed}")
+    return Path(name, task_name(task), f"lr-{lr:g}_seed-{seed}")
+
+
+def task_name(task):
+    """Return the name of a data set, which may be given as a task file."""
+    return Path(task).stem if task.endswith(".py") else task
 
 
 def finetuning(results, name, path, task, lr, seed, args, baseline):
@@ -75,8 +81,13 @@ def check_lists(cfg, optional=()):
                 yield f"{name}: give at least one"
             yield from (f"{name}: {key} is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1)
             if name == "tasks":
-                unknown = [key for key in keys if key not in (*TASKS, *EMBEDDED)]
-                yield from (f"tasks: no data set is called {key}: python -m eval.tasks lists them" for key in unknown)
+                names = [task_name(key) for key in dict.fromkeys(keys)]
+                yield from (f"tasks: two are called {key}" for key in {*names} if names.count(key) > 1)
+                for key in keys:
+                    try:
+                        find_task(key)
+                    except DataError as error:
+                        yield f"tasks: {error}"
 
 
 def is_part(text):

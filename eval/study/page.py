@@ -145,6 +145,8 @@ def score_tables(scores):
         rows = [[v.label, *(str(scores[v, title] or "-") for title in titles)] for v in results.variants]
         rows += baseline_rows(scores, titles)
         texts.append(table([name, *(metrics.get(title, title) for title in titles)], rows))
+    for task, other in results.repeated.items():
+        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means.")
     return "\n\n".join(texts)
 
 

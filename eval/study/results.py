@@ -79,6 +79,7 @@ class Results:
 
     variants: every Variant, in the order of the tables. tasks: {task: family}, ordered by family.
     targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
+    repeated: {task: another one with the same test set}, which counts in means in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
     seeds: {task: fine-tuning seeds} of all jobs, failed ones included. failed: {folder: last line of its error.txt}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}. describe: see Variant.describe; labels are made of it.
@@ -91,10 +92,13 @@ class Results:
         families = [*FAMILIES]
         tasks = {(families.index(run.family), run.task) for run in runs}
         self.tasks = {task: families[number] for number, task in sorted(tasks)}
-        self.targets = {}
+        test_sets, self.targets = {run.task: run.test_set for run in runs}, {}
+        first_with = {test_sets[task]: task for task in reversed(self.tasks)}
+        self.repeated = {task: first_with[test_sets[task]] for task in self.tasks if task not in first_with.values()}
         for family in dict.fromkeys(self.tasks.values()):
             group = tuple(task for task in self.tasks if self.tasks[task] == family)
-            self.targets |= {f"{family} mean": group} if len(group) > 1 else {}
+            counted = tuple(task for task in group if task not in self.repeated)
+            self.targets |= {f"{family} mean": counted} if len(counted) > 1 else {}
             self.targets |= {task: (task,) for task in group}
         self.grid, self.seeds, self.baselines = defaultdict(dict), defaultdict(set), {task: {} for task in self.tasks}
         for variant in self.variants:

@@ -18,7 +18,7 @@ import configurator
 from eval.study.jobs import check_lists, finetuning, grid, is_part, part_of, run_all, slots
 
 checkpoints = ("out/demo",)  # checkpoints of train.py, or folders of runs: the newest one of each
-tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name
+tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name, or task files
 lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)  # peak learning rates
 seeds = (1, 2, 3, 4, 5)  # of fine-tuning
 finetune = ""  # further arguments of finetune.py, the same for every job: "config/x.py --max_steps=300"

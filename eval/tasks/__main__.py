@@ -1,7 +1,7 @@
 """List the data sets, or show what is in some of them.
 
 python -m eval.tasks                       # list them, and whether their files are there
-python -m eval.tasks sst2                  # show its counts and its first examples
+python -m eval.tasks sst2 topics.py        # show its counts and its first examples; a task file is one of your own
 python -m eval.tasks predict MODEL INPUT   # use a fine-tuned model on new text; see predict.py
 """
 
@@ -14,7 +14,7 @@ from errors import DataError
 from eval.tasks import predict
 from eval.tasks.examples import Pair, Sentence
 from eval.tasks.readers import find_files
-from eval.tasks.registry import EMBEDDED, MAIN, SPLITS, TASKS, in_folder, load, needed_files, prefixed
+from eval.tasks.registry import EMBEDDED, SPLITS, TASKS, find_task, in_folder, load, needed_files, prefixed
 
 folder = "data/tasks"  # where the files of the data sets are
 
@@ -27,18 +27,14 @@ def list_tasks(folder):
         folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(task))
         found = [bool(find_files(path)) for path in needed_files(in_folder(task, folder))]
         there = "yes" if all(found) else f"{sum(found)} of {len(found)}"
-        print(row(name, task.family, task.main or MAIN[task.family][0], ", ".join(folders), there))
+        print(row(name, task.family, task.metrics[0], ", ".join(folders), there))
     for name in EMBEDDED:
-        print(row(name, name[-2:], MAIN[name[-2:]][0], "none: made from Python itself", "yes"))
+        print(row(name, name[-2:], find_task(name).metrics[0], "none: made from Python itself", "yes"))
 
 
 def show(dataset):
     """Print what is in a Dataset: its counts and the first two examples of each split."""
-    print(f"{dataset.name} ({dataset.family})")
-    if dataset.labels:
-        print(f"labels: {', '.join(dataset.labels)}")
-    for rule, count in dataset.counts.items():
-        print(f"{count:,} {rule}")
+    print(dataset.summary())
     for split in SPLITS:
         examples = getattr(dataset, split)
         if isinstance(examples, list):

@@ -1,7 +1,7 @@
 """Simple methods that a fine-tuned encoder has to beat.
 
-    sc   majority     the most frequent class of the training set
-         tfidf        logistic regression on TF-IDF of words (scikit-learn)
+    sc   majority     the most frequent class, or number, of the training set
+         tfidf        logistic regression, or ridge regression, on TF-IDF of words (scikit-learn)
     tc   word         the most frequent tag of each word in the training set
     qa   random       a random span of the context, as many words long as answers usually are
          overlap      the words next to what the question and the context share
@@ -58,7 +58,7 @@ def predict(dataset, method):
         return metrics.squad({question.id: answer for question, answer in zip(test, predicted)}, test)
     if dataset.family == "sc":
         gold = [example.label for example in test]
-        return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, dataset.labels)}
+        return metrics.text_scores(predicted, gold, dataset.labels)
     gold = [example.tags for example in test]
     scores = {"entity_f1": metrics.entity_f1, "sentence_macro_f1": metrics.sentence_macro_f1}
     return {name: metric(predicted, gold) for name, metric in scores.items()}
@@ -87,12 +87,13 @@ def majority(dataset):
 
 def tfidf(dataset):
     from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, Ridge
 
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD.pattern)
     features = vectorizer.fit_transform([example.text for example in dataset.train])
-    classifier = LogisticRegression(max_iter=1000).fit(features, [example.label for example in dataset.train])
-    return classifier.predict(vectorizer.transform([example.text for example in dataset.test])).tolist()
+    model = LogisticRegression(max_iter=1000) if dataset.labels else Ridge()
+    model.fit(features, [example.label for example in dataset.train])
+    return model.predict(vectorizer.transform([example.text for example in dataset.test])).tolist()
 
 
 def most_frequent_tag(dataset):

@@ -12,7 +12,7 @@ class Text(NamedTuple):
     """Sequence classification: a text as the model sees it, and the name of its class."""
 
     text: str
-    label: str
+    label: str  # in regression a number
 
     key = property(lambda self: self.text)
     labels = property(lambda self: [self.label])
@@ -67,9 +67,19 @@ class Retrieval(NamedTuple):
 class Dataset:
     name: str
     family: str  # "sc", "tc", "qa" or "ir"
-    labels: list  # sc: the classes; tc: the tags, "O" first; both as seen in training; qa, ir: []
+    labels: list  # sc: the classes, [] if they are numbers; tc: the tags, "O" first; both as seen in training; else []
     train: list  # of Text, Sentence, Question or Pair
     validation: list  # the same; ir: {name of the set: Retrieval}, the name "" if there is only one set
     test: list  # the same
     counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
     main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
+    task: object = None  # the Task that it was read from, see registry.py
+
+    def summary(self):
+        """Return what a user should know of it before training, as lines of text."""
+        lines = [f"{self.name} ({self.family}), {' and '.join(self.main['field'] or self.main['paper'])}"]
+        if self.labels:
+            lines.append(f"labels: {', '.join(self.labels)}")
+        if self.family == "sc" and len(self.labels) == 2:
+            lines.append(f"positive, for F1: {self.labels[1]}")
+        return "\n".join([*lines, *(f"{rule}: {count:,}" for rule, count in self.counts.items())])

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     """What a model predicts for one example."""
 
     predicted: object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: ids of documents
-    score: object  # sc: its probability; tc: one for each word; qa: see QuestionAnswering; ir: cosines
+    score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
     tokens: tuple = ()  # qa: the numbers of the context's tokens that are predicted, and of those in the gold answer
 
 
@@ -43,7 +43,7 @@ class Family:
     threshold = 0.0
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
-        self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels)
+        self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
         self.index = {label: i for i, label in enumerate(dataset.labels)}
         self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
         self.temperature, self.full_corpus = temperature, full_corpus
@@ -52,6 +52,9 @@ class Family:
     def count(self, split, rule):
         if split:
             self.counts[f"{split}: {rule}"] += 1
+
+    def finish(self, model):
+        """Do what is left to do with a TaskModel when training has ended."""
 
     def truncate(self, ids, split, what="texts"):
         """Append eos to a list of ids, of which at most max_len - 1 stay."""
@@ -78,21 +81,42 @@ class Family:
 
 
 class SequenceClassification(Family):
+    """Classify a text. Without labels this is regression: one output, trained with the mean squared error.
+
+    In training that output is the number minus the mean of all training labels, in units of their standard deviation,
+    so that the loss is about 1 whatever they measure. `finish` puts both into the head.
+    """
+
+    def __init__(self, dataset, *options):
+        super().__init__(dataset, *options)
+        numbers = [] if self.labels else [example.label for example in dataset.train]
+        self.mean, self.std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (0.0, 1.0)
+
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text), split)
-        return [Item(ids, self.index.get(example.label, -1))]
+        return [Item(ids, self.index.get(example.label, -1) if self.labels else (example.label - self.mean) / self.std)]
 
     def loss(self, output, items):
-        """output: (n, classes)."""
-        return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
+        """output: (n, classes), or (n, 1)."""
+        target = torch.tensor([item.target for item in items], device=output.device)
+        return F.cross_entropy(output, target) if self.labels else F.mse_loss(output[:, 0], target)
+
+    @torch.no_grad()
+    def finish(self, model):
+        """Let the head give numbers as the labels have them, when training has ended."""
+        if not self.labels:
+            model.head[-1].weight *= self.std
+            model.head[-1].bias.mul_(self.std).add_(self.mean)
 
     def answers(self, outputs, items, examples, split):
         logits = np.stack(outputs)
+        if not self.labels:
+            return [Answer(float(number), None) for (number,) in logits]
         return [Answer(self.labels[i], p[i]) for i, p in zip(logits.argmax(-1), softmax(logits))]
 
     def metrics(self, answers, examples):
         predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
-        return {"accuracy": metrics.accuracy(predicted, gold), "f1": metrics.f1(predicted, gold, self.labels)}
+        return metrics.text_scores(predicted, gold, self.labels)
 
 
 class TokenClassification(Family):
@@ -141,7 +165,7 @@ class QuestionAnswering(Family):
     set, by F1.
     """
 
-    thresholds = np.arange(2, -8.5, -0.5).tolist()
+    thresholds = [x / 2 for x in range(4, -17, -1)]
     loss = TokenClassification.loss
 
     def items(self, example, split):
@@ -326,7 +350,8 @@ def ranking(documents, k):
 
 def record(id, answer, **more):
     """Return a prediction as plain values for JSON, its score with six digits after the point."""
-    return dict(id=id, **more, predicted=answer.predicted, score=np.round(np.float64(answer.score), 6).tolist())
+    score = None if answer.score is None else np.round(np.float64(answer.score), 6).tolist()
+    return dict(id=id, **more, predicted=answer.predicted, score=score)
 
 
 def softmax(logits):

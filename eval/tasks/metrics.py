@@ -41,7 +41,7 @@ def one_class(numerators, denominators=1.0):
 
 
 # -----------------------------------------------------------------------------
-# Sequence classification
+# Sequence classification and regression
 
 
 def accuracy(predicted, gold):
@@ -59,6 +59,34 @@ def f1(predicted, gold, labels):
     pairs = np.array([*zip(predicted, gold, strict=True)], dtype=object).reshape(-1, 2, 1)
     member = pairs == classes  # (n, 2, C): of the predicted label, of the gold one
     return np.stack([2.0 * member.all(1), member.sum(1)], -1)
+
+
+def correlation(predicted, gold):
+    """Pearson's correlation, n instances (n, 1, 2) like all others: z_p * z_g over (z_p² + z_g²) / 2.
+
+    z_p and z_g are the predicted and the gold numbers in standard deviations from their means. The denominators sum to
+    n. They also make resamples of the instances vary as the correlation does: numerator - score * denominator is its
+    influence function. If all numbers are equal the score is 0.
+    """
+    z = np.array([predicted, gold], np.float64)  # (2, n)
+    z -= z.mean(1, keepdims=True)
+    std = z.std(1, keepdims=True)
+    z /= np.where(std > 0, std, 1)
+    return one_class(z[0] * z[1], (z[0] ** 2 + z[1] ** 2) / 2)
+
+
+def ranks(values):
+    """The rank of each value, from 1; equal values have the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def text_scores(predicted, gold, labels):
+    """Compute all metrics of sequence classification, or of regression if there are no labels (Spearman's correlation
+    is Pearson's of the ranks)."""
+    if labels:
+        return {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
+    return {"pearson": correlation(predicted, gold), "spearman": correlation(ranks(predicted), ranks(gold))}
 
 
 # -----------------------------------------------------------------------------

@@ -28,13 +28,13 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import write_whole
-from data.hub import check_tagger
+from data.hub import saved_model
 from errors import Damaged, DataError
 from eval.tasks import readers
 from eval.tasks import model as task_model
 from eval.tasks.examples import Dataset, Question, Sentence, Text
 from eval.tasks.families import nearest_documents, ranking, record
-from eval.tasks.registry import TASKS, Task
+from eval.tasks.registry import Task
 from eval.tasks.result import json_line, restore
 from runtime import resolve_auto, use_determinism
 
@@ -61,18 +61,16 @@ def load(path, cfg):
     """Return the task, its TaskModel, and the Task that says which columns the training data had and in which form."""
     path = Path(path, "model.pt") if Path(path).is_dir() else path
     state = checkpoint.load(path, report=partial(print, file=sys.stderr))
-    if not (saved := state.get("fine_tuned")):
-        raise DataError(f"{path} is not fine-tuned: give a model that finetune.py --save_model=True kept")
-    check_tagger(saved, path)
+    saved = saved_model(state, path)
     family = saved["family"]
     settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
     task, model = restore(settings, Dataset("", family, saved["labels"], [], {}, {}, {}, {}), state)
-    spec = TASKS.get(settings.task, Task(family)) if family == "sc" else Task(family)
-    given = cfg.columns or (settings.columns if family in ("sc", "tc") else "")
-    names = tuple(given.split(",")) if given else spec.columns or COLUMNS[family]
+    spec = Task(**saved["task"])
+    known = [name for name in spec.columns if not name.isdecimal()] if family in ("sc", "tc") else ()
+    names = tuple(cfg.columns.split(",") if cfg.columns else known or COLUMNS[family])
     if len(names) != len(COLUMNS[family]) and family != "sc":
-        raise DataError(f"columns={given}: expected names for {','.join(COLUMNS[family])}")
-    return task, model, Task(family, columns=names, form=settings.form or spec.form)
+        raise DataError(f"columns={cfg.columns}: expected names for {','.join(COLUMNS[family])}")
+    return task, model, Task(family, columns=names, form=spec.form)
 
 
 def read(path, spec, plain):
@@ -91,7 +89,7 @@ def read(path, spec, plain):
         values = [row[column] for column in spec.columns]
         match spec.family:
             case "sc":
-                example = Text(readers.fill(spec, values), "")
+                example = Text(readers.fill(spec, values), 0)  # the label is not used
             case "tc" if all(isinstance(word, str) for word in values[0]):
                 example = Sentence(*values, ["O"] * len(values[0]))  # the tags are not used
             case "tc":

@@ -15,7 +15,10 @@ import json
 import re
 import zlib
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from itertools import dropwhile, groupby
+from math import isfinite
 from pathlib import Path
 
 from tqdm import tqdm
@@ -41,12 +44,25 @@ def file_format(path):
     return "hub" if path.startswith("hf:") else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
-def lines(path):
-    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1."""
+def byte_lines(stream, max_bytes):
+    """Yield the lines of a binary file. One line may hold them all, ended by CR as on old Macs."""
+    first = stream.readline(max_bytes)
+    yield from [first] if len(first) == max_bytes or first.endswith(b"\n") else first.split(b"\r")
+    yield from iter(partial(stream.readline, max_bytes), b"")
+
+
+def lines(path, max_bytes=2**30):
+    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1.
+
+    max_bytes: a line this long is refused, because a compressed file may hold one that does not fit into memory.
+    """
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
-        bar = tqdm(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
+        bar = byte_lines(stream, max_bytes)
+        bar = tqdm(bar, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
         try:
             for number, line in enumerate(bar, 1):
+                if len(line) == max_bytes:
+                    raise DataError(f"line {number}: has {max_bytes:,} bytes or more")
                 yield number, decode(line.removesuffix(b"\n"), number)
         except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}, {error}") from None
@@ -59,6 +75,8 @@ def parse_json(text, path, first=1):
     except json.JSONDecodeError as error:
         number = first + error.lineno - 1
         raise DataError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:  # a number of more than 4,300 digits; lists within lists
+        raise DataError(f"{path}, line {first}: cannot be read as JSON: {error}") from None
 
 
 # ----------------------------------------------------------------------------
@@ -86,7 +104,8 @@ def with_columns(path, numbered, columns):
         location = f"{path}, line {number}"
         for column, kind in columns.items():
             if column not in row:
-                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)}")
+                hint = ". If that is data, the header is missing" if file_format(path) in ("csv", "tsv") else ""
+                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)}{hint}")
             if not isinstance(row[column], kind):
                 expected = getattr(kind, "__name__", kind)
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
@@ -102,6 +121,8 @@ def delimited_rows(path, counts):
     try:
         number, header = next(table, (0, []))
         wrong = []
+        if twice := [name for name, count in Counter(filter(None, header)).items() if count > 1]:
+            raise DataError(f"{path}, line 1: more than one column is called {twice[0]}")
         for number, fields in table:
             if len(fields) == len(header):
                 yield number, dict(zip(header, fields))
@@ -259,14 +280,10 @@ def find_answer(answer, start, context):
 def read_texts(path, task, split, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns, label = task.columns or ("text",), task.label or "label"
-    for location, row in rows(path, dict.fromkeys(columns, str) | {label: str | int}, counts):
-        parts, name = [row[column] for column in columns], str(row[label])
-        if not name:
-            raise DataError(f"{location}: the label is empty")
-        if task.names and name.isdecimal() and int(name) < len(task.names):
-            name = task.names[int(name)]
+    for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
+        parts = [row[column] for column in columns]
         counts["empty texts"] += not any(part.strip() for part in parts)
-        yield Text(fill(task, parts), name)
+        yield Text(fill(task, parts), read_label(row[label], task, location))
 
 
 def fill(task, parts):
@@ -275,6 +292,26 @@ def fill(task, parts):
     if len(form) != len(parts) + 1:
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(task.columns)}")
     return form[0] + "".join(part + after for part, after in zip(parts, form[1:]))
+
+
+def read_label(value, task, location):
+    """Return the label of a text: the name of its class, or in regression a number."""
+    if isinstance(value, list):
+        raise DataError(f"{location}: the label is {value!r:.200}: multi-label classification is not supported")
+    if task.regression:
+        with suppress(ValueError, TypeError, OverflowError):
+            if isfinite(number := float(value)):
+                return number
+        raise DataError(f"{location}: the label {value!r:.200} is not a number, which metric={task.metric} needs")
+    if not isinstance(value, str | int):
+        hint = ". To predict numbers, give metric=pearson" * isinstance(value, float)
+        raise DataError(f"{location}: the label is {value!r:.200}, expected str | int{hint}")
+    name = str(value)
+    if not name:
+        raise DataError(f"{location}: the label is empty")
+    if task.names and name.isdecimal() and int(name) < len(task.names):
+        name = task.names[int(name)]
+    return name
 
 
 def read_sentences(path, task, split, counts):
@@ -356,7 +393,8 @@ def read_texts_by_id(path, wanted=None):
     """
     texts, count = {}, 0
     for count, (location, row) in enumerate(rows(path, {"text": str}), 1):
-        key, text = str(row.get("_id", row.get("docid", ""))), row["text"]
+        key, text = row.get("_id", row.get("docid")), row["text"]
+        key = "" if key is None else str(key)
         if not key or key in texts:
             raise DataError(f'{location}: expected an "_id" or "docid" that no other line has, got {key!r}')
         if wanted is None or key in wanted:

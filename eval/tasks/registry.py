@@ -1,9 +1,9 @@
 """The data sets that checkpoints are fine-tuned on, by name, and the way to bring your own.
 
     python -m eval.tasks                       # list them, and whether their files are there
-    python -m eval.tasks sst2                  # show its counts and its first examples
-    load("sst2")                               # return a Dataset
-    load(family="sc", train="mine.csv", test="test.csv", columns=("title", "body"), label="topic", form="{}: {}")
+    python -m eval.tasks sst2 topics.py        # show its counts and its first examples; a task file is one of your own
+    load("sst2"), load("topics.py")            # return a Dataset
+    load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic", form="{}: {}")
 
 There are four families: sc, sequence classification; tc, token classification; qa, extractive question answering; ir,
 information retrieval. The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation
@@ -13,11 +13,13 @@ sentence, context or query is on one side of a random split only.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+import configurator
 from configurator import nearest
 from errors import DataError
 from eval.tasks import embedded, readers
@@ -30,15 +32,22 @@ SPLIT_SEED = 42  # of every random split, so that all runs of a task share its s
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 EMBEDDED = [f"embedded-{family}" for family in ("sc", "tc", "qa", "ir")]  # made from Python itself, in embedded.py
 
-# By family: the field's main metric and the paper's; the settings that its readers use; the key that a random split
-# keeps on one side.
-MAIN = {
-    "sc": ("accuracy", "accuracy"),
-    "tc": ("entity_f1", "sentence_macro_f1"),
-    "qa": ("f1", "token_set_f1"),
-    "ir": ("ndcg@10", "ndcg@10_judged"),
+REGRESSION = ("pearson", "spearman")
+METRICS = {  # by family: groups of metrics, the field's main one first; those of a task are of one group
+    "sc": (("accuracy", "f1"), REGRESSION),
+    "tc": (("entity_f1", "sentence_macro_f1"),),
+    "qa": (("f1", "exact_match", "token_set_f1"),),
+    "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
 }
-SETTINGS = {"sc": ("columns", "label", "form"), "tc": ("columns", "label"), "qa": (), "ir": ("columns", "corpus")}
+PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
+# By family: the settings that its readers use; the key that a random split keeps on one side.
+SETTINGS = {
+    "sc": ("columns", "label", "form", "positive"),
+    "tc": ("columns", "label"),
+    "qa": (),
+    "ir": ("columns", "corpus"),
+}
+FIELDS = dict.fromkeys("family train validation test corpus columns label form metric positive".split(), "")
 KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}
 READERS = {
     "sc": readers.read_texts,
@@ -54,7 +63,7 @@ READERS = {
 
 @dataclass(frozen=True)
 class Task:
-    """Where the files of a data set are and what they hold."""
+    """Where the files of a data set are and what they hold: all that `read` needs."""
 
     family: str
     source: str = ""  # where to get the files, and under which terms
@@ -65,8 +74,21 @@ class Task:
     form: str = ""  # sc: the text that the columns are put into. "" = one below the other
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
     outside: tuple = ()  # tc: types of entities that are read as O
-    main: str = ""  # the field's main metric, where it is not the family's
+    metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
+    positive: str = ""  # sc, two labels: the one whose F1 is the metric. "" = the second, see label_names
+    name: str = ""
+    training: bool = True  # False: only the test set is read, for a model with these labels
+    labels: tuple = ()
     hub: dict = field(default_factory=dict)  # the fields that differ when it is read from the Hugging Face hub
+
+    @property
+    def metrics(self):
+        return self.metric.split(",") if self.metric else [METRICS[self.family][0][0]]
+
+    @property
+    def regression(self):
+        """Whether the labels of sc are numbers."""
+        return self.metrics[0] in REGRESSION
 
 
 def files(prefix, train, test, validation=""):
@@ -102,7 +124,7 @@ TASKS = {
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
         names=("not_duplicate", "duplicate"),
-        main="f1",
+        metric="f1",
         hub=hub("nyu-mll/glue:qqp", "validation", label="label"),
     ),
     "mnli": Task(  # matched
@@ -187,6 +209,8 @@ def in_folder(task, folder):
 
 def needed_files(task):
     """Return the files that must exist. A setting such as "--train" stands for a file that you must name."""
+    if task.name in EMBEDDED:
+        return []
     settings, found = ("train", "test"), list(task.paths.values())
     if task.family == "ir":
         settings = () if task.sets else ("corpus", "train")
@@ -194,13 +218,14 @@ def needed_files(task):
         for _, _, folder, judgments in judgment_files(task):
             found += [f"{folder}/corpus.jsonl", judgments]
             found += [f"{folder}/queries.jsonl"] if file_format(judgments) == "tsv" else []
-    return [*(f"--{name}" for name in settings if name not in task.paths), *dict.fromkeys(found)]
+    settings = [name for name in settings if name not in task.paths and (task.training or name != "train")]
+    return [*(f"--{name}" for name in settings), *dict.fromkeys(found)]
 
 
-def missing(name, task):
+def missing(task):
     """Return a text that lists the missing files and where to get them; "" if none is missing."""
     absent = [path for path in needed_files(task) if not find_files(path)]
-    lines = [f"task={name}: missing:" if name else f"family={task.family}: missing:", *absent]
+    lines = [f"task={task.name}: missing:" if task.name else f"family={task.family}: missing:", *absent]
     lines += [f"Get them from {task.source}"] if task.source else []
     lines += ["Or pip install datasets, to have them downloaded."] if task.hub else []
     return "\n  ".join(lines) if absent else ""
@@ -230,14 +255,22 @@ def judgment_files(task):
 
 
 def load(task="", family="", folder="data/tasks", full_corpus=True, **fields):
-    """Return a Dataset: one of TASKS or EMBEDDED by name, or your own by family and paths.
+    """Return a Dataset: `read(find_task(task, family, folder, **fields), full_corpus)`.
 
-    fields: train, validation, test, corpus, columns, label, form; those that are not empty replace the task's own. A
-        path may be a pattern such as part-*.jsonl, and files may be .gz. Without validation, 5 % of train's distinct
-        texts, sentences, contexts or queries are held out at random.
+    A task file holds fields of FIELDS as settings; its paths are relative to its folder, its name is that of the file:
+
+        family = "sc"
+        train = "train.csv"
+        test = "test.csv"
+        label = "topic"
+
+    fields: train, validation, test, corpus, columns, label, form, metric, positive; those that are not empty replace
+        the task's own. A path may be a pattern such as part-*.jsonl, and files may be .gz. Without validation, 5 % of
+        train's distinct texts, sentences, contexts or queries are held out at random.
         sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
-            (default: one below the other), `label` is the class (default "label"). With two classes, F1 is that of the
-            second in alphabetical order.
+            (default: one below the other), `label` is the class (default "label"). With two classes, F1 is that of
+            `positive` (default: the second in alphabetical order). If `metric` is pearson, spearman or both
+            ("pearson,spearman"), the labels are numbers to be predicted.
         tc: words and tags in CoNLL columns. `columns` and `label` are the numbers of the word's and the tag's column,
             counted from 0 (default: first and last). Or .jsonl with lists: `columns` (default "tokens"), `label`.
         qa: SQuAD's .json, v1.1 or v2; or .jsonl with id, question, context, answers {"text": [], "answer_start": []}.
@@ -254,74 +287,149 @@ def load(task="", family="", folder="data/tasks", full_corpus=True, **fields):
     Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
         line.
     """
+    return read(find_task(task, family, folder, **fields), full_corpus)
+
+
+def find_task(task="", family="", folder="data/tasks", **fields):
+    """Return the Task of that name, of that task file, or of a family, with `fields` in place of its own; see `load`."""
+    if task.endswith(".py"):
+        found = read_task_file(task)
+    elif task in TASKS:
+        found = in_folder(replace(TASKS[task], name=task), folder)
+        there = Path(found.paths["train"]).parent.exists() or (fields.get("train") and fields.get("test"))
+        if found.hub and not there and find_spec("datasets"):
+            found = replace(found, **found.hub)
+    elif task in EMBEDDED:
+        found = Task(task[-2:], name=task)
+    elif task:
+        names = [*TASKS, *EMBEDDED]
+        why = f"no such task.{nearest(task, names)} There are {', '.join(names)}; a task file ends in .py"
+        raise DataError(f"task={task}: {why}")
+    else:
+        found = Task(family)
+    if found.family not in METRICS:
+        raise DataError(f"family={found.family!r}: give a task, or one of the families {', '.join(METRICS)}")
+    if family not in ("", found.family):
+        raise DataError(f"family={family}: but {task} is of the family {found.family}")
+    return customize(found, fields)
+
+
+def read_task_file(path):
+    """Return the Task of a task file."""
+    fields, problems = configurator.parse([path], FIELDS)
+    name, folder = Path(path).stem, Path(path).parent
+    if name in (*TASKS, *EMBEDDED):
+        problems.append(f"{path}: there is a task {name} already: rename the file")
+    if not problems and fields["family"] not in METRICS:
+        problems.append(f"{path}: family={fields['family']!r}: must be one of {', '.join(METRICS)}")
+    if problems:
+        raise DataError("; ".join(problems))
+    for key in (*SPLITS, "corpus"):
+        if fields[key] and not fields[key].startswith("hf:"):
+            fields[key] = str(folder / fields[key])
+    return customize(Task(fields.pop("family"), name=name), fields)
+
+
+def customize(task, fields):
+    """Return the task with the fields that are not empty in place of its own. Raises DataError: one does not fit."""
     given = {name: value for name, value in fields.items() if value}
-    check_arguments(task, family, given)
-    dataset = embedded.load(task) if task in EMBEDDED else read_dataset(task, family, folder, full_corpus, given)
+    allowed = {*SPLITS, *SETTINGS[task.family], "metric"} if task.name not in EMBEDDED else set()
+    if task.name in TASKS:  # several sets have judgments of their own
+        allowed -= {"corpus", "validation", "test"} if task.sets else {"corpus"}
+    if unused := [name for name in given if name not in allowed]:
+        takes = f"only {', '.join(sorted(allowed))}" if allowed else "none"
+        raise DataError(f"{', '.join(unused)}: {task.name or f'family={task.family}'} takes {takes} of your own")
+    # One spelling of a folder, because train and corpus are compared.
+    paths = {name: str(Path(given.pop(name))) for name in (*SPLITS, "corpus") if name in given}
+    if "corpus" in paths:
+        paths = {"train": paths["corpus"]} | task.paths | paths
+    if isinstance(columns := given.get("columns"), str):
+        given["columns"] = tuple(columns.split(","))
+    if "form" in given:
+        given["form"] = given["form"].replace(r"\n", "\n")  # as a shell passes it on
+    task = replace(task, paths=task.paths | paths, **given)
+    groups = METRICS[task.family]
+    if not any({*task.metrics} <= {*group} for group in groups):
+        choices = ", or of ".join(", ".join(group) for group in groups)
+        raise DataError(f"metric={task.metric}: must be one or more of {choices}")
+    return task
+
+
+def for_testing(task, labels, new=()):
+    """Return the task without what only training needs, for a model with these labels.
+
+    new: names of the paths that are not those of the model's training. What was held out of the test judgments of
+    retrieval, to validate on it, is left out of the test, unless they are new.
+    """
+    paths, corpus = dict(task.paths), task.paths.get("corpus", "")
+    if task.family != "ir":
+        paths = {"test": paths["test"]} if "test" in paths else {}
+    elif {"test", "corpus"} & {*new}:
+        test = paths["test"] if "test" in new else f"{corpus}/qrels/test.tsv"
+        paths = {"corpus": corpus, "validation": test, "test": test}
+    elif paths.get("train") != corpus:
+        paths.pop("train", "")
+    return replace(task, paths=paths, training=False, labels=tuple(labels))
+
+
+def read(task, full_corpus=True):
+    """Return the Dataset of a Task; see `load`."""
+    if absent := missing(task):
+        raise DataError(absent)
+    dataset = embedded.load(task.name) if task.name in EMBEDDED else read_dataset(task, full_corpus)
     if dataset.family == "ir" and not full_corpus:
         dataset.main["field"] = []
+    if not task.training:
+        dataset.labels = list(task.labels)
+        if dataset.family == "sc" and (task.labels or not task.regression):
+            if unknown := {example.label for example in dataset.test} - {*task.labels}:
+                first = sorted(unknown)[:10]
+                raise DataError(f"{dataset.name}: the model does not know the labels {first}, but {dataset.labels}")
+    dataset.task = task
     return dataset
 
 
-def check_arguments(task, family, given):
-    """Raise a DataError for arguments of `load` that do not fit together."""
-    names = [*TASKS, *EMBEDDED]
-    if task and task not in names:
-        raise DataError(f"task={task}: no such task.{nearest(task, names)} There are {', '.join(names)}")
-    of_task = TASKS[task].family if task in TASKS else task[-2:] or family
-    if of_task not in MAIN:
-        raise DataError(f"family={family!r}: give a task, or one of the families {', '.join(MAIN)}")
-    if family not in ("", of_task):
-        raise DataError(f"family={family}: but {task} is of the family {of_task}")
-    allowed = {*SPLITS, *SETTINGS[of_task]} if task not in EMBEDDED else set()
-    if task in TASKS:  # several sets have judgments of their own
-        allowed -= {"corpus", "validation", "test"} if TASKS[task].sets else {"corpus"}
-    if unused := [name for name in given if name not in allowed]:
-        takes = f"only {', '.join(sorted(allowed))}" if allowed else "none"
-        raise DataError(f"{', '.join(unused)}: {task or f'family={family}'} takes {takes} of your own")
-
-
-def read_dataset(task, family, folder, full_corpus, given):
-    """Return the Dataset of a task, or of a family, with the user's own paths and columns."""
-    # One spelling of a folder, because train and corpus are compared.
-    paths = {name: str(Path(given[name])) for name in (*SPLITS, "corpus") if name in given}
-    columns = {name: value for name, value in given.items() if name not in paths}
-    spec = in_folder(TASKS[task], folder) if task else Task(family)
-    if "corpus" in paths:
-        paths = {"train": paths["corpus"]} | paths
-    own_folder = Path(spec.paths.get("train", "")).parent
-    spec = replace(spec, paths=spec.paths | paths, **columns)
-    absent = missing(task, spec)
-    if absent and spec.hub and not own_folder.exists() and find_spec("datasets"):
-        spec = replace(spec, **spec.hub | columns | {"paths": spec.hub["paths"] | paths})
-    elif absent:
-        raise DataError(absent)
-
+def read_dataset(spec, full_corpus):
+    """Return the Dataset of a Task whose files are there."""
     counts = Counter()
     splits = retrieval_splits(spec, full_corpus, counts) if spec.family == "ir" else example_splits(spec, counts)
     labels = label_names(spec, splits, counts)
     count_known_keys(spec.family, splits, counts)
     counts = {rule: count for rule, count in counts.items() if count}
-    field, paper = MAIN[spec.family]
     prefixes = [f"{name}/" for name in spec.sets] or [""]
-    main = {
-        "field": [prefix + (spec.main or field) for prefix in prefixes],
-        "paper": [prefix + paper for prefix in prefixes],
-    }
-    return Dataset(task or family, spec.family, labels, **splits, counts=counts, main=main)
+    main = {"field": spec.metrics, "paper": spec.metrics if spec.regression else [PAPER[spec.family]]}
+    main = {name: [prefix + metric for prefix in prefixes for metric in metrics] for name, metrics in main.items()}
+    return Dataset(spec.name or spec.family, spec.family, labels, **splits, counts=counts, main=main)
 
 
 def label_names(task, splits, counts):
-    """Return the labels seen in training, in the order of `task.names`, then "O", then alphabetically."""
+    """Return the labels seen in training, in the order of `task.names`, then "O", then alphabetically.
+
+    The positive one is the last. Numbers have no names: [].
+    """
     if task.family not in ("sc", "tc"):
         return []
-    seen = {label for example in splits["train"] for label in example.labels}
-    order = {name: i for i, name in enumerate((*task.names, "O"))}
-    labels = sorted(seen, key=lambda label: (order.get(label, len(order)), label))
-    if len(labels) < 2:
-        raise DataError(f"{task.paths['train']}: all its examples are {labels[0]!r}: there is nothing to learn")
+    found = {split: Counter(label for x in examples for label in x.labels) for split, examples in splits.items()}
+    seen = {*found["train"]} if task.training else {*task.labels}
+    if task.training and len(seen) < 2:
+        held = {*found["validation"]} - seen
+        left = " left, after others were held out to validate on (give --validation)," if held else ""
+        raise DataError(f"{task.paths['train']}: all its examples{left} are {min(seen)!r}: there is nothing to learn")
+    if task.regression:
+        return []
+    similar = defaultdict(set)
+    for label in seen.union(*found.values()):
+        similar[label.strip().casefold()].add(label)
+    for group in [sorted(group) for group in similar.values() if len(group) > 1]:
+        counts[f"labels that differ only in case or in space around them: {', '.join(map(repr, group))}"] = len(group)
     for split in ("validation", "test"):
-        unseen = sum(label not in seen for example in splits[split] for label in example.labels)
+        unseen = sum(n for label, n in found[split].items() if label not in seen)
         counts[f"{split}: labels never seen in training"] = unseen
+    order = {name: i for i, name in enumerate(task.labels or (*task.names, "O"))}
+    positive = "" if task.labels else task.positive
+    labels = sorted(seen, key=lambda label: (label == positive, order.get(label, len(order)), label))
+    if task.positive and labels[1:] != [task.positive]:
+        raise DataError(f"positive={task.positive}: must be the second of two labels, which are {', '.join(labels)}")
     return labels
 
 
@@ -355,11 +463,11 @@ def hold_out(examples, keys, fraction=VALIDATION_FRACTION):
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
     splits = {split: read_all(path, task, split, counts) for split, path in task.paths.items()}
-    if "validation" not in splits:
+    if task.training and "validation" not in splits:
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
-    return splits
+    return {"train": [], "validation": []} | splits
 
 
 def read_all(path, task, split, counts):
@@ -378,19 +486,22 @@ def prefixed(name, text):
 
 def retrieval_splits(task, full_corpus, counts):
     """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
-    sets, train = task.sets or {"": task.paths}, task.paths["train"]
-    queries, qrels = {}, {}  # {folder: {query id: text}}, {(set, split): {query id: {document id: grade}}}
+    sets, train = task.sets or {"": task.paths}, task.paths.get("train")
+    asked, qrels = {}, {}  # {(set, split): {query id: text}}, {(set, split): {query id: {document id: grade}}}
     named = defaultdict(dict)  # {folder: {document id: the judgments that name it}}
+    read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0])[0])
     for name, split, folder, path in judgment_files(task):
-        grades = qrels[name, split] = read_judgments(path, folder, queries, prefixed(name, split), counts)
+        grades, texts = readers.read_qrels(find_files(path)[0])
+        asked[name, split] = texts or read_queries(folder)
+        qrels[name, split] = useful_judgments(path, grades, asked[name, split], prefixed(name, split), counts)
         named[folder].update((document, path) for query in grades for document in grades[query])
     for name, paths in sets.items():
         if (name, "validation") not in qrels:
             source, fraction = (name, "test"), 0.5
             if paths["corpus"] == train:
                 source, fraction = ("", "train"), VALIDATION_FRACTION
-            texts = [queries[paths["corpus"]][query] for query in qrels[source]]
-            kept, held = hold_out(qrels[source].items(), texts, fraction)
+            texts = asked[name, "validation"] = asked[source]
+            kept, held = hold_out(qrels[source].items(), [texts[query] for query in qrels[source]], fraction)
             qrels[source], qrels[name, "validation"] = dict(kept), dict(held)
             counts[prefixed(name, f"validation: queries held out of {source[1]}, at random")] = len(held)
 
@@ -405,26 +516,20 @@ def retrieval_splits(task, full_corpus, counts):
             counts[prefixed(name, "corpus: documents left out, as they are not judged")] = size - len(corpus)
         counts[prefixed(name, "corpus: empty documents")] = sum(not text.strip() for text in corpus.values())
         for split in ("validation", "test"):
-            grades = qrels[name, split]
-            asked = {query: queries[paths["corpus"]][query] for query in grades}
-            splits[split][name] = Retrieval(asked, corpus, grades)
-    if is_beir(train):
+            grades, texts = qrels[name, split], asked[name, split]
+            splits[split][name] = Retrieval({query: texts[query] for query in grades}, corpus, grades)
+    if task.training and is_beir(train):
         for query, grades in qrels["", "train"].items():
-            relevant = [document for document in grades if grades[document] > 0]
-            splits["train"] += [Pair(queries[train][query], documents[train][0][document]) for document in relevant]
-    else:
+            text, relevant = asked["", "train"][query], [document for document in grades if grades[document] > 0]
+            splits["train"] += [Pair(text, documents[train][0][document]) for document in relevant]
+    elif task.training:
         splits["train"] = read_all(train, task, "train", counts)
     return splits
 
 
-def read_judgments(path, folder, queries, name, counts):
-    """Return the judgments of the queries that have a relevant document; put the folder's queries into `queries`."""
-    qrels, texts = readers.read_qrels(find_files(path)[0])
-    if texts:
-        queries.setdefault(folder, {}).update(texts)
-    elif folder not in queries:
-        queries[folder], _ = readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0])
-    if absent := [query for query in qrels if query not in queries[folder]]:
+def useful_judgments(path, qrels, texts, name, counts):
+    """Return the judgments of the queries that have a relevant document. texts: {query id: text}."""
+    if absent := [query for query in qrels if query not in texts]:
         raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
     useful = {query: qrels[query] for query in answerable(qrels)}
     if not useful:

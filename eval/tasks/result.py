@@ -13,7 +13,6 @@ from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
 from eval.tasks.model import TaskModel, predict
-from eval.tasks.registry import TASKS
 from runtime import RESUME_MAY_CHANGE
 
 NO_PART = ("out_dir", "save_model", "baseline", "max_predictions")  # settings that have no part in the scores
@@ -33,16 +32,14 @@ def restore(cfg, dataset, state):
     saved = state["fine_tuned"]
     task, model = build(cfg, dataset, checkpoint.model_from(state), state)
     model.head.load_state_dict(saved["head"])
-    task.may_be_none, task.threshold = saved["may_be_none"], saved.get("threshold", 0.0)
+    task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
     return task, model
 
 
 def save_model(cfg, dataset, task, model, run, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without its optimizer, and how to use the head."""
     fine_tuned = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(cfg))
-    texts = dict(form=cfg.form or getattr(TASKS.get(cfg.task), "form", ""), columns=cfg.columns.split(","))
-    fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold, done=run)
-    fine_tuned |= dict(task=texts, space_before_words=True)
+    fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold, task=vars(dataset.task), done=run)
     kept = {name: value for name, value in state.items() if name != "optimizer"}
     kept |= dict(model=model.encoder.state_dict(), fine_tuned=fine_tuned)
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
@@ -62,9 +59,15 @@ def write_result(cfg, dataset, task, model, run, state):
     """Score validation and test, write the files to cfg.out_dir, result.json last, and print the scores.
 
     cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
-    state: the dict of the checkpoint that the run started from.
+    With test_only it also has the metrics of validation and the sizes of training and validation, as model.pt kept it.
+    state: the dict of the checkpoint.
     """
-    validation, *_ = evaluate(task, model, dataset.validation, "validation")  # chooses the threshold of answers, too
+    if not cfg.test_only:
+        validation, *_ = evaluate(
+            task, model, dataset.validation, "validation"
+        )  # chooses the threshold of answers, too
+        run["metrics"] = {"validation": validation}
+        run["examples"] = {split: size(getattr(dataset, split)) for split in ("train", "validation")}
     if cfg.save_model and not cfg.test_only:
         save_model(cfg, dataset, task, model, run, state)
     test, instances, answers = evaluate(task, model, dataset.test, "test")
@@ -74,23 +77,23 @@ def write_result(cfg, dataset, task, model, run, state):
     result = dict(
         task=dataset.name,
         family=dataset.family,
-        metrics={"validation": validation, "test": test},
+        labels=dataset.labels,
         main=dataset.main,
         baselines=baselines(dataset) if cfg.baseline and not cfg.test_only else {},
         counts=dataset.counts | task.counts,
-        examples={split: size(getattr(dataset, split)) for split in ("train", "validation", "test")},
         test_set=test_set_id(dataset.test),
         **run,
         settings={name: value for name, value in cfg.items() if name not in NO_PART},
         versions=checkpoint.versions(torch.device(cfg.device)),
     )
+    result["metrics"]["test"], result["examples"]["test"] = test, size(dataset.test)
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}
     write_whole(Path(cfg.out_dir, "instances.npz"), lambda f: np.savez_compressed(f, **arrays))
     write_whole(Path(cfg.out_dir, "result.json"), lambda f: f.write(json.dumps(result, indent=1).encode()))
 
     for name, scores in (result["metrics"] | result["baselines"]).items():
         print(f"{name:>12}", *(f"{metric} {value:.2f}" for metric, value in scores.items()), sep="   ")
-    for rule, count in result["counts"].items():
+    for rule, count in task.counts.items():
         print(f"{rule}: {count}")
     print(f"wrote {cfg.out_dir}/result.json")
 

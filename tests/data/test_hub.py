@@ -242,8 +242,8 @@ def tuned(state, tmp_path):
         done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
         settings = dict(causal=False, pooling="mean", max_len=40, task="", train="/home/me/train.csv", lr=1e-4)
         saved = dict(family=family, labels=labels, head=model.head.state_dict(), done=done, settings=settings)
-        saved |= dict(may_be_none=False, threshold=0.0, space_before_words=True)
-        saved |= dict(task=dict(form="", columns=())) | facts
+        saved |= dict(may_be_none=False, threshold=0.0) | facts
+        saved["task"] = dict(family=family, form="", columns=()) | facts.get("task", {})
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
         tuned_state = state | {"model": model.encoder.state_dict(), "fine_tuned": saved}
         hub.write_folder(tuned_state, tmp_path / "run/model.pt", tmp_path / "toy", "eurobert")

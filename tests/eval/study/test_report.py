@@ -45,7 +45,7 @@ def make_result(
         "family": family,
         "lr": lr,
         "seed": seed,
-        "test_set": "0" * 8,
+        "test_set": f"of {task}",
         "versions": {"torch": "2.13"},
     }
     result["examples"] = {"train": 1000, "validation": 50, "test": n}
@@ -144,6 +144,15 @@ def test_the_interval_of_a_family_is_computed_seed_by_seed(tmp_path):
         make_result(tmp_path, seed=seed, task="mnli", test=other)
     found = scores(tmp_path)
     assert found["mlm", "sst2"] == found["mlm", "mnli"] == "60.0 ± 24.8" and found["mlm", "sc mean"] == "60.0 ± 0.0"
+
+
+def test_a_test_set_under_two_names_counts_once_in_a_mean(tmp_path):
+    for task, right in (("sst2", 50), ("mine", 70), ("mnli", 60)):
+        folder = make_result(tmp_path, task=task, test=right)
+        edit(folder, lambda r: r.update(test_set=r["test_set"].replace("mine", "sst2")))
+    found = scores(tmp_path)
+    assert found["mlm", "mine"].startswith("70.0") and found["mlm", "sc mean"].startswith("65.0")  # mine comes first
+    assert "Careful: sst2 has the same test set as mine" in write(tmp_path)
 
 
 def test_missing_and_failed_runs_are_shown_as_such(tmp_path):

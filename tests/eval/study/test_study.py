@@ -82,7 +82,7 @@ WRONG = {
         splits: 99 is given twice
         continued: needs both pure objectives
         sizes: each is (name, arguments)
-        no data set is called xx
+        tasks: task=xx: no such task
         tasks: sst2 is given twice""",
     "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
     "--only=finetune:4/3": "only=finetune:4/3: is none of its runs",

@@ -70,6 +70,22 @@ def test_parts_are_the_grid_and_its_baselines_are_computed_once(args):
         assert len({job.folder.parent.name for job in jobs[part::2]}) == 2
 
 
+def test_task_files_of_one_family_live_side_by_side(args, encoder, tasks_dir, tmp_path, run):
+    for name in ("films", "other"):
+        text = 'family = "sc"\ntrain = "sst2/train.tsv"\ntest = "sst2/dev.tsv"\ncolumns = "sentence"\n'
+        (tasks_dir / f"{name}.py").write_text(text + 'form = "Film: {}"\n' * (name == "films"))
+    args = [*args, f"--checkpoints={encoder}", f"--tasks={tasks_dir}/films.py,{tasks_dir}/other.py", "--lrs=1e-3"]
+    args.append("--seeds=1")
+    code, output = run(["sweep", *args, f"--out_dir={tmp_path}"], "eval.study")
+    assert code == 0, output
+    assert {job.parts[1:] for job in results(tmp_path)} == {("films", "lr-0.001_seed-1"), ("other", "lr-0.001_seed-1")}
+    code, output = run(["report", str(tmp_path)], "eval.study")
+    assert code == 0 and "films (accuracy)" in output and "sc mean" in output, output
+    (tmp_path / "films.py").write_text("")
+    code, output = run(["sweep", f"--tasks={tasks_dir}/films.py,{tmp_path}/films.py"], "eval.study")
+    assert code == 2 and "tasks: two are called films" in output and "family='': must be one of" in output
+
+
 def test_wrong_settings_are_told_together(args, encoder, tmp_path, capsys):
     shutil.copytree(encoder.parent, tmp_path / "tiny")
     wrong = ["--lrs=", "--seeds=1,2,1", f"--checkpoints=nowhere,{encoder},{tmp_path}/tiny", "--tasks=sst3", "--jobs=-1"]
@@ -80,7 +96,7 @@ def test_wrong_settings_are_told_together(args, encoder, tmp_path, capsys):
         seeds: 1 is given twice
         nowhere is neither a checkpoint nor a folder
         would both be called tiny-650
-        no data set is called sst3
+        tasks: task=sst3: no such task
         part=0/4: must be I/N
         jobs=-1: must be at least 0"""
     assert all(sentence.strip() in told for sentence in sentences.splitlines()), told

@@ -61,6 +61,13 @@ def test_classification():
     assert scores["majority"]["accuracy"] == pytest.approx(200 / 3)  # the first label of equally many
 
 
+def test_regression():
+    pytest.importorskip("sklearn")
+    train = [Text(text, {"warm": 30.0, "cold": -5.0}[label]) for text, label in TEXTS]
+    scores = baselines(dataset("sc", train, [Text("sun", 25.0), Text("snow", 0.0), Text("heat", 28.0)]))
+    assert scores["majority"] == {"pearson": 0, "spearman": 0} and scores["tfidf"]["pearson"] > 95
+
+
 @pytest.mark.parametrize("family, package, left", [("sc", "sklearn", "majority"), ("ir", "bm25s", "random")])
 def test_a_missing_package_leaves_its_baseline_out(monkeypatch, capsys, family, package, left):
     for name in [name for name in sys.modules if name.startswith(f"{package}.")]:

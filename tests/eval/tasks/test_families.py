@@ -70,6 +70,20 @@ def test_a_class_is_given_with_its_probability():
     assert metrics.score(sc.metrics(answers, texts)["accuracy"]) == 50
 
 
+def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
+    train = [Text("a", 100.0), Text("b", 300.0)]
+    sc = family("sc", train=train)
+    items = [item for example in train for item in sc.items(example, "train")]
+    model = torch.nn.Module()
+    model.head = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    output = torch.tensor([[-1.0], [1.0]])  # the two numbers in units of their standard deviation, 100
+    assert sc.n_outputs == 1 and sc.loss(output, items) == 0 and sc.loss(output + 2, items) == 4
+    with torch.no_grad():
+        before = model.head(output)
+        sc.finish(model)
+        torch.testing.assert_close(model.head(output), 100 * before + 200)
+
+
 # ----------------------------------------------------------------------------
 # Question answering
 

@@ -58,6 +58,20 @@ def test_f1(labels, predicted, gold, expected):
     assert metrics.f1(predicted.split(), gold.split(), labels).tolist() == expected
 
 
+def test_correlations():
+    stats, rng = pytest.importorskip("scipy.stats"), np.random.default_rng(0)
+    gold = rng.normal(size=500)
+    predicted = np.round(3 * gold + rng.normal(size=500))  # with ties
+    found = metrics.text_scores(predicted, gold, [])
+    assert metrics.score(found["pearson"]) == pytest.approx(100 * stats.pearsonr(predicted, gold)[0])
+    assert metrics.score(found["spearman"]) == pytest.approx(100 * stats.spearmanr(predicted, gold)[0])
+    draws = rng.integers(500, size=(400, 500))  # resamples of the instances vary as the correlation does
+    resampled = [metrics.score(found["pearson"][draw]) for draw in draws]
+    expected = [100 * stats.pearsonr(predicted[draw], gold[draw])[0] for draw in draws]
+    assert np.std(resampled) == pytest.approx(np.std(expected), rel=0.05)
+    assert metrics.score(metrics.correlation([1, 1], [1, 2])) == 0
+
+
 # -----------------------------------------------------------------------------
 # Token classification
 

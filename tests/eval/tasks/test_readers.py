@@ -10,6 +10,7 @@ from eval.tasks.examples import Pair, Question, Sentence, Text
 from eval.tasks.readers import (
     conll_sentences,
     find_files,
+    lines,
     read_pairs,
     read_qrels,
     read_questions,
@@ -38,6 +39,22 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
         read(read_texts, paths[2])
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_may_end_as_on_other_systems(files, end):
+    path = files.put("a.csv", f"text,label{end}x,1{end}y,0{end}")
+    assert read(read_texts, path)[0] == [Text("x", "1"), Text("y", "0")]
+    path = files.put("a.conll", f"a O{end}b O{end}{end}c O")
+    assert [words for _, words, _ in conll_sentences(path)] == [["a", "b"], ["c"]]
+
+
+@pytest.mark.parametrize("first, number", [("", 1), ("a\nb\n", 3)])
+def test_a_compressed_line_that_does_not_fit_into_memory_is_refused(files, first, number):
+    path = files.put("a.jsonl.gz", first + " " * 1000 + "\n")
+    with pytest.raises(DataError, match=f"a.jsonl.gz, line {number}: has 100 bytes or more"):
+        list(lines(path, max_bytes=100))
+    assert len(list(lines(path))) == number
+
+
 # ----------------------------------------------------------------------------
 # Tables
 
@@ -60,6 +77,14 @@ def test_columns_form_and_names(files):
             read(read_texts, path, form=form, **fields)
 
 
+def test_numbers_to_predict(files):
+    path = files.put("a.csv", "text,label\nx,3\ny,-0.5\n")
+    assert read(read_texts, path, metric="spearman,pearson")[0] == [Text("x", 3.0), Text("y", -0.5)]
+    for label in ("", "three", "nan", "1e999"):
+        with pytest.raises(DataError, match="line 2: the label .* is not a number, which metric=pearson needs"):
+            read(read_texts, files.put("a.csv", f"text,label\nx,{label}\n"), metric="pearson")
+
+
 def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
     lines = [f"t{i}\t{i % 2}\n" for i in range(100)]
     text = "text\tlabel\n" + "".join(lines[:7]) + "half a line\n" + "".join(lines[7:])
@@ -77,6 +102,13 @@ TABLE_FAULTS = [
     ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
     ("a.jsonl", "[1]", "line 1: expected a JSON object, got a list"),
     ("a.jsonl", '{"text": 5, "label": 1}', "line 1: text is 5, expected str"),
+    ("a.jsonl", '{"text": "x", "label": ["a", "b"]}', "line 1: the label is .* multi-label classification is not"),
+    ("a.jsonl", '{"text": "x", "label": null}', "line 1: the label is None"),
+    ("a.jsonl", '{"text": "x", "label": 0.5}', "line 1: the label is 0.5.*give metric=pearson"),
+    ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: cannot be read as JSON: maximum recursion depth"),
+    ("a.jsonl", '\n{"text": ' + "1" * 5000 + "}", "line 2: cannot be read as JSON: .*4300 digits"),
+    ("a.csv", "text,label,text\nx,1,y\n", "line 1: more than one column is called text"),
+    ("a.csv", "a film,1\nb,0\n", "line 2: no column text; .* If that is data, the header is missing"),
     ("a.xml", "", "a table is a .tsv, .csv or .jsonl file"),
 ]
 
@@ -231,7 +263,8 @@ def test_pairs(files):
 def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(files):
     path = files.put("corpus.jsonl", [{"_id": f"d{i}", "title": "A", "text": f"text {i}"} for i in range(100)])
     assert read_texts_by_id(path, {"d3", "d99"}) == ({"d3": "A text 3", "d99": "A text 99"}, 100)
-    for rows in ([{"docid": 1, "text": "x"}] * 2, [{"docid": 1, "text": "x"}, {"text": "y"}]):
+    for wrong in ({"docid": 1, "text": "x"}, {"text": "y"}, {"_id": None, "text": "y"}):
+        rows = [{"docid": 1, "text": "x"}, wrong]
         with pytest.raises(DataError, match='a.jsonl, line 2: expected an "_id"'):
             read_texts_by_id(files.put("a.jsonl", rows))
 
@@ -241,10 +274,12 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 QRELS_FAULTS = [
     ("a.tsv", HEADER + "q3\td3\t1\nq3\td3\t2\n", "line 3: another grade for query 'q3' and document 'd3'"),
     ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: the score 'yes' is not a whole number"),
-    ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id; the columns are q3, 0, d3, 1"),
+    ("a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 2: no column query-id; .* q3, 0, d3, 1.* the header is missing"),
     ("a.tsv", HEADER + "q3 d3 1\n", "line 2: 1 fields, but the header has 3"),
     ("a.jsonl", [MLDR, MLDR], "line 2: the id 'q' for the second time"),
     ("a.jsonl", [{**MLDR, "positive_passages": ["d"]}], 'line 1: a passage without "docid"'),
+    ("a.jsonl", [{**MLDR, "positive_passages": None}], "line 1: positive_passages is None"),
+    ("a.jsonl", [{**MLDR, "query": None}], "line 1: query is None"),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from errors import DataError
 from eval.tasks import embedded
 from eval.tasks.examples import Dataset, Pair, Question, Sentence, Text
-from eval.tasks.registry import EMBEDDED, TASKS, hold_out, load
+from eval.tasks.registry import EMBEDDED, TASKS, find_task, for_testing, hold_out, load, read
 
 
 # ----------------------------------------------------------------------------
@@ -177,12 +177,85 @@ def test_labels_come_from_training_and_unknown_ones_are_counted(files):
     [
         ("", "train.csv: there are no examples in it"),
         ("x,1\ny,1\nz,1\n", "train.csv: all its examples are '1'"),
+        ("x,1\ny,0\n", r"all its examples left, after others were held out .*\(give --validation\), are '[01]'"),
         ("x,1\nx,0\n", "1 different examples are too few to hold some of them out"),
     ],
 )
 def test_nothing_to_learn_from(files, rows, message):
     with pytest.raises(DataError, match=message):
         own(files, "text,label\n" + rows)
+
+
+@pytest.mark.parametrize(
+    "positive, labels", [("", ["ham", "spam"]), ("spam", ["ham", "spam"]), ("ham", ["spam", "ham"])]
+)
+def test_the_positive_label_is_the_last(files, positive, labels):
+    table = "text,label\n" + "".join(f"t{i},{['ham', 'spam'][i % 2]}\n" for i in range(9))
+    data = own(files, table, table, positive=positive)
+    assert data.labels == labels and f"positive, for F1: {labels[1]}" in data.summary()
+    with pytest.raises(DataError, match="positive=eggs: must be the second of two labels, which are ham, spam"):
+        own(files, table, table, positive="eggs")
+
+
+def test_labels_that_look_alike_are_named(files):
+    table = "text,label\n" + "".join(f"t{i},{['pos', 'pos ', 'neg'][i % 3]}\n" for i in range(9))
+    data = own(files, table, table.replace("neg", "Neg"))
+    names = ("'Neg', 'neg'", "'pos', 'pos '")
+    assert {f"labels that differ only in case or in space around them: {those}" for those in names} <= {*data.counts}
+
+
+def test_regression_has_numbers_for_labels(files):
+    table = "text,label\n" + "".join(f"t{i},{i / 2}\n" for i in range(9))
+    data = own(files, table, table, metric="pearson,spearman")
+    assert data.labels == [] and data.test[1] == Text("t1", 0.5)
+    assert data.main == {name: ["pearson", "spearman"] for name in ("field", "paper")}
+
+
+def test_a_task_file(files):
+    table = "body,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
+    files.put("own/a/train.csv", table), files.put("own/test.csv", table)
+    text = 'family = "sc"\ntrain = "a/train.csv"\ntest = "test.csv"\ncolumns = "body"\nmetric = "f1"  # main\n'
+    path = files.put("own/topics.py", text)
+    data = load(path)
+    assert (data.name, data.family, data.main["field"], len(data.train)) == ("topics", "sc", ["f1"], 8)
+    assert load(path, test=files.put("other.csv", "body,label\nx,1\n"), positive="0").test == [Text("x", "1")]
+    faults = [
+        ("sst2.py", text, "there is a task sst2 already"),
+        ("a.py", 'train = "x"', "family='': must be one of sc"),
+    ]
+    faults += [
+        ("a.py", text + "print()", "holds only `name = literal`, not `print"),
+        ("a.py", "lr = 1", "setting 'lr'"),
+    ]
+    for name, wrong, message in faults:
+        with pytest.raises(DataError, match=message):
+            load(files.put(name, wrong))
+
+
+def test_a_model_is_tested_with_no_more_than_a_test_file(files):
+    spec = for_testing(find_task(family="sc", train="gone.csv", test=files.put("test.csv", TABLE)), ["1", "0"])
+    data = read(spec)
+    assert (data.labels, data.train, data.validation, len(data.test), data.counts) == (["1", "0"], [], [], 9, {})
+    with pytest.raises(DataError, match=r"the model does not know the labels \['1'\], but \['0'\]"):
+        read(for_testing(spec, ["0"]))
+    with pytest.raises(DataError, match=r"does not know the labels \['0', '1'\], but \[\]"):
+        read(for_testing(spec, []))  # a model that predicts numbers
+    corpus = files.beir("b", test=6)
+    task = find_task(family="ir", corpus=corpus, train=files.put("pairs.jsonl", [{"query": "who", "document": "me"}]))
+    half = read(task).test[""]
+    files.put("pairs.jsonl", "not read")
+    assert read(for_testing(task, [])).test[""] == half and len(half.queries) == 3
+    assert len(read(for_testing(task, [], ["corpus"])).test[""].queries) == 6  # new: none of them was validated on
+
+
+def test_judgments_with_queries_beside_those_of_a_beir_folder(files):
+    folder = files.beir("b", train=40, test=3)
+    judgments = [{"query_id": "q0", "query": "another", "positive_passages": [{"docid": "d1"}]}]
+    data = load(family="ir", corpus=folder, test=files.put("mldr.jsonl", judgments))
+    assert data.test[""].queries == {"q0": "another"} and len(data.train) == 38
+    assert {*data.validation[""].queries.values()} | {pair.query for pair in data.train} == {
+        f"query {i}" for i in range(40)
+    }
 
 
 def test_your_own_beir_folder(files):
@@ -256,10 +329,13 @@ WRONG = [
     (dict(task="sts2"), r"task=sts2: no such task. Did you mean 'sst2'\? There are sst2, qqp"),
     (dict(task="sst2", family="qa"), "family=qa: but sst2 is of the family sc"),
     (dict(), "family='': give a task, or one of the families sc, tc, qa, ir"),
-    (dict(task="msmarco", test="x"), "test: msmarco takes only columns, train of your own"),
-    (dict(family="qa", form="{}"), "form: family=qa takes only test, train, validation"),
+    (dict(task="msmarco", test="x"), "test: msmarco takes only columns, metric, train of your own"),
+    (dict(family="qa", form="{}"), "form: family=qa takes only metric, test, train, validation"),
     (dict(task="embedded-sc", test="x"), "test: embedded-sc takes none of your own"),
     (dict(family="sc", test="no.csv"), "family=sc: missing:\n  --train\n  no.csv$"),
+    (dict(task="no.py"), "no.py: neither --key=value nor a readable config file"),
+    (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: must be one or more of accuracy, f1, or of pearson"),
+    (dict(family="qa", metric="ndcg@10"), "metric=ndcg@10: must be one or more of f1, exact_match, token_set_f1$"),
     (dict(family="ir"), "family=ir: missing:\n  --corpus\n  --train$"),
 ]
 
