@@ -24,7 +24,7 @@ from data.files import lock_folder
 from data.hub import saved_model
 from data.loader import to_device
 from errors import Damaged, DataError
-from eval.tasks.families import FAMILIES, subsample
+from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, Task, customize, find_task, for_testing, read
 from eval.tasks.result import build, evaluate, origin, restore, write_result

@@ -11,10 +11,12 @@ from helpers import ROOT
 
 import checkpoint
 import configurator
+from errors import DataError
 from eval.tasks import model as task_model
 from eval.tasks import predict
 from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
 from eval.tasks.families import FAMILIES
+from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
@@ -44,10 +46,10 @@ def saved(encoder, tmp_path):
     def one(family):
         settings, _ = configurator.read_script(ROOT / "finetune.py")
         settings |= dict(family=family, device="cpu", dtype="float32", max_len=40, out_dir=str(tmp_path))
-        settings |= dict(columns="title,body", form="T: {} B: {}") if family == "sc" else {}
+        spec = Task("sc", columns=("title", "body"), form="T: {} B: {}") if family == "sc" else Task(family)
         labels, state = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, []), checkpoint.load(encoder)
         examples = NEW["ir"][0] if family == "ir" else []
-        dataset = Dataset("toy", family, labels, [], examples, examples, {}, {})
+        dataset = Dataset("toy", family, labels, [], examples, examples, {}, {}, spec)
         task, model = build(cfg := configurator.Settings(settings), dataset, checkpoint.model_from(state), state)
         task.threshold, task.may_be_none = -0.5, True
         save_model(cfg, dataset, task, model, {}, state)
@@ -111,7 +113,7 @@ def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, case):
 
 
 def test_a_model_that_is_not_fine_tuned_is_refused(encoder, tmp_path):
-    with pytest.raises(SystemExit, match="give a model that finetune.py --save_model=True kept"):
+    with pytest.raises(SystemExit, match="is not a model that finetune.py --save_model=True kept"):
         predict.main([str(encoder), "a.txt"])
 
 
