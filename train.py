@@ -192,9 +192,9 @@ def main():
     except (Damaged, DataError) as error:
         sys.exit(str(error))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        sys.exit(f"the disk is full ({error}). All checkpoints are whole: make room, then continue with --resume=True")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the disk is full" if full else "a file cannot be read or written"
+        sys.exit(f"{what} ({error}). All checkpoints are whole: mend this, then continue with --resume=True")
 
 
 def make_batches(cfg, meta, tokenizer, T):
