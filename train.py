@@ -372,13 +372,13 @@ def train(cfg):
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
-            log.sync()
-            state = dict(step=step, model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
+            facts |= dict(step=step, log=log.sync())
+            state = dict(model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
             checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
             keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
             checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
         if rank == 0 and "val_clm_loss" in line:
-            show(plot_run, cfg.out_dir)
+            show(plot_run, cfg.out_dir, step not in (cfg.switch_step, cfg.max_steps))
         if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
             show(print_samples, step, phase, transformer, tokenizer)
         bar.update()

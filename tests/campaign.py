@@ -6,8 +6,8 @@
 A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
 prepared data, scores. A process that a fault stops must say so in a message that names the file, without a traceback,
-and with an exit code other than 0. Case N of a class is always the same, but for the timing of signals. The classes take
-turns, so that each gets about the same time. It needs one core.
+and with an exit code other than 0. Case N of a class is always the same, but for the timing of signals. The classes
+take turns, so that each gets about the same time. It needs one core.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import torch
+import torch  # noqa: E402
 
-import checkpoint
-import data.shards
-from errors import Damaged
-from eval.plot import read_metrics
-from helpers import TINY, WORDS, run_script, server
+import checkpoint  # noqa: E402
+import data.shards  # noqa: E402
+from errors import Damaged  # noqa: E402
+from eval.plot import read_metrics  # noqa: E402
+from helpers import TINY, WORDS, run_script, server  # noqa: E402
 
 STEPS = 12
 TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16".split()
@@ -192,8 +192,8 @@ class Case:
         process.output = Path(output)
         return process
 
-    def wait(self, process, names=""):
-        """Check how a process ends, and return what it printed. names: what its message must name if it stops."""
+    def wait(self, process, names="."):
+        """Check how a process ends, and return what it printed. names: a pattern that its message must have if it stops."""
         process.join(120)
         code, text = process.exitcode, process.output.read_text(errors="replace")
         last = " ".join(text.split())[-300:]
@@ -201,7 +201,7 @@ class Case:
             print(f"--- exit code {code}\n{text}")
         if code is None:
             process.kill()
-        if code is None or code < 0 or "Traceback" in text or (code and (not last or names not in text)):
+        if code is None or code < 0 or "Traceback" in text or (code and not re.search(names, text)):
             raise Lost(f"exit code {code}: {last}")
         return text
 
@@ -224,7 +224,7 @@ class Case:
     def damaged(self, path):
         """Run the command after damage to a file. It must notice that, or the damage must be harmless."""
         process = self.start()
-        text = self.wait(process, names=path.name)
+        text = self.wait(process, names=f"{path.name}|{path.parent}\\b")
         if process.exitcode == 0:
             return self.compare(text, noticed=path.name if path.name in text else "")
         remove(path)  # and nothing was lost: with the file as it was, the run goes on
