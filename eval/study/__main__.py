@@ -12,6 +12,7 @@ interruption at any moment, the same command continues. OUT_DIR holds runs/, res
 checkpoints of a run may be deleted; it is trained again only if something still to do begins with one of them.
 """
 
+import re
 import shlex
 import signal
 import sys
@@ -67,6 +68,8 @@ def check(cfg):
     yield from configurator.outside_limits(cfg, at_least_1=["processes"], at_least_0=["jobs", "late_switch"])
     for name in ("sizes", "tasks"):
         yield from (f"{name}: each is (name, arguments), got {pair}" for pair in cfg[name] if len(pair) != 2)
+    for name in [pair[0] for pair in cfg.sizes if not re.fullmatch("[A-Za-z0-9._-]+", pair[0])]:  # part of file names
+        yield f"sizes: {name!r}: a name has letters, digits, '.', '_' and '-' only"
     for budget, *switches in cfg.splits:
         if not switches or budget < 1 or any(not 0 <= steps <= budget for steps in switches):
             yield f"splits: {(budget, *switches)}: give a budget, then steps of CLM between 0 and it"
