@@ -59,7 +59,10 @@ def load(script, argv, check=None, command=""):
             default = defaults[name]
             takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
             problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
-    problems += check(settings) or () if check else ()
+    try:
+        problems += check(settings) or () if check else ()
+    except OSError as error:  # such as a path that is too long
+        problems.append(str(error))
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
         print(

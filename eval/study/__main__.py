@@ -16,6 +16,7 @@ import re
 import shlex
 import signal
 import sys
+import tempfile
 from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
-from errors import DataError
+from errors import Damaged, DataError
 from eval.study import report, sweep
 from eval.study.costs import describe
 from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
@@ -135,6 +136,8 @@ def study(argv):
         prepare_embedded()  # once, before several runs do it
     if found := problems(plan, runs, part):
         sys.exit("\n".join(["nothing was started:", *found]))
+    Path(cfg.out_dir).mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=cfg.out_dir).close()  # if it cannot be written, all jobs would fail
     failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
     if cfg.only in ("", "report"):
         print(report.write_study(plan))
@@ -153,7 +156,7 @@ def main(argv):
                 report.main(args)
             case _:
                 study(argv)
-    except DataError as error:
+    except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
 
 
