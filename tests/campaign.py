@@ -39,14 +39,7 @@ from helpers import TINY, WORDS, run_script, server  # noqa: E402
 
 STEPS = 12
 TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16".split()
-TUNE = [
-    "--max_steps=3",
-    "--batch_size=8",
-    "--eval_interval=2",
-    "--save_model=True",
-    "--baseline=False",
-    "--dtype=float32",
-]
+TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32".split()
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
 NEVER = 10**9
 
@@ -193,7 +186,7 @@ class Case:
         return process
 
     def wait(self, process, names="."):
-        """Check how a process ends, and return what it printed. names: a pattern that its message must have if it stops."""
+        """Check how a process ends, and return what it printed. names: a pattern for what it must name if it stops."""
         process.join(120)
         code, text = process.exitcode, process.output.read_text(errors="replace")
         last = " ".join(text.split())[-300:]
