@@ -233,9 +233,7 @@ def open_records(facts, params, processes, resumed_at):
     write_whole(out / "config.json", lambda f: f.write(json.dumps(record, indent=1).encode()))
     log = MetricsLog(out / "metrics.jsonl", -1 if resumed_at is None else resumed_at, cfg["wandb_project"], cfg)
     if resumed_at is not None and header(path_of(out, resumed_at)).get("log", log.checksum) != log.checksum:
-        print(
-            f"{out}/metrics.jsonl has changed since this run wrote it: do not trust its lines up to step {resumed_at}"
-        )
+        print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {resumed_at}")
     return log
 
 
@@ -328,7 +326,8 @@ def read_metrics(out_dir):
 def last_logged(out_dir):
     """Return the last step in the whole lines of a run's metrics.jsonl; 0 without one."""
     path = Path(out_dir) / "metrics.jsonl"
-    return max(map(int, re.findall(rb'"step": (\d{1,18}),.*\n', path.read_bytes())), default=0) if path.is_file() else 0
+    content = path.read_bytes() if path.is_file() else b""
+    return max(map(int, re.findall(rb'"step": (\d{1,18}),.*\n', content)), default=0)
 
 
 def match(state, config, tokenizer, path):
@@ -369,12 +368,9 @@ class MetricsLog:
     """
 
     def __init__(self, path, after=-1, wandb_project="", settings=None):
-        path = Path(path)
-        kept = (
-            [line for line, values in log_lines(path) if values["step"] <= after]
-            if after >= 0 and path.exists()
-            else []
-        )
+        path, kept = Path(path), []
+        if after >= 0 and path.exists():
+            kept = [line for line, values in log_lines(path) if values["step"] <= after]
         write_whole(path, lambda f: f.writelines(kept))
         self.file, self.wandb, self.checksum = open(path, "ab"), None, zlib.crc32(b"".join(kept))
         if wandb_project:

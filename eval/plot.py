@@ -44,8 +44,8 @@ def save_figure(figure, path):
 
 
 def thin(lines):
-    """Return at most about POINTS of many lines, evenly spread."""
-    return lines[:: -(-len(lines) // POINTS) or 1]
+    """Return at most POINTS of the lines, evenly spread."""
+    return lines[:: max(1, -(-len(lines) // POINTS))]
 
 
 def plot_run(out_dir, if_quick=False):
