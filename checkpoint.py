@@ -16,6 +16,7 @@ import platform
 import re
 import sys
 import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def path_of(out_dir, step):
 
 
 def steps(out_dir):
-    """Return the steps of the checkpoints in out_dir, ascending. Reads names only."""
-    names = (re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt"))
+    """Return the steps of the checkpoints in out_dir, ascending. Opens none."""
+    names = (re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt") if p.is_file())
     return sorted(int(m[1]) for m in names if m)
 
 
@@ -224,14 +225,31 @@ def open_records(facts, params, processes, resumed_at):
     }
     out = Path(cfg["out_dir"])
     for partial in out.glob("*.partial"):  # of a process that was killed: the folder is locked, so nobody writes them
-        partial.unlink()
+        if re.fullmatch(r"(ckpt-\d+\.pt|config\.json|metrics\.jsonl)\.\d+\.partial", partial.name):
+            partial.unlink()
     if resumed_at is not None:
-        first = record  # where config.json is missing or damaged: the checkpoint had the same settings
-        with suppress(OSError, ValueError):
-            first = json.loads((out / "config.json").read_text())
+        first = read_config(out) or record  # if it is missing or damaged: the checkpoint had the same settings
         record = first | {"resumed": [*first.get("resumed", []), {"step": resumed_at, **record}]}
     write_whole(out / "config.json", lambda f: f.write(json.dumps(record, indent=1).encode()))
-    return MetricsLog(out / "metrics.jsonl", -1 if resumed_at is None else resumed_at, cfg["wandb_project"], cfg)
+    log = MetricsLog(out / "metrics.jsonl", -1 if resumed_at is None else resumed_at, cfg["wandb_project"], cfg)
+    if resumed_at is not None and header(path_of(out, resumed_at)).get("log", log.checksum) != log.checksum:
+        print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {resumed_at}")
+    return log
+
+
+def read_config(out_dir):
+    """Return a run's config.json as a dict; None where it is missing or damaged."""
+    try:
+        record = json.loads((Path(out_dir) / "config.json").read_bytes())
+        first_save(record["settings"])
+        return record if isinstance(record.get("resumed", []), list) and record["data_fingerprint"] else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def first_save(settings):
+    """Return the step of a run's first checkpoint."""
+    return min(settings["checkpoint_interval"], settings["max_steps"], *settings["keep_steps"])
 
 
 def conflicts(cfg, fingerprint):
@@ -248,9 +266,8 @@ def conflicts(cfg, fingerprint):
         return
     if record := recorded(out):
         yield from changed(cfg, fingerprint, *record, out)
-    logged, settings = last_logged(out / "metrics.jsonl"), record[0] if record else cfg
-    due = min(settings["checkpoint_interval"], settings["max_steps"], *settings["keep_steps"])
-    if not held and logged > due:
+    logged = last_logged(out)
+    if not held and logged > first_save(record[0] if record else cfg):
         yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: put them back, or remove the folder"
 
 
@@ -261,10 +278,8 @@ def recorded(out_dir):
     """
     if state := newest_header(out_dir):
         return state["settings"], state["data"]
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        old = json.loads((Path(out_dir) / "config.json").read_text())
-        return old["settings"], old["data_fingerprint"]
-    return None
+    old = read_config(out_dir)
+    return old and (old["settings"], old["data_fingerprint"])
 
 
 def changed(cfg, fingerprint, old_settings, old_fingerprint, where):
@@ -288,10 +303,31 @@ def check_unchanged(state, cfg, meta, path):
         check_shards(cfg["data"], meta, state["shards"])
 
 
-def last_logged(path):
-    """Return the last step in the whole lines of a metrics.jsonl; 0 without one."""
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    return max(map(int, re.findall(r'"step": (\d+).*\n', text)), default=0)
+def log_lines(path):
+    """Yield (line, its values as a dict) for each whole line of a metrics.jsonl. Raises DataError if it is not one."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):  # a process is writing it, or was killed
+                return
+            try:
+                values = json.loads(line)
+                values["step"] + 1
+            except (ValueError, KeyError, TypeError, RecursionError):
+                expected = 'expected an object with a step, as {"step": 10, "loss": 5.1}; mend or delete this line'
+                raise DataError(f"{path}, line {number}: {line[:60]!r}: {expected}") from None
+            yield line, values
+
+
+def read_metrics(out_dir):
+    """Return the whole lines of a run's metrics.jsonl, a dict each. Raises DataError."""
+    return [values for _, values in log_lines(Path(out_dir) / "metrics.jsonl")]
+
+
+def last_logged(out_dir):
+    """Return the last step in the whole lines of a run's metrics.jsonl; 0 without one."""
+    path = Path(out_dir) / "metrics.jsonl"
+    content = path.read_bytes() if path.is_file() else b""
+    return max(map(int, re.findall(rb'"step": (\d{1,18}),.*\n', content)), default=0)
 
 
 def match(state, config, tokenizer, path):
@@ -328,29 +364,33 @@ class MetricsLog:
 
     after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because
     those steps will be done again. -1 starts a new log. With wandb_project the lines also go to
-    Weights & Biases (the wandb package), with the settings.
+    Weights & Biases (the wandb package), with the settings. `checksum` is that of all lines so far.
     """
 
     def __init__(self, path, after=-1, wandb_project="", settings=None):
-        lines = Path(path).read_bytes().splitlines(keepends=True) if after >= 0 and Path(path).exists() else []
-        kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= after]
+        path, kept = Path(path), []
+        if after >= 0 and path.exists():
+            kept = [line for line, values in log_lines(path) if values["step"] <= after]
         write_whole(path, lambda f: f.writelines(kept))
-        self.file, self.wandb = open(path, "a", encoding="utf-8"), None
+        self.file, self.wandb, self.checksum = open(path, "ab"), None, zlib.crc32(b"".join(kept))
         if wandb_project:
             import wandb
 
-            name = Path(path).parent.name  # every start of a run is one run there; all are in one group
+            name = path.parent.name  # every start of a run is one run there; all are in one group
             self.wandb = wandb.init(project=wandb_project, name=name, group=name, config=settings)
 
     def write(self, **values):
-        self.file.write(json.dumps(values) + "\n")
+        line = json.dumps(values).encode() + b"\n"
+        self.file.write(line)
         self.file.flush()
+        self.checksum = zlib.crc32(line, self.checksum)
         if self.wandb:
             self.wandb.log(values, step=values["step"])
 
     def sync(self):
-        """Wait until all lines are on the disk. Called before a checkpoint is written."""
+        """Wait until all lines are on the disk, and return their checksum for the checkpoint that is written next."""
         os.fsync(self.file.fileno())
+        return self.checksum
 
 
 def export(path, folder, kind):

@@ -50,7 +50,10 @@ def load(script, argv, check=None, command=""):
     only_check = "--check" in argv and "check" not in defaults
     argv = [word for word in argv if word != "--check"] if only_check else argv
     settings, problems = parse(argv, defaults)
-    problems += check(settings) or () if check else ()
+    try:
+        problems += check(settings) or () if check else ()
+    except OSError as error:  # such as a path that is too long
+        problems.append(str(error))
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
         print(

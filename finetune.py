@@ -240,7 +240,7 @@ def main():
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
         configurator.load(__file__, sys.argv[1:], check)  # again: another process may have written its result by now
         score_saved_model(cfg) if cfg.test_only else fine_tune(cfg)
-    except (Damaged, DataError) as error:
+    except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
 
 

@@ -192,9 +192,9 @@ def main():
     except (Damaged, DataError) as error:
         sys.exit(str(error))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        sys.exit(f"the disk is full ({error}). All checkpoints are whole: make room, then continue with --resume=True")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the disk is full" if full else "a file cannot be read or written"
+        sys.exit(f"{what} ({error}). All checkpoints are whole: mend this, then continue with --resume=True")
 
 
 def make_batches(cfg, meta, tokenizer, T):
@@ -372,13 +372,13 @@ def train(cfg):
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
-            log.sync()
-            state = dict(step=step, model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
+            facts |= dict(step=step, log=log.sync())
+            state = dict(model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
             checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
             keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
             checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
         if rank == 0 and "val_clm_loss" in line:
-            show(plot_run, cfg.out_dir)
+            show(plot_run, cfg.out_dir, step not in (cfg.switch_step, cfg.max_steps))
         if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
             show(print_samples, step, phase, transformer, tokenizer)
         bar.update()

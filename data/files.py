@@ -41,10 +41,13 @@ def lock_folder(folder):
     """Create a folder if it is missing and lock it for this process. Returns the open lock file: keep it open.
 
     The lock is an advisory `flock` on the file `lock` in the folder, so it ends with the process, however that ends.
-    Raises DataError, which says who holds the lock, if another process has it.
+    Raises DataError, which says who holds the lock, if another process has it, or if the folder cannot be written.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    file = open(Path(folder) / "lock", "a+", encoding="utf-8")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        file = open(Path(folder) / "lock", "a+", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written ({error.strerror}): give another folder") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

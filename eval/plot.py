@@ -4,15 +4,16 @@ python -m eval.plot out/demo
 """
 
 import itertools
-import json
 import math
 import sys
+import time
 from pathlib import Path
 
+from checkpoint import read_metrics
+from errors import DataError
 
-def read_metrics(out_dir):
-    """Return the lines of a run's metrics.jsonl, a dict each."""
-    return [json.loads(line) for line in (Path(out_dir) / "metrics.jsonl").read_text().splitlines()]
+POINTS = 4000  # of a curve; more than the figure has pixels
+_next_quick = [0.0]  # when plot_run draws again with if_quick
 
 
 def summary(out_dir, switch_step):
@@ -42,19 +43,29 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=150, format="png")
 
 
-def plot_run(out_dir):
-    """Write out_dir/loss.png and return its path; None where matplotlib is not installed."""
-    if not (figure := new_figure(7, 4.2)):
+def thin(lines):
+    """Return at most POINTS of the lines, evenly spread."""
+    return lines[:: max(1, -(-len(lines) // POINTS))]
+
+
+def plot_run(out_dir, if_quick=False):
+    """Write out_dir/loss.png and return its path; None where matplotlib is not installed.
+
+    if_quick: leave it out while figures have taken more than a hundredth of the time since the last one, because a
+    long log takes seconds to read.
+    """
+    started = time.monotonic()
+    if (if_quick and started < _next_quick[0]) or not (figure := new_figure(7, 4.2)):
         return None
     axes, lines = figure.subplots(), read_metrics(out_dir)
-    train = [line for line in lines if "loss" in line]
+    train = thin([line for line in lines if "loss" in line])
     for phase, color in (("clm", "#9db8d9"), ("mlm", "#e8b78a")):
         losses = [line["loss"] if line["phase"] == phase else math.nan for line in train]  # a gap for the other phase
         if not all(map(math.isnan, losses)):
             axes.plot(
                 [line["step"] for line in train], losses, color=color, lw=1, label=f"training, {phase.upper()} phase"
             )
-    evaluated = [line for line in lines if "val_clm_loss" in line]
+    evaluated = thin([line for line in lines if "val_clm_loss" in line])
     steps = [line["step"] for line in evaluated]
     for key, color, style in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
         losses = [line[key] for line in evaluated]
@@ -68,10 +79,14 @@ def plot_run(out_dir):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     save_figure(figure, path := Path(out_dir) / "loss.png")
+    _next_quick[0] = time.monotonic() + 100 * (time.monotonic() - started)
     return path
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "metrics.jsonl").exists():
+    if len(sys.argv) != 2:
         sys.exit("usage: python -m eval.plot OUT_DIR    (the folder of a run, with its metrics.jsonl)")
-    print(plot_run(sys.argv[1]) or "matplotlib is not installed: pip install -r requirements-extra.txt")
+    try:
+        print(plot_run(sys.argv[1]) or "matplotlib is not installed: pip install -r requirements-extra.txt")
+    except (DataError, OSError) as error:
+        sys.exit(str(error))

@@ -115,6 +115,18 @@ def test_prune_keeps_the_newest_and_the_named(tmp_path):
     assert checkpoint.steps(tmp_path) == [10, 20, 30]
 
 
+def test_what_a_run_did_not_make_is_left_alone(tmp_path):
+    for name in ("ckpt-5.pt.77.partial", "config.json.77.partial", "notes.partial", "notes.txt.1.partial"):
+        (tmp_path / name).touch()
+    (tmp_path / "x.partial").mkdir()
+    (tmp_path / "ckpt-9.pt").mkdir()
+    settings = dict(out_dir=str(tmp_path), wandb_project="")
+    checkpoint.open_records(dict(settings=settings, config={}, data="", versions={}), [], 1, resumed_at=None)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"notes.partial", "notes.txt.1.partial", "x.partial", "ckpt-9.pt", "config.json", "metrics.jsonl"}
+    assert checkpoint.steps(tmp_path) == []
+
+
 def test_metrics_past_the_checkpoint_are_cut(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = checkpoint.MetricsLog(path)

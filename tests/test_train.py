@@ -16,6 +16,7 @@ import torch
 import checkpoint
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run
+from runtime import stop_signals
 
 TIMES = ("tokens_per_s",)
 
@@ -140,6 +141,20 @@ def test_a_signal_saves_and_says_how_to_continue(undisturbed, tmp_path, number):
     assert_same_end(reference, out, 20)
 
 
+def test_nohup_is_respected():
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        received = stop_signals()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert received == [signal.SIGUSR1]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(undisturbed, run, tmp_path):
     args, reference = undisturbed
     out = tmp_path / "run"
@@ -186,7 +201,14 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
     assert code == 2 and "seed=2, but the run in" in text, text
     code, text = run(resume)
     assert code == 0 and json.loads((out / "config.json").read_text())["settings"]["seed"] == 1, text
+    assert "metrics.jsonl has changed" not in text
     assert_same_end(reference, out, 20)
+    (out / "config.json").write_text("[" * 100_000)
+    (out / "metrics.jsonl").write_text((reference / "metrics.jsonl").read_text().replace('"loss": ', '"loss": 1', 1))
+    code, text = run(resume)
+    assert code == 0 and "metrics.jsonl has changed since this run wrote it" in text, text
+    assert json.loads((out / "config.json").read_text())["settings"]["seed"] == 1
+    shutil.copy(reference / "metrics.jsonl", out)
 
     state = dict(torch.load(checkpoint.path_of(out, 20), weights_only=True))
     checkpoint.save(checkpoint.path_of(out, 15), state | {"settings": state["settings"] | {"seed": 2}})
@@ -301,6 +323,9 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
         ),
         (["--seed=1e30"], ["must be below 2**63"]),
         (["--out_dir=README.md"], ["out_dir=README.md: is a file"]),
+        (["--out_dir=README.md/run"], ["README.md/run cannot be written (Not a directory): give another folder"]),
+        (["--out_dir=/proc/run"], ["/proc/run cannot be written"]),
+        ([f"--out_dir={'x' * 300}"], ["File name too long: 'xxx"]),
         (["--switch_step=21"], ["switch_step=21 is beyond max_steps=20"]),
         (["--warmup_steps=16"], ["warmup_steps + decay_steps = 21 is beyond max_steps=20"]),
         (["--vocab_size=100"], ["vocab_size=100: the tokenizer of", "needs 4096"]),

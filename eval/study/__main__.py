@@ -12,9 +12,11 @@ interruption at any moment, the same command continues. OUT_DIR holds runs/, res
 checkpoints of a run may be deleted; it is trained again only if something still to do begins with one of them.
 """
 
+import re
 import shlex
 import signal
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,7 +24,7 @@ import torch
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
-from errors import DataError
+from errors import Damaged, DataError
 from eval.study import report, sweep
 from eval.study.costs import describe
 from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
@@ -66,6 +68,8 @@ def check(cfg):
     yield from configurator.outside_limits(cfg, at_least_1=["processes"], at_least_0=["jobs", "late_switch"])
     for name in ("sizes", "tasks"):
         yield from (f"{name}: each is (name, arguments), got {pair}" for pair in cfg[name] if len(pair) != 2)
+    for name in [pair[0] for pair in cfg.sizes if not re.fullmatch("[A-Za-z0-9._-]+", pair[0])]:  # part of file names
+        yield f"sizes: {name!r}: a name has letters, digits, '.', '_' and '-' only"
     for budget, *switches in cfg.splits:
         if not switches or budget < 1 or any(not 0 <= steps <= budget for steps in switches):
             yield f"splits: {(budget, *switches)}: give a budget, then steps of CLM between 0 and it"
@@ -130,6 +134,8 @@ def study(argv):
         prepare_embedded()  # once, before several runs do it
     if found := problems(plan, runs, part):
         sys.exit("\n".join(["nothing was started:", *found]))
+    Path(cfg.out_dir).mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=cfg.out_dir).close()  # if it cannot be written, all jobs would fail
     failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
     if cfg.only in ("", "report"):
         print(report.write_study(plan))
@@ -148,7 +154,7 @@ def main(argv):
                 report.main(args)
             case _:
                 study(argv)
-    except DataError as error:
+    except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
 
 

@@ -7,7 +7,6 @@ its learning rate starts to decay.
 """
 
 import itertools
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,9 +211,8 @@ def checkpoint_of(plan, model):
 
 
 def logged(plan, run):
-    """Return the last step in the complete lines of a run's log, or 0. A run whose log is at its budget has ended."""
-    log = folder_of(plan, run.name) / "metrics.jsonl"
-    return max(map(int, re.findall(r'"step": (\d+).*\n', log.read_text())), default=0) if log.exists() else 0
+    """Return the last step in the log of a run, or 0. A run whose log is at its budget has ended."""
+    return checkpoint.last_logged(folder_of(plan, run.name))
 
 
 def thousands(steps):

@@ -5,7 +5,6 @@ from functools import partial
 
 import checkpoint
 from data.files import is_locked
-from eval.plot import read_metrics
 from eval.study.jobs import Job, finetuning, part_of, run_all, slots
 from eval.study.plan import TRAIN, checkpoint_of, folder_of, logged, results_of
 from eval.study.results import read_runs
@@ -64,7 +63,7 @@ def chosen_lr(plan, run):
         if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(plan, trial):
             if logged(plan, trial) < trial.budget:
                 return None
-            last = read_metrics(folder_of(plan, trial.name))[-1]
+            last = checkpoint.read_metrics(folder_of(plan, trial.name))[-1]
             losses[trial.lr] = last["val_clm_loss" if causal else "val_mlm_loss"]
     return min(losses, key=losses.get, default=None)
 

@@ -11,16 +11,16 @@ SCRIPT = """\
 #SBATCH --array=0-{last}
 #SBATCH --nodes=1 --ntasks=1 --gpus-per-node={gpus} --cpus-per-task={cpus}
 #SBATCH --time=24:00:00 --signal=B:TERM@300
-#SBATCH --output={folder}/{name}-%a.txt
+set -euo pipefail
 cd {here}
 names=({names})
-exec {study} --only=${{names[$SLURM_ARRAY_TASK_ID]}}
+exec {study} "--only=${{names[$SLURM_ARRAY_TASK_ID]}}"
 """
 SUBMIT = """\
 #!/bin/bash
 # Each array waits for the end of the one before. If anything was cut short or failed, run this again: what is done
 # stays done.
-set -e
+set -euo pipefail
 """
 
 
@@ -39,7 +39,7 @@ def write_scripts(plan, args):
         arrays[f"finetune-{i}"] = [f"finetune:{part}/{n}" for part in range(1, n + 1)]
     arrays["report"] = ["report"]
 
-    folder, study = Path(plan.cfg.out_dir, "slurm"), shlex.join([sys.executable, "-m", "eval.study", *args])
+    folder, study = Path(plan.cfg.out_dir, "slurm").absolute(), shlex.join([sys.executable, "-m", "eval.study", *args])
     folder.mkdir(parents=True, exist_ok=True)
     submit, here, after = SUBMIT, shlex.quote(os.getcwd()), ""
     for name, parts in arrays.items():
@@ -47,7 +47,7 @@ def write_scripts(plan, args):
         names, last, cpus = shlex.join(parts), len(parts) - 1, 8 * max(1, gpus)
         path = folder / f"{name}.sbatch"
         path.write_text(SCRIPT.format_map(locals()))
-        submit += f"id=$(sbatch --parsable{after} {shlex.quote(str(path))})\n"
-        after = " --dependency=afterany:$id"
+        submit += f"id=$(sbatch --parsable{after} {shlex.join([f'--output={folder}/{name}-%a.txt', str(path)])})\n"
+        after = ' "--dependency=afterany:$id"'
     (folder / "submit.sh").write_text(submit)
     return folder / "submit.sh"

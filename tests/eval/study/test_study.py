@@ -77,11 +77,12 @@ WRONG = {
         late_switch=650: must be within the longest
         continued: 3 is given twice
         mask_ratios: 40.0 is not above 0""",
-    "--splits=((99,0,120),(99,0)) --continued=10 --sizes=(('a','',''),) --tasks=(('xx',''),('sst2',''),('sst2','x'))": """
+    "--splits=((99,0,120),(99,0)) --continued=10 --sizes=(('a','',''),('$(x)','')) --tasks=(('xx',''),('sst2',''),('sst2','x'))": """
         splits: (99, 0, 120): give a budget, then steps of CLM between 0 and it
         splits: 99 is given twice
         continued: needs both pure objectives
         sizes: each is (name, arguments)
+        sizes: '$(x)': a name has letters
         tasks: task=xx: no such task
         tasks: sst2 is given twice""",
     "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
@@ -303,27 +304,36 @@ def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
 def test_the_job_scripts_of_a_cluster(tmp_path, plan_of, run):
     """Each depth of the tree is an array of its runs; submit.sh makes each wait for the one before.
 
-    A space in a path does no harm.
+    Nothing in a path or a setting is executed, and a space does no harm.
     """
-    out = tmp_path / "a study"
-    args = [f"--out_dir={out}", "--splits=((500, 0, 200), (1000, 0, 200, 1000))", "--processes=8", "--choose_once=True"]
+    out = tmp_path / "a 'study' $(touch hacked)\n#SBATCH --wrap; touch hacked"
+    args = [
+        f"--out_dir={out}",
+        "--finetune=--form='`touch hacked` {}'",
+        "--splits=((500, 0, 200), (1000, 0, 200, 1000))",
+        "--processes=8",
+        "--choose_once=True",
+    ]
     code, output = run([*args, "--slurm"], "eval.study")
     assert (code, output.strip()) == (0, f"{out}/slurm/submit.sh")
-    (tmp_path / "sbatch").write_text('#!/bin/bash\necho "$@" >> log\necho $((100 + $(wc -l < log)))\n')
+    stub = 'n=$(ls log-* 2>/dev/null | wc -l)\nprintf "%s\\0" "$@" > log-$n\necho $((101 + n))\n'
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\n{stub}")
     (tmp_path / "sbatch").chmod(0o755)
-    subprocess.run(["bash", output.strip()], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
-    log = (tmp_path / "log").read_text().splitlines()
-    assert log[0] == f"--parsable {out}/slurm/runs-0.sbatch"
-    names = ["runs-1", "runs-2", "finetune-0", "finetune-1", "report"]
-    after = [f"--parsable --dependency=afterany:{101 + i} {out}/slurm/{name}.sbatch" for i, name in enumerate(names)]
-    assert log[1:] == after
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["bash", output.strip()], cwd=tmp_path, env=path, check=True)
+    for n, name in enumerate(("runs-0", "runs-1", "runs-2", "finetune-0", "finetune-1", "report")):
+        after = [f"--dependency=afterany:{100 + n}"] * (n > 0)
+        words = ["--parsable", *after, f"--output={out}/slurm/{name}-%a.txt", f"{out}/slurm/{name}.sbatch"]
+        assert (tmp_path / f"log-{n}").read_text().split("\0")[:-1] == words
     plan, seen = plan_of(*args), []
     for script, n in (("runs-0", 2), ("runs-1", 2), ("runs-2", 1)):
         text = (out / f"slurm/{script}.sbatch").read_text()
         assert f"--array=0-{n - 1}\n" in text and "--gpus-per-node=8 --cpus-per-task=64\n" in text
-        body = "\n".join(text.splitlines()[-2:]).replace("exec ", "printf '%s\n' ")  # what the task would run
+        body = text.replace("\nexec ", "\nprintf '%s\\0' ")  # what the task would run
         for i in range(n):
             words = subprocess.check_output(["bash", "-c", body], env={"SLURM_ARRAY_TASK_ID": str(i)}, text=True)
-            assert words.splitlines()[:4] == [sys.executable, "-m", "eval.study", f"--out_dir={out}"]
-            seen.append(words.splitlines()[-1].removeprefix("--only="))
+            words = words.split("\0")[:-1]
+            assert words[:-1] == [sys.executable, "-m", "eval.study", *args]
+            seen.append(words[-1].removeprefix("--only="))
     assert sorted(seen) == sorted(plan.runs)
+    assert not list(tmp_path.rglob("hacked")) and not (ROOT / "hacked").exists()

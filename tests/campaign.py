@@ -1,0 +1,436 @@
+"""Fault campaign: disturb runs in every way we know, and look whether anything is lost.
+
+    python tests/campaign.py --minutes=30
+    python tests/campaign.py --only="full disk" --case=17      # one case again, with all that its processes print
+
+A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
+command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
+prepared data, scores. A process that a fault stops must say so in a message that names the file, without a traceback,
+and with an exit code other than 0. Case N of a class is always the same, but for the timing of signals. The classes
+take turns, so that each gets about the same time. It needs one core.
+"""
+
+import argparse
+import builtins
+import errno
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+import checkpoint  # noqa: E402
+import data.shards  # noqa: E402
+from errors import Damaged  # noqa: E402
+from eval.plot import read_metrics  # noqa: E402
+from helpers import TINY, WORDS, run_script, server  # noqa: E402
+
+STEPS = 12
+TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16".split()
+TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32".split()
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
+NEVER = 10**9
+
+
+class Lost(Exception):
+    """Something was lost, or a process did not say what stopped it."""
+
+
+# ----------------------------------------------------------------------------
+# In the child: faults at file events
+
+
+def inject(folder, at, fault, counter):
+    """From file event number `at` below `folder` on, do `fault`: "kill", or the errno with which all events then fail.
+
+    An event is a write (half of which is done), fsync, truncate, rename, remove, mkdir, rmdir, or opening a file to
+    write. counter: a file descriptor to which the number of events so far goes.
+    """
+    count, fsync, plain_open = 0, os.fsync, io.open
+
+    def event(path, frees=False):
+        nonlocal count
+        count += 1
+        os.pwrite(counter, str(count).encode(), 0)
+        if count < at or (frees and fault == errno.ENOSPC):
+            return
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(fault, os.strerror(fault), str(path))
+
+    class Raw(io.FileIO):
+        def write(self, content):
+            if count + 1 == at:
+                super().write(memoryview(content).cast("B")[: len(content) // 2])
+            event(self.name)
+            return super().write(content)
+
+    def inside(path):
+        return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(str(folder))
+
+    def open_file(file, mode="r", buffering=-1, encoding=None, *rest, **more):
+        if not inside(file) or "r" in mode or "+" in mode:
+            return plain_open(file, mode, buffering, encoding, *rest, **more)
+        buffered = io.BufferedWriter(Raw(file, mode.replace("b", "").replace("t", "")))
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding or "utf-8")
+
+    def audit(name, args):
+        writes = name == "open" and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if (writes or name in ("os.rename", "os.mkdir", "os.truncate", "os.remove", "os.rmdir")) and inside(args[0]):
+            event(args[0], frees=name in ("os.remove", "os.rmdir"))
+
+    builtins.open = io.open = open_file
+    os.fsync = lambda file: (event("fsync"), fsync(file))[1]
+    sys.addaudithook(audit)
+
+
+def child(script, args, output, folder, at, fault, size_limit):
+    """Run a script with faults."""
+    sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
+    data.shards.COMMIT_SECONDS = 0  # so that a preparation writes its progress after every file
+    counter = os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    inject(folder, at, fault, counter)
+    run_script(script, args, {"FILE_SIZE_LIMIT": size_limit} if size_limit else {}, output, ROOT)
+
+
+# ----------------------------------------------------------------------------
+# What is disturbed
+
+
+class Train:
+    """A pretraining run of 12 steps with 4 checkpoints."""
+
+    script = "train.py"
+
+    def args(self, folder):
+        return [*TINY, *TRAIN, f"--data={folder}/data", f"--out_dir={folder}/run", "--resume=True"]
+
+    def result(self, folder):
+        state = torch.load(checkpoint.path_of(folder / "run", STEPS), weights_only=True)
+        lines = [{**line, "tokens_per_s": 0} for line in read_metrics(folder / "run")]
+        return {"metrics.jsonl": lines, "weights": state["model"], "optimizer": state["optimizer"]}
+
+
+class Prepare:
+    """A preparation of 6 files."""
+
+    script = "data.prepare"
+
+    def args(self, folder):
+        settings = ["--val_fraction=0.2", "--shard_tokens=2001", "--deduplicate=True"]
+        return [*settings, f"--source={folder}/texts", f"--out={folder}/prepared"]
+
+    def result(self, folder):
+        return {path.name: path.read_bytes() for path in (folder / "prepared").iterdir()}
+
+
+class Tune:
+    """A fine-tuning of 3 steps."""
+
+    script = "finetune.py"
+
+    def args(self, folder):
+        own = [f"--{name}={folder}/table.csv" for name in ("train", "validation", "test")]
+        return ["--family=sc", *own, *TUNE, f"--init_from={folder}/ckpt-{STEPS}.pt", f"--out_dir={folder}/tuned"]
+
+    def result(self, folder):
+        scores = json.loads((folder / "tuned" / "result.json").read_text())["metrics"]
+        weights = torch.load(folder / "tuned" / "model.pt", weights_only=True)["model"]
+        return {"result.json": scores, "metrics.jsonl": read_metrics(folder / "tuned"), "model.pt": weights}
+
+
+WORK = Train(), Prepare(), Tune()
+
+
+def same(a, b):
+    """Whether two results are equal, bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+class Case:
+    """A folder in which a process of `work` is disturbed, started from a copy of the folder `template`."""
+
+    def __init__(self, work, template, verbose=False):
+        self.work, self.template, self.verbose = work, template, verbose
+        self.folder = template.parent / "case" / "files"
+        shutil.rmtree(self.folder.parent, ignore_errors=True)
+        shutil.copytree(template, self.folder)
+
+    def start(self, *more_args, at=NEVER, fault="kill", size_limit=0):
+        """Start the command, with a fault. Returns the process."""
+        output = tempfile.mkstemp(dir=self.folder.parent)[1]
+        args = [*self.work.args(self.folder), *more_args]
+        process = server.Process(
+            target=child, args=(self.work.script, args, output, self.folder, at, fault, size_limit)
+        )
+        process.start()
+        process.output = Path(output)
+        return process
+
+    def wait(self, process, names="."):
+        """Check how a process ends, and return what it printed. names: a pattern for what it must name if it stops."""
+        process.join(120)
+        code, text = process.exitcode, process.output.read_text(errors="replace")
+        last = " ".join(text.split())[-300:]
+        if self.verbose:
+            print(f"--- exit code {code}\n{text}")
+        if code is None:
+            process.kill()
+        if code is None or code < 0 or "Traceback" in text or (code and not re.search(names, text)):
+            raise Lost(f"exit code {code}: {last}")
+        return text
+
+    def finish(self, *more_args, expected=None, noticed=""):
+        """Run the command without a fault, and compare its result. noticed: a file that may differ."""
+        self.compare(self.wait(self.start(*more_args)), expected, noticed)
+
+    def result(self, text):
+        try:
+            return self.work.result(self.folder)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise Lost(f"no result ({error!r}): {' '.join(text.split())[-300:]}") from None
+
+    def compare(self, text, expected=None, noticed=""):
+        result, expected = self.result(text), expected or self.work.expected
+        for name in expected.keys() | result.keys():
+            if name != noticed and not (name in result and name in expected and same(result[name], expected[name])):
+                raise Lost(f"{name} is not that of an undisturbed process")
+
+    def damaged(self, path):
+        """Run the command after damage to a file. It must notice that, or the damage must be harmless."""
+        process = self.start()
+        text = self.wait(process, names=f"{path.name}|{path.parent}\\b")
+        if process.exitcode == 0:
+            return self.compare(text, noticed=path.name if path.name in text else "")
+        remove(path)  # and nothing was lost: with the file as it was, the run goes on
+        shutil.copy2(self.template / path.relative_to(self.folder), path)
+        self.finish()
+
+
+def remove(path):
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+def files_of(case):
+    """The files in a case's folder: one of each kind."""
+    files = sorted(path for path in case.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
+    kinds = {re.sub(r"\d+", "", str(path)): path for path in files}
+    return [*kinds.values()]
+
+
+# ----------------------------------------------------------------------------
+# The classes. Each takes a case, its number and a random.Random, and raises Lost
+
+
+def signals(case, number, rng):
+    """Up to three starts, each with one or two signals at random times."""
+    for _ in range(rng.randint(1, 3)):
+        process = case.start()
+        for _ in range(rng.randint(1, 2)):
+            process.join(rng.uniform(0, case.work.seconds))
+            if process.is_alive():
+                os.kill(process.pid, rng.choice(SIGNALS))
+        process.join(120)
+    case.finish()
+
+
+def kills(case, number, rng):
+    """A kill at each file event in turn; half of the time another one in the next start."""
+    case.start(at=number % case.work.events + 1).join(120)
+    if rng.random() < 0.5:
+        case.start(at=rng.randint(1, case.work.events)).join(120)
+    case.finish()
+
+
+def full_disk(case, number, rng):
+    """From some event on the disk is full; or, in each third case, a file reaches the limit of its size."""
+    if number % 3:
+        case.wait(case.start(at=rng.randint(1, case.work.events), fault=errno.ENOSPC))
+    else:
+        case.wait(case.start(size_limit=rng.randint(10_000, 2_000_000)))
+    case.finish()
+
+
+def read_only(case, number, rng):
+    """From some event on the disk is read-only, or fails."""
+    at = rng.choice([1, rng.randint(1, case.work.events)])
+    case.wait(case.start(at=at, fault=rng.choice([errno.EROFS, errno.EACCES, errno.EIO])))
+    case.finish()
+
+
+def two_writers(case, number, rng):
+    """Two processes at nearly the same time, one perhaps with another seed, one perhaps killed."""
+    other = [] if case.work.script == "data.prepare" else rng.choice([[], ["--seed=2"]])
+    first = case.start(*other)
+    time.sleep(rng.choice([0, rng.uniform(0, case.work.seconds)]))
+    second = case.start()
+    if rng.random() < 0.3:
+        time.sleep(rng.uniform(0, case.work.seconds))
+        first.kill()
+        first.join(120)
+    else:
+        case.wait(first)
+    case.wait(second)
+    try:
+        case.finish()
+    except Lost:
+        if not other:
+            raise
+        case.finish(*other, expected=case.work.expected_seed_2)
+
+
+def flipped_bits(case, number, rng):
+    """One bit of a file."""
+    files = files_of(case)
+    path = files[number % len(files)]
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    case.damaged(path)
+
+
+def hostile_files(case, number, rng):
+    """Something else in a file's place."""
+    files, kind = files_of(case), number % 8
+    path = files[number // 8 % len(files)]
+    content = path.read_bytes()
+    remove(path)
+    if kind == 0:
+        path.mkdir()
+    elif kind == 1:
+        path.symlink_to("nowhere")
+    elif kind > 2:  # with kind 2 it is gone
+        deep, huge = b"[" * 100_000, b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n"
+        path.write_bytes([rng.randbytes(999), b"", deep, huge, content[: len(content) // 2]][kind - 3])
+    case.damaged(path)
+
+
+def flipped_bits_of_a_checkpoint(case, number, rng):
+    """One bit of a checkpoint after another, each loaded. Returns the number of tries."""
+    path = next(case.folder.rglob("ckpt-*.pt"))
+    content, whole = path.read_bytes(), torch.load(path, weights_only=True)
+    for tries in range(1, 101):
+        with open(path, "r+b") as file:
+            at = rng.randrange(len(content))
+            file.seek(at)
+            file.write(bytes([content[at] ^ 1 << rng.randrange(8)]))
+            file.flush()
+            with suppress(Damaged):
+                if not same(checkpoint.load(path), whole):
+                    raise Lost(f"byte {at}: another content, and nobody noticed")
+            file.seek(at)
+            file.write(content[at : at + 1])
+    return tries
+
+
+CLASSES = {  # each with the works that it disturbs
+    "signal": (signals, WORK),
+    "kill at a file event": (kills, WORK),
+    "full disk": (full_disk, WORK),
+    "read-only or failing disk": (read_only, WORK),
+    "two writers": (two_writers, WORK),
+    "hostile file": (hostile_files, WORK),
+    "flipped bit": (flipped_bits, WORK),
+    "flipped bit of a checkpoint": (flipped_bits_of_a_checkpoint, WORK[:1]),
+}
+
+
+# ----------------------------------------------------------------------------
+# The campaign
+
+
+def set_up(world):
+    """Make the input of each work, and run each without faults. Sets what a case needs to know about it."""
+    rng, (train, prepare, tune) = random.Random(0), WORK
+    for work in WORK:
+        work.fresh = work.begun = world / work.script
+        work.fresh.mkdir()
+    (prepare.fresh / "texts").mkdir()
+    for n in range(6):
+        documents = [" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) for _ in range(50)]
+        (prepare.fresh / "texts" / f"{n}.txt").write_text("\n\n\n".join(documents))
+    rows = [f"{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(40)]
+    (tune.fresh / "table.csv").write_text("text,label\n" + "".join(rows))
+
+    def undisturbed(work, *more_args):
+        case, started = Case(work, work.fresh), time.monotonic()
+        process = case.start(*more_args)
+        text, work.seconds = case.wait(process), time.monotonic() - started
+        work.events = int(Path(f"{process.output}.events").read_text())
+        return case.folder, case.result(text)
+
+    folder, prepare.expected = undisturbed(prepare)
+    shutil.copytree(folder / "prepared", train.fresh / "data")
+    case = Case(prepare, prepare.fresh)
+    case.start(at=int(0.6 * prepare.events)).join()
+    prepare.begun = case.folder.rename(world / "prepare-begun")
+    _, train.expected_seed_2 = undisturbed(train, "--seed=2")
+    folder, train.expected = undisturbed(train)
+    shutil.copy(checkpoint.path_of(folder / "run", STEPS), tune.fresh)
+    for step in (9, 12):
+        checkpoint.path_of(folder / "run", step).unlink()
+    train.begun = folder.rename(world / "train-begun")
+    _, tune.expected_seed_2 = undisturbed(tune, "--seed=2")
+    _, tune.expected = undisturbed(tune)
+
+
+def try_case(name, number, verbose=False):
+    """Run a case. Return the number of tries in it, and what was lost, or None."""
+    disturb, works = CLASSES[name]
+    work, number_of_work = works[number % len(works)], number // len(works)
+    template = work.begun if disturb in (hostile_files, flipped_bits, flipped_bits_of_a_checkpoint) else work.fresh
+    try:
+        return disturb(Case(work, template, verbose), number_of_work, random.Random(f"{name} {number}")) or 1, None
+    except Lost as lost:
+        return 1, f"{work.script}: {lost}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Disturb runs in every way, and look whether anything is lost.")
+    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--only", choices=CLASSES, help="one class of faults")
+    parser.add_argument("--case", type=int, help="one case of this class, with all that its processes print")
+    args = parser.parse_args()
+    os.chdir(ROOT)  # the server of tests/helpers.py imports from here
+    names, end = [args.only] if args.only else [*CLASSES], time.monotonic() + 60 * args.minutes
+    cases, tried, spent, losses = (dict.fromkeys(names, 0) for _ in range(4))
+    with tempfile.TemporaryDirectory() as world:
+        set_up(Path(world))
+        if args.case is not None:
+            sys.exit(try_case(args.only, args.case, verbose=True)[1])
+        while time.monotonic() < end:
+            name, started = min(names, key=spent.get), time.monotonic()
+            tries, lost = try_case(name, cases[name])
+            if lost:
+                print(f'LOST {lost}\n     python tests/campaign.py --only="{name}" --case={cases[name]}', flush=True)
+            cases[name] += 1
+            tried[name] += tries
+            losses[name] += bool(lost)
+            spent[name] += time.monotonic() - started
+    print("| faults | tried | survived | lost |\n|---|---|---|---|")
+    for name in names:
+        print(f"| {name} | {tried[name]:,} | {tried[name] - losses[name]:,} | {losses[name]} |")
+    print(f"file events: {', '.join(f'{work.script} {work.events}' for work in WORK)}; {time.strftime('%Y-%m-%d')}")
+    sys.exit(any(losses.values()))
+
+
+if __name__ == "__main__":
+    main()
