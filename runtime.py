@@ -5,9 +5,12 @@ import re
 import signal
 import sys
 import warnings
+from functools import partial
 
 import torch
 import torch.distributed as dist
+
+from model import attention
 
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
 RESUME_MAY_CHANGE = set(
@@ -61,6 +64,39 @@ def set_up(device, deterministic):
     if world_size > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     return device, rank, world_size
+
+
+def check_attention(
+    device,
+    dtype,
+    head_dim,
+    causal,
+    documents,
+    n_head,
+    n_kv_head,
+    fused=partial(attention, backend="triton"),
+    trusted=partial(attention, backend="sdpa"),
+):
+    """Return the largest relative difference between the fused kernels in dtype and PyTorch's attention in fp32.
+
+    It compares the output and the gradients of q, k and v for a small random batch, with several documents and
+    padding if `documents`. NaN if a result is not finite. Raises whatever the kernels raise.
+    """
+    T = 304  # whole blocks and a part of one; a multiple of 16, so that training uses the same compiled kernels
+    heads = (n_head, n_kv_head, n_kv_head, n_head)  # of q, k, v and the gradient of the output
+    packed = torch.randn(2, T, sum(heads), head_dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    bounds = None, None
+    if documents:  # of 100 tokens; the last four tokens are padding
+        t = torch.arange(T, dtype=torch.int32, device=device).expand(2, T)
+        bounds = (t // 100 * 100).where(t < 300, 0), (t // 100 * 100 + 100).where(t < 300, 0)
+
+    results = []
+    for compute, x in ((fused, packed), (trusted, packed.float())):
+        q, k, v, d_out = x.split(heads, dim=2)
+        q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
+        out = compute(q, k, v, causal, *bounds)
+        results.append([out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)])
+    return torch.stack([(a.float() - b).norm() / b.norm() for a, b in zip(*results)]).max().item()
 
 
 def flops_per_token(config, T, causal, predicted):
