@@ -88,6 +88,7 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
 
 
 _warned = set()
+kernels_fail = ""  # why "auto" must not use the fused kernels on this GPU; runtime.py checks them before a run
 
 
 @torch.compiler.assume_constant_result  # torch.compile calls this once, while it traces
@@ -124,7 +125,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     """
     T, D, group = q.shape[1], q.shape[3], q.shape[2] // k.shape[2]
     if backend == "auto" and q.is_cuda:
-        backend = "sdpa" if why_not_triton("cuda", D, q.dtype) else "triton"
+        backend = "sdpa" if kernels_fail or why_not_triton("cuda", D, q.dtype) else "triton"
     elif backend == "auto":
         short = q.device.type == "cpu" and q.dtype.itemsize == 2 and T <= 256
         backend = "reference" if short else "sdpa"
@@ -293,20 +294,28 @@ class Transformer(nn.Module):
 # Loss
 
 
-def loss_and_gradient(logits, targets):
-    """Return the summed cross entropy in fp32 and its gradient with respect to the logits.
+def loss_and_gradient(logits, targets, with_grad=True):
+    """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
-    logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is
-    the largest tensor of a training step. Compiled, the fp32 copy of the logits never exists.
+    logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is the
+    largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written.
     """
     keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
-    x = logits.float()
+    x = logits.to(torch.float32, copy=torch.compiler.is_compiling())
     at_target, largest = x.gather(1, target), x.amax(-1, keepdim=True)
     sum_exp = x.sub_(largest).exp_().sum(-1, keepdim=True)
     loss = ((sum_exp.log() + largest - at_target) * keep).sum()
+    if not with_grad:
+        return loss, None
     gradient = x.mul_(keep / sum_exp).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
     entry = ((at_target - largest).exp() * (keep / sum_exp) - keep.float()).to(logits.dtype)
     return loss, gradient.index_put_((torch.arange(len(x), device=x.device)[:, None], target), entry)
+
+
+@lru_cache
+def one(device):
+    """Return a 1 for `loss.backward(one(device))`: the head's gradients are then not multiplied by 1, which takes time."""
+    return torch.ones((), device=device)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -314,9 +323,6 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     The forward pass also computes the gradients of hidden and weight, while a chunk's logits are there.
     Peak memory is chunk x V instead of N x V. The idea is Liger-Kernel's (Hsu et al., 2024).
-
-    PyTorch 2.13 has F.linear_cross_entropy. On a CPU in bf16 it took 2 to 10 times as long as this code,
-    and its loss was off by 3e-3 to 5e-3, where this one is off by 1e-5.
     """
 
     @staticmethod
@@ -327,10 +333,13 @@ class LinearCrossEntropy(torch.autograd.Function):
         d_weight = torch.zeros_like(weight) if with_grad else None
         for i in range(0, len(hidden), chunk):
             h = hidden[i : i + chunk]  # (n, d)
-            loss, d_logits = loss_and_gradient(h @ w.T, targets[i : i + chunk])  # d_logits: (n, V)
+            loss, d_logits = loss_and_gradient(h @ w.T, targets[i : i + chunk], with_grad)  # d_logits: (n, V)
             total += loss
             if with_grad:
                 d_hidden[i : i + chunk] = d_logits @ w
+            if with_grad and h.is_cuda and not torch.version.hip:  # adds to the fp32 sums without rounding to 16 bits
+                torch.addmm(d_weight, d_logits.T, h, out_dtype=d_weight.dtype, out=d_weight)
+            elif with_grad:
                 d_weight += d_logits.T @ h
         ctx.save_for_backward(d_hidden, d_weight)
         return total
@@ -338,7 +347,9 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total, None, None, None, None
+        if d_total is not one(d_total.device):
+            d_hidden, d_weight = d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total
+        return d_hidden, d_weight, None, None, None, None
 
 
 @torch.compiler.disable(recursive=False)  # torch 2.11 compiles this function to one whose gradients are 0
@@ -348,8 +359,12 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. Divide by the
     count of the whole step, over all micro-batches and processes.
     """
-    # The logits of a chunk should fit the cache of a CPU, or keep a GPU busy.
-    chunk = max(64, (2**28 if hidden.is_cuda else 2**21) // len(weight) // 64 * 64)
+    # The logits of a chunk should fit the cache of a CPU. On a GPU, more rows keep it busy; in 16 bits, logits and
+    # gradient take at most a sixteenth of its memory: 8,192 rows with 128,256 tokens and 80 GB.
+    entries, unit = 2**21, 64
+    if hidden.is_cuda:
+        entries, unit = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64), 256
+    chunk = max(64, entries // len(weight) // unit * unit)
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()
@@ -436,8 +451,9 @@ def load_block(x, start, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_
 
 
 @jit
-def store_block(x, start, values, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Store what `load_block` would load, in x's dtype."""
+def store_block(x, start, values, sees, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Store what `load_block` would load, in x's dtype, and 0 in the rows of tokens that see nothing."""
+    values = tl.where(sees[:, None], values, 0)
     r, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
     tl.store(ptrs, values.to(x.dtype.element_ty), mask=(start + r < T) & (d < D))
@@ -468,8 +484,9 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
         first = tl.maximum(first, t)
     elif CAUSAL:  # and seen from the query
         last = tl.minimum(last, t + 1)
-    if DOCUMENTS:  # a token with an empty interval does not count
-        lo, hi = tl.min(tl.where(first < last, first, T)), tl.max(tl.where(first < last, last, 0))
+    sees = first < last  # a token with an empty interval, such as padding, does not count in what follows
+    if DOCUMENTS:
+        lo, hi = tl.min(tl.where(sees, first, T)), tl.max(tl.where(sees, last, 0))
         lo = lo // 16 * 16 if FOR_KEYS else lo  # aligns dkv_kernel's loads of lse and delta
     elif CAUSAL and FOR_KEYS:
         lo = start
@@ -477,9 +494,9 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
         hi = tl.minimum(start + BLOCK, T)
     begin, end = lo, hi // STEP * STEP
     if DOCUMENTS or (CAUSAL and FOR_KEYS):
-        begin += tl.cdiv(tl.maximum(tl.minimum(tl.max(first), hi) - lo, 0), STEP) * STEP
+        begin += tl.cdiv(tl.max(tl.where(sees, first, lo)) - lo, STEP) * STEP
     if DOCUMENTS or CAUSAL:
-        end = begin + tl.maximum(tl.min(last) - begin, 0) // STEP * STEP
+        end = begin + tl.maximum(tl.min(tl.where(sees, last, hi)) - begin, 0) // STEP * STEP
     return first, last, lo, begin, end, hi
 
 
@@ -546,8 +563,7 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
             m_i = m_ij
 
     sees = first < last
-    acc *= tl.where(sees, 1 / l_i, 0)[:, None]
-    store_block(out + (b * T * H + h) * D, start_m, acc, H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(out + (b * T * H + h) * D, start_m, acc * (1 / l_i)[:, None], sees, H * D, T, BLOCK_M, D, BLOCK_D)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     tl.store(lse + (b * H + h) * T + offs_m, tl.where(sees, m_i + tl.log2(l_i), 0), mask=offs_m < T)
 
@@ -590,7 +606,7 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
             dp = tl.dot(do_block, tl.trans(v_block), input_precision="ieee")
             ds = p * (dp - delta_i[:, None])
             acc = tl.dot(ds.to(k_block.dtype), k_block, acc, input_precision="ieee")
-    store_block(dq + offset, start_m, acc * D**-0.5, H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(dq + offset, start_m, acc * D**-0.5, first < last, H * D, T, BLOCK_M, D, BLOCK_D)
 
 
 @jit
@@ -634,8 +650,8 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
                 dk_acc = tl.dot(ds.to(q_block.dtype), q_block, dk_acc, input_precision="ieee")
 
     offset, stride = (b * T * (H // GROUP) + h_kv) * D, H // GROUP * D
-    store_block(dk + offset, start_n, dk_acc * D**-0.5, stride, T, BLOCK_N, D, BLOCK_D)
-    store_block(dv + offset, start_n, dv_acc, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dk + offset, start_n, dk_acc * D**-0.5, first < last, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dv + offset, start_n, dv_acc, first < last, stride, T, BLOCK_N, D, BLOCK_D)
 
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
