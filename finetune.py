@@ -27,7 +27,7 @@ from eval.tasks.model import TaskModel, pack_texts
 from eval.tasks.registry import TASKS, load
 from eval.tasks.result import evaluate, origin, write_result
 from model import ModelConfig, Transformer
-from runtime import resolve_auto, use_determinism
+from runtime import choose_attention, resolve_auto, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
@@ -127,6 +127,8 @@ def build(cfg, dataset, encoder, state):
     encoder.compute_dtype = getattr(torch, cfg.dtype)
     max_len = min(cfg.max_len, encoder.config.seq_len)
     task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
+    if cfg.device == "cuda":
+        choose_attention(torch.device(cfg.device), encoder.compute_dtype, encoder.config, (cfg.causal,), documents=True)
     model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
     return task, model.to(cfg.device)
 

@@ -78,35 +78,28 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     This mask is the whole difference between an encoder and a decoder.
     """
     t = torch.arange(T, device=device)
-    see = torch.ones(T, T, dtype=torch.bool, device=device)
-    if causal:
-        see = t[None, :] <= t[:, None]  # query t sees keys 0 .. t
+    see = t[None, :] <= t[:, None] if causal else torch.ones(T, T, dtype=torch.bool, device=device)
     if doc_start is not None:
         inside = (t >= doc_start[..., None]) & (t < doc_end[..., None])  # (B, T, T)
         see = (see & inside)[:, None]
     return see
 
 
-_warned = set()
 kernels_fail = ""  # why "auto" must not use the fused kernels on this GPU; runtime.py checks them before a run
 
 
 @torch.compiler.assume_constant_result  # torch.compile calls this once, while it traces
 def why_not_triton(device_type, D, dtype):
-    """Return why the fused kernels cannot run here, "" if they can. On a GPU, also print the reason once."""
-    why = ""
+    """Return why the fused kernels cannot run here, "" if they can."""
     if triton is None:
-        why = "Triton is not installed"
-    elif D not in (32, 64, 96, 128):
-        why = f"head dim {D} is not 32, 64, 96 or 128"
-    elif dtype not in (torch.bfloat16, torch.float16, torch.float32):
-        why = f"{dtype} is not bfloat16, float16 or float32"
-    elif device_type != "cuda" and not triton.knobs.runtime.interpret:
-        why = f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
-    if why and device_type == "cuda" and why not in _warned:
-        _warned.add(why)
-        print(f"attention: PyTorch's, not the fused kernels: {why}")
-    return why
+        return "Triton is not installed"
+    if D not in (32, 64, 96, 128):
+        return f"head dim {D} is not 32, 64, 96 or 128"
+    if dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        return f"{dtype} is not bfloat16, float16 or float32"
+    if device_type != "cuda" and not triton.knobs.runtime.interpret:
+        return f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
+    return ""
 
 
 def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
@@ -132,6 +125,8 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     if backend == "triton":
         if why := why_not_triton(q.device.type, D, q.dtype):
             raise ValueError(f"attention backend 'triton': {why}")
+        q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))  # the kernels take any other strides
+        v = v.contiguous()  # as a view, it would keep all of the packed projection in memory until the backward pass
         return fused_attention(q, k, v, causal, doc_start, doc_end)[0]
 
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
@@ -319,10 +314,10 @@ def one(device):
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """The summed cross entropy of softmax(hidden weightᵀ), with the logits of one chunk in memory at a time.
+    """The summed cross entropy of softmax(hidden weightᵀ), with chunk x V logits in memory at a time, not N x V.
 
     The forward pass also computes the gradients of hidden and weight, while a chunk's logits are there.
-    Peak memory is chunk x V instead of N x V. The idea is Liger-Kernel's (Hsu et al., 2024).
+    The idea is Liger-Kernel's (Hsu et al., 2024).
     """
 
     @staticmethod
@@ -337,7 +332,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             total += loss
             if with_grad:
                 d_hidden[i : i + chunk] = d_logits @ w
-            if with_grad and h.is_cuda and not torch.version.hip:  # adds to the fp32 sums without rounding to 16 bits
+            if with_grad and h.is_cuda and not torch.version.hip:  # adds in fp32: saves time and a rounding to 16 bits
                 torch.addmm(d_weight, d_logits.T, h, out_dtype=d_weight.dtype, out=d_weight)
             elif with_grad:
                 d_weight += d_logits.T @ h
@@ -359,12 +354,10 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. Divide by the
     count of the whole step, over all micro-batches and processes.
     """
-    # The logits of a chunk should fit the cache of a CPU. On a GPU, more rows keep it busy; in 16 bits, logits and
-    # gradient take at most a sixteenth of its memory: 8,192 rows with 128,256 tokens and 80 GB.
-    entries, unit = 2**21, 64
-    if hidden.is_cuda:
-        entries, unit = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64), 256
-    chunk = max(64, entries // len(weight) // unit * unit)
+    chunk = max(64, 2**21 // len(weight) // 64 * 64)  # the logits should fit the cache of a CPU
+    if hidden.is_cuda:  # or keep a GPU busy, in a sixteenth of its memory at most (16 bits) and in equal chunks
+        most = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64) // len(weight)
+        chunk = max(1, -(-len(hidden) // (1 + len(hidden) // (most + 1))))  # 32,768 rows x 128,256 on 80 GB: 8,192
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()
@@ -657,9 +650,8 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
-# sometimes the most registers of a thread, so that two programs share a multiprocessor). None's rows are for the
-# interpreter and for all GPUs that are not listed. These are the largest blocks that compile without spilling
-# registers, see `python -m eval.bench aot`.
+# sometimes the most registers of a thread, so that two programs share a multiprocessor). None stands for the interpreter
+# and all other GPUs. These are the largest blocks that do not spill registers, see `python -m eval.bench aot`.
 LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
@@ -708,11 +700,6 @@ def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
         KERNELS[which][heads, triton.cdiv(T, block), B](*tensors, doc_start, doc_end, T, *strides, **settings)
 
 
-def unit_stride(*tensors):
-    """Copy the tensors whose last dimension is not contiguous. The kernels take any other strides."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
-
-
 def empty_outputs(q):
     """Allocate the output and the log-sum-exp for queries (B, T, H, D)."""
     return q.new_empty(q.shape), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
@@ -728,7 +715,6 @@ def fused_attention(
     doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return `attention`'s output (B, T, H, D), and the log-sum-exp of the scores in base 2, fp32 (B, H, T)."""
-    q, k, v = unit_stride(q, k, v)
     out, lse = empty_outputs(q)
     launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
     return out, lse
@@ -740,7 +726,7 @@ def fused_attention_backward(
     causal: bool, doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the gradients of q, k and v."""
-    q, k, v, d_out = unit_stride(q, k, v, d_out)
+    d_out = d_out.contiguous()
     dq, dk, dv, delta = (*(x.new_empty(x.shape) for x in (q, k, v)), torch.empty_like(lse))
     args = q, k, v, causal, doc_start, doc_end
     launch("dq", *args, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))

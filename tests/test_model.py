@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from model_helpers import loss_and_gradients, model_results, random_documents, small_batch, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from data.loader import Batches
 from data.tokenizer import Tokenizer
@@ -20,7 +19,6 @@ from model import (
     rope_tables,
     rotate,
 )
-from runtime import flops_per_token, peak_flops
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
@@ -284,33 +282,3 @@ def test_overfits_one_batch(causal, dtype):
         optimizer.step()
         optimizer.zero_grad()
     assert (total / count) < 0.05
-
-
-# ----------------------------------------------------------------------------
-# FLOPs (runtime.py)
-
-
-def test_flops_count_matches_pytorchs():
-    config = ModelConfig(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)
-    model, tokens = Transformer(config), torch.randint(0, 512, (4, 64))
-    model.attention_backend = "reference"  # PyTorch does not count a CPU's fused attention
-    for predicted in (256, 64):
-        batch = {"tokens": tokens, "positions": torch.arange(predicted), "targets": tokens.flatten()[:predicted]}
-        with FlopCounterMode(display=False) as counter:
-            PretrainingLoss(model)(batch, causal=False)[0].backward()
-        expected = flops_per_token(config, 64, False, predicted / 256)
-        assert counter.get_total_flops() / 256 == pytest.approx(expected, rel=0.02)
-    attention_part = 6 * 3 * 2 * 64 * 64
-    assert flops_per_token(config, 64, False, 1) - flops_per_token(config, 64, True, 1) == attention_part / 2
-
-
-def test_peak_flops_by_name(monkeypatch):
-    assert peak_flops(torch.device("cpu")) is None
-    for name, peak in (
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA RTX A1000 Laptop GPU", None),
-    ):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-        assert peak_flops(torch.device("cuda")) == peak

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data.loader import to_device
 from eval.tasks import metrics
 
 
@@ -64,7 +65,8 @@ class SequenceClassification(Family):
 
     def loss(self, output, items):
         """output: (n, classes)."""
-        return F.cross_entropy(output, torch.tensor([item.target for item in items], device=output.device))
+        target = torch.tensor([item.target for item in items])
+        return F.cross_entropy(output, **to_device({"target": target}, output.device))
 
     def metrics(self, outputs, items, examples, split):
         predicted = [self.labels[logits.argmax()] for logits in outputs]
@@ -83,8 +85,8 @@ class TokenClassification(Family):
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
-        target = torch.from_numpy(np.concatenate([item.target for item in items])).to(output.device)
-        return F.cross_entropy(output, target, ignore_index=-1)
+        target = torch.from_numpy(np.concatenate([item.target for item in items]))
+        return F.cross_entropy(output, **to_device({"target": target}, output.device), ignore_index=-1)
 
     def metrics(self, outputs, items, examples, split):
         """A word has the tag of most of its tokens; in a tie, the first of those. A word that was cut off is O."""
@@ -223,8 +225,10 @@ class InformationRetrieval(Family):
         query, document = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1]).unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
         texts = np.array([item.target for item in items[1::2]], dtype=object)
-        copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False).to(scores.device)
-        return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
+        copy = to_device({"mask": torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False)}, scores.device)
+        return F.cross_entropy(
+            scores.masked_fill(**copy, value=-torch.inf), torch.arange(len(texts), device=scores.device)
+        )
 
     def embed(self, predict, corpus, split, chunk=2**15):
         """Embed a corpus {id: text}. Returns fp32 (documents, d_model). Only `chunk` texts are in memory as tokens."""
