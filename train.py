@@ -294,7 +294,7 @@ def train(cfg):
     params = list(transformer.parameters())
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
     step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size)
-    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and the checkpoints
+    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         dtype, split, versions = transformer.compute_dtype, cfg.window_split != "none", facts["versions"]
         versions["attention"] = choose_attention(device, dtype, config, (True, False), split, versions, resumed)
@@ -312,17 +312,17 @@ def train(cfg):
     jobs = ((s, is_causal(s, cfg), first, first + micro) for s in range(step, cfg.max_steps) for first in micro_steps)
     batches = prefetch(train_batches.batch, jobs)
     received, stopping = stop_signals(), 0
-    seconds, timed, last_phase = 0.0, 0, None  # time spent in so many steps since the last line of the log
+    seconds, timed, phase = 0.0, 0, ""  # time spent in so many steps since the last line of the log
     if not resumed:
         losses = evaluate(loss_module, val_batches, micro, device, rank, world_size)
         if rank == 0:
-            phase = "clm" if is_causal(step, cfg) else "mlm"
-            log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **losses)
+            begins = "clm" if is_causal(step, cfg) else "mlm"
+            log.write(step=step, phase=begins, tokens=step * cfg.global_batch_tokens, **losses)
     bar = tqdm(total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True)
     bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
-        started, causal = time.perf_counter(), is_causal(step, cfg)
+        started, causal, last_phase = time.perf_counter(), is_causal(step, cfg), phase
         phase = "clm" if causal else "mlm"
         # Forward and backward. The sum of the losses goes backward; the division that makes it a mean comes below.
         total = torch.zeros(3, dtype=torch.float64, device=device)  # sum of losses, predicted tokens, signals
@@ -355,17 +355,14 @@ def train(cfg):
         step += 1
         if phase == last_phase:  # the first step of a phase does not count: it compiles
             seconds, timed = seconds + time.perf_counter() - started, timed + 1
-        last_phase = phase
 
         # Log, evaluate, save, then show. Everything about a step is in the log before its checkpoint is made.
         line = {}
         if step % cfg.log_interval == 0 or step == cfg.max_steps:
-            speed = timed and timed * cfg.global_batch_tokens / seconds  # tokens per second of training, nothing else
-            line = dict(
-                loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=round(speed) or None
-            )
+            speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
+            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=speed)
             mfu = utilization(speed, config, causal, batch, device, cfg.dtype, world_size)
-            bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed:,.0f}", **mfu, refresh=False)
+            bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             seconds, timed = 0.0, 0
         if step % cfg.eval_interval == 0 or step in (cfg.switch_step, cfg.max_steps):
             line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
