@@ -309,7 +309,7 @@ def loss_and_gradient(logits, targets, with_grad=True):
 
 @lru_cache
 def one(device):
-    """Return a 1 for `loss.backward(one(device))`: the head's gradients are then not multiplied by 1, which takes time."""
+    """Return a 1 for `loss.backward(one(device))`, which then does not multiply the head's gradients by 1."""
     return torch.ones((), device=device)
 
 
@@ -650,8 +650,8 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
-# sometimes the most registers of a thread, so that two programs share a multiprocessor). None stands for the interpreter
-# and all other GPUs. These are the largest blocks that do not spill registers, see `python -m eval.bench aot`.
+# sometimes the most registers of a thread, so that two programs share a multiprocessor). None stands for all other
+# GPUs and the interpreter. These are the largest blocks that do not spill registers, see `python -m eval.bench aot`.
 LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
