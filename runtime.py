@@ -135,7 +135,9 @@ def choose_attention(device, dtype, config, masks, documents, versions=None, ear
     before = dict(earlier or {})
     recorded = before.pop("attention", "")
     decision = [recorded if before == versions else ""]
-    if not decision[0] and world()[0] == 0:
+    if decision[0] and world()[0] == 0:
+        print(f"attention: {decision[0]}, as when the run began")
+    elif world()[0] == 0:
         decision[0] = compare_attention(device, dtype, config, masks, documents, check)
     if dist.is_initialized():
         dist.broadcast_object_list(decision)
