@@ -78,34 +78,28 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     This mask is the whole difference between an encoder and a decoder.
     """
     t = torch.arange(T, device=device)
-    see = torch.ones(T, T, dtype=torch.bool, device=device)
-    if causal:
-        see = t[None, :] <= t[:, None]  # query t sees keys 0 .. t
+    see = t[None, :] <= t[:, None] if causal else torch.ones(T, T, dtype=torch.bool, device=device)
     if doc_start is not None:
         inside = (t >= doc_start[..., None]) & (t < doc_end[..., None])  # (B, T, T)
         see = (see & inside)[:, None]
     return see
 
 
-_warned = set()
+kernels_fail = ""  # why "auto" must not use the fused kernels on this GPU; runtime.py checks them before a run
 
 
 @torch.compiler.assume_constant_result  # torch.compile calls this once, while it traces
 def why_not_triton(device_type, D, dtype):
-    """Return why the fused kernels cannot run here, "" if they can. On a GPU, also print the reason once."""
-    why = ""
+    """Return why the fused kernels cannot run here, "" if they can."""
     if triton is None:
-        why = "Triton is not installed"
-    elif D not in (32, 64, 96, 128):
-        why = f"head dim {D} is not 32, 64, 96 or 128"
-    elif dtype not in (torch.bfloat16, torch.float16, torch.float32):
-        why = f"{dtype} is not bfloat16, float16 or float32"
-    elif device_type != "cuda" and not triton.knobs.runtime.interpret:
-        why = f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
-    if why and device_type == "cuda" and why not in _warned:
-        _warned.add(why)
-        print(f"attention: PyTorch's, not the fused kernels: {why}")
-    return why
+        return "Triton is not installed"
+    if D not in (32, 64, 96, 128):
+        return f"head dim {D} is not 32, 64, 96 or 128"
+    if dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        return f"{dtype} is not bfloat16, float16 or float32"
+    if device_type != "cuda" and not triton.knobs.runtime.interpret:
+        return f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
+    return ""
 
 
 def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
@@ -124,13 +118,15 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     """
     T, D, group = q.shape[1], q.shape[3], q.shape[2] // k.shape[2]
     if backend == "auto" and q.is_cuda:
-        backend = "sdpa" if why_not_triton("cuda", D, q.dtype) else "triton"
+        backend = "sdpa" if kernels_fail or why_not_triton("cuda", D, q.dtype) else "triton"
     elif backend == "auto":
         short = q.device.type == "cpu" and q.dtype.itemsize == 2 and T <= 256
         backend = "reference" if short else "sdpa"
     if backend == "triton":
         if why := why_not_triton(q.device.type, D, q.dtype):
             raise ValueError(f"attention backend 'triton': {why}")
+        q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))  # the kernels take any other strides
+        v = v.contiguous()  # as a view, it would keep all of the packed projection in memory until the backward pass
         return fused_attention(q, k, v, causal, doc_start, doc_end)[0]
 
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
@@ -293,30 +289,35 @@ class Transformer(nn.Module):
 # Loss
 
 
-def loss_and_gradient(logits, targets):
-    """Return the summed cross entropy in fp32 and its gradient with respect to the logits.
+def loss_and_gradient(logits, targets, with_grad=True):
+    """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
-    logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is
-    the largest tensor of a training step. Compiled, the fp32 copy of the logits never exists.
+    logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is the
+    largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written.
     """
     keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
-    x = logits.float()
+    x = logits.to(torch.float32, copy=torch.compiler.is_compiling())
     at_target, largest = x.gather(1, target), x.amax(-1, keepdim=True)
     sum_exp = x.sub_(largest).exp_().sum(-1, keepdim=True)
     loss = ((sum_exp.log() + largest - at_target) * keep).sum()
+    if not with_grad:
+        return loss, None
     gradient = x.mul_(keep / sum_exp).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
     entry = ((at_target - largest).exp() * (keep / sum_exp) - keep.float()).to(logits.dtype)
     return loss, gradient.index_put_((torch.arange(len(x), device=x.device)[:, None], target), entry)
 
 
+@lru_cache
+def one(device):
+    """Return a 1 for `loss.backward(one(device))`, which then does not multiply the head's gradients by 1."""
+    return torch.ones((), device=device)
+
+
 class LinearCrossEntropy(torch.autograd.Function):
-    """The summed cross entropy of softmax(hidden weightᵀ), with the logits of one chunk in memory at a time.
+    """The summed cross entropy of softmax(hidden weightᵀ), with chunk x V logits in memory at a time, not N x V.
 
     The forward pass also computes the gradients of hidden and weight, while a chunk's logits are there.
-    Peak memory is chunk x V instead of N x V. The idea is Liger-Kernel's (Hsu et al., 2024).
-
-    PyTorch 2.13 has F.linear_cross_entropy. On a CPU in bf16 it took 2 to 10 times as long as this code,
-    and its loss was off by 3e-3 to 5e-3, where this one is off by 1e-5.
+    The idea is Liger-Kernel's (Hsu et al., 2024).
     """
 
     @staticmethod
@@ -327,10 +328,13 @@ class LinearCrossEntropy(torch.autograd.Function):
         d_weight = torch.zeros_like(weight) if with_grad else None
         for i in range(0, len(hidden), chunk):
             h = hidden[i : i + chunk]  # (n, d)
-            loss, d_logits = loss_and_gradient(h @ w.T, targets[i : i + chunk])  # d_logits: (n, V)
+            loss, d_logits = loss_and_gradient(h @ w.T, targets[i : i + chunk], with_grad)  # d_logits: (n, V)
             total += loss
             if with_grad:
                 d_hidden[i : i + chunk] = d_logits @ w
+            if with_grad and h.is_cuda and not torch.version.hip:  # adds in fp32: saves time and a rounding to 16 bits
+                torch.addmm(d_weight, d_logits.T, h, out_dtype=d_weight.dtype, out=d_weight)
+            elif with_grad:
                 d_weight += d_logits.T @ h
         ctx.save_for_backward(d_hidden, d_weight)
         return total
@@ -338,7 +342,9 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total, None, None, None, None
+        if d_total is not one(d_total.device):
+            d_hidden, d_weight = d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total
+        return d_hidden, d_weight, None, None, None, None
 
 
 @torch.compiler.disable(recursive=False)  # torch 2.11 compiles this function to one whose gradients are 0
@@ -348,8 +354,10 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. Divide by the
     count of the whole step, over all micro-batches and processes.
     """
-    # The logits of a chunk should fit the cache of a CPU, or keep a GPU busy.
-    chunk = max(64, (2**28 if hidden.is_cuda else 2**21) // len(weight) // 64 * 64)
+    chunk = max(64, 2**21 // len(weight) // 64 * 64)  # the logits should fit the cache of a CPU
+    if hidden.is_cuda:  # or keep a GPU busy, in a sixteenth of its memory at most (16 bits) and in equal chunks
+        most = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64) // len(weight)
+        chunk = max(1, -(-len(hidden) // (1 + len(hidden) // (most + 1))))  # 32,768 rows x 128,256 on 80 GB: 8,192
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()
@@ -436,8 +444,9 @@ def load_block(x, start, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_
 
 
 @jit
-def store_block(x, start, values, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Store what `load_block` would load, in x's dtype."""
+def store_block(x, start, values, sees, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Store what `load_block` would load, in x's dtype, and 0 in the rows of tokens that see nothing."""
+    values = tl.where(sees[:, None], values, 0)
     r, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
     tl.store(ptrs, values.to(x.dtype.element_ty), mask=(start + r < T) & (d < D))
@@ -468,8 +477,9 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
         first = tl.maximum(first, t)
     elif CAUSAL:  # and seen from the query
         last = tl.minimum(last, t + 1)
-    if DOCUMENTS:  # a token with an empty interval does not count
-        lo, hi = tl.min(tl.where(first < last, first, T)), tl.max(tl.where(first < last, last, 0))
+    sees = first < last  # a token with an empty interval, such as padding, does not count in what follows
+    if DOCUMENTS:
+        lo, hi = tl.min(tl.where(sees, first, T)), tl.max(tl.where(sees, last, 0))
         lo = lo // 16 * 16 if FOR_KEYS else lo  # aligns dkv_kernel's loads of lse and delta
     elif CAUSAL and FOR_KEYS:
         lo = start
@@ -477,9 +487,9 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
         hi = tl.minimum(start + BLOCK, T)
     begin, end = lo, hi // STEP * STEP
     if DOCUMENTS or (CAUSAL and FOR_KEYS):
-        begin += tl.cdiv(tl.maximum(tl.minimum(tl.max(first), hi) - lo, 0), STEP) * STEP
+        begin += tl.cdiv(tl.max(tl.where(sees, first, lo)) - lo, STEP) * STEP
     if DOCUMENTS or CAUSAL:
-        end = begin + tl.maximum(tl.min(last) - begin, 0) // STEP * STEP
+        end = begin + tl.maximum(tl.min(tl.where(sees, last, hi)) - begin, 0) // STEP * STEP
     return first, last, lo, begin, end, hi
 
 
@@ -546,8 +556,7 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
             m_i = m_ij
 
     sees = first < last
-    acc *= tl.where(sees, 1 / l_i, 0)[:, None]
-    store_block(out + (b * T * H + h) * D, start_m, acc, H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(out + (b * T * H + h) * D, start_m, acc * (1 / l_i)[:, None], sees, H * D, T, BLOCK_M, D, BLOCK_D)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     tl.store(lse + (b * H + h) * T + offs_m, tl.where(sees, m_i + tl.log2(l_i), 0), mask=offs_m < T)
 
@@ -590,7 +599,7 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
             dp = tl.dot(do_block, tl.trans(v_block), input_precision="ieee")
             ds = p * (dp - delta_i[:, None])
             acc = tl.dot(ds.to(k_block.dtype), k_block, acc, input_precision="ieee")
-    store_block(dq + offset, start_m, acc * D**-0.5, H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(dq + offset, start_m, acc * D**-0.5, first < last, H * D, T, BLOCK_M, D, BLOCK_D)
 
 
 @jit
@@ -634,16 +643,15 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
                 dk_acc = tl.dot(ds.to(q_block.dtype), q_block, dk_acc, input_precision="ieee")
 
     offset, stride = (b * T * (H // GROUP) + h_kv) * D, H // GROUP * D
-    store_block(dk + offset, start_n, dk_acc * D**-0.5, stride, T, BLOCK_N, D, BLOCK_D)
-    store_block(dv + offset, start_n, dv_acc, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dk + offset, start_n, dk_acc * D**-0.5, first < last, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dv + offset, start_n, dv_acc, first < last, stride, T, BLOCK_N, D, BLOCK_D)
 
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
-# sometimes the most registers of a thread, so that two programs share a multiprocessor). None's rows are for the
-# interpreter and for all GPUs that are not listed. These are the largest blocks that compile without spilling
-# registers, see `python -m eval.bench aot`.
+# sometimes the most registers of a thread, so that two programs share a multiprocessor). None stands for all other
+# GPUs and the interpreter. These are the largest blocks that do not spill registers, see `python -m eval.bench aot`.
 LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
@@ -692,11 +700,6 @@ def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
         KERNELS[which][heads, triton.cdiv(T, block), B](*tensors, doc_start, doc_end, T, *strides, **settings)
 
 
-def unit_stride(*tensors):
-    """Copy the tensors whose last dimension is not contiguous. The kernels take any other strides."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
-
-
 def empty_outputs(q):
     """Allocate the output and the log-sum-exp for queries (B, T, H, D)."""
     return q.new_empty(q.shape), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
@@ -712,7 +715,6 @@ def fused_attention(
     doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return `attention`'s output (B, T, H, D), and the log-sum-exp of the scores in base 2, fp32 (B, H, T)."""
-    q, k, v = unit_stride(q, k, v)
     out, lse = empty_outputs(q)
     launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
     return out, lse
@@ -724,7 +726,7 @@ def fused_attention_backward(
     causal: bool, doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the gradients of q, k and v."""
-    q, k, v, d_out = unit_stride(q, k, v, d_out)
+    d_out = d_out.contiguous()
     dq, dk, dv, delta = (*(x.new_empty(x.shape) for x in (q, k, v)), torch.empty_like(lse))
     args = q, k, v, causal, doc_start, doc_end
     launch("dq", *args, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))

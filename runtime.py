@@ -9,14 +9,20 @@ import warnings
 import torch
 import torch.distributed as dist
 
+import model
+
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
 RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
     "device compile recompute deterministic".split()
 )
 
-PEAK_FLOPS = {  # dense bf16 FLOP/s by a part of the device's name, from the vendors' data sheets, without sparsity
-    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12,
+# Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
+# sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell. An MI250X is two devices.
+PEAK_FLOPS = {
+    "B200": 2250e12, "GH200": 989e12, "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12,
+    "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX A6000": 155e12, "RTX 3090": 71e12, "RTX 4090": 165e12,
+    "RTX 5090": 210e12, "MI250X": 192e12, "MI300X": 1307e12,
 }  # fmt: skip
 
 
@@ -63,15 +69,92 @@ def set_up(device, deterministic):
     return device, rank, world_size
 
 
-def flops_per_token(config, T, causal, predicted):
+def check_attention(
+    device,
+    dtype,
+    head_dim,
+    causal,
+    documents,
+    n_head,
+    n_kv_head,
+    fused="triton",
+    trusted="sdpa",
+):
+    """Return the largest relative difference between the fused kernels in dtype and PyTorch's attention in fp32.
+
+    It compares the output and the gradients of q, k and v for a small random batch, with several documents and padding
+    if `documents`. Infinite if a result is not a number. Raises what the kernels raise. fused, trusted: the backends
+    of `model.attention` to compare, by name or as a function like it.
+    """
+    T = 304  # whole blocks and a part of one; a multiple of 16, so that training uses the same compiled kernels
+    heads = (n_head, n_kv_head, n_kv_head, n_head)  # of q, k, v and the gradient of the output
+    packed = torch.randn(2, T, sum(heads), head_dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    bounds = None, None
+    if documents:  # of 100 tokens; the last four tokens are padding
+        t = torch.arange(T, dtype=torch.int32, device=device).expand(2, T)
+        bounds = (t // 100 * 100).where(t < 300, 0), (t // 100 * 100 + 100).where(t < 300, 0)
+
+    results = []
+    for backend, x in ((fused, packed), (trusted, packed.float())):
+        q, k, v, d_out = x.split(heads, dim=2)
+        q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
+        args = q, k, v, causal, *bounds
+        out = backend(*args) if callable(backend) else model.attention(*args, backend)
+        results.append([out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)])
+    differences = torch.stack([(a.float() - b).norm() / b.norm() for a, b in zip(*results)])
+    return differences.nan_to_num(nan=torch.inf).max().item()
+
+
+def compare_attention(device, dtype, config, masks, documents, check):
+    """Say which attention to use: "fused kernels" if `check` finds no difference beyond rounding, else why not."""
+    largest, allowed = 0.0, {torch.float32: 1e-4, torch.float16: 2e-3}.get(dtype, 1e-2)
+    why = model.why_not_triton("cuda", config.head_dim, dtype)
+    try:
+        for causal in masks if not why else ():
+            args = device, dtype, config.head_dim, causal, documents, config.n_head, config.n_kv_head
+            largest = max(largest, check(*args))
+    except Exception as error:  # of the compiler, the driver, or because there is no C compiler
+        why = f"they raise {type(error).__name__}: {error}"[:300]
+    if largest > allowed:
+        why = f"their results differ by {largest:.1e} from PyTorch's, of which {allowed:.0e} could be rounding"
+    if why:
+        warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
+        return f"PyTorch's, not the fused kernels: {why}"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device
+    print(f"attention: fused kernels, checked on {name}, largest difference {largest:.0e}")
+    return "fused kernels"
+
+
+def choose_attention(device, dtype, config, masks, documents, versions=None, earlier=None, check=check_attention):
+    """Decide which attention "auto" is on a GPU, tell model.py, and return the decision, as a string for the records.
+
+    masks: the values of `causal` to check. documents: whether rows hold several. Rank 0 decides for all processes.
+    versions, earlier: the records of this start of a run and of the one that it resumes. If nothing else has changed,
+    the earlier decision stays, so that the run goes on as it was.
+    """
+    before = dict(earlier or {})
+    recorded = before.pop("attention", "")
+    decision = [recorded if before == versions else ""]
+    if decision[0] and world()[0] == 0:
+        print(f"attention: {decision[0]}, as when the run began")
+    elif world()[0] == 0:
+        decision[0] = compare_attention(device, dtype, config, masks, documents, check)
+    if dist.is_initialized():
+        dist.broadcast_object_list(decision)
+    model.kernels_fail = "" if decision[0] == "fused kernels" else decision[0]
+    return decision[0]
+
+
+def flops_per_token(config, T, causal, predicted, seen=1.0):
     """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
 
-    predicted: the fraction of tokens on which the output head runs. Attention counts its two T x T
-    products, half of them if causal. Documents, which cut them further, are not counted.
+    predicted: the fraction of tokens on which the output head runs. Attention counts its two products for each pair
+    of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
+    that documents leave: 2/3 with window_split=random. MFU is this number times tokens/s, divided by `peak_flops`.
     """
     d, D = config.d_model, config.head_dim
     block = (config.n_head + 2 * config.n_kv_head) * D * d + d * d + 3 * d * config.d_ff
-    attention = 2 * T * d * (0.5 if causal else 1)
+    attention = 2 * T * d * seen * (0.5 if causal else 1)
     return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * d)
 
 
@@ -79,7 +162,23 @@ def peak_flops(device):
     """The bf16 peak of a torch.device in FLOP/s, or None where it is not known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     name = re.sub(r"[-_]", " ", name)
-    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+    other = "(?! (Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
+
+
+def utilization(tokens_per_s, config, causal, batch, device, dtype, n_devices):
+    """The MFU of a run with batches like this one, as {"mfu": text}. "unknown" if the peak is. Nothing on a CPU."""
+    if device.type == "cpu":
+        return {}
+    peak = peak_flops(device) if dtype != "float32" else None
+    if not peak or not tokens_per_s:
+        return {"mfu": "unknown"}
+    n_tokens, T = batch["tokens"].numel(), batch["tokens"].shape[1]
+    predicted, seen = (batch["targets"] >= 0).sum().item() / n_tokens, 1.0
+    if "doc_start" in batch:  # the mean length of a token's document, as a fraction of T
+        seen = (batch["doc_end"] - batch["doc_start"]).sum().item() / n_tokens / T
+    flops = tokens_per_s * flops_per_token(config, T, causal, predicted, seen)
+    return {"mfu": f"{flops / (n_devices * peak):.1%}"}
 
 
 def show(function, *args):

@@ -29,8 +29,8 @@ from data.shards import load_meta, load_tokenizer
 from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
-from model import PRESETS, PretrainingLoss, Transformer
-from runtime import flops_per_token, peak_flops, resolve_auto, set_up, show, stop_signals, world
+from model import PRESETS, PretrainingLoss, Transformer, one
+from runtime import choose_attention, resolve_auto, set_up, show, stop_signals, utilization, world
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -130,11 +130,8 @@ def check(cfg):
     p = cfg.mask_proportions
     need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 numbers with sum 1")
     need(cfg.switch_step <= cfg.max_steps, f"switch_step={cfg.switch_step} is beyond max_steps={cfg.max_steps}")
-    warmup_and_decay = cfg.warmup_steps + cfg.decay_steps
-    need(
-        warmup_and_decay <= cfg.max_steps,
-        f"warmup_steps + decay_steps = {warmup_and_decay} is beyond max_steps={cfg.max_steps}",
-    )
+    ramps = cfg.warmup_steps + cfg.decay_steps
+    need(ramps <= cfg.max_steps, f"warmup_steps + decay_steps = {ramps} is beyond max_steps={cfg.max_steps}")
     need(not Path(cfg.out_dir).is_file(), f"out_dir={cfg.out_dir}: is a file")
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     uses_gpu = resolve_auto(cfg).device == "cuda"
@@ -208,7 +205,7 @@ def make_batches(cfg, meta, tokenizer, T):
 
 
 def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
-    """Load what the run starts from, in place. Returns (step, whether an earlier start of this run is resumed).
+    """Load what the run starts from, in place. Returns (step, the `versions` of the start that is resumed, or None).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
@@ -218,7 +215,7 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
         dist.broadcast_object_list(newest)
     resumed, path = newest[0] is not None, newest[0] or cfg.branch_from or cfg.init_from
     if not path:
-        return 0, False
+        return 0, None
     state = checkpoint.load(path, verified=resumed or rank > 0, report=print0)
     checkpoint.match(state, vars(transformer.config), tokenizer, path)
     if resumed:
@@ -226,12 +223,12 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
     transformer.load_state_dict(state["model"])
     if not resumed and cfg.init_from:
         print0(checkpoint.budget_note(state, cfg.max_steps * cfg.global_batch_tokens))
-        return 0, False
+        return 0, None
     optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch replaces
     optimizer.param_groups[0].update(betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, weight_decay=cfg.weight_decay)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], resumed
+    return state["step"], state["versions"] if resumed else None
 
 
 def wrap_ddp(loss_module, batches, step, cfg, micro, device):
@@ -297,14 +294,16 @@ def train(cfg):
     params = list(transformer.parameters())
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
     step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size)
+    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
+    if device.type == "cuda":
+        dtype, split, versions = transformer.compute_dtype, cfg.window_split != "none", facts["versions"]
+        versions["attention"] = choose_attention(device, dtype, config, (True, False), split, versions, resumed)
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()
     if world_size > 1 and step < cfg.max_steps:
         ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
 
-    # Records: config.json, metrics.jsonl, and what each checkpoint holds beside weights and optimizer.
-    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed_at=step if resumed else None)
 
@@ -312,29 +311,28 @@ def train(cfg):
     micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each
     jobs = ((s, is_causal(s, cfg), first, first + micro) for s in range(step, cfg.max_steps) for first in micro_steps)
     batches = prefetch(train_batches.batch, jobs)
-    peak = peak_flops(device) if cfg.dtype != "float32" else None
     received, stopping = stop_signals(), 0
-    seconds, since = 0.0, step  # time spent in the steps since the last line of the log
+    seconds, timed, phase = 0.0, 0, ""  # time spent in so many steps since the last line of the log
     if not resumed:
         losses = evaluate(loss_module, val_batches, micro, device, rank, world_size)
         if rank == 0:
-            phase = "clm" if is_causal(step, cfg) else "mlm"
-            log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **losses)
+            begins = "clm" if is_causal(step, cfg) else "mlm"
+            log.write(step=step, phase=begins, tokens=step * cfg.global_batch_tokens, **losses)
     bar = tqdm(total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True)
     bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
-        started, causal = time.perf_counter(), is_causal(step, cfg)
+        started, causal, last_phase = time.perf_counter(), is_causal(step, cfg), phase
         phase = "clm" if causal else "mlm"
         # Forward and backward. The sum of the losses goes backward; the division that makes it a mean comes below.
         total = torch.zeros(3, dtype=torch.float64, device=device)  # sum of losses, predicted tokens, signals
         for first in micro_steps:
-            batch = to_device(next(batches), device)
+            batch = next(batches)
             ddp.require_backward_grad_sync = first == micro_steps[-1]  # DDP's: processes exchange after the last one
-            loss_sum, count = ddp(batch, causal)
-            loss_sum.backward()
+            loss_sum, count = ddp(to_device(batch, device), causal)
+            loss_sum.backward(one(device))
             total[:2] += torch.stack((loss_sum.detach(), count))
-        total[2] = len(received)
+        total[2].fill_(len(received))  # not total[2] = ..., for which a GPU would be waited for
         if world_size > 1:
             dist.all_reduce(total)
 
@@ -355,17 +353,17 @@ def train(cfg):
         optimizer.step()
         optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
         step += 1
-        seconds += time.perf_counter() - started
+        if phase == last_phase:  # the first step of a phase does not count: it compiles
+            seconds, timed = seconds + time.perf_counter() - started, timed + 1
 
         # Log, evaluate, save, then show. Everything about a step is in the log before its checkpoint is made.
         line = {}
         if step % cfg.log_interval == 0 or step == cfg.max_steps:
-            speed = (step - since) * cfg.global_batch_tokens / seconds  # tokens per second of training, nothing else
-            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=round(speed))
-            flops = speed * flops_per_token(config, config.seq_len, causal, count / cfg.global_batch_tokens)
-            mfu = {"mfu": f"{flops / (world_size * peak):.1%}"} if peak else {}
-            bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed:,.0f}", **mfu, refresh=False)
-            seconds, since = 0.0, step
+            speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
+            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=speed)
+            mfu = utilization(speed, config, causal, batch, device, cfg.dtype, world_size)
+            bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
+            seconds, timed = 0.0, 0
         if step % cfg.eval_interval == 0 or step in (cfg.switch_step, cfg.max_steps):
             line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
         if rank == 0 and line:

@@ -207,8 +207,10 @@ def prefetch(function, jobs, depth=2):
                 future.cancel()
 
 
-def to_device(batch, device):
-    """Return the batch's tensors on a device. The copy to a GPU does not hold up the host."""
+def to_device(x, device):
+    """Return a tensor, or a batch with all of its tensors, on a device. The copy to a GPU does not hold up the host."""
     if device.type == "cpu":
-        return batch
-    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}
+        return x
+    if isinstance(x, dict):
+        return {name: to_device(tensor, device) for name, tensor in x.items()}
+    return x.pin_memory().to(device, non_blocking=True)

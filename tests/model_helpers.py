@@ -1,8 +1,39 @@
 """What the tests of the model and of its attention kernels share."""
 
-import torch
+import os
+from pathlib import Path
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import runtime
 from model import ModelConfig, PretrainingLoss, Transformer, attention
+
+
+class Operators(TorchDispatchMode):
+    """Lists what PyTorch runs: the names of the operators, and their outputs that are tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.outputs = [], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.names.append(func.name())
+        self.outputs += [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, torch.Tensor)]
+        return out
+
+
+def decide_together(folder, rank):
+    """One of two processes that choose their attention. The check fails in rank 1, and rank 0 decides."""
+    os.environ |= {"RANK": rank, "WORLD_SIZE": "2"}
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=int(rank), world_size=2
+    )
+    check = (lambda *_: 0.0) if rank == "0" else None
+    args = torch.device("cpu"), torch.float32, ModelConfig(), (True,), False
+    Path(folder, rank).write_text(runtime.choose_attention(*args, check=check))
+    torch.distributed.destroy_process_group()
 
 
 def random_documents(B, T, padding=0, seed=0):

@@ -1,12 +1,16 @@
-"""What only a GPU can show: training as on the CPU, and exact resume. Skipped where there is none."""
+"""What only a GPU can show: training as on the CPU, exact resume, few waits. Skipped where there is none."""
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import checkpoint
+from helpers import ROOT
+from model import linear_cross_entropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -36,7 +40,9 @@ def test_gpu_and_cpu_train_the_same(run, tiny, on_gpu, tmp_path, options):
     code, text = run([*tiny, "--device=cpu", split, f"--out_dir={tmp_path / 'cpu'}"])
     assert code == 0, text
     code, text = run([*on_gpu, split, *options, f"--out_dir={tmp_path / 'gpu'}"])
-    assert code == 0 and "not the fused kernels" not in text, text
+    assert code == 0 and "attention: fused kernels, checked on" in text, text
+    attention = json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["attention"]
+    assert attention == "fused kernels"
     assert_same_losses(tmp_path / "gpu", tmp_path / "cpu", 1e-3)
 
 
@@ -53,6 +59,63 @@ def test_deterministic_resume(run, on_gpu, tmp_path, dtype):
     x, y = (checkpoint.load(checkpoint.path_of(out, 20)) for out in (a, b))
     torch.testing.assert_close((x["model"], x["optimizer"]), (y["model"], y["optimizer"]), rtol=0, atol=0)
     assert_same_losses(a, b, 0)
+
+
+def waits(script, args):
+    """How often a script waits for the GPU, as PyTorch counts it."""
+    code = f"""
+import runpy, sys, warnings
+import torch
+torch.cuda.init()
+torch.cuda.set_sync_debug_mode("warn")
+sys.argv = {[script, *map(str, args)]}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+print("waits:", sum("synchronizing CUDA operation" in str(w.message) for w in caught))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.rsplit("waits:", 1)[1])
+
+
+def test_a_training_step_waits_once(on_gpu, tmp_path):
+    rare = "--eval_interval=100 --checkpoint_interval=100 --decay_steps=0 --switch_step=0".split()
+    counts = [
+        waits("train.py", [*on_gpu, *rare, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (10, 30)
+    ]
+    assert counts[1] - counts[0] == 20
+
+
+@pytest.mark.parametrize("family", ["sc", "tc", "qa", "ir"])
+def test_a_fine_tuning_step_never_waits(encoder, tmp_path, family):
+    options = (
+        f"--task=embedded-{family} --init_from={encoder} --eval_interval=1000 --epochs=100 --batch_size=4 --device=cuda"
+    )
+    options = options.split() + "--test_examples=5 --eval_examples=5 --baseline=False".split()
+    counts = [waits("finetune.py", [*options, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (5, 15)]
+    assert counts[1] == counts[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_output_head_is_exact(dtype):
+    """In several chunks, whose products add up in the fp32 gradient of the weight."""
+    torch.manual_seed(0)
+    N, V = 2**14 + 8, 2**17
+    hidden = torch.randn(N, 64, device="cuda").to(dtype).requires_grad_()
+    weight = (torch.randn(V, 64, device="cuda") * 0.1).to(dtype).float().requires_grad_()
+    targets = torch.randint(0, V, (N,), device="cuda")
+    total, _ = linear_cross_entropy(hidden, weight, targets)
+    found = torch.autograd.grad(total, (hidden, weight))
+    expected = [torch.empty_like(hidden, dtype=torch.float32), torch.zeros_like(weight)]
+    for rows in torch.arange(N, device="cuda").split(1024):
+        logits = hidden[rows].detach().float() @ weight.detach().T
+        gradient = logits.softmax(-1)
+        gradient[torch.arange(len(rows)), targets[rows]] -= 1
+        expected[0][rows] = gradient @ weight.detach()
+        expected[1] += gradient.T @ hidden[rows].detach().float()
+    for x, e in zip(found, expected):
+        assert (x.float() - e).norm() < (1e-2 if dtype == torch.bfloat16 else 1e-4) * e.norm()
 
 
 def test_micro_batch_does_not_change_the_run(run, on_gpu, tmp_path):

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from model_helpers import loss_and_gradients, model_results, random_documents, small_batch, small_model
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from model_helpers import Operators, loss_and_gradients, model_results, random_documents, small_batch, small_model
 
 from data.loader import Batches
 from data.tokenizer import Tokenizer
@@ -17,10 +15,11 @@ from model import (
     Transformer,
     attention,
     linear_cross_entropy,
+    loss_and_gradient,
+    one,
     rope_tables,
     rotate,
 )
-from runtime import flops_per_token, peak_flops
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
@@ -205,30 +204,50 @@ def test_linear_cross_entropy_in_bf16_is_as_accurate_as_plain():
         assert error < max(1.2 * plain_error, 5e-3), (error, plain_error)
 
 
-class LargestLogits(TorchDispatchMode):
-    """Watches all tensors with a dimension of V, but not d_model, and keeps the most rows of one."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.config, self.rows = config, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out, V = func(*args, **(kwargs or {})), self.config.vocab_size
-        for t in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(t, torch.Tensor) and V in t.shape and self.config.d_model not in t.shape:
-                self.rows = max(self.rows, t.numel() // V)
-        return out
-
-
 def test_logits_exist_only_in_chunks():
     """No tensor of tokens x vocabulary is ever made, forward or backward."""
     config = ModelConfig(50_000, n_layer=1, d_model=16, n_head=2, n_kv_head=1, d_ff=16, seq_len=1024)
     model, tokens = Transformer(config), torch.randint(0, config.vocab_size, (1, config.seq_len))
     batch = {"tokens": tokens, "positions": torch.arange(config.seq_len), "targets": tokens.flatten()}
-    with LargestLogits(config) as largest:
+    with Operators() as operators:
         PretrainingLoss(model)(batch, causal=True)[0].backward()
-    assert 0 < largest.rows <= 64
+    shapes = [x.shape for x in operators.outputs]
+    assert 0 < max(shape.numel() // 50_000 for shape in shapes if 50_000 in shape and 16 not in shape) <= 64
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_head_computes_no_gradient_that_nobody_needs():
+    """Neither in a validation, nor the product with 1 where `backward` starts from `one`."""
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(70, 8), torch.randn(5000, 8, requires_grad=True), torch.arange(70)
+    with Operators() as training:
+        linear_cross_entropy(hidden, weight, targets)
+    with Operators() as validation, torch.no_grad():
+        linear_cross_entropy(hidden, weight, targets)
+    assert "aten::index_put_" in training.names and "aten::index_put_" not in validation.names
+    assert validation.names.count("aten::mm") == 1 and training.names.count("aten::mm") == 3
+
+    def backward(*gradient):
+        weight.grad = None
+        loss, _ = linear_cross_entropy(hidden, weight, targets)
+        with Operators() as operators:
+            loss.backward(*gradient)
+        return weight.grad, [
+            x for x in operators.outputs if x.shape == weight.shape and x.data_ptr() != weight.grad.data_ptr()
+        ]
+
+    (plain, _), (from_one, made) = backward(), backward(one(weight.device))
+    assert torch.equal(plain, from_one) and not made
+    assert torch.equal(backward(torch.tensor(2.0))[0], 2 * plain)
+
+
+def test_the_compiled_loss_does_not_write_to_the_logits():
+    torch.manual_seed(0)
+    logits, targets = torch.randn(5, 30), torch.tensor([3, -1, 0, 29, 7])
+    before, compiled = logits.clone(), torch.compile(loss_and_gradient, fullgraph=True, backend="aot_eager")
+    found = compiled(logits, targets)
+    assert torch.equal(logits, before)
+    torch.testing.assert_close(found, loss_and_gradient(logits, targets), rtol=0, atol=0)
 
 
 # ----------------------------------------------------------------------------
@@ -284,33 +303,3 @@ def test_overfits_one_batch(causal, dtype):
         optimizer.step()
         optimizer.zero_grad()
     assert (total / count) < 0.05
-
-
-# ----------------------------------------------------------------------------
-# FLOPs (runtime.py)
-
-
-def test_flops_count_matches_pytorchs():
-    config = ModelConfig(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)
-    model, tokens = Transformer(config), torch.randint(0, 512, (4, 64))
-    model.attention_backend = "reference"  # PyTorch does not count a CPU's fused attention
-    for predicted in (256, 64):
-        batch = {"tokens": tokens, "positions": torch.arange(predicted), "targets": tokens.flatten()[:predicted]}
-        with FlopCounterMode(display=False) as counter:
-            PretrainingLoss(model)(batch, causal=False)[0].backward()
-        expected = flops_per_token(config, 64, False, predicted / 256)
-        assert counter.get_total_flops() / 256 == pytest.approx(expected, rel=0.02)
-    attention_part = 6 * 3 * 2 * 64 * 64
-    assert flops_per_token(config, 64, False, 1) - flops_per_token(config, 64, True, 1) == attention_part / 2
-
-
-def test_peak_flops_by_name(monkeypatch):
-    assert peak_flops(torch.device("cpu")) is None
-    for name, peak in (
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA RTX A1000 Laptop GPU", None),
-    ):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-        assert peak_flops(torch.device("cuda")) == peak

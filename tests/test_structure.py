@@ -13,8 +13,8 @@ SCRIPTS = {name for name in NAMES if name in ("train", "finetune") or name.endsw
 ORDER = [
     "errors",
     "configurator",
-    "runtime",
     "model",
+    "runtime",
     "data",
     "checkpoint",
     "eval.tasks",

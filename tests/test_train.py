@@ -72,6 +72,26 @@ def test_a_run_learns_and_reports(undisturbed):
         assert re.search(moment + r"\n  filled in.*\n(    .*\n){4}  continued.*\n(    .*\n){3}", text), text
 
 
+def test_the_first_step_of_a_phase_is_left_out_of_the_speed(undisturbed):
+    """It compiles. With a line for each step there is nothing else to report."""
+    lines = read_metrics(undisturbed[1])[1:]
+    assert [line["step"] for line in lines if line["tokens_per_s"] is None] == [1, 9]
+
+
+@pytest.mark.slow
+def test_a_run_compiles_the_blocks_and_the_loss_once_in_each_phase(tiny, tmp_path):
+    """Neither the validation, with a last batch that is smaller, nor the samples compile anything."""
+    code = f"""
+import runpy, sys
+sys.argv = {["train.py", *tiny, "--compile=True", f"--out_dir={tmp_path / 'run'}"]}
+runpy.run_path(sys.argv[0], run_name="__main__")
+import torch._dynamo.utils
+print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "graphs: 4", done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("switch_step", [0, 20])
 def test_pure_objectives(run, tiny, tmp_path, switch_step):
     code, text = run([*tiny, f"--switch_step={switch_step}", f"--out_dir={tmp_path / 'run'}"])

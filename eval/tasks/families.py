@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data.loader import to_device
 from eval.tasks import metrics
 
 
@@ -98,7 +99,7 @@ class SequenceClassification(Family):
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
-        target = torch.tensor([item.target for item in items], device=output.device)
+        target = to_device(torch.tensor([item.target for item in items]), output.device)
         return F.cross_entropy(output, target) if self.labels else F.mse_loss(output[:, 0], target)
 
     @torch.no_grad()
@@ -130,7 +131,7 @@ class TokenClassification(Family):
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
-        target = torch.from_numpy(np.concatenate([item.target for item in items])).to(output.device)
+        target = to_device(torch.from_numpy(np.concatenate([item.target for item in items])), output.device)
         return F.cross_entropy(output, target, ignore_index=-1)
 
     def answers(self, outputs, items, examples, split):
@@ -293,7 +294,7 @@ class InformationRetrieval(Family):
         query, document = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1]).unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
         texts = np.array([item.target for item in items[1::2]], dtype=object)
-        copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False).to(scores.device)
+        copy = to_device(torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False), scores.device)
         return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
 
     def embed(self, forward, corpus, split, chunk=2**15):

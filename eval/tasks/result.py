@@ -13,7 +13,7 @@ from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
 from eval.tasks.model import TaskModel, predict
-from runtime import RESUME_MAY_CHANGE
+from runtime import RESUME_MAY_CHANGE, choose_attention
 
 NO_PART = ("out_dir", "save_model", "baseline", "max_predictions")  # settings that have no part in the scores
 
@@ -22,6 +22,8 @@ def build(cfg, dataset, encoder, state):
     """Put a task on an encoder. Returns the task (a Family) and the TaskModel, which is on the device."""
     encoder.compute_dtype = getattr(torch, cfg.dtype)
     max_len = min(cfg.max_len, encoder.config.seq_len)
+    if cfg.device == "cuda":
+        choose_attention(torch.device(cfg.device), encoder.compute_dtype, encoder.config, (cfg.causal,), documents=True)
     task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
     model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
     return task, model.to(cfg.device)

@@ -11,7 +11,6 @@ from helpers import ROOT
 
 import checkpoint
 import configurator
-from errors import DataError
 from eval.tasks import model as task_model
 from eval.tasks import predict
 from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text

@@ -1,0 +1,153 @@
+"""What a run knows about its machine: which attention to trust, FLOPs, and MFU."""
+
+from functools import partial
+
+import pytest
+import torch
+from helpers import server
+from model_helpers import Operators, decide_together
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import model
+from model import ModelConfig, PretrainingLoss, Transformer, attention
+from runtime import check_attention, choose_attention, flops_per_token, peak_flops, utilization
+
+CPU = torch.device("cpu")
+plain = partial(check_attention, fused="reference")  # two backends that run on a CPU
+
+
+def no_scale(q, *args):
+    """A backend with the mistake that hides best: softmax without 1 / sqrt(D)."""
+    return attention(q * q.shape[-1] ** 0.5, *args, backend="reference")
+
+
+def no_gradient_of_v(q, k, v, *args):
+    return attention(q, k, v.detach(), *args) + 0 * v.sum()
+
+
+def breaks(*args):
+    raise RuntimeError("gcc not found")
+
+
+@pytest.fixture
+def trust(monkeypatch):
+    monkeypatch.setattr(model, "kernels_fail", "")  # as it was, after the test
+
+
+@pytest.mark.parametrize("dtype, allowed", [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("documents", [True, False])
+def test_two_backends_are_compared(dtype, allowed, causal, documents):
+    case = CPU, dtype, 32, causal, documents, 4, 2
+    assert 0 < plain(*case) < allowed
+    assert check_attention(*case, fused=no_scale) > 0.1
+    assert check_attention(*case, fused=lambda *args: attention(*args) * torch.nan) == torch.inf
+    assert check_attention(*case, fused=no_gradient_of_v) == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_kernels_that_agree_are_trusted(trust, capsys):
+    assert choose_attention(CPU, torch.float32, ModelConfig(), (True, False), True, check=plain) == "fused kernels"
+    assert "attention: fused kernels, checked on cpu, largest difference" in capsys.readouterr().out
+    assert model.kernels_fail == ""
+
+
+@pytest.mark.parametrize(
+    "check, head_dim, why",
+    [
+        (
+            partial(check_attention, fused=no_scale),
+            64,
+            r"differ by 1.3e.01 from PyTorch's, of which 1e-04 could be rounding",
+        ),
+        (breaks, 64, "RuntimeError: gcc not found"),
+        (check_attention, 64, "device cpu: the kernels need a GPU"),
+        (plain, 48, "head dim 48 is not 32"),
+    ],
+)
+def test_kernels_that_differ_or_fail_are_not_used(trust, check, head_dim, why):
+    config = ModelConfig(n_head=2, d_model=2 * head_dim)
+    with pytest.warns(UserWarning, match=f"PyTorch's, not the fused kernels: .*{why}"):
+        choose_attention(CPU, torch.float32, config, (True,), False, check=check)
+    with FakeTensorMode():  # a GPU without one: operators that compute shapes only
+        q = torch.empty(1, 64, 2, 64, device="cuda")
+        with Operators() as distrusted:
+            attention(q, q, q, True)
+        model.kernels_fail = ""
+        with Operators() as trusted:
+            attention(q, q, q, True)
+    assert "nanoencoder::attention" in trusted.names and "nanoencoder::attention" not in distrusted.names
+
+
+def test_a_resumed_run_keeps_its_decision(trust):
+    now, choose = dict(torch="2.13", device="NVIDIA H100"), partial(choose_attention, CPU, torch.float32, ModelConfig())
+    for decision in ("fused kernels", "PyTorch's, not the fused kernels: they raise"):
+        earlier = now | dict(attention=decision)
+        assert choose((True,), False, now, earlier, check=breaks) == decision
+        assert (model.kernels_fail == "") == (decision == "fused kernels")
+    for earlier in (now, dict(torch="2.11", device="NVIDIA H100", attention="PyTorch's"), None):
+        assert choose((True,), False, now, earlier, check=plain) == "fused kernels"
+
+
+def test_rank_0_decides_for_all(tmp_path):
+    processes = [server.Process(target=decide_together, args=(str(tmp_path), str(rank))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["fused kernels"] * 2
+
+
+# ----------------------------------------------------------------------------
+# FLOPs and MFU
+
+
+def test_flops_count_matches_pytorchs():
+    config = ModelConfig(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)
+    model, tokens = Transformer(config), torch.randint(0, 512, (4, 64))
+    model.attention_backend = "reference"  # PyTorch does not count a CPU's fused attention
+    for predicted in (256, 64):
+        batch = {"tokens": tokens, "positions": torch.arange(predicted), "targets": tokens.flatten()[:predicted]}
+        with FlopCounterMode(display=False) as counter:
+            PretrainingLoss(model)(batch, causal=False)[0].backward()
+        expected = flops_per_token(config, 64, False, predicted / 256)
+        assert counter.get_total_flops() / 256 == pytest.approx(expected, rel=0.02)
+    attention_part = 6 * 3 * 2 * 64 * 64
+    full, causal, cut = (flops_per_token(config, 64, *args) for args in ((False, 1), (True, 1), (False, 1, 0.25)))
+    assert full - causal == attention_part / 2 and full - cut == attention_part * 3 / 4
+
+
+def test_peak_flops_by_name(monkeypatch):
+    assert peak_flops(CPU) is None
+    for name, peak in (
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA RTX A6000", 155e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("AMD Instinct MI300X", 1307e12),
+        ("AMD Instinct MI250X", 192e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA RTX A1000 Laptop GPU", None),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+        assert peak_flops(torch.device("cuda")) == peak, name
+
+
+def test_mfu_counts_the_pairs_that_the_mask_leaves(monkeypatch):
+    config, gpu = ModelConfig(), torch.device("cuda")
+    lengths = torch.tensor([32] * 32 + [96] * 96).expand(2, 128)  # two documents: (32² + 96²) / 128² of the pairs
+    batch = dict(tokens=torch.zeros(2, 128), targets=torch.arange(-64, 192))
+    cut = batch | dict(doc_start=torch.zeros(2, 128), doc_end=lengths)
+    args = config, False, batch, gpu, "bfloat16", 4
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    for batch, seen in ((batch, 1), (cut, 0.625)):
+        speed = 4 * 989e12 / 2 / flops_per_token(config, 128, False, 0.75, seen)
+        assert utilization(speed, config, False, batch, gpu, "bfloat16", 4) == {"mfu": "50.0%"}
+    assert utilization(1e6, config, False, batch, CPU, "bfloat16", 1) == {}
+    assert utilization(0, *args) == utilization(1e6, *args[:4], "float32", 1) == {"mfu": "unknown"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Another GPU")
+    assert utilization(1e6, *args) == {"mfu": "unknown"}
