@@ -1,10 +1,13 @@
 """Benchmarks: python -m eval.bench NAME [--key=value ...]
 
+  doctor     whether this machine works, how fast it is, and what to set: run it first
   step       training steps per second, next to other code for the same shape, and where the time goes
   attention  attention alone, next to PyTorch's implementations
   loader     tokens per second that one CPU core prepares, next to a nanoGPT-style sampler
   finetune   fine-tuning on batches without padding, next to the same model on padded batches
   memory     GPU memory of the presets, computed, and the largest micro_batch that fits
+  roofline   the time of a training step, predicted
+  blocks     a search for better block sizes of the attention kernels, on a GPU
   aot        the attention kernels, compiled without a GPU for every architecture
 
 Each prints medians of repeats that take turns, measured in one run. NAME --help lists the settings.
@@ -19,7 +22,7 @@ from eval.bench.timing import hardware
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:] or [""]
-    if name in ("step", "attention", "loader", "finetune", "memory", "aot"):
+    if name in ("step", "attention", "loader", "finetune", "memory", "roofline", "doctor", "blocks", "aot"):
         bench = import_module(f"eval.bench.{name}")
         cfg = configurator.load(bench.__file__, args, getattr(bench, "check", None), f"python -m eval.bench {name}")
         print(hardware())

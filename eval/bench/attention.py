@@ -1,6 +1,6 @@
 """Attention alone: our kernels next to PyTorch's, forward and backward.
 
-    python -m eval.bench attention --out=attention.jsonl
+    python -m eval.bench attention
     python -m eval.bench attention --lengths=512,1024,4096 --head_dims=64,128 --groups=1,3 --documents=0,256,512,1024
 
 A row prints as soon as it is measured: the first one's speed relative to a matrix product, then TFLOP/s of each
@@ -9,16 +9,12 @@ query and a key that it sees, the backward pass 2.5 times as many.
 """
 
 import itertools
-import json
-import time
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import checkpoint
 import model
 from eval.bench.timing import alternating, device_seconds, unknown_names
 
@@ -29,7 +25,6 @@ documents = (0, 512)  # mean length of the documents of a row; 0 = the row is on
 only = ""  # some of ours,cudnn,flash,flex,varlen,reference; empty = all on a GPU but reference
 tokens = 16384  # tokens of a batch
 repeats = 15  # the median of these counts
-out = ""  # also append each row to this file, as a line of JSON
 
 FLOPS = {"forward": 1, "backward": 2.5}  # relative to the forward pass
 
@@ -40,8 +35,6 @@ def check(cfg):
     for D, group in itertools.product(cfg.head_dims, cfg.groups):
         if min(D, group) < 1 or 384 % (D * group):
             yield f"head_dims={D}, groups={group}: 384 must be a multiple of D x group"
-    if cfg.out and not Path(cfg.out).absolute().parent.is_dir():
-        yield f"out={cfg.out}: no such folder"
 
 
 class Case:
@@ -178,8 +171,6 @@ def main(cfg):
     print(f"matrix product of {n} x {n}, {str(dtype)[6:]}: {matmul:.3g} TFLOP/s")
     print(f"medians of {cfg.repeats}, {cfg.tokens} tokens; TFLOP/s (time relative to the first)")
     print(f"{'T':>5}{'D':>5}{'group':>6}{'mask':>8}{'docs':>6}{'pass':>10}{'of matmul':>11}")
-    facts = dict(matmul_tflops=matmul, tokens=cfg.tokens, triton=getattr(model.triton, "__version__", None))
-    facts |= checkpoint.versions(torch.device(device))
     for shape in itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True)):
         mean, T, D, group, causal = shape
         case = Case(T, D, group, causal, mean, cfg.tokens)
@@ -190,8 +181,3 @@ def main(cfg):
             speeds = "".join(f"   {name} {tflop / x:.3g} ({x / base:.2f})" for name, x in seconds.items())
             line = f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}"
             print(f"{line}{tflop / base / matmul:>11.0%}{speeds}", flush=True)
-            if cfg.out:
-                row = dict(T=T, D=D, group=group, causal=causal, documents=mean, which=which, tflop=tflop)
-                row |= facts | dict(seconds=seconds, date=time.strftime("%Y-%m-%dT%H:%M:%S"))
-                with open(cfg.out, "a") as file:
-                    file.write(json.dumps(row) + "\n")

@@ -37,6 +37,7 @@ only = ""  # some of ours,sdpa,compiled,compiled_sdpa,transformers,fp32,nanogpt;
 micro_batch = 0  # windows of a step; 0 = the preset's
 steps = 3  # steps of one repeat
 repeats = 7  # the median of these counts
+profiler_rows = 15  # rows of the profiler's table of the first variant; 0 = none
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("ours", "sdpa", "compiled", "compiled_sdpa", "transformers", "fp32", "nanogpt")
@@ -45,7 +46,7 @@ NAMES = ("ours", "sdpa", "compiled", "compiled_sdpa", "transformers", "fp32", "n
 def check(cfg):
     """Yield what is wrong with the settings."""
     choices = dict(model=[*PRESETS], phase=["clm", "mlm", "both"])
-    yield from configurator.outside_limits(cfg, ["steps", "repeats"], ["micro_batch"], choices=choices)
+    yield from configurator.outside_limits(cfg, ["steps", "repeats"], ["micro_batch", "profiler_rows"], choices=choices)
     yield from unknown_names("only", cfg.only, NAMES)
 
 
@@ -167,9 +168,8 @@ def bench_phase(cfg, preset, config, data, causal):
             step()
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
-                held = torch.cuda.memory_allocated()
             step()  # now compiled, and with the optimizer's state
-            memory[name] = f"{(torch.cuda.max_memory_allocated() - held) / 2**30:>8.2f} GiB" if on_gpu else ""
+            memory[name] = f"{torch.cuda.max_memory_allocated() / 1e9:>8.1f} GB" if on_gpu else ""
             steps[name] = partial(step, cfg.steps)
         except Exception as error:  # out of memory, or another package is missing or fails: measure the rest
             print(f"left out: {name}: {type(error).__name__}: {str(error).strip()[:300]}")
@@ -189,10 +189,11 @@ def bench_phase(cfg, preset, config, data, causal):
         speed = cfg.steps * windows * T / value
         mfu = f"{speed * flops / peak:>8.1%} MFU" if peak and name != "nanogpt" else ""
         print(f"{name:<14}{speed:>10,.0f} tokens/s {seconds[first] / value:>6.2f}x{mfu}{memory[name]}")
-    with profile() as profiler:
-        steps[first]()
-    order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-    print(profiler.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=50))
+    if cfg.profiler_rows:
+        with profile() as profiler:
+            steps[first]()
+        order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+        print(profiler.key_averages().table(sort_by=order, row_limit=cfg.profiler_rows, max_name_column_width=50))
 
 
 def main(cfg):
