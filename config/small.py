@@ -13,7 +13,7 @@ out_dir = "out/small"
 
 # 512 windows * 512 tokens = 262,144 tokens per step, 8 micro-steps of 64 windows
 global_batch_tokens = 262_144
-micro_batch = 64
+micro_batch = 64  # fits into 24 GB
 window_split = "random"
 max_steps = 10_000  # * 262,144 = 2.6B tokens; about 0.7 GFLOPs per token: 1.8e18, ten hours at 50 TFLOP/s
 switch_step = 2_500

@@ -123,3 +123,23 @@ def test_micro_batch_does_not_change_the_run(run, on_gpu, tmp_path):
         code, text = run([*on_gpu, f"--micro_batch={size}", f"--out_dir={tmp_path / name}"])
         assert code == 0, text
     assert_same_losses(tmp_path / "a", tmp_path / "b", 1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_train_as_one(run, run_world, on_gpu, tmp_path):
+    code, text = run([*on_gpu, f"--out_dir={tmp_path / 'one'}"])
+    assert code == 0, text
+    for code, text in run_world(2, [*on_gpu, "--compile=True", f"--out_dir={tmp_path / 'two'}"]):
+        assert code == 0, text
+    assert_same_losses(tmp_path / "two", tmp_path / "one", 1e-3)
+
+
+def test_doctor_trusts_the_kernels(run):
+    code, text = run(["doctor", "--only=kernels"], script="eval.bench")
+    assert code == 0 and text.count("largest relative difference") == 16, text
+
+
+def test_the_search_for_blocks(run):
+    small = ["--head_dims=64", "--seq_len=256", "--tokens=256", "--repeats=1", "--gain=0.9"]
+    code, text = run(["blocks", *small], script="eval.bench")
+    assert code == 0 and "LAUNCH in model.py is as good as any" in text, text

@@ -137,9 +137,11 @@ def speed(name, memory):
         most = largest_micro_batch(memory, fixed_bytes(config), compiled_bytes(config, config.n_layer))
         sizes = [n for n in range(most, 0, -1) if 144 % n == 0][:3]  # the paper's batch is 144 windows for each of 8
     for n in sizes:
-        options = ["--steps=2", "--repeats=3", "--profiler_rows=0", f"--model={name}", f"--micro_batch={n}"]
+        options = ["--steps=1", "--repeats=5", "--profiler_rows=0", f"--model={name}", f"--micro_batch={n}"]
         command = [*PYTHON, "eval.bench", "step", f"--only={variant}", *options]
-        lines = start(f"{name}, micro_batch {n or 'of the preset'}", command, 150, "tokens/s|left out")
+        lines = start(
+            f"{name}, micro_batch {n or 'of the preset'}", command, 150 if n else 80, "tokens/s|left out|^MFU"
+        )
         if any("tokens/s" in line for line in lines):
             return f"--micro_batch={n} with config/{name}.py" if n else ""
     return f"{name} does not fit, or does not run (see above). Try --recompute=True --micro_batch=1"
@@ -163,5 +165,5 @@ def main(cfg):
     free = torch.cuda.mem_get_info()[0]
     advice = [speed(name, free) for name in ("demo", "210m", "610m", "1b")]
     rows = start("blocks", [*PYTHON, "eval.bench", "blocks"], 300)
-    advice += [line for line in rows if line.startswith("LAUNCH")]
+    advice += [line for line in rows if "should be" in line]
     print("\nwhat to set:", *filter(None, advice), sep="\n  ")

@@ -27,6 +27,8 @@ from checkpoint import model_config
 from data.hub import hub_config
 from data.loader import Batches, prefetch, to_device
 from eval.bench.loader import nanogpt_batch, random_data
+from eval.bench.memory import MOST_LOGITS, chunk_bytes, compiled_bytes, fixed_bytes
+from eval.bench.roofline import PAIRS
 from eval.bench.timing import alternating, unknown_names
 from model import PRESETS, PretrainingLoss, Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
@@ -177,17 +179,24 @@ def bench_phase(cfg, preset, config, data, causal):
         sys.exit("none of the variants ran")
     seconds = alternating(steps, cfg.repeats)
 
-    flops = flops_per_token(config, T, causal, 1 if causal else round(preset.mask_ratio * T) / T)
+    predicted = 1 if causal else round(preset.mask_ratio * T) / T
+    seen = PAIRS if preset.window_split == "random" else 1
+    flops, most = (flops_per_token(config, T, causal, predicted, pairs) for pairs in (seen, 1))
     peak = peak_flops(device) if preset.dtype != "float32" else None
     print(
         f"\n{cfg.model}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={preset.window_split}, "
         f"vocabulary {config.vocab_size:,}, {preset.dtype}, {flops / 1e6:,.1f}M FLOPs a token; "
-        f"medians of {cfg.repeats} times {cfg.steps} steps" + ", and the memory of gradients and activations" * on_gpu
+        f"medians of {cfg.repeats} times {cfg.steps} steps"
     )
+    if on_gpu:
+        computed = fixed_bytes(config) + chunk_bytes(MOST_LOGITS) + windows * compiled_bytes(config, config.n_layer)
+        print(
+            f"MFU: of the pairs that the mask leaves (T x T); peak of memory: {computed / 1e9:.1f} GB for `compiled` if as computed"
+        )
     first = next(iter(steps))
     for name, value in seconds.items():
         speed = cfg.steps * windows * T / value
-        mfu = f"{speed * flops / peak:>8.1%} MFU" if peak and name != "nanogpt" else ""
+        mfu = f"{speed * flops / peak:>8.1%} MFU ({speed * most / peak:.1%})" if peak and name != "nanogpt" else ""
         print(f"{name:<14}{speed:>10,.0f} tokens/s {seconds[first] / value:>6.2f}x{mfu}{memory[name]}")
     if cfg.profiler_rows:
         with profile() as profiler:

@@ -95,38 +95,25 @@ def test_attention_counts_the_pairs_that_the_mask_leaves(causal, documents):
 
 
 def test_the_search_for_blocks_keeps_what_is_faster_and_right(capsys, monkeypatch):
-    """With a stand-in for the kernels, which takes a time that depends on the row, fails, or is wrong."""
-    key, row = ("test", 64), (64, 64, 4, 2)
-    monkeypatch.setitem(model.LAUNCH, key, ((1,), row, (3,)))
+    """With a stand-in for the kernels, whose time depends on the row, and which can fail or be wrong."""
+    key = ("test", 64)
+    monkeypatch.setitem(model.LAUNCH, key, ("forward", (64, 64, 4, 2, 128), "dkv"))
 
     def run():
-        BLOCK_M, BLOCK_N, warps, stages = model.LAUNCH[key][1]
+        BLOCK_M, _, _, stages, _ = model.LAUNCH[key][1]
         if stages == 3:
             raise RuntimeError("out of shared memory")
-        time.sleep(0.004 if warps == 4 else 0.002 if BLOCK_N == 64 else 0.001 if BLOCK_N == 128 else 0.003)
-        return [torch.ones(3) * (2 if BLOCK_M == 128 else 1)]
+        return [torch.full((3,), 2.0 if BLOCK_M == 128 else 1.0)]
 
-    cfg = configurator.load(blocks.__file__, ["--repeats=3", "--gain=0.2"])
-    assert {*blocks.neighbors((16, 64, 8, 1, 128))} == {
-        (32, 64, 8, 1, 128),
-        (16, 32, 8, 1, 128),
-        (16, 128, 8, 1, 128),
-        (16, 64, 4, 1, 128),
-        (16, 64, 8, 2, 128),
-    }
-    blocks.search(key, 1, run, cfg)
-    assert model.LAUNCH[key] == ((1,), (64, 128, 8, 2), (3,))
+    def seconds(function):
+        function()
+        BLOCK_M, BLOCK_N, warps, stages, _ = model.LAUNCH[key][1]
+        return 1 / (BLOCK_M * BLOCK_N * warps * stages) + 0.01 * (warps == 8 and BLOCK_N == 64)
+
+    blocks.search(key, 1, run, configurator.load(blocks.__file__, ["--repeats=1"]), seconds)
+    assert model.LAUNCH[key] == ("forward", (64, 128, 8, 2, 128), "dkv")
     text = capsys.readouterr().out
-    assert "(64, 64, 4, 3): out of shared memory" in text and "it computes something else" in text
-
-
-def test_attention_that_computes_something_else_is_left_out(capsys):
-    def wrong(case):
-        return lambda q, k, v: model.attention(q, k, v, not case.causal, *case.bounds)
-
-    known = {"reference": attention.IMPLEMENTATIONS["reference"], "wrong": (wrong, True, True)}
-    found = attention.runnable(attention.Case(40, 64, 1, True, 12, 128), ["reference", "wrong"], known)
-    assert list(found) == ["reference"] and "its output differs from that of reference by" in capsys.readouterr().out
+    assert "out of shared memory" in text and "it computes something else" in text
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -239,9 +226,9 @@ def test_doctor_runs_to_its_end_whatever_fails(run, tmp_path):
     assert text.splitlines()[-1].startswith("what to set:")
 
 
-def test_the_checks_of_doctor_that_run_by_themselves(run_world, run):
-    for code, _text in run_world(2, ["doctor", "--only=all_reduce"], script="eval.bench"):
-        assert code == 0
+def test_doctor_sums_over_two_processes(run_world):
+    for code, text in run_world(2, ["doctor", "--only=all_reduce"], script="eval.bench"):
+        assert code == 0, text
 
 
 def test_the_gpu_script(tmp_path):
