@@ -63,10 +63,10 @@ def chunk_bytes(entries):
     return 3 * 2 * entries
 
 
-def largest_micro_batch(memory, fixed, window):
-    """Return how many windows fit into `memory` bytes of a GPU, beside its context and a chunk of logits."""
-    free = memory - CONTEXT - chunk_bytes(min(MOST_LOGITS, memory // 64)) - fixed
-    return max(0, int(free // window))
+def largest_micro_batch(config, memory, window=0):
+    """Return how many windows fit into `memory` bytes of a GPU. window: bytes of each; 0 = of compiled blocks."""
+    used = CONTEXT + chunk_bytes(min(MOST_LOGITS, memory // 64)) + fixed_bytes(config)
+    return max(0, int((memory - used) // (window or compiled_bytes(config, config.n_layer))))
 
 
 def main(cfg):
@@ -74,7 +74,7 @@ def main(cfg):
     print(f"{'':<16}{'fixed':>7}{'eager':>8}{'compiled':>9}" + "".join(f"{f'{size} GB':>8}" for size in cfg.sizes))
     for name in ("210m", "610m", "1b"):
         config = ModelConfig(vocab_size=cfg.vocab_size, **PRESETS[name])
-        fixed, n = fixed_bytes(config), config.n_layer
+        n = config.n_layer
         one, two = (eager_bytes(config, n) for n in (1, 2))
         inputs = 2 * n * config.seq_len * config.d_model  # all that is kept of a block that is computed again
         per_window = {
@@ -82,6 +82,6 @@ def main(cfg):
             f"{name}, recompute": (one + inputs, compiled_bytes(config, 1) + inputs),
         }
         for title, (eager, compiled) in per_window.items():
-            fits = (largest_micro_batch(size * 10**9, fixed, compiled) for size in cfg.sizes)
+            fits = (largest_micro_batch(config, size * 10**9, compiled) for size in cfg.sizes)
             cells = "".join(f"{windows or '-':>8}" for windows in fits)
-            print(f"{title:<16}{fixed / 2**30:>7.1f}{eager / 2**30:>8.2f}{compiled / 2**30:>9.2f}{cells}")
+            print(f"{title:<16}{fixed_bytes(config) / 2**30:>7.1f}{eager / 2**30:>8.2f}{compiled / 2**30:>9.2f}{cells}")

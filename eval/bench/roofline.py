@@ -12,7 +12,7 @@ from pathlib import Path
 import configurator
 from checkpoint import model_config
 from eval.bench.memory import MOST_LOGITS
-from runtime import PEAK_FLOPS
+from runtime import PEAK_FLOPS, flops_per_token
 
 windows = 144  # windows of a step on one GPU: the paper's batch on eight
 micro_batch = 0  # windows of a micro-step; 0 = the preset's
@@ -40,7 +40,6 @@ def predict(cfg, preset, gpu, causal):
     tokens, micro_steps = cfg.windows * T, cfg.windows / (cfg.micro_batch or preset.micro_batch)
     predicted = tokens * (1 if causal else preset.mask_ratio)
 
-    products, head_products = 6 * tokens * n * block, 6 * predicted * head
     attention = 4 * tokens * T * d * n * (0.5 if causal else 1)  # the forward pass with T x T pairs
     forward, backward = ATTENTION[causal]
     # The bytes that move. Head: three passes over the logits, and the gradient of the weight for each chunk. Blocks:
@@ -54,15 +53,14 @@ def predict(cfg, preset, gpu, causal):
 
     peak, speed = PEAK_FLOPS[gpu] * cfg.product_speed, BANDWIDTH[gpu] * cfg.memory_speed
     seconds = {
-        "products": products / peak,
-        "head": head_products / peak + head_bytes / speed,
+        "products": 6 * tokens * n * block / peak,
+        "head": 6 * predicted * head / peak + head_bytes / speed,
         "attention": PAIRS * attention * (1 / forward + 2.5 / backward),  # the backward pass counts as 2.5 forward
         "activations": (block_bytes + other_bytes) / speed,
         "optimizer": optimizer_bytes / speed,
     }
-    most = sum(seconds.values()) * PEAK_FLOPS[gpu]
-    mfu = [(products + head_products + 3 * pairs * attention) / most for pairs in (PAIRS, 1)]
-    return seconds, *mfu
+    speed = tokens / sum(seconds.values()) / PEAK_FLOPS[gpu]
+    return seconds, *(speed * flops_per_token(config, T, causal, predicted / tokens, seen) for seen in (PAIRS, 1))
 
 
 def main(cfg):

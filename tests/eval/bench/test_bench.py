@@ -180,10 +180,9 @@ def test_eager_memory_is_linear_in_layers_and_more_than_compiled():
 def test_the_presets_fit_into_80_gb(name):
     """And the next larger micro_batch that divides the 144 windows of a GPU does not."""
     config = paper_config(name)
-    fixed, window = memory.fixed_bytes(config), memory.compiled_bytes(config, config.n_layer)
     cfg = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
     for size, micro_batch in ((80, cfg.micro_batch), (141, 2 * cfg.micro_batch)):
-        most = memory.largest_micro_batch(size * 10**9, fixed, window)
+        most = memory.largest_micro_batch(config, size * 10**9)
         assert micro_batch == max(n for n in range(1, most + 1) if 144 % n == 0 and n in (12, 24, 48, 72, 144)), size
 
 
