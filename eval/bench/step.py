@@ -189,7 +189,11 @@ def bench_phase(cfg, preset, config, data, causal):
         f"medians of {cfg.repeats} times {cfg.steps} steps"
     )
     if on_gpu:
-        computed = fixed_bytes(config) + chunk_bytes(MOST_LOGITS) + windows * compiled_bytes(config, config.n_layer)
+        computed = (
+            fixed_bytes(config)
+            + chunk_bytes(min(MOST_LOGITS, windows * T * config.vocab_size))
+            + windows * compiled_bytes(config, config.n_layer)
+        )
         print(
             f"MFU: of the pairs that the mask leaves (T x T); peak of memory: {computed / 1e9:.1f} GB for `compiled` if as computed"
         )
