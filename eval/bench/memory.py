@@ -63,6 +63,12 @@ def chunk_bytes(entries):
     return 3 * 2 * entries
 
 
+def peak_bytes(config, windows):
+    """Compute the allocator's peak of a training step with compiled blocks and a micro-batch of so many windows."""
+    logits = min(MOST_LOGITS, windows * config.seq_len * config.vocab_size)
+    return fixed_bytes(config) + chunk_bytes(logits) + windows * compiled_bytes(config, config.n_layer)
+
+
 def largest_micro_batch(config, memory, window=0):
     """Return how many windows fit into `memory` bytes of a GPU. window: bytes of each; 0 = of compiled blocks."""
     used = CONTEXT + chunk_bytes(min(MOST_LOGITS, memory // 64)) + fixed_bytes(config)

@@ -27,7 +27,7 @@ from checkpoint import model_config
 from data.hub import hub_config
 from data.loader import Batches, prefetch, to_device
 from eval.bench.loader import nanogpt_batch, random_data
-from eval.bench.memory import MOST_LOGITS, chunk_bytes, compiled_bytes, fixed_bytes
+from eval.bench.memory import peak_bytes
 from eval.bench.roofline import PAIRS
 from eval.bench.timing import alternating, unknown_names
 from model import PRESETS, PretrainingLoss, Transformer
@@ -189,13 +189,9 @@ def bench_phase(cfg, preset, config, data, causal):
         f"medians of {cfg.repeats} times {cfg.steps} steps"
     )
     if on_gpu:
-        computed = (
-            fixed_bytes(config)
-            + chunk_bytes(min(MOST_LOGITS, windows * T * config.vocab_size))
-            + windows * compiled_bytes(config, config.n_layer)
-        )
+        computed = peak_bytes(config, windows) / 1e9
         print(
-            f"MFU: of the pairs that the mask leaves (T x T); peak of memory: {computed / 1e9:.1f} GB for `compiled` if as computed"
+            f"MFU by the pairs that the mask leaves (by T x T); peak of memory, computed: {computed:.1f} GB if compiled"
         )
     first = next(iter(steps))
     for name, value in seconds.items():
