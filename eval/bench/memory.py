@@ -1,8 +1,8 @@
 """GPU memory of the presets, computed and not measured, and the largest micro_batch that fits.
 
 "eager" and "compiled" are what the backward pass of one window keeps, without and with torch.compile, which the
-presets use. "fixed" depends neither on the micro-batch nor on the GPU; a chunk of the loss takes up to 6 GiB more. DDP adds nothing, because its
-buckets are the gradients.
+presets use. "fixed" depends neither on the micro-batch nor on the GPU. A chunk of the loss takes up to 6 GiB more.
+DDP adds nothing, because its buckets are the gradients.
 """
 
 import torch
