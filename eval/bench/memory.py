@@ -59,7 +59,7 @@ def fixed_bytes(config):
 
 
 def chunk_bytes(entries):
-    """Compute what a chunk of logits takes: the logits, their gradient, and the gradient of the chunk before, in bf16."""
+    """Compute what a chunk of the loss takes in bf16: logits, their gradient, and that of the chunk before."""
     return 3 * 2 * entries
 
 
