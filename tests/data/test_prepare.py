@@ -321,7 +321,7 @@ def corpus(tmp_path_factory):
 
 def finished_files(out):
     progress = out.with_name("out.partial") / "progress.json"
-    return json.loads(progress.read_text())["files"] if progress.exists() else []
+    return json.loads(progress.read_text().splitlines()[1])["files"] if progress.exists() else []
 
 
 @pytest.mark.parametrize(
