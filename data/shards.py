@@ -192,7 +192,9 @@ class Output:
                 self.progress_file.unlink(missing_ok=True)  # going on would not help
                 skipped = ", ".join(f"{value} {key}" for key, value in self.meta.items() if key.startswith("skipped_"))
                 hint = "two blank lines end a document in text; give another val_source or val_fraction"
-                count = f"{record['documents']} documents without a token are" if record["documents"] else "no document is"
+                count = (
+                    f"{record['documents']} documents without a token are" if record["documents"] else "no document is"
+                )
                 raise DataError(f"{count} left for the {split} split ({skipped}): {hint}")
         self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
         for path, shard in shard_files(self.folder, self.meta):
@@ -236,6 +238,8 @@ def load_meta(folder):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         sizes = shard_sizes(folder, meta)
         same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"] and meta["format"] == 1
+        for record in meta["splits"].values():
+            same = same and record["tokens"] == sum(shard["tokens"] for shard in record["shards"])
     except MALFORMED as error:
         what = f"{folder} is not a prepared folder, or is damaged ({type(error).__name__}: {error})"
         raise DataError(f"{what}: {again}") from None

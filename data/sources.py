@@ -29,7 +29,7 @@ from data import embedded
 from errors import DataError
 
 LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
-PARQUET_ROWS = 64  # rows of a parquet file in memory at a time
+PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 
 
 def read_text(path, fields):

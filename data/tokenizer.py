@@ -275,7 +275,7 @@ def json_engine(json_bytes, origin):
     library = optional_package("tokenizers")
     try:
         engine = library.Tokenizer.from_buffer(json_bytes)
-        engine.encode("a \U0010fffd")  # what is not in the vocabulary needs an unknown token that is
+        engine.encode("a\u2603 \ud55c\u0710 \U0010fffd")  # what is not in the vocabulary needs an unknown token that is
         return engine
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -350,7 +350,9 @@ def read_ranks(path):
     if sorted(ranks.values()) != list(range(size)):
         raise DataError(f"{path}: its {size} lines must have different tokens, and each rank from 0 to {size - 1} once")
     if long := [token for token in ranks if not 0 < len(token) <= LONGEST_TOKEN]:
-        raise DataError(f"{path}: the token of rank {ranks[long[0]]} has {len(long[0])} bytes, not 1 to {LONGEST_TOKEN}")
+        raise DataError(
+            f"{path}: the token of rank {ranks[long[0]]} has {len(long[0])} bytes, not 1 to {LONGEST_TOKEN}"
+        )
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
         raise DataError(f"{path}: a byte-level BPE needs a token for each byte; 0x{missing[0]:02x} has none")
 
