@@ -4,14 +4,8 @@
     python -m data.prepare --source=texts/ --tokenizer=gpt2 --out=data/prepared/texts
     python -m data.prepare --source=hf:HuggingFaceFW/fineweb-edu:sample-10BT:train --tokenizer=gpt2 --out=...
 
-A source is a file, or a folder (read recursively, in sorted order) of .txt, .md and .jsonl, each also .gz or .zst, and
-.parquet; or a data set of the Hugging Face hub, streamed. In text, one blank line separates paragraphs and two or more
-separate documents. In .jsonl each line is a document, in .parquet each row. The prepared folder holds
-
-    train-00000.bin, ..., val-00000.bin, ...    token ids, raw little-endian uint16 or uint32 (meta.json: dtype): one
-                                                document after the other, each ended by eos
-    tokenizer.tiktoken or tokenizer.json        the vocabulary of the tokenizer
-    meta.json                                   the rest of the tokenizer, counts, shards and their checksums
+docs/data.md lists the sources and tokenizers, and what the prepared folder holds. In short: train-00000.bin, ... and
+val-00000.bin, ... with raw token ids, one document after the other, each ended by eos; the tokenizer; and meta.json.
 
 It is written in OUT.partial and renamed when it is complete. After a kill or an error, the same command continues after
 the last input file that was done, and the result is the same to the byte.

@@ -33,11 +33,10 @@ def check_out(out, overwrite):
         return
     if not overwrite:
         raise DataError(f"{out} exists: choose another --out, or replace it with --overwrite=True")
-    if not (out / "meta.json").is_file():
-        raise DataError(f"{out} exists and is not a prepared folder (it has no meta.json), so it is not replaced")
-    own = r"meta\.json|tokenizer\.(json|tiktoken)|(train|val)-\d+\.bin"
-    if foreign := [name for name in os.listdir(out) if not re.fullmatch(own, name)]:
-        raise DataError(f"{out} holds {foreign[0]}, which is no part of a prepared folder, so it is not replaced")
+    names, own = os.listdir(out) if out.is_dir() else [], r"meta\.json|tokenizer\.(json|tiktoken)|(train|val)-\d+\.bin"
+    if "meta.json" not in names or not all(re.fullmatch(own, name) for name in names):
+        why = "it has no meta.json, or other files too"
+        raise DataError(f"{out} exists and is not a prepared folder ({why}), so it is not replaced")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import codecs
 import contextlib
 import functools
 import gzip
-import importlib
 import io
 import itertools
 import json
@@ -26,6 +25,7 @@ from tqdm import tqdm
 
 import configurator
 from data import embedded
+from data.tokenizer import optional_package as require
 from errors import DataError
 
 LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
@@ -89,14 +89,6 @@ def read_lines(path):
 
 def zstd():
     return require("compression.zstd", "backports.zstd")  # the same interface; Python has the first from 3.14 on
-
-
-def require(*names):
-    """Import and return the first of these modules that is installed. Raises DataError if none is."""
-    for name in names:
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(name)
-    raise DataError(f"reading this source needs a package that is not installed: pip install {names[-1]}")
 
 
 def decode(data, first):

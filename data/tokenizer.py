@@ -12,6 +12,7 @@ token of a tokenizer.json, which stands for text that has no other.
 """
 
 import base64
+import contextlib
 import functools
 import importlib
 import itertools
@@ -277,9 +278,7 @@ def json_engine(json_bytes, origin):
         engine = library.Tokenizer.from_buffer(json_bytes)
         engine.encode("a\u2603 \ud55c\u0710 \U0010fffd")  # what is not in the vocabulary needs an unknown token that is
         return engine
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the library raises Exception, and panics that are not even that
+    except BaseException as error:  # its errors are plain Exceptions, and its panics not even those
         raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
 
@@ -308,13 +307,12 @@ def hide(content, special_tokens):
 # Files
 
 
-def optional_package(name):
-    """Import and return a package of requirements-extra.txt, or raise a DataError that says how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        package = name.split(".")[0]
-        raise DataError(f"this needs the {package} package: pip install {package}") from None
+def optional_package(*names):
+    """Import and return the first of these modules that is installed, or raise a DataError that says how to install it."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise DataError(f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}")
 
 
 def read_bytes(path):

@@ -234,7 +234,11 @@ def test_damage_is_found(sources, tmp_path):
         ),
         ("meta.json", "{", "out is not a prepared folder, or is damaged"),
         ("meta.json", '{"splits": ' + "[" * 100_000, "out is not a prepared folder, or is damaged .RecursionError"),
-        ("tokenizer.tiktoken", "", "out is not a prepared folder, or is damaged|the tokenizer or meta.json has changed"),
+        (
+            "tokenizer.tiktoken",
+            "",
+            "out is not a prepared folder, or is damaged|the tokenizer or meta.json has changed",
+        ),
     ):
         (out / name).write_text(damaged)
         with pytest.raises(DataError, match=message):
@@ -250,7 +254,7 @@ def test_folders_of_others_are_left_alone(sources, tmp_path, place):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("precious")
     before = sorted(tmp_path.rglob("*"))
-    message = "no preparation made it" if "partial" in place else "out holds a, which is no part of a prepared folder"
+    message = "no preparation made it" if "partial" in place else "out exists and is not a prepared folder"
     with pytest.raises(DataError, match=message):
         prepare(**sources, out=tmp_path / "out", overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before and file.read_text() == "precious"
@@ -296,9 +300,10 @@ def test_the_lock_of_a_folder_that_is_deleted_and_made_again(tmp_path):
             try:
                 with lock_folder(tmp_path / "folder"):
                     inside.append(1)
+                    time.sleep(1e-4)
                     assert len(inside) == 1
-                    shutil.rmtree(tmp_path / "folder", ignore_errors=True)
                     inside.pop()
+                    shutil.rmtree(tmp_path / "folder", ignore_errors=True)
             except DataError:
                 pass
 
