@@ -191,10 +191,8 @@ class Output:
                 self.progress_file.unlink(missing_ok=True)  # going on would not help
                 skipped = ", ".join(f"{value} {key}" for key, value in self.meta.items() if key.startswith("skipped_"))
                 hint = "two blank lines end a document in text; give another val_source or val_fraction"
-                count = (
-                    f"{record['documents']} documents without a token are" if record["documents"] else "no document is"
-                )
-                raise DataError(f"{count} left for the {split} split ({skipped}): {hint}")
+                skipped = f"{record['documents']} documents have no token, {skipped}"
+                raise DataError(f"no text is left for the {split} split ({skipped}): {hint}")
         self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
         for path, shard in shard_files(self.folder, self.meta):
             shard["sha256"] = sha256(path)

@@ -137,7 +137,7 @@ def test_token_limit(sources, tmp_path):
     whole = prepare(**sources, out=tmp_path / "whole")["splits"]["train"]["tokens"]
     meta = prepare(**sources, out=tmp_path / "less", max_tokens=whole - 1)
     assert meta["splits"]["train"]["documents"] == 2
-    with pytest.raises(DataError, match="no document is left for the train split"):
+    with pytest.raises(DataError, match="no text is left for the train split"):
         prepare(**sources, out=tmp_path / "none", max_tokens=3)
 
 
@@ -278,7 +278,7 @@ def test_a_text_without_tokens(sources, tmp_path):
     content = {"version": "1.0", "model": vocab, "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}}
     content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "[^x]"}, "content": ""}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="3 documents without a token are left for the train split"):
+    with pytest.raises(DataError, match="no text is left for the train split .3 documents have no token"):
         prepare(**sources, out=tmp_path / "out", tokenizer=tmp_path / "tokenizer.json")
 
 
@@ -296,7 +296,7 @@ def test_the_lock_of_a_folder_that_is_deleted_and_made_again(tmp_path):
     inside = []
 
     def work():
-        for _ in range(1500):
+        for _ in range(500):
             try:
                 with lock_folder(tmp_path / "folder"):
                     inside.append(1)

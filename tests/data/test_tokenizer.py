@@ -449,7 +449,11 @@ def test_chosen_tokens_and_the_size_of_the_vocabulary(tmp_path):
         ("{", {}, "one/tokenizer.json: the tokenizers library cannot read"),
         (small() | {"normalizer": {"type": "New"}}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
         (small() | {"normalizer": PANIC}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
-        (small() | {"model": {"type": "WordLevel", "vocab": {"a": 1}, "unk_token": "b"}}, {}, "cannot read .*Missing .UNK. token"),
+        (
+            small() | {"model": {"type": "WordLevel", "vocab": {"a": 1}, "unk_token": "b"}},
+            {},
+            "cannot read .*Missing .UNK. token",
+        ),
         (
             small("<end>") | {"model": {"type": "WordLevel", "vocab": {"0": 2**30}, "unk_token": "0"}},
             {},
