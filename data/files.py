@@ -9,7 +9,7 @@ from pathlib import Path
 
 from errors import DataError
 
-# What Python raises about content that is not as expected, such as JSON of another shape, too deep, or with huge numbers.
+# What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
 
 

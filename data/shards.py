@@ -3,8 +3,8 @@
 While OUT is written, the folder OUT.partial holds the new folder, digests.bin (of the documents, to find duplicates)
 and progress.json: its own checksum, the input files that are done, and meta.json as it was after the last of them. A
 process that goes on reads progress.json and cuts off everything that was written later. An older OUT that is replaced
-moves to OUT.partial/replaced in the last moment, and is deleted when the new one is in its place. OUT.partial/prepare.lock
-is locked all the time. It also marks the folder as ours: another OUT.partial is left alone.
+moves to OUT.partial/replaced in the last moment, and is deleted when the new one is in its place. The file
+OUT.partial/prepare.lock is locked all the time. It also marks the folder as ours: another OUT.partial is left alone.
 """
 
 import contextlib

@@ -161,7 +161,7 @@ def format_of(path):
 
 
 def walk(folder):
-    """Yield all that a folder holds but folders. Links are followed; of a folder met before its path is yielded."""
+    """Yield what a folder holds, links followed: files, and the path of a folder only if it was entered before."""
 
     def stop(error):
         raise DataError(f"{error.filename} cannot be read: {error.strerror}")

@@ -308,7 +308,7 @@ def hide(content, special_tokens):
 
 
 def optional_package(*names):
-    """Import and return the first of these modules that is installed, or raise a DataError that says how to install it."""
+    """Import and return the first of these modules that is installed. Raises DataError, which says what to install."""
     for name in names:
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
