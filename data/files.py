@@ -4,9 +4,13 @@ import fcntl
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from errors import DataError
+
+# What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
+MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
 
 
 def sync(path):
@@ -37,24 +41,27 @@ def write_whole(path, write):
     sync(path.parent)  # so that the rename survives a power cut
 
 
-def lock_folder(folder):
+def lock_folder(folder, name="lock"):
     """Create a folder if it is missing and lock it for this process. Returns the open lock file: keep it open.
 
-    The lock is an advisory `flock` on the file `lock` in the folder, so it ends with the process, however that ends.
-    Raises DataError, which says who holds the lock, if another process has it, or if the folder cannot be written.
+    The lock is an advisory `flock` on the file `name` in the folder, so it ends with the process, however that ends.
+    Raises DataError, which says who holds the lock, if another process has it, or why the folder cannot be made.
     """
+    path, locked = Path(folder, name), False
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        file = open(Path(folder) / "lock", "a+", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written ({error.strerror}): give another folder") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not locked:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "a+", encoding="utf-8")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):  # the holder before may have deleted the folder in between
+                locked = os.path.samestat(os.fstat(file.fileno()), path.stat())
     except BlockingIOError:
         file.seek(0)
         holder = file.read().strip() or "another process"
         file.close()
         raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder") from None
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made and locked ({error.strerror}): give another folder") from None
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}, which started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()

@@ -7,6 +7,7 @@ number of processes, the micro-batch and restarts cannot change what the model s
 grows with the corpus either: there is no list of 50 million shuffled windows.
 """
 
+import functools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 
 from errors import DataError
+
+OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
 
 # ----------------------------------------------------------------------------
 # Randomness without state
@@ -66,8 +69,12 @@ class TokenStream:
 
     def __init__(self, folder, meta, split):
         shards, self.vocab_size = meta["splits"][split]["shards"], meta["tokenizer"]["vocab_size"]
-        self.shards = [np.memmap(Path(folder) / s["file"], meta["dtype"], "r") for s in shards]
-        self.starts = np.cumsum([0] + [len(s) for s in self.shards])
+        self.name, self.starts = f"{folder} ({split})", np.cumsum([0, *(s["tokens"] for s in shards)])
+        files = [Path(folder, s["file"]) for s in shards]
+        self.shard = functools.lru_cache(OPEN_SHARDS)(lambda i: np.memmap(files[i], meta["dtype"], "r"))
+
+    def __str__(self):
+        return self.name
 
     def __len__(self):
         return int(self.starts[-1])
@@ -79,10 +86,10 @@ class TokenStream:
             s, filled = int(np.searchsorted(self.starts, start, "right")) - 1, 0
             while filled < T:
                 first = start + filled - self.starts[s]
-                piece = self.shards[s][first : first + T - filled]
+                piece = self.shard(s)[first : first + T - filled]
                 if piece.max() >= self.vocab_size:
                     at = int(piece.argmax())
-                    where = f"{self.shards[s].filename}, token {first + at}"
+                    where = f"{self.shard(s).filename}, token {first + at}"
                     raise DataError(f"{where}: id {piece[at]} is outside the vocabulary of {self.vocab_size} ids")
                 row[filled : filled + len(piece)] = piece
                 s, filled = s + 1, filled + len(piece)
@@ -100,7 +107,7 @@ class Batches:
     window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the
     paper does) or "document" (cut at every eos). mask_ratio: MLM predicts round(mask_ratio *
     seq_len) tokens of each window. mask_proportions: the fractions of those that are shown as
-    the mask token, as a random ordinary token, and unchanged.
+    the mask token, as a random ordinary token, and unchanged. Raises DataError if all tokens are special.
     """
 
     def __init__(
@@ -122,6 +129,8 @@ class Batches:
         self.ordinary_ids = tokenizer.ordinary_ids
         self.ordinary = np.zeros(tokenizer.vocab_size, bool)
         self.ordinary[self.ordinary_ids] = True
+        if not any(self.ordinary[stream.windows(np.array([i]), seq_len)].any() for i in range(self.n_windows)):
+            raise DataError(f"{stream}: nothing can be predicted, as all its tokens are special ones, such as eos")
 
     def batch(self, step, causal, first=0, last=None):
         """Return windows first to last - 1 of a step, for CLM (causal) or MLM, as a dict of tensors.

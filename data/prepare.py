@@ -4,14 +4,8 @@
     python -m data.prepare --source=texts/ --tokenizer=gpt2 --out=data/prepared/texts
     python -m data.prepare --source=hf:HuggingFaceFW/fineweb-edu:sample-10BT:train --tokenizer=gpt2 --out=...
 
-A source is a file, or a folder (read recursively, in sorted order) of .txt, .md and .jsonl, each also .gz or .zst, and
-.parquet; or a data set of the Hugging Face hub, streamed. In text, one blank line separates paragraphs and two or more
-separate documents. In .jsonl each line is a document, in .parquet each row. The prepared folder holds
-
-    train-00000.bin, ..., val-00000.bin, ...    token ids, raw little-endian uint16 or uint32 (meta.json: dtype): one
-                                                document after the other, each ended by eos
-    tokenizer.tiktoken or tokenizer.json        the vocabulary of the tokenizer
-    meta.json                                   the rest of the tokenizer, counts, shards and their checksums
+docs/data.md lists the sources and tokenizers, and what the prepared folder holds. In short: train-00000.bin, ... and
+val-00000.bin, ... with raw token ids, one document after the other, each ended by eos; the tokenizer; and meta.json.
 
 It is written in OUT.partial and renamed when it is complete. After a kill or an error, the same command continues after
 the last input file that was done, and the result is the same to the byte.
@@ -35,7 +29,7 @@ import numpy as np
 from tqdm import tqdm
 
 import configurator
-from data.shards import check_shards, fingerprint, load_meta, unfinished_folder
+from data.shards import check_out, check_shards, fingerprint, load_meta, unfinished_folder
 from data.sources import READABLE, find_files, parse_where, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -88,7 +82,8 @@ def input_files(cfg):
         found, ignored = find_files(source)
         files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
         if ignored:
-            print(f"{source}: {len(ignored)} files are ignored, such as {ignored[0]}; these are read: {READABLE}")
+            kinds = f"read are {READABLE}, and each folder once"
+            print(f"{source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; {kinds}")
     return files
 
 
@@ -198,12 +193,8 @@ def check(cfg):
     """Yield what is wrong with the settings."""
     if cfg.verify:
         return
-    folder = Path(cfg.out)
-    if folder.exists() and not cfg.overwrite:
-        yield f"{folder} exists: choose another --out, or replace it with --overwrite=True"
-    elif folder.exists() and not (folder / "meta.json").is_file():
-        yield f"{folder} exists and is not a prepared folder (it has no meta.json), so it is not replaced"
     for load, *args in (
+        (check_out, cfg.out, cfg.overwrite),
         (find_files, cfg.source),
         (find_files, cfg.val_source or "embedded"),
         (Tokenizer.load, cfg.tokenizer, cfg.mask_token, cfg.pad_token),
@@ -211,7 +202,7 @@ def check(cfg):
     ):
         try:
             load(*args)
-        except DataError as error:
+        except (DataError, OSError) as error:  # the latter: a name that is too long
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
         yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"
@@ -246,7 +237,6 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     }
     names = "source", "val_fraction", "text_field", "where", "deduplicate", "max_tokens", "shard_tokens"
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
-    plan["version of progress.json"] = 2  # 1 did not list the shard that was being written
     inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
     started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta, cfg.overwrite) as output:

@@ -1,15 +1,17 @@
 """Prepared folders: write one whole or not at all, go on after a kill, read and verify it.
 
 While OUT is written, the folder OUT.partial holds the new folder, digests.bin (of the documents, to find duplicates)
-and progress.json: the input files that are done, and meta.json as it was after the last of them. A process that goes
-on reads progress.json and cuts off everything that was written later. An older OUT that is replaced moves to
-OUT.partial/replaced in the last moment, and is deleted when the new one is in its place.
+and progress.json: its own checksum, the input files that are done, and meta.json as it was after the last of them. A
+process that goes on reads progress.json and cuts off everything that was written later. An older OUT that is replaced
+moves to OUT.partial/replaced in the last moment, and is deleted when the new one is in its place. The file
+OUT.partial/prepare.lock is locked all the time. It also marks the folder as ours: another OUT.partial is left alone.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -17,11 +19,24 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import lock_folder, sync, write_whole
+from data.files import MALFORMED, lock_folder, sync, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
 COMMIT_SECONDS = 1  # progress.json is written at most this often
+LOCK = "prepare.lock"
+
+
+def check_out(out, overwrite):
+    """Raise DataError if `out` exists, unless it is a prepared folder and may be replaced."""
+    if not os.path.lexists(out := Path(out)):
+        return
+    if not overwrite:
+        raise DataError(f"{out} exists: choose another --out, or replace it with --overwrite=True")
+    names, own = os.listdir(out) if out.is_dir() else [], r"meta\.json|tokenizer\.(json|tiktoken)|(train|val)-\d+\.bin"
+    if "meta.json" not in names or not all(re.fullmatch(own, name) for name in names):
+        why = "it has no meta.json, or other files too"
+        raise DataError(f"{out} exists and is not a prepared folder ({why}), so it is not replaced")
 
 
 @contextlib.contextmanager
@@ -29,10 +44,13 @@ def unfinished_folder(out, *args):
     """Yield the Output that writes `out`, for this process alone; the arguments are those of Output.
 
     After an error, OUT.partial stays if another process can continue it. Raises DataError if another process is
-    writing the same folder.
+    writing the same folder, or if OUT.partial is something else.
     """
     partial = out.with_name(f"{out.name}.partial")
-    with lock_folder(partial):
+    names = os.listdir(partial) if partial.exists() else []
+    if names and LOCK not in names:
+        raise DataError(f"{partial} is in the way, and no preparation made it (it has no {LOCK}): choose another --out")
+    with lock_folder(partial, LOCK):
         output = Output(out, partial, *args)
         try:
             yield output
@@ -40,7 +58,18 @@ def unfinished_folder(out, *args):
             if output.folder.exists() and output.progress_file.exists():
                 print(f"{partial} keeps what is done: the same command continues from there", file=sys.stderr)
             else:
-                shutil.rmtree(partial, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove(*(path for path in partial.iterdir() if path.name != LOCK))
+                    remove(partial)  # last, so that what a kill leaves of it is marked
+
+
+def remove(*paths):
+    """Delete files, links and folders, if they exist."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 class Output:
@@ -58,42 +87,46 @@ class Output:
     def __init__(self, out, partial, plan, files, meta, overwrite):
         self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
         self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
-        self.replaced = partial / "replaced"
-        progress = self.load_progress(overwrite) or {"files": [], "meta": meta}
-        if not progress["files"]:
-            self.progress_file.unlink(missing_ok=True)
-            for path in self.folder, self.replaced:
-                shutil.rmtree(path, ignore_errors=True)
+        self.replaced, self.overwrite = partial / "replaced", overwrite
+        if self.replaced.exists() and not os.path.lexists(out):  # killed in the last moment
+            self.replaced.rename(out)
+        check_out(out, overwrite)
+        progress = None
+        if self.progress_file.exists() and self.folder.exists():  # without the folder: it was moved to its place
+            try:
+                progress = self.load_progress()
+            except DataError:
+                if not overwrite:
+                    raise
+        if not progress:
+            remove(self.progress_file, self.digest_file, self.folder, self.replaced)
             self.folder.mkdir()
+            progress = {"files": [], "meta": meta}
         self.finished, self.meta, self.splits = len(progress["files"]), progress["meta"], progress["meta"]["splits"]
-        self.full, self.committed = False, time.monotonic()
-        self.cut_off()
+        self.full, self.committed, self.changed = False, time.monotonic(), set()
 
-    def load_progress(self, overwrite):
-        """Return what progress.json holds, or None to begin anew. Raises DataError if it does not fit the plan."""
-        if not self.progress_file.exists() or not self.folder.exists():  # without the folder: it was moved to its place
-            return None
-        progress = json.loads(self.progress_file.read_text(encoding="utf-8"))
-        finished = progress["files"]
+    def load_progress(self):
+        """Return what progress.json holds, and remove what was written later. Raises DataError if it does not fit."""
+        partial, anew = self.folder.parent, "or start anew with --overwrite=True"
+        digest, _, content = self.progress_file.read_bytes().partition(b"\n")
+        if hashlib.sha256(content).hexdigest().encode() != digest:
+            raise DataError(f"{self.progress_file} is damaged: choose another --out, {anew}")
+        progress = json.loads(content)
+        meta, finished = progress["meta"], progress["files"]
         differing = [name for name, value in self.plan.items() if progress["plan"].get(name) != value]
         differing += [file[0] for i, file in enumerate(finished) if file not in self.files[i : i + 1]]
-        if differing and not overwrite:
-            raise DataError(
-                f"{self.folder.parent} holds an unfinished preparation in which this was different: "
-                f"{', '.join(differing[:5])}; continue with the same input, or start anew with --overwrite=True"
-            )
-        return None if differing else progress
-
-    def cut_off(self):
-        """Remove what was written after progress.json."""
-        itemsize = np.dtype(self.meta["dtype"]).itemsize
-        sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(self.folder, self.meta)}
-        sizes[self.digest_file] = 8 * self.total("documents")
-        for path in *self.folder.glob("*.bin"), self.digest_file:
-            if sizes.get(path) and path.exists():
-                os.truncate(path, sizes[path])
-            else:
-                path.unlink(missing_ok=True)
+        if differing:
+            was = f"an unfinished preparation in which this was different: {', '.join(differing[:5])}"
+            raise DataError(f"{partial} holds {was}; continue with the same input, {anew}")
+        sizes = shard_sizes(self.folder, meta)
+        if self.plan["deduplicate"] and (count := sum(record["documents"] for record in meta["splits"].values())):
+            sizes[self.digest_file] = 8 * count
+        for path, size in sizes.items():
+            if not path.is_file() or path.stat().st_size < size:
+                raise DataError(f"{path} is missing or shorter than {size} bytes: choose another --out, {anew}")
+            os.truncate(path, size)
+        remove(*(path for path in (self.digest_file, *self.folder.iterdir()) if path not in sizes))
+        return progress
 
     def total(self, name):
         """Return the number of "documents", "tokens" or "bytes" of both splits."""
@@ -123,6 +156,7 @@ class Output:
         if batch.digests:
             with open(self.digest_file, "ab") as file:
                 file.write(b"".join(batch.digests))
+            self.changed.add(self.digest_file)
         if batch.finished and not self.full and time.monotonic() - self.committed >= COMMIT_SECONDS:
             self.commit(batch.finished)
 
@@ -134,28 +168,31 @@ class Output:
             if not shards or shards[-1]["tokens"] == shard_tokens:
                 shards.append({"file": f"{split}-{len(shards):05d}.bin", "tokens": 0})
             part, tokens = np.split(tokens, [shard_tokens - shards[-1]["tokens"]])
-            with open(self.folder / shards[-1]["file"], "ab") as file:
+            path = self.folder / shards[-1]["file"]
+            with open(path, "ab") as file:
                 file.write(part)
+            self.changed.add(path)
             shards[-1]["tokens"] += len(part)
             record["tokens"] += len(part)
 
     def commit(self, finished):
         """Let another process go on after so many input files."""
-        for path in *self.folder.iterdir(), self.digest_file, self.folder:
-            if path.exists():
-                sync(path)
-        progress = json.dumps({"plan": self.plan, "files": self.files[:finished], "meta": self.meta})
-        write_whole(self.progress_file, lambda file: file.write(progress.encode()))
-        self.committed = time.monotonic()
+        for path in *self.changed, self.folder:
+            sync(path)
+        progress = json.dumps({"plan": self.plan, "files": self.files[:finished], "meta": self.meta}).encode()
+        digest = hashlib.sha256(progress).hexdigest().encode()
+        write_whole(self.progress_file, lambda file: file.write(digest + b"\n" + progress))
+        self.committed, self.changed = time.monotonic(), set()
 
     def finish(self, tokenizer):
         """Complete the folder and move it to its place."""
         for split, record in self.splits.items():
-            if not record["documents"]:
+            if record["tokens"] == record["documents"]:  # one eos for each
                 self.progress_file.unlink(missing_ok=True)  # going on would not help
                 skipped = ", ".join(f"{value} {key}" for key, value in self.meta.items() if key.startswith("skipped_"))
                 hint = "two blank lines end a document in text; give another val_source or val_fraction"
-                raise DataError(f"no document is left for the {split} split ({skipped}): {hint}")
+                skipped = f"{record['documents']} documents have no token, {skipped}"
+                raise DataError(f"no text is left for the {split} split ({skipped}): {hint}")
         self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
         for path, shard in shard_files(self.folder, self.meta):
             shard["sha256"] = sha256(path)
@@ -164,6 +201,7 @@ class Output:
         (self.folder / "meta.json").write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
         for path in self.folder / tokenizer.file_name, self.folder / "meta.json", self.folder:
             sync(path)
+        check_out(self.out, self.overwrite)  # again: the preparation may have taken days
         if self.out.exists():
             self.out.rename(self.replaced)  # deleted with OUT.partial
         self.folder.rename(self.out)
@@ -195,10 +233,11 @@ def load_meta(folder):
         raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        itemsize = np.dtype(meta["dtype"]).itemsize
-        sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
+        sizes = shard_sizes(folder, meta)
         same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"] and meta["format"] == 1
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        for record in meta["splits"].values():
+            same = same and record["tokens"] == sum(shard["tokens"] for shard in record["shards"])
+    except MALFORMED as error:
         what = f"{folder} is not a prepared folder, or is damaged ({type(error).__name__}: {error})"
         raise DataError(f"{what}: {again}") from None
     if not same:
@@ -207,6 +246,12 @@ def load_meta(folder):
         if not path.is_file() or path.stat().st_size != size:
             raise DataError(f"{path} is missing or not {size} bytes long: {again}")
     return meta
+
+
+def shard_sizes(folder, meta):
+    """Return {path: bytes} of the shards."""
+    itemsize = np.dtype(meta["dtype"]).itemsize
+    return {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
 
 
 def shard_files(folder, meta):

@@ -13,22 +13,23 @@ import codecs
 import contextlib
 import functools
 import gzip
-import importlib
 import io
 import itertools
 import json
 import operator
+import os
 import re
-import zlib
 from pathlib import Path
 
 from tqdm import tqdm
 
+import configurator
 from data import embedded
+from data.tokenizer import optional_package as require
 from errors import DataError
 
 LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
-PARQUET_ROWS = 64  # rows of a parquet file in memory at a time
+PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 
 
 def read_text(path, fields):
@@ -61,10 +62,12 @@ def read_jsonl(path, fields):
         if line is None:
             yield f"line {number}", position, None
         elif line.strip():
+            text = decode(line, number)
             try:
-                record = json.loads(decode(line, number))
-            except json.JSONDecodeError as error:
-                raise DataError(f"line {number}: not JSON: {error.msg} at column {error.colno}") from None
+                record = json.loads(text)
+            except (ValueError, RecursionError) as error:  # too many digits, too many brackets
+                fault = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+                raise DataError(f"line {number}: cannot be read as JSON: {fault}") from None
             if not isinstance(record, dict):
                 raise DataError(f"line {number}: expected a JSON object, got a {type(record).__name__}")
             yield f"line {number}", position, record
@@ -72,33 +75,20 @@ def read_jsonl(path, fields):
 
 def read_lines(path):
     """Yield (bytes of the file read so far, line without its line break); the line is None if it is too long."""
-    suffix, damage = path.suffix.lower(), (gzip.BadGzipFile, zlib.error, EOFError)
+    suffix = path.suffix.lower()
     with open(path, "rb") as file:
         lines = file
-        if suffix == ".gz":
-            lines = io.BufferedReader(gzip.open(file))
-        elif suffix == ".zst":
-            lines, damage = io.BufferedReader(zstd().open(file)), (zstd().ZstdError, EOFError)
-        try:
-            while line := lines.readline(LONGEST_DOCUMENT + 1):
-                if too_long := len(line) > LONGEST_DOCUMENT and not line.endswith(b"\n"):
-                    while line and not line.endswith(b"\n"):
-                        line = lines.readline(LONGEST_DOCUMENT)
-                yield file.tell(), None if too_long else line.removesuffix(b"\n")
-        except damage as error:
-            raise DataError(f"damaged: {error}") from None
+        if suffix in (".gz", ".zst"):
+            lines = io.BufferedReader(gzip.open(file) if suffix == ".gz" else zstd().open(file))
+        while line := lines.readline(LONGEST_DOCUMENT + 1):
+            if too_long := len(line) > LONGEST_DOCUMENT and not line.endswith(b"\n"):
+                while line and not line.endswith(b"\n"):
+                    line = lines.readline(LONGEST_DOCUMENT)
+            yield file.tell(), None if too_long else line.removesuffix(b"\n")
 
 
 def zstd():
     return require("compression.zstd", "backports.zstd")  # the same interface; Python has the first from 3.14 on
-
-
-def require(*names):
-    """Import and return the first of these modules that is installed. Raises DataError if none is."""
-    for name in names:
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(name)
-    raise DataError(f"reading this source needs a package that is not installed: pip install {names[-1]}")
 
 
 def decode(data, first):
@@ -116,21 +106,18 @@ def decode(data, first):
 
 def read_parquet(path, fields):
     """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
-    import pyarrow
     from pyarrow import parquet
 
     number, size = 0, path.stat().st_size
-    try:
-        with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            columns = fields if set(fields) <= set(file.schema_arrow.names) else None  # read_file() names all then
-            for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", size * number // file.metadata.num_rows, record
-    except UnicodeDecodeError as error:
-        raise DataError(f"after row {number}: text that is not UTF-8: {error}") from None
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"damaged: {error}") from None
+    with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+        names = file.schema_arrow.names
+        if twice := [field for field in fields if names.count(field) > 1]:
+            raise DataError(f"two columns are called {twice[0]!r}: rename or drop one of them")
+        columns = fields if set(fields) <= set(names) else None  # read_file() names all then
+        for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
+            for record in batch.to_pylist():
+                number += 1
+                yield f"row {number}", size * number // file.metadata.num_rows, record
 
 
 def read_hub(file, fields):
@@ -173,8 +160,25 @@ def format_of(path):
     return Path(re.sub(r"(?<!\.parquet)\.(gz|zst)$", "", path.name.lower())).suffix
 
 
+def walk(folder):
+    """Yield what a folder holds, links followed: files, and the path of a folder only if it was entered before."""
+
+    def stop(error):
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}")
+
+    entered = set()
+    for parent, folders, names in os.walk(folder, onerror=stop, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(parent)) in entered:
+            folders.clear()
+            yield Path(parent)
+        else:
+            entered.add(real)
+            yield from (Path(parent, name) for name in names)
+
+
 def find_files(source):
-    """Return the files of a source in the order they are read, and a list of the files in it that have no reader.
+    """Return the files of a source in the order they are read, and a list of what in it is not read.
 
     A file that is named itself is read as text whatever its extension, unless the extension is known not to be text.
     The files of a data set of the hub are strings, and so is the only one of "embedded". Raises DataError.
@@ -189,8 +193,8 @@ def find_files(source):
         found = [path]
         files = [file for file in found if format_of(file) not in NOT_TEXT]
     elif source and path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file())
-        files = [file for file in found if format_of(file) in READERS]
+        found = sorted(walk(path))
+        files = [file for file in found if file.is_file() and format_of(file) in READERS]
     else:
         raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
     if not files:
@@ -221,6 +225,7 @@ def read_file(file, text_field, where=()):
         reader = read_embedded if file == "embedded" else read_hub
     else:
         reader = READERS.get(format_of(file), read_text)
+    place = "the start"
     try:
         for place, position, record in reader(file, fields):
             if missing := [field for field in fields if record is not None and field not in record]:
@@ -239,6 +244,8 @@ def read_file(file, text_field, where=()):
                 yield position, text, ""
     except DataError as error:
         raise DataError(f"{file}, {error}") from None
+    except Exception as error:  # each library has errors of its own for damage
+        raise DataError(f"{file}, after {place}: damaged or unreadable: {type(error).__name__}: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -260,7 +267,7 @@ def parse_where(where):
                 f"where: {term!r} is not a field, one of {' '.join(OPERATORS)}, and a value, as in score>=0.8"
             )
         field, sign, value = match.groups()
-        with contextlib.suppress(ValueError, SyntaxError):  # of a string without quotes
+        with contextlib.suppress(*configurator.NOT_LITERAL):  # of a string without quotes
             literal = ast.literal_eval(value)
             value = literal if isinstance(literal, (str, int, float)) else value
         comparisons.append((field, getattr(operator, OPERATORS[sign]), value))

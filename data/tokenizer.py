@@ -12,6 +12,7 @@ token of a tokenizer.json, which stands for text that has no other.
 """
 
 import base64
+import contextlib
 import functools
 import importlib
 import itertools
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
+from data.files import MALFORMED
 from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded.tiktoken")
@@ -33,6 +35,7 @@ PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LARGEST_FILE, LONGEST_TOKEN, LARGEST_VOCABULARY = 100 << 20, 1 << 12, 1 << 24  # bytes, bytes, ids: beyond any in use
 LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special ids follow, bos and eos first
 
 # tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
@@ -60,6 +63,8 @@ class Tokenizer:
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
         self.special_ids = sorted(special_tokens.values())
         self.vocab_size = vocab_size or -(-(max(*special_tokens.values(), int(self.ordinary_ids[-1])) + 1) // 128) * 128
+        if self.vocab_size > LARGEST_VOCABULARY:
+            raise DataError(f"tokenizer {name!r}: its ids need {self.vocab_size} rows, more than {LARGEST_VOCABULARY}")
         # eos last: where padding is eos, it is shown as [EOS].
         self.shown = {i: name for name, i in special_tokens.items()}
         self.shown |= {mask_id: "[MASK]", pad_id: "[PAD]", bos_id: "[BOS]", eos_id: "[EOS]"}
@@ -72,21 +77,24 @@ class Tokenizer:
         Raises DataError.
         """
         path, named = Path(spec), str(spec) in ["embedded", *tiktoken.list_encoding_names()]
-        if not named and (path.is_dir() or path.suffix == ".json"):
-            return read_hub(path, mask_token, pad_token)
-        if mask_token or pad_token:
-            raise DataError(f"mask_token and pad_token need a tokenizer.json; tokenizer {str(spec)!r} has its own")
-        if named and str(spec) != "embedded":
-            return read_encoding(str(spec))
-        return read_ranks(EMBEDDED if named else path)
+        try:
+            if not named and (path.is_dir() or path.suffix == ".json"):
+                return read_hub(path, mask_token, pad_token)
+            if mask_token or pad_token:
+                raise DataError(f"mask_token and pad_token need a tokenizer.json; tokenizer {str(spec)!r} has its own")
+            if named and str(spec) != "embedded":
+                return read_encoding(str(spec))
+            return read_ranks(EMBEDDED if named else path)
+        except DataError:
+            raise
+        except MALFORMED as error:
+            raise DataError(f"tokenizer {str(spec)!r} cannot be read: {type(error).__name__}: {error}") from error
 
     @staticmethod
     def from_state(state, file_bytes):
         """Return the tokenizer whose state() and file_bytes() these are."""
         if state.get("kind") == "json":
             return JsonTokenizer(file_bytes, **state)
-        if state.get("nfc"):
-            raise DataError(f"tokenizer {state['name']!r}: ranks with NFC are no longer read; use its tokenizer.json")
         return RankTokenizer(parse_ranks(file_bytes), **state)
 
     @staticmethod
@@ -267,8 +275,10 @@ def json_engine(json_bytes, origin):
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     library = optional_package("tokenizers")
     try:
-        return library.Tokenizer.from_buffer(json_bytes)
-    except Exception as error:  # the library raises nothing more special
+        engine = library.Tokenizer.from_buffer(json_bytes)
+        engine.encode("a\u2603 \ud55c\u0710 \U0010fffd")  # what is not in the vocabulary needs an unknown token that is
+        return engine
+    except BaseException as error:  # its errors are plain Exceptions, and its panics not even those
         raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
 
@@ -297,13 +307,19 @@ def hide(content, special_tokens):
 # Files
 
 
-def optional_package(name):
-    """Import and return a package of requirements-extra.txt, or raise a DataError that says how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        package = name.split(".")[0]
-        raise DataError(f"this needs the {package} package: pip install {package}") from None
+def optional_package(*names):
+    """Import and return the first of these modules that is installed. Raises DataError, which says what to install."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise DataError(f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}")
+
+
+def read_bytes(path):
+    """Return the content of a file that belongs to a tokenizer. Raises DataError if it is far too large for one."""
+    if (size := path.stat().st_size) > LARGEST_FILE:
+        raise DataError(f"{path} has {size >> 20} MB; a tokenizer's files have at most {LARGEST_FILE >> 20} MB")
+    return path.read_bytes()
 
 
 def rank_file(ranks):
@@ -323,7 +339,7 @@ def read_ranks(path):
     if not path.is_file():
         known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
         raise DataError(f"tokenizer {str(path)!r}: no such rank file, and not one of {known}")
-    file_bytes = path.read_bytes()  # not through tiktoken: it caches files by path and would miss a change
+    file_bytes = read_bytes(path)  # not through tiktoken: it caches files by path and would miss a change
     try:
         ranks = parse_ranks(file_bytes)
     except ValueError as error:
@@ -331,6 +347,10 @@ def read_ranks(path):
     size = len(file_bytes.splitlines())
     if sorted(ranks.values()) != list(range(size)):
         raise DataError(f"{path}: its {size} lines must have different tokens, and each rank from 0 to {size - 1} once")
+    if long := [token for token in ranks if not 0 < len(token) <= LONGEST_TOKEN]:
+        raise DataError(
+            f"{path}: the token of rank {ranks[long[0]]} has {len(long[0])} bytes, not 1 to {LONGEST_TOKEN}"
+        )
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
         raise DataError(f"{path}: a byte-level BPE needs a token for each byte; 0x{missing[0]:02x} has none")
 
@@ -383,7 +403,8 @@ def read_hub(path, mask_token="", pad_token=""):
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
-    engine = json_engine(file.read_bytes(), file)
+    file_bytes = read_bytes(file)
+    engine = json_engine(file_bytes, file)
     ids, added = engine.get_vocab(), engine.get_added_tokens_decoder()  # {name: id}, {id: AddedToken}, ascending
     special = {token.content: i for i, token in added.items() if token.special}
     if unknown := [name for name in (mask_token, pad_token) if name and name not in ids]:
@@ -399,9 +420,10 @@ def read_hub(path, mask_token="", pad_token=""):
     for name in mask, eos, bos, pad:
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
     fields = role_ids(special, mask, pad, bos, eos)
-    rows = configs["config.json"].get("vocab_size") or 0
+    if not isinstance(rows := configs["config.json"].get("vocab_size") or 0, int):
+        raise DataError(f"{path}/config.json: vocab_size {rows!r:.80} is not a whole number")
     fields["vocab_size"] = rows if rows > max(ids.values()) else None
-    return JsonTokenizer(file.read_bytes(), name=file.resolve().parent.name, special_tokens=special, **fields)
+    return JsonTokenizer(file_bytes, name=file.resolve().parent.name, special_tokens=special, **fields)
 
 
 def named(kind, configs, ids, added, *usual):
@@ -409,7 +431,9 @@ def named(kind, configs, ids, added, *usual):
     for file, config in configs.items():
         token, i = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
         token = token.get("content") if isinstance(token, dict) else token
-        i = i[0] if isinstance(i, list) else i
+        i = i[0] if isinstance(i, list) and i else i
+        if not isinstance(token, str | None) or not isinstance(i, int | None):
+            raise DataError(f"{file}: {kind}_token {token!r:.80} must be a name, and {kind}_token_id {i!r:.80} an id")
         if token in ids:
             return token
         if i in added:  # a config may have the default ids of its class, which mean nothing here
@@ -422,6 +446,6 @@ def named(kind, configs, ids, added, *usual):
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
     try:
-        return dict(json.loads(path.read_bytes())) if path.is_file() else {}
-    except (ValueError, TypeError) as error:
+        return dict(json.loads(read_bytes(path))) if path.is_file() else {}
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not a JSON object: {error}") from None

@@ -23,7 +23,7 @@ def random_data(folder, vocab_size, n_tokens):
     ids = np.random.default_rng(0).integers(0, eos_id, n_tokens).astype(dtype)
     ids[::700] = eos_id
     ids.tofile(Path(folder) / "train-00000.bin")
-    splits = {"train": {"shards": [{"file": "train-00000.bin"}]}}
+    splits = {"train": {"shards": [{"file": "train-00000.bin", "tokens": n_tokens}]}}
     meta = {"dtype": dtype, "splits": splits, "tokenizer": {"vocab_size": vocab_size}}
     special = dict(mask_id=vocab_size - 1, eos_id=eos_id, bos_id=eos_id, pad_id=eos_id)
     tokenizer = SimpleNamespace(**special, vocab_size=vocab_size, ordinary_ids=np.arange(eos_id))
@@ -32,7 +32,7 @@ def random_data(folder, vocab_size, n_tokens):
 
 def nanogpt_batch(stream, T, n_windows):
     """Sample a batch as nanoGPT's get_batch does, which opens the file anew each time."""
-    data = np.memmap(stream.shards[0].filename, stream.shards[0].dtype, "r")
+    data = np.memmap(stream.shard(0).filename, stream.shard(0).dtype, "r")
     at = torch.randint(len(data) - T, (n_windows,))
     x = torch.stack([torch.from_numpy(data[i : i + T].astype(np.int64)) for i in at])
     y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + T].astype(np.int64)) for i in at])

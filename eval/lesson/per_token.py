@@ -47,7 +47,7 @@ def unigram_loss(data, limit=10_000_000):
     data: a prepared folder. limit: how many tokens to read of the first shard of each split.
     """
     meta = load_meta(data)
-    train, val = (TokenStream(data, meta, split).shards[0][:limit] for split in ("train", "val"))
+    train, val = (TokenStream(data, meta, split).shard(0)[:limit] for split in ("train", "val"))
     counts = 1 + np.bincount(train, minlength=meta["tokenizer"]["vocab_size"])
     return -np.log(counts / counts.sum())[val].mean()
 

@@ -1,12 +1,15 @@
 """The batch is a function of (data, seed, step), masks included."""
 
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from data.loader import Batches, TokenStream, hashed, permute, prefetch
+from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, permute, prefetch
+from data.prepare import prepare
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -188,6 +191,27 @@ def test_prefetch_keeps_order_and_passes_errors_on():
     assert next(ahead) == 1
     with pytest.raises(ZeroDivisionError):
         next(ahead)
+
+
+def test_data_in_which_nothing_can_be_predicted(data_dir, tokenizer, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "data")
+    for shard in (tmp_path / "data").glob("val-*.bin"):
+        np.memmap(shard, "<u2", "r+")[:] = tokenizer.eos_id
+    stream = TokenStream(tmp_path / "data", load_meta(tmp_path / "data"), "val")
+    with pytest.raises(DataError, match=r"data \(val\): nothing can be predicted"):
+        Batches(stream, tokenizer, 0, 32, 4)
+
+
+def test_many_shards_do_not_stay_open(tokenizer, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c\n\n\n" * 1000)
+    prepare(
+        tmp_path / "text.txt", tmp_path / "out", val_source="embedded", shard_tokens=10, progress=False, max_tokens=3000
+    )
+    stream = TokenStream(tmp_path / "out", load_meta(tmp_path / "out"), "train")
+    assert len(list((tmp_path / "out").glob("train-*"))) > 2 * OPEN_SHARDS
+    stream.windows(np.arange(len(stream) // 32), 32)
+    open_files = [os.readlink(file) for file in Path("/proc/self/fd").glob("*") if file.is_symlink()]
+    assert sum(str(tmp_path) in file for file in open_files) == OPEN_SHARDS * Path("/proc").exists()
 
 
 def test_an_id_outside_the_vocabulary_is_named(data_dir, tmp_path):

@@ -1,5 +1,6 @@
 """Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
 
+import concurrent.futures
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import pytest
 
 from data import prepare as module
 from data import shards
+from data.files import lock_folder
 from data.prepare import Batch, encode, encode_texts, prepare
 from data.shards import check_shards, load_meta
 from data.tokenizer import EMBEDDED, Tokenizer
@@ -135,7 +137,7 @@ def test_token_limit(sources, tmp_path):
     whole = prepare(**sources, out=tmp_path / "whole")["splits"]["train"]["tokens"]
     meta = prepare(**sources, out=tmp_path / "less", max_tokens=whole - 1)
     assert meta["splits"]["train"]["documents"] == 2
-    with pytest.raises(DataError, match="no document is left for the train split"):
+    with pytest.raises(DataError, match="no text is left for the train split"):
         prepare(**sources, out=tmp_path / "none", max_tokens=3)
 
 
@@ -223,13 +225,91 @@ def test_damage_is_found(sources, tmp_path):
     with pytest.raises(DataError, match="train-00000.bin has changed"):
         check_shards(out, load_meta(out))
     for name, damaged, message in (
-        ("tokenizer.tiktoken", "", "the tokenizer or meta.json has changed"),
         ("meta.json", json.dumps({**meta, "fingerprint": ""}), "the tokenizer or meta.json has changed"),
+        ("meta.json", json.dumps(meta).replace('"tokens"', '"tokans"', 1), "damaged .KeyError: 'tokens'"),
+        (
+            "meta.json",
+            json.dumps({**meta, "splits": {"val": {**meta["splits"]["val"], "tokens": 1}}}),
+            "damaged|changed",
+        ),
         ("meta.json", "{", "out is not a prepared folder, or is damaged"),
+        ("meta.json", '{"splits": ' + "[" * 100_000, "out is not a prepared folder, or is damaged .RecursionError"),
+        (
+            "tokenizer.tiktoken",
+            "",
+            "out is not a prepared folder, or is damaged|the tokenizer or meta.json has changed",
+        ),
     ):
         (out / name).write_text(damaged)
         with pytest.raises(DataError, match=message):
             load_meta(out)
+
+
+@pytest.mark.parametrize("place", ["out.partial/a", "out.partial/out/a", "out.partial/replaced/a", "out/a"])
+def test_folders_of_others_are_left_alone(sources, tmp_path, place):
+    (tmp_path / "out.replaced").mkdir()
+    file = tmp_path / place
+    if place == "out/a":
+        prepare(**sources, out=tmp_path / "out")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    message = "no preparation made it" if "partial" in place else "out exists and is not a prepared folder"
+    with pytest.raises(DataError, match=message):
+        prepare(**sources, out=tmp_path / "out", overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before and file.read_text() == "precious"
+    prepare(**sources, out=tmp_path / "other")
+    assert {*before, tmp_path / "other"} <= {*tmp_path.rglob("*")}
+
+
+def test_a_folder_that_appears_during_the_preparation_is_left_alone(slow_source, tmp_path):
+    process = start(slow_source, tmp_path / "out", {"max_tokens": 500_000, "workers": 1})
+    wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
+    (tmp_path / "out").mkdir()
+    assert "out exists: choose another" in process.result.recv()
+    assert os.listdir(tmp_path / "out") == [] and finished_files(tmp_path / "out")
+    process.join()
+
+
+def test_a_text_without_tokens(sources, tmp_path):
+    """A tokenizer may drop characters: a split of such documents has nothing but eos."""
+    pytest.importorskip("tokenizers")
+    vocab = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    content = {"version": "1.0", "model": vocab, "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}}
+    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "[^x]"}, "content": ""}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="no text is left for the train split .3 documents have no token"):
+        prepare(**sources, out=tmp_path / "out", tokenizer=tmp_path / "tokenizer.json")
+
+
+def test_folders_that_cannot_be_written(sources, tmp_path):
+    with pytest.raises(DataError, match="train.txt/out.partial cannot be made and locked .Not a directory."):
+        prepare(**sources, out=sources["source"] / "out")
+    long = "x" * 300
+    settings = [f"--source={long}", f"--tokenizer={long}", "--where=a==" + "-" * 90_000, f"--out={long}"]
+    run = subprocess.run([*COMMAND, *settings], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2 and "File name too long" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_the_lock_of_a_folder_that_is_deleted_and_made_again(tmp_path):
+    """A process that opened the lock file just before its holder deleted it does not believe that it has the lock."""
+    inside = []
+
+    def work():
+        for _ in range(500):
+            try:
+                with lock_folder(tmp_path / "folder"):
+                    inside.append(1)
+                    time.sleep(1e-4)
+                    assert len(inside) == 1
+                    inside.pop()
+                    shutil.rmtree(tmp_path / "folder", ignore_errors=True)
+            except DataError:
+                pass
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(work) for _ in range(3)]:
+            future.result()
 
 
 def test_settings(tmp_path):
@@ -321,7 +401,7 @@ def corpus(tmp_path_factory):
 
 def finished_files(out):
     progress = out.with_name("out.partial") / "progress.json"
-    return json.loads(progress.read_text())["files"] if progress.exists() else []
+    return json.loads(progress.read_text().splitlines()[1])["files"] if progress.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -392,6 +472,31 @@ def test_an_unfinished_folder_of_something_else(unfinished, corpus, tmp_path):
     (source / "0.jsonl").write_bytes(first)
     meta = prepare(source, unfinished, **OPTIONS, overwrite=True)
     assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
+
+
+@pytest.mark.parametrize("name", ["progress.json", "out/train-00000.bin", "digests.bin"])
+def test_a_damaged_unfinished_folder(unfinished, corpus, tmp_path, name):
+    path = tmp_path / "out.partial" / name
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"bytes", b"bites") if name == "progress.json" else data[:5])
+    with pytest.raises(DataError, match=f"{name} is (damaged|missing or shorter than .* bytes): .*--overwrite=True"):
+        prepare(tmp_path / "in", unfinished, **OPTIONS)
+    meta = prepare(tmp_path / "in", unfinished, **OPTIONS, overwrite=True)
+    assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
+
+
+def test_a_replacement_that_ended_half_done_is_undone(corpus, sources, tmp_path):
+    """A process that is killed between moving the old folder away and the new one in: the old one is not lost."""
+    before, end = prepare(**sources, out=tmp_path / "out"), in_child(corpus / "in", tmp_path / "new")[1] - 8
+    while (tmp_path / "out").exists():
+        end += 1
+        assert in_child(corpus / "in", tmp_path / "out", {"overwrite": True}, end=end)[0] == 7
+        if (tmp_path / "out").exists():
+            shutil.rmtree(tmp_path / "out.partial")
+    sources["source"].write_bytes(b"\xff")
+    with pytest.raises(DataError, match="UTF-8"):
+        prepare(**sources, out=tmp_path / "out", overwrite=True)
+    assert load_meta(tmp_path / "out") == before
 
 
 def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):

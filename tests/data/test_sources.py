@@ -3,6 +3,7 @@
 import gzip
 import json
 import multiprocessing
+import os
 import random
 import resource
 import sys
@@ -179,7 +180,14 @@ def test_bad_comparisons(term):
     "name, content, message",
     [
         ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "a.txt, line 5: byte 0xff is not UTF-8"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON: Expecting value at column 10"),
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n{"text": \n',
+            "a.jsonl, line 2: cannot be read as JSON: Expecting value at column 10",
+        ),
+        ("a.jsonl", b"{}\n" + b"[" * 100_000, "a.jsonl, line 1: no field 'text'"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1: cannot be read as JSON: maximum recursion depth"),
+        ("a.jsonl", b'{"n": ' + b"7" * 5_000 + b"}", "a.jsonl, line 1: cannot be read as JSON: Exceeds the limit"),
         ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
         ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
         ("a.parquet.gz", b"x", "none can be read, only .txt"),
@@ -213,8 +221,39 @@ def test_invalid_utf8_in_parquet(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     text = pyarrow.array([b"fine", b"\xff\xfe"]).view(pyarrow.string())
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="a.parquet, after row 0: text that is not UTF-8: .*0xff"):
+    with pytest.raises(DataError, match="a.parquet, after the start: damaged or unreadable: UnicodeDecodeError.*0xff"):
         list(read_documents(tmp_path / "a.parquet", "text"))
+
+
+def test_columns_of_a_table_that_python_cannot_hold(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"text": ["fine"], "twice": [1], "twice ": [2], "day": pyarrow.array([2**30], pyarrow.date32())}
+    table = pyarrow.table(columns).rename_columns(["text", "twice", "twice", "day"])
+    parquet.write_table(table, path := tmp_path / "a.parquet")
+    assert list(read_documents(path, "text")) == ["fine"]
+    for where, message in (
+        ("twice>0", "two columns are called 'twice'"),
+        ("day>0", "after the start: .*OverflowError"),
+    ):
+        with pytest.raises(DataError, match=f"a.parquet, {message}"):
+            list(read_file(path, "text", parse_where(where)))
+
+
+def test_links(tmp_path, capsys):
+    """Links to files and folders are followed, each folder is read once, and what is not read is reported."""
+    inside, outside = tmp_path / "in", tmp_path / "outside"
+    for path in inside / "b" / "1.txt", outside / "2.txt", tmp_path / "3.txt":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.stem)
+    (inside / "c").symlink_to(outside)
+    (inside / "d.txt").symlink_to(tmp_path / "3.txt")
+    (outside / "loop").symlink_to(inside)
+    (inside / "again").symlink_to(inside / "b")
+    (inside / "e.txt").symlink_to("nowhere")
+    os.mkfifo(inside / "f.txt")
+    prepare(inside, tmp_path / "out", val_source=outside / "2.txt", progress=False)
+    assert texts(tmp_path / "out", "train") == ["1", "2", "3"]
+    assert f"in: 4 files or links are ignored, such as {inside / 'b'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("source", ["hf:nobody/nothing::train", "hf:name", "hf:a:b:", "hf::a:train", "hf:a:b:c:d"])

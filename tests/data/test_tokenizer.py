@@ -173,6 +173,8 @@ BYTES = [b"%s %d" % (base64.b64encode(bytes([i])), i) for i in range(256)]
         ([*BYTES, b"YWI= 3"], "each rank from 0 to 256 once"),
         ([*BYTES, b"YWI= 300"], "each rank from 0 to 256 once"),
         (BYTES[:-2], "0xfe has none"),
+        ([*BYTES, b"YWI= " + b"9" * 5000], "each line must be"),
+        ([*BYTES, base64.b64encode(b"a" * 5000) + b" 256"], "the token of rank 256 has 5000 bytes"),
     ],
 )
 def test_bad_rank_files(tmp_path, lines, message):
@@ -182,7 +184,7 @@ def test_bad_rank_files(tmp_path, lines, message):
         Tokenizer.load(path)
 
 
-def test_unknown_tokenizers(monkeypatch, tmp_path, tokenizer):
+def test_unknown_tokenizers(monkeypatch, tmp_path):
     with pytest.raises(DataError, match="'gtp2': no such rank file, and not one of embedded, .*gpt2"):
         Tokenizer.load("gtp2")
     with pytest.raises(DataError, match="mask_token and pad_token need a tokenizer.json; tokenizer 'embedded' has its"):
@@ -191,8 +193,6 @@ def test_unknown_tokenizers(monkeypatch, tmp_path, tokenizer):
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match="cannot be downloaded .*TIKTOKEN_CACHE_DIR .* or give a path to a rank file"):
         Tokenizer.load("p50k_base")
-    with pytest.raises(DataError, match="no longer read"):  # Qwen's, in checkpoints from before there was JsonTokenizer
-        Tokenizer.from_state(tokenizer.state() | {"nfc": True}, tokenizer.file_bytes())
 
 
 def test_training_a_bpe(tmp_path, monkeypatch):
@@ -399,6 +399,7 @@ def write(folder, content, **configs):
     return folder
 
 
+PANIC = {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}
 PAD = {"__type": "AddedToken", "content": "<pad>"}
 RESERVED = "<|reserved_special_token_0|>"
 
@@ -447,12 +448,72 @@ def test_chosen_tokens_and_the_size_of_the_vocabulary(tmp_path):
         (small(), {"config": "{"}, r"config.json: not a JSON object"),
         ("{", {}, "one/tokenizer.json: the tokenizers library cannot read"),
         (small() | {"normalizer": {"type": "New"}}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
+        (small() | {"normalizer": PANIC}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
+        (
+            small() | {"model": {"type": "WordLevel", "vocab": {"a": 1}, "unk_token": "b"}},
+            {},
+            "cannot read .*Missing .UNK. token",
+        ),
+        (
+            small("<end>") | {"model": {"type": "WordLevel", "vocab": {"0": 2**30}, "unk_token": "0"}},
+            {},
+            "1073741952 rows",
+        ),
+        (small(), {"config": "[" * 100_000}, "config.json: not a JSON object: maximum recursion depth"),
+        (small(), {"config": {"vocab_size": [3]}}, r"config.json: vocab_size \[3\] is not a whole number"),
+        (small(), {"config": {"vocab_size": 10**12}}, "need 1000000000000 rows, more than"),
+        (small(), {"config": {"eos_token_id": [{}]}}, "config.json: eos_token None must be a name, .*_id {} an id"),
+        (small(), {"config": {"eos_token": ["a"]}}, r"config.json: eos_token \['a'\] must be a name"),
     ],
 )
 def test_refused(tmp_path, content, configs, message):
     pytest.importorskip("tokenizers")
     with pytest.raises(DataError, match=message):
         Tokenizer.load(write(tmp_path / "one", content, **configs))
+
+
+def mutated(draw, value):
+    """Return a JSON value in which one part, chosen at random, is deleted or another."""
+    if not isinstance(value, dict | list) or not value or draw.random() < 0.2:
+        return draw.choice([None, True, -1, 2**32, 1e300, "", "0", "<end>", "x" * 9999, [], [[]], {}, {"type": "x"}])
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    key = draw.choice(keys)
+    value = value.copy()
+    if draw.random() < 0.1:
+        del value[key]
+    else:
+        value[key] = mutated(draw, value[key])
+    return value
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_files_of_any_content_are_loaded_or_refused(tmp_path, tokenizer, seed):
+    """What is loaded can encode, and comes back from its state."""
+    pytest.importorskip("tokenizers")
+    draw, outcomes = random.Random(seed), set()
+    config = {"eos_token": {"content": "<end>"}, "pad_token_id": [11], "vocab_size": 99}
+    for i in range(150):
+        content, configs = small("<end>", "<x>"), {"config": config, "tokenizer_config": config}
+        if i % 3 == 0:
+            content = mutated(draw, content)
+        else:
+            configs[draw.choice(list(configs))] = mutated(draw, config)
+        try:
+            one = Tokenizer.load(write(tmp_path / "one", content, **configs))
+            back = Tokenizer.from_state(json.loads(json.dumps(one.state())), one.file_bytes())
+            assert back.encode("1 2 [MASK] \u2603") == one.encode("1 2 [MASK] \u2603")
+            outcomes.add("loaded")
+        except DataError:
+            outcomes.add("refused")
+    assert outcomes == {"loaded", "refused"}
+
+
+def test_a_file_that_is_too_large(tmp_path):
+    for name in "a.tiktoken", "tokenizer.json":
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(10**10)  # a hole: it takes no place on the disk
+        with pytest.raises(DataError, match=f"{name} has 9536 MB; a tokenizer's files have at most 100 MB"):
+            Tokenizer.load(tmp_path / name)
 
 
 def test_without_the_package_or_the_file(tmp_path, monkeypatch):
