@@ -61,7 +61,7 @@ def lock_folder(folder, name="lock"):
         file.close()
         raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder") from None
     except OSError as error:
-        raise DataError(f"{folder} cannot be made and locked ({error.strerror}): give another folder") from None
+        raise DataError(f"{folder} cannot be written ({error.strerror}): give another folder") from None
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}, which started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()

@@ -241,7 +241,7 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
 
 WRONG = {
     "no such file": (["--family=sc", "--train=no.csv", "--test=no.csv"], "no.csv"),
-    "not fine-tuned": (["SC", "--test_only=True"], "is not a model that save_model kept"),
+    "not fine-tuned": (["SC", "--test_only=True"], "is not a model that finetune.py --save_model=True kept"),
     "nothing to train": (["IR", "--freeze=True"], "no head of its own"),
     "another family": (["TC", "--init_from=TUNED", "--test_only=True"], "is fine-tuned for sc, not for tc"),
     "fine-tuned": (["SC", "--init_from=TUNED"], "fine-tuned already"),

@@ -283,7 +283,7 @@ def test_a_text_without_tokens(sources, tmp_path):
 
 
 def test_folders_that_cannot_be_written(sources, tmp_path):
-    with pytest.raises(DataError, match="train.txt/out.partial cannot be made and locked .Not a directory."):
+    with pytest.raises(DataError, match="train.txt/out.partial cannot be written .Not a directory."):
         prepare(**sources, out=sources["source"] / "out")
     long = "x" * 300
     settings = [f"--source={long}", f"--tokenizer={long}", "--where=a==" + "-" * 90_000, f"--out={long}"]
