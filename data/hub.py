@@ -7,9 +7,7 @@ huggingface_hub.
 """
 
 import json
-import math
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -28,13 +26,14 @@ SIZES = {
     "vocab_size": "vocab_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
+    "n_kv_head": "num_key_value_heads",
     "d_model": "hidden_size",
     "d_ff": "intermediate_size",
     "seq_len": "max_position_embeddings",
     "norm_eps": "rms_norm_eps",
 }
-WHOLE = {*SIZES.values(), "num_key_value_heads", "sliding_window"} - {"rms_norm_eps"}  # numbers of a config.json
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
+FLOATS = ("rms_norm_eps", "rope_theta", *SCALING)  # numbers of a config.json that need not be whole
 DTYPES = ("F32", "F16", "BF16")
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -75,53 +74,49 @@ def shape(file):
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
     if not isinstance(rope, dict):
-        raise DataError(f'{file}: rope_parameters={rope!r:.80}: must be an object, such as {{"rope_theta": 10000.0}}')
-    rope_type = rope.get("rope_type") or rope.get("type") or "default"
-    kv_heads = c.get("num_key_value_heads")
-    numbers = {name: c.get(name) for name in SIZES.values()} | {
-        "num_key_value_heads": c.get("num_attention_heads") if kv_heads is None else kv_heads,
-        "rope_theta": rope.get("rope_theta", c.get("rope_theta", 10000.0)),
-    }
-    if c.get("use_sliding_window", kind == "mistral") and c.get("sliding_window") is not None:
-        numbers["sliding_window"] = c["sliding_window"]
-    if rope_type == "llama3":
-        numbers |= {name: rope.get(name) for name in SCALING}
-    if wrong := [why for name, value in numbers.items() if (why := wrong_number(name, value))]:
+        raise DataError(f"{file}: rope_parameters={rope!r:.80}: must be an object")
+    defaults = {"rope_theta": 10000.0, "use_sliding_window": kind == "mistral", "hidden_act": "silu", "mlp_bias": False}
+    c = defaults | {"tie_word_embeddings": False, "attention_bias": False} | c | rope
+    rope_type = c["rope_type"] = c.get("rope_type") or c.get("type") or "default"
+    if c.get("num_key_value_heads") is None:
+        c["num_key_value_heads"] = c.get("num_attention_heads")
+
+    numbers = [*SIZES.values(), "rope_theta", *(SCALING if rope_type == "llama3" else ())]
+    if c["use_sliding_window"] and c.get("sliding_window") is not None:
+        numbers.append("sliding_window")
+    wrong = []
+    for name in numbers:
+        value, largest = c.get(name), 1000 if name == "num_hidden_layers" else 10**8  # beyond any model
+        types, what = ((int, float), "a number") if name in FLOATS else ((int,), "a whole number")
+        if type(value) not in types or not 0 < value <= largest:
+            wrong.append(f"{name}={value!r:.80}: must be {what} above 0, at most {largest:,}")
+    if wrong:
         raise DataError(f"{file}: {'; '.join(wrong)}")
 
-    head_dim = c["hidden_size"] // c["num_attention_heads"]
-    allowed = [
-        ("hidden_act", c.get("hidden_act", "silu"), ("silu", "swish")),
-        ("mlp_bias", c.get("mlp_bias", False), (False,)),
-        ("head_dim", c.get("head_dim") or head_dim, (head_dim,)),
-        ("rope_type", rope_type, ("default", "llama3")),
-        ("partial_rotary_factor", rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0)), (1.0, None)),
-        ("quantization_config", c.get("quantization_config"), (None,)),
-        ("tie_word_embeddings", c.get("tie_word_embeddings", False), (False, True)),
-        ("attention_bias", c.get("attention_bias", False), (False, True)),
-    ]
-    wrong = [f"{name}={value!r:.80}: must be {values[0]}" for name, value, values in allowed if value not in values]
-    fields = {ours: c[theirs] for ours, theirs in SIZES.items()} | {
-        "n_kv_head": numbers["num_key_value_heads"],
-        "seq_len": min(c["max_position_embeddings"], numbers.get("sliding_window", math.inf)),
-        "rope_theta": float(numbers["rope_theta"]),
-        "rope_scaling": tuple(rope[name] for name in SCALING) if rope_type == "llama3" else (),
-        "tie_embeddings": c.get("tie_word_embeddings", False),
-        "qkv_bias": kind == "qwen2" or c.get("attention_bias", False),
+    allowed = {
+        "hidden_act": ("silu", "swish"),
+        "mlp_bias": (False,),
+        "head_dim": (c["hidden_size"] // c["num_attention_heads"], None),
+        "rope_type": ("default", "llama3"),
+        "partial_rotary_factor": (1.0, None),
+        "quantization_config": (None,),
+        "tie_word_embeddings": (False, True),
+        "attention_bias": (False, True),
     }
-    names = SIZES | {"n_kv_head": "num_key_value_heads"}
-    wrong += [re.sub(r"\w+", lambda m: names.get(m[0], m[0]), why) for why in ModelConfig(**fields).problems()]
+    for name, values in allowed.items():
+        if (value := c.get(name, values[-1])) not in values:
+            wrong.append(f"{name}={value!r:.80}: must be {values[0]}")
+    fields = {ours: c[theirs] for ours, theirs in SIZES.items()} | {
+        "seq_len": min(c[name] for name in ("max_position_embeddings", "sliding_window") if name in numbers),
+        "rope_theta": float(c["rope_theta"]),
+        "rope_scaling": tuple(c[name] for name in SCALING) if rope_type == "llama3" else (),
+        "tie_embeddings": c["tie_word_embeddings"],
+        "qkv_bias": kind == "qwen2" or c["attention_bias"],
+    }
+    wrong += ModelConfig(**fields).problems()
     if wrong:
         raise DataError(f"{file}: our model cannot do what this one does: {'; '.join(wrong)}")
     return fields
-
-
-def wrong_number(name, value):
-    """Return what is wrong with a number of a config.json, or an empty string."""
-    whole, largest = name in WHOLE, 1000 if name == "num_hidden_layers" else 10**8  # beyond any model
-    if isinstance(value, int if whole else int | float) and not isinstance(value, bool) and 0 < value <= largest:
-        return ""
-    return f"{name}={value!r:.80}: must be {'a whole' if whole else 'a'} number above 0, at most {largest:,}"
 
 
 def hub_views(model, vocab_size=None):
@@ -224,11 +219,8 @@ def load(folder, need_tokenizer, report):
     if HEAD not in found and not config["tie_embeddings"]:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         model["head.weight"].zero_()
-    return {
-        "step": 0,
-        "model": model,
-        "config": config,
-        "settings": {},
+    state = {"step": 0, "model": model, "config": config, "settings": {}}
+    return state | {
         "tokenizer": tokenizer and tokenizer.state(),
         "tokenizer_ranks": tokenizer and tokenizer.file_bytes(),
     }
@@ -257,28 +249,33 @@ def write_folder(state, path, folder, kind):
     too, with mean pooling; or "llama", a decoder. A model that finetune.py has saved is written with its head and the
     names of its labels. Raises DataError if the model has no class in transformers.
     """
-    folder, fine_tuned, family, max_len = Path(folder), state.get("fine_tuned"), "", state["config"]["seq_len"]
-    if fine_tuned:
-        check_exportable(saved_model(state, path), path, kind)
-        family, max_len = fine_tuned["family"], min(max_len, fine_tuned["settings"]["max_len"])
+    folder, family, head, max_len = Path(folder), "", {}, state["config"]["seq_len"]
+    if "fine_tuned" in state:
+        saved = saved_model(state, path)
+        family, head, cfg = saved["family"], saved["head"], saved["settings"]
+        max_len = min(max_len, cfg["max_len"])
+        if kind != "eurobert" or cfg["causal"] or (family in ("sc", "ir") and cfg["pooling"] != "mean"):
+            raise DataError(
+                f"{path} is fine-tuned for {family} with causal={cfg['causal']} and pooling={cfg['pooling']}. There "
+                "are classes for models with causal=False and mean pooling, --as=eurobert"
+            )
     name, tag, parts = CLASSES[family or kind]
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    weights = hub_weights(state, with_head=not fine_tuned)
-    for key, x in fine_tuned["head"].items() if fine_tuned else ():  # "2.bias" becomes "classifier.bias"
-        weights[f"{parts[key[0]]}{key[1:]}"] = x
-    files = {"config.json": hub_config(state, tokenizer, name, kind)}
-    files |= tokenizer_files(tokenizer, max_len, append_eos=kind == "eurobert", for_words=family == "tc")
+    weights = hub_weights(state, with_head=not family)
+    weights |= {f"{parts[key[0]]}{key[1:]}": x for key, x in head.items()}  # "2.bias" becomes "classifier.bias"
+    contents = {"config.json": hub_config(state, tokenizer, name, kind)}
+    contents |= tokenizer_files(tokenizer, max_len, append_eos=kind == "eurobert", for_words=family == "tc")
     if name in ("EuroBertForMaskedLM", "EuroBertModel"):
-        files |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if family == "ir" else {})
-    files = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
+        contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if family == "ir" else {})
+    texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in contents.items()}
     parameters = sum(x.numel() for x in weights.values())
-    files["README.md"] = model_card(folder.name, kind, tag, state, path, max_len, parameters)
+    texts["README.md"] = model_card(folder.name, kind, tag, state, path, max_len, parameters)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)  # an error if it is there: it is not ours
     try:
-        for file, content in files.items():
+        for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
-            (partial / file).write_text(content, encoding="utf-8")
+            (partial / file).write_text(text, encoding="utf-8")
         save_file = optional_package("safetensors.torch").save_file
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         sync(partial / "model.safetensors")
@@ -300,16 +297,6 @@ def saved_model(state, path):
     return saved
 
 
-def check_exportable(fine_tuned, path, kind):
-    """Raise DataError if a model of finetune.py has no class in transformers, or not with these settings."""
-    family, cfg = fine_tuned["family"], fine_tuned["settings"]
-    if kind != "eurobert" or cfg["causal"] or (family in ("sc", "ir") and cfg["pooling"] != "mean"):
-        raise DataError(
-            f"{path} is fine-tuned for {family} with causal={cfg['causal']} and pooling={cfg['pooling']}. There are "
-            "classes for models with causal=False and mean pooling, --as=eurobert"
-        )
-
-
 def hub_weights(state, with_head):
     """Return {the hub's name: tensor} of a checkpoint."""
     weights = hub_views(state["model"])
@@ -325,9 +312,9 @@ def hub_config(state, tokenizer, name, kind):
     c, fine_tuned = vars(ModelConfig(**state["config"])), state.get("fine_tuned")
     config = {"architectures": [name], "model_type": kind, "dtype": "float32", "hidden_act": "silu", "mlp_bias": False}
     config |= {theirs: c[ours] for ours, theirs in SIZES.items()}
-    config |= {"num_key_value_heads": c["n_kv_head"], "head_dim": c["d_model"] // c["n_head"]}
+    config |= {"head_dim": c["d_model"] // c["n_head"], "rope_theta": c["rope_theta"], "rope_scaling": None}
     config |= {"tie_word_embeddings": c["tie_embeddings"], "attention_bias": c["qkv_bias"], "attention_dropout": 0.0}
-    config |= {"initializer_range": 0.02, "rope_theta": c["rope_theta"], "rope_scaling": None}
+    config |= {"initializer_range": 0.02}
     if c["rope_scaling"]:
         config["rope_scaling"] = dict(zip(SCALING, c["rope_scaling"])) | {"rope_type": "llama3"}
     config |= {f"{token}_token_id": getattr(tokenizer, f"{token}_id") for token in ("bos", "eos", "pad")}

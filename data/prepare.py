@@ -59,17 +59,17 @@ DROPPED = "empty", "too_long", "filtered", "duplicate"
 # Reading
 
 
+Document = collections.namedtuple("Document", "text size digest is_val")  # str, bytes of it, 8 bytes, bool
+
+
 @dataclasses.dataclass
 class Batch:
     """Consecutive documents of the input, and counts of those that were left out between them."""
 
     position: int = 0  # bytes of all input files read so far
     finished: int = 0  # input files read so far, if the batch ends with the end of one
-    texts: list = dataclasses.field(default_factory=list)
-    sizes: list = dataclasses.field(default_factory=list)  # bytes of each text
-    size: int = 0  # their sum
-    is_val: list = dataclasses.field(default_factory=list)  # whether each text is for validation
-    digests: list = dataclasses.field(default_factory=list)  # 8 bytes of each text, to find duplicates
+    size: int = 0  # bytes of all texts
+    documents: list = dataclasses.field(default_factory=list)
     dropped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
 
@@ -108,11 +108,9 @@ def read_batches(files, cfg, finished=0, seen=None):
                 continue
             if seen is not None:
                 seen.add(digest)
-                batch.digests.append(digest)
-            batch.texts.append(text)
-            batch.sizes.append(len(data))
+            is_val = split == "val" if split else int.from_bytes(digest, "big") / 2**64 < cfg.val_fraction
+            batch.documents.append(Document(text, len(data), digest, is_val))
             batch.size += len(data)
-            batch.is_val.append(split == "val" if split else int.from_bytes(digest, "big") / 2**64 < cfg.val_fraction)
             if batch.size >= BATCH_BYTES:
                 yield batch
                 batch = Batch()
@@ -131,34 +129,33 @@ def token_dtype(tokenizer):
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
-def encode_texts(texts, tokenizer=None):
-    """Return the tokens of all texts, with eos after each, as one array, and the number of each text's as another.
+def encode_batch(batch, tokenizer=None):
+    """Return the tokens of all documents, with eos after each, as one array, and the number of each one's as another.
 
     tokenizer: None means that of the worker process.
     """
     tokenizer = tokenizer or worker_tokenizer
     eos = np.array([tokenizer.eos_id], np.uint32)
-    documents = [np.append(tokenizer.encode_array(text), eos) for text in texts]
-    lengths = np.array([len(ids) for ids in documents], np.int64)
-    return np.concatenate([eos[:0], *documents]).astype(token_dtype(tokenizer)), lengths
+    parts = [np.append(tokenizer.encode_array(document.text), eos) for document in batch.documents]
+    lengths = np.array([len(ids) for ids in parts], np.int64)
+    return np.concatenate([eos[:0], *parts]).astype(token_dtype(tokenizer)), lengths
 
 
 def encode(batches, tokenizer, workers):
-    """Yield (batch, tokens, lengths) in the order of the batches: encode_texts() of each, in `workers` processes.
+    """Yield (batch, tokens, lengths) in the order of the batches: encode_batch() of each, in `workers` processes.
 
     At most 2 * workers + 1 batches are in memory. One worker means this process.
     """
     if workers == 1:
         for batch in batches:
-            yield batch, *encode_texts(batch.texts, tokenizer)
+            yield batch, *encode_batch(batch, tokenizer)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, [tokenizer])
     pending = collections.deque()
     try:
         for batch in batches:
-            pending.append((batch, pool.submit(encode_texts, batch.texts)))
-            batch.texts = None
+            pending.append((batch, pool.submit(encode_batch, batch)))
             if len(pending) > 2 * workers:
                 batch, future = pending.popleft()
                 yield batch, *future.result()
@@ -173,16 +170,16 @@ def encode(batches, tokenizer, workers):
 
 
 def start_worker(tokenizer):
-    """Keep the tokenizer for encode_texts(), and end this process when its parent is killed."""
+    """Keep the tokenizer for encode_batch(), and end this process when its parent is killed."""
     global worker_tokenizer
     worker_tokenizer = tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+
+    def exit_with_parent():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
     threading.Thread(target=exit_with_parent, daemon=True).start()
-
-
-def exit_with_parent():
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,7 +245,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths)
-                count = output.total("tokens") / 1e6
+                count = sum(record["tokens"] for record in output.splits.values()) / 1e6
                 expected = f" of about {count * size / batch.position:.0f}M" if size and batch.position else ""
                 bar.set_postfix_str(f"{count:.1f}M tokens{expected}", refresh=False)
                 bar.update(batch.position - bar.n)
@@ -256,7 +253,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
                     break
         output.finish(tokenizer)
     if progress:
-        documents, tokens, size = map(output.total, ("documents", "tokens", "bytes"))
+        documents, tokens, size = (sum(r[k] for r in output.splits.values()) for k in ("documents", "tokens", "bytes"))
         dropped = ", ".join(f"{output.meta[f'skipped_{reason}']:,} {reason}" for reason in DROPPED)
         counts = f"{documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token"
         print(f"{Path(out).name}: {counts}, {time.perf_counter() - started:.1f} s; left out {dropped}")

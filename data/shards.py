@@ -35,8 +35,7 @@ def check_out(out, overwrite):
         raise DataError(f"{out} exists: choose another --out, or replace it with --overwrite=True")
     names, own = os.listdir(out) if out.is_dir() else [], r"meta\.json|tokenizer\.(json|tiktoken)|(train|val)-\d+\.bin"
     if "meta.json" not in names or not all(re.fullmatch(own, name) for name in names):
-        why = "it has no meta.json, or other files too"
-        raise DataError(f"{out} exists and is not a prepared folder ({why}), so it is not replaced")
+        raise DataError(f"{out} is not replaced: it has no meta.json, or also files that are not of a prepared folder")
 
 
 @contextlib.contextmanager
@@ -58,18 +57,8 @@ def unfinished_folder(out, *args):
             if output.folder.exists() and output.progress_file.exists():
                 print(f"{partial} keeps what is done: the same command continues from there", file=sys.stderr)
             else:
-                with contextlib.suppress(OSError):
-                    remove(*(path for path in partial.iterdir() if path.name != LOCK))
-                    remove(partial)  # last, so that what a kill leaves of it is marked
-
-
-def remove(*paths):
-    """Delete files, links and folders, if they exist."""
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+                output.clear()
+                shutil.rmtree(partial, ignore_errors=True)  # with the lock, so that what a kill leaves of it is marked
 
 
 class Output:
@@ -88,6 +77,7 @@ class Output:
         self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
         self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
         self.replaced, self.overwrite = partial / "replaced", overwrite
+        self.full, self.committed, self.changed = False, time.monotonic(), set()
         if self.replaced.exists() and not os.path.lexists(out):  # killed in the last moment
             self.replaced.rename(out)
         check_out(out, overwrite)
@@ -99,11 +89,18 @@ class Output:
                 if not overwrite:
                     raise
         if not progress:
-            remove(self.progress_file, self.digest_file, self.folder, self.replaced)
+            self.clear()
             self.folder.mkdir()
+            self.digest_file.touch()
             progress = {"files": [], "meta": meta}
         self.finished, self.meta, self.splits = len(progress["files"]), progress["meta"], progress["meta"]["splits"]
-        self.full, self.committed, self.changed = False, time.monotonic(), set()
+
+    def clear(self):
+        """Delete everything in OUT.partial but the lock."""
+        for file in self.progress_file, self.digest_file:
+            file.unlink(missing_ok=True)
+        for folder in self.folder, self.replaced:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def load_progress(self):
         """Return what progress.json holds, and remove what was written later. Raises DataError if it does not fit."""
@@ -118,23 +115,20 @@ class Output:
         if differing:
             was = f"an unfinished preparation in which this was different: {', '.join(differing[:5])}"
             raise DataError(f"{partial} holds {was}; continue with the same input, {anew}")
-        sizes = shard_sizes(self.folder, meta)
-        if self.plan["deduplicate"] and (count := sum(record["documents"] for record in meta["splits"].values())):
-            sizes[self.digest_file] = 8 * count
+        documents = sum(record["documents"] for record in meta["splits"].values())
+        sizes = shard_sizes(self.folder, meta) | {self.digest_file: 8 * documents * self.plan["deduplicate"]}
         for path, size in sizes.items():
             if not path.is_file() or path.stat().st_size < size:
                 raise DataError(f"{path} is missing or shorter than {size} bytes: choose another --out, {anew}")
             os.truncate(path, size)
-        remove(*(path for path in (self.digest_file, *self.folder.iterdir()) if path not in sizes))
+        for path in self.folder.iterdir():
+            if path not in sizes:
+                path.unlink()
         return progress
-
-    def total(self, name):
-        """Return the number of "documents", "tokens" or "bytes" of both splits."""
-        return sum(record[name] for record in self.splits.values())
 
     def digests(self):
         """Return the digests of the documents that are written: a set of 8 bytes each."""
-        data = self.digest_file.read_bytes() if self.digest_file.exists() else b""
+        data = self.digest_file.read_bytes()
         return {data[i : i + 8] for i in range(0, len(data), 8)}
 
     def write(self, batch, tokens, lengths):
@@ -142,21 +136,21 @@ class Output:
 
         Sets `full` and stops before the document with which train would have more than max_tokens.
         """
-        is_val, fits = np.array(batch.is_val, bool), np.ones(len(lengths), bool)
+        is_val = np.array([document.is_val for document in batch.documents], bool)
+        sizes = np.array([document.size for document in batch.documents], np.int64)
+        fits = np.ones(len(lengths), bool)
         if self.plan["max_tokens"]:
             train_tokens = self.splits["train"]["tokens"] + np.cumsum(np.where(is_val, 0, lengths))
             fits = train_tokens <= self.plan["max_tokens"]
             self.full = not fits.all()
         for split, chosen in ("train", fits & ~is_val), ("val", fits & is_val):
             self.splits[split]["documents"] += int(chosen.sum())
-            self.splits[split]["bytes"] += int(np.array(batch.sizes, np.int64)[chosen].sum())
+            self.splits[split]["bytes"] += int(sizes[chosen].sum())
             self.append(split, tokens[np.repeat(chosen, lengths)])
         for reason, number in batch.dropped.items():
             self.meta[f"skipped_{reason}"] += number
-        if batch.digests:
-            with open(self.digest_file, "ab") as file:
-                file.write(b"".join(batch.digests))
-            self.changed.add(self.digest_file)
+        if self.plan["deduplicate"]:
+            self.extend(self.digest_file, b"".join(document.digest for document in batch.documents))
         if batch.finished and not self.full and time.monotonic() - self.committed >= COMMIT_SECONDS:
             self.commit(batch.finished)
 
@@ -168,12 +162,14 @@ class Output:
             if not shards or shards[-1]["tokens"] == shard_tokens:
                 shards.append({"file": f"{split}-{len(shards):05d}.bin", "tokens": 0})
             part, tokens = np.split(tokens, [shard_tokens - shards[-1]["tokens"]])
-            path = self.folder / shards[-1]["file"]
-            with open(path, "ab") as file:
-                file.write(part)
-            self.changed.add(path)
+            self.extend(self.folder / shards[-1]["file"], part)
             shards[-1]["tokens"] += len(part)
             record["tokens"] += len(part)
+
+    def extend(self, path, data):
+        with open(path, "ab") as file:
+            file.write(data)
+        self.changed.add(path)
 
     def commit(self, finished):
         """Let another process go on after so many input files."""
@@ -191,16 +187,13 @@ class Output:
                 self.progress_file.unlink(missing_ok=True)  # going on would not help
                 skipped = ", ".join(f"{value} {key}" for key, value in self.meta.items() if key.startswith("skipped_"))
                 hint = "two blank lines end a document in text; give another val_source or val_fraction"
-                skipped = f"{record['documents']} documents have no token, {skipped}"
                 raise DataError(f"no text is left for the {split} split ({skipped}): {hint}")
         self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
         for path, shard in shard_files(self.folder, self.meta):
             shard["sha256"] = sha256(path)
         self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
-        (self.folder / tokenizer.file_name).write_bytes(tokenizer.file_bytes())
-        (self.folder / "meta.json").write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
-        for path in self.folder / tokenizer.file_name, self.folder / "meta.json", self.folder:
-            sync(path)
+        write_whole(self.folder / tokenizer.file_name, lambda file: file.write(tokenizer.file_bytes()))
+        write_whole(self.folder / "meta.json", lambda file: file.write(json.dumps(self.meta, indent=1).encode()))
         check_out(self.out, self.overwrite)  # again: the preparation may have taken days
         if self.out.exists():
             self.out.rename(self.replaced)  # deleted with OUT.partial

@@ -38,35 +38,37 @@ def read_text(path, fields):
     first, blank = 1, 0  # the number of the first line; blank lines since the last
     blank_end = [(path.stat().st_size, b"")] * 2
     for number, (position, line) in enumerate(itertools.chain(read_lines(path), blank_end), 1):
-        if line is not None and not line.strip():
+        if line.strip():
+            if size:
+                document += b"\n\n" if blank else b"\n"
+            else:
+                document, first = bytearray(), number
+            document += line
+            size, blank = size + len(line) + 1, 0
+            if size > LONGEST_DOCUMENT:
+                document.clear()
+        else:
             blank += 1
             if blank == 2 and size:
-                record = {fields[0]: decode(document, first)} if size <= LONGEST_DOCUMENT else None
-                yield f"line {first}", position, record
+                yield (
+                    f"line {first}",
+                    position,
+                    None if size > LONGEST_DOCUMENT else {fields[0]: decode(document, first)},
+                )
                 size = 0
-            continue
-        if size:
-            document += b"\n\n" if blank else b"\n"
-        else:
-            document, first = bytearray(), number
-        document += line or b""
-        size += LONGEST_DOCUMENT + 1 if line is None else len(line) + 1
-        if size > LONGEST_DOCUMENT:
-            document.clear()
-        blank = 0
 
 
 def read_jsonl(path, fields):
     """Read JSON lines: each line holds one document, an object with the fields."""
     for number, (position, line) in enumerate(read_lines(path), 1):
-        if line is None:
+        if len(line) > LONGEST_DOCUMENT:
             yield f"line {number}", position, None
         elif line.strip():
             text = decode(line, number)
             try:
                 record = json.loads(text)
             except (ValueError, RecursionError) as error:  # too many digits, too many brackets
-                fault = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+                fault = str(error).replace("line 1 ", "")  # JSON's own count
                 raise DataError(f"line {number}: cannot be read as JSON: {fault}") from None
             if not isinstance(record, dict):
                 raise DataError(f"line {number}: expected a JSON object, got a {type(record).__name__}")
@@ -74,17 +76,17 @@ def read_jsonl(path, fields):
 
 
 def read_lines(path):
-    """Yield (bytes of the file read so far, line without its line break); the line is None if it is too long."""
+    """Yield (bytes of the file read so far, line without its line break). A line that is too long has its end cut off."""
     suffix = path.suffix.lower()
     with open(path, "rb") as file:
         lines = file
         if suffix in (".gz", ".zst"):
             lines = io.BufferedReader(gzip.open(file) if suffix == ".gz" else zstd().open(file))
         while line := lines.readline(LONGEST_DOCUMENT + 1):
-            if too_long := len(line) > LONGEST_DOCUMENT and not line.endswith(b"\n"):
-                while line and not line.endswith(b"\n"):
-                    line = lines.readline(LONGEST_DOCUMENT)
-            yield file.tell(), None if too_long else line.removesuffix(b"\n")
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = lines.readline(LONGEST_DOCUMENT)
+            yield file.tell(), line.removesuffix(b"\n")
 
 
 def zstd():
@@ -164,17 +166,18 @@ def walk(folder):
     """Yield what a folder holds, links followed: files, and the path of a folder only if it was entered before."""
 
     def stop(error):
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}")
+        raise error
 
     entered = set()
     for parent, folders, names in os.walk(folder, onerror=stop, followlinks=True):
-        folders.sort()
-        if (real := os.path.realpath(parent)) in entered:
+        real = os.path.realpath(parent)
+        if real in entered:
             folders.clear()
             yield Path(parent)
         else:
-            entered.add(real)
+            folders.sort()
             yield from (Path(parent, name) for name in names)
+        entered.add(real)
 
 
 def find_files(source):
@@ -251,11 +254,12 @@ def read_file(file, text_field, where=()):
 # ---------------------------------------------------------------------------------------------------------------------
 # Filters
 
-OPERATORS = {"==": "eq", "!=": "ne", ">=": "ge", "<=": "le", ">": "gt", "<": "lt"}  # sign: name in `operator`
+OPERATORS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le}
+OPERATORS |= {">": operator.gt, "<": operator.lt}
 
 
 def parse_where(where):
-    """Parse comparisons such as "language==en,score>=0.8" into [(field, operator, value), ...]. Raises DataError.
+    """Parse comparisons such as "language==en,score>=0.8" into [(field, function, value), ...]. Raises DataError.
 
     A value that reads as a number, True or False is one. Anything else, with or without quotes, is a string.
     """
@@ -263,14 +267,13 @@ def parse_where(where):
     for term in where.split(",") if where else ():
         match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
         if not match:
-            raise DataError(
-                f"where: {term!r} is not a field, one of {' '.join(OPERATORS)}, and a value, as in score>=0.8"
-            )
+            signs = " ".join(OPERATORS)
+            raise DataError(f"where: {term!r} is not a field, one of {signs}, and a value, as in score>=0.8")
         field, sign, value = match.groups()
         with contextlib.suppress(*configurator.NOT_LITERAL):  # of a string without quotes
             literal = ast.literal_eval(value)
             value = literal if isinstance(literal, (str, int, float)) else value
-        comparisons.append((field, getattr(operator, OPERATORS[sign]), value))
+        comparisons.append((field, OPERATORS[sign], value))
     return comparisons
 
 
