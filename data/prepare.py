@@ -199,7 +199,7 @@ def check(cfg):
     ):
         try:
             load(*args)
-        except (DataError, OSError) as error:  # the latter: a name that is too long
+        except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
         yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"

@@ -139,17 +139,6 @@ class Tokenizer:
         pieces = [self.encode(piece) for piece in re.split(r" ?\[MASK\]", text)]
         return pieces[0] + [i for piece in pieces[1:] for i in (self.mask_id, *piece)]
 
-    def decode(self, ids):
-        """Return the text of ids, for reading.
-
-        Special tokens appear by name ([MASK], [PAD], [BOS], [EOS], or their own), ids without a token as [UNUSED],
-        invalid UTF-8 as U+FFFD. Raises ValueError for an id outside the vocabulary.
-        """
-        ids = [int(i) for i in ids]
-        if outside := [i for i in ids if not 0 <= i < self.vocab_size]:
-            raise ValueError(f"token id {outside[0]} is outside the vocabulary, 0 to {self.vocab_size - 1}")
-        return self.join(ids)
-
     def encodes_like(self, other):
         """Return whether both have the same ordinary ids and give the same ids for the text of all of them."""
         text = self.decode(self.ordinary_ids) + "e\u0301"  # which NFC would change
@@ -199,7 +188,13 @@ class RankTokenizer(Tokenizer):
         start = np.append(0, end[:-1])[: len(ids)]
         return ids, list(zip((character[start] - 1).tolist(), character[end - 1].tolist()))
 
-    def join(self, ids):
+    def decode(self, ids):
+        """Return the text of ids, for reading.
+
+        Special tokens appear by name ([MASK], [PAD], [BOS], [EOS], or their own), ids without a token as [UNUSED],
+        invalid UTF-8 as U+FFFD.
+        """
+        ids = map(int, ids)
         tokens = (self.shown[i].encode() if i in self.shown else self.token_bytes.get(i, b"[UNUSED]") for i in ids)
         return b"".join(tokens).decode("utf-8", "replace")
 
@@ -241,7 +236,8 @@ class JsonTokenizer(Tokenizer):
         self.json_bytes = json_bytes
         self.engine = json_engine(json.dumps(hide(self.to_json(), special_tokens)).encode(), name)
         self.engine.encode_special_tokens = True  # their names in a text are text
-        self.ordinary_ids = np.array(sorted(set(self.engine.get_vocab().values()) - set(special_tokens.values())))
+        self.tokens = {i: token for token, i in self.engine.get_vocab().items()}
+        self.ordinary_ids = np.array(sorted(self.tokens.keys() - special_tokens.values()))
         super().__init__(name, special_tokens, **ids)
 
     def state(self):
@@ -260,8 +256,9 @@ class JsonTokenizer(Tokenizer):
         encoding = self.engine.encode(self.normalize(text), add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
-    def join(self, ids):
-        tokens = [self.shown.get(i) or self.engine.id_to_token(i) or "[UNUSED]" for i in ids]
+    def decode(self, ids):
+        """Return the text of ids, for reading; see RankTokenizer."""
+        tokens = [self.shown.get(i) or self.tokens.get(i, "[UNUSED]") for i in map(int, ids)]
         return self.engine.decoder.decode(tokens) if self.engine.decoder else " ".join(tokens)
 
     def to_json(self):
@@ -315,7 +312,9 @@ def optional_package(*names):
     for name in names:
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
-    raise DataError(f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}")
+    raise DataError(
+        f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}"
+    )
 
 
 def read_bytes(path):
@@ -364,7 +363,6 @@ def read_ranks(path):
 
 
 def role_ids(ids, mask, pad, bos, eos):
-    """Return the ids of the tokens with these names, under the names that Tokenizer has for them."""
     return {"mask_id": ids[mask], "pad_id": ids[pad], "bos_id": ids[bos], "eos_id": ids[eos]}
 
 
@@ -408,8 +406,8 @@ def read_hub(path, mask_token="", pad_token=""):
     if unknown := [name for name in (mask_token, pad_token) if name and name not in ids]:
         raise DataError(f"{unknown[0]!r} is not a token of {file}; its special tokens are {', '.join(special)}")
 
-    names = "tokenizer_config.json", "special_tokens_map.json", "config.json", "generation_config.json"
-    configs = {name: read_json(file.with_name(name)) for name in names}
+    names = "tokenizer_config", "special_tokens_map", "config", "generation_config"
+    configs = {f"{name}.json": read_json(file.with_name(f"{name}.json")) for name in names}
     reserved = [token.content for token in added.values() if "reserved" in token.content]
     mask = mask_token or named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
     eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"

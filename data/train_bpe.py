@@ -49,7 +49,7 @@ def check(cfg):
     try:
         find_files(cfg["source"])
         optional_package("tokenizers")
-    except DataError as error:
+    except (DataError, OSError) as error:
         yield str(error)
 
 

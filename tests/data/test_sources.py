@@ -111,9 +111,9 @@ def test_broken_surrogates_in_json(tmp_path):
 
 
 def test_embedded_corpus():
-    documents = list(read_documents("embedded", "text"))
-    assert 1e6 < sum(len(text.encode()) for text in documents) < 4e6
-    assert 200 < len(documents) == len(set(documents))
+    documents = [text for _, text in zip(range(200), read_documents("embedded", "text"))]
+    assert 2e5 < sum(len(text.encode()) for text in documents) < 4e6
+    assert 200 == len(documents) == len(set(documents))
     words = " ".join(documents).split()
     assert 0.02 < words.count("the") / len(words) < 0.08  # English
 
@@ -180,11 +180,7 @@ def test_bad_comparisons(term):
     "name, content, message",
     [
         ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "a.txt, line 5: byte 0xff is not UTF-8"),
-        (
-            "a.jsonl",
-            b'{"text": "x"}\n{"text": \n',
-            "a.jsonl, line 2: cannot be read as JSON: Expecting value at column 10",
-        ),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: Expecting value: column 10"),
         ("a.jsonl", b"{}\n" + b"[" * 100_000, "a.jsonl, line 1: no field 'text'"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1: cannot be read as JSON: maximum recursion depth"),
         ("a.jsonl", b'{"n": ' + b"7" * 5_000 + b"}", "a.jsonl, line 1: cannot be read as JSON: Exceeds the limit"),
@@ -231,10 +227,7 @@ def test_columns_of_a_table_that_python_cannot_hold(tmp_path):
     table = pyarrow.table(columns).rename_columns(["text", "twice", "twice", "day"])
     parquet.write_table(table, path := tmp_path / "a.parquet")
     assert list(read_documents(path, "text")) == ["fine"]
-    for where, message in (
-        ("twice>0", "two columns are called 'twice'"),
-        ("day>0", "after the start: .*OverflowError"),
-    ):
+    for where, message in ("twice>0", "two columns are called 'twice'"), ("day>0", "after the start: .*OverflowError"):
         with pytest.raises(DataError, match=f"a.parquet, {message}"):
             list(read_file(path, "text", parse_where(where)))
 
@@ -267,14 +260,14 @@ def test_missing_packages(tmp_path, monkeypatch):
     for name in "pyarrow", "backports.zstd", "compression.zstd", "datasets":
         monkeypatch.setitem(sys.modules, name, None)
     for name in "a.parquet", "a.jsonl.zst":
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("x")
     for source, missing in (
         (tmp_path / "a.parquet", "pyarrow"),
         (tmp_path / "a.jsonl.zst", "backports.zstd"),
         ("hf:a:b:c", "datasets"),
     ):
         with pytest.raises(DataError, match=f"pip install {missing}"):
-            find_files(source)
+            list(read_documents(source, "text"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -311,9 +304,9 @@ def check_memory(folder, kind):
     assert megabytes < (120 if kind == "parquet" else 20)  # pyarrow itself takes 40
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl.gz", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_memory_is_bounded(tmp_path, kind):
-    pytest.importorskip({"parquet": "pyarrow", "jsonl.zst": ZSTD}.get(kind, "json"))
+    pytest.importorskip("pyarrow" if kind == "parquet" else "json")
     for target in write_large, check_memory:  # each in a fork, whose memory begins at its parent's size
         process = multiprocessing.get_context("fork").Process(target=target, args=(tmp_path, kind))
         process.start()

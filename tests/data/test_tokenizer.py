@@ -125,11 +125,8 @@ def test_mask_in_text(tokenizer):
 
 def test_decode_shows_what_is_not_text(tokenizer):
     specials = [tokenizer.mask_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]
-    assert tokenizer.decode(specials) == "[MASK][PAD][BOS][EOS]"
+    assert tokenizer.decode([*specials, -100, 4096]) == "[MASK][PAD][BOS][EOS][UNUSED][UNUSED]"
     assert tokenizer.decode([tokenizer.ranks[b"\xe2"], tokenizer.mask_id]) == "\ufffd[MASK]"
-    for outside in (-100, tokenizer.vocab_size):
-        with pytest.raises(ValueError, match=f"{outside} is outside the vocabulary, 0 to 4095"):
-            tokenizer.decode([outside])
 
 
 def test_offsets_of_bytes(tokenizer):
@@ -165,22 +162,21 @@ BYTES = [b"%s %d" % (base64.b64encode(bytes([i])), i) for i in range(256)]
 
 
 @pytest.mark.parametrize(
-    "lines, message",
+    "lines",
     [
-        ([*BYTES, b"not*base64 256"], "each line must be"),
-        ([*BYTES, b"YWI="], "each line must be"),
-        ([*BYTES, b"YWI= 256", b"YWI= 257"], "257 once"),
-        ([*BYTES, b"YWI= 3"], "each rank from 0 to 256 once"),
-        ([*BYTES, b"YWI= 300"], "each rank from 0 to 256 once"),
-        (BYTES[:-2], "0xfe has none"),
-        ([*BYTES, b"YWI= " + b"9" * 5000], "each line must be"),
-        ([*BYTES, base64.b64encode(b"a" * 5000) + b" 256"], "the token of rank 256 has 5000 bytes"),
+        [*BYTES, b"not*base64 256"],
+        [*BYTES, b"YWI="],
+        [*BYTES, b"YWI= 256", b"YWI= 257"],
+        [*BYTES, b"YWI= 3"],
+        [*BYTES, b"YWI= 300"],
+        BYTES[:-2],
+        [*BYTES, b"YWI= " + b"9" * 5000],
     ],
 )
-def test_bad_rank_files(tmp_path, lines, message):
+def test_bad_rank_files(tmp_path, lines):
     path = tmp_path / "bad.tiktoken"
     path.write_bytes(b"\n".join(lines))
-    with pytest.raises(DataError, match=f"bad.tiktoken.*{message}"):
+    with pytest.raises(DataError, match=f"bad.tiktoken: not a rank file .*Each of its {len(lines)} lines must be"):
         Tokenizer.load(path)
 
 
@@ -384,7 +380,7 @@ def test_words_one_by_one(kind, hub_folder, tokenizer, tmp_path):
 
 def small(*added):
     """The content of a tokenizer.json with words 0 to 9, and added tokens from 10 on."""
-    model = {"type": "WordLevel", "vocab": {str(i): i for i in range(10)}, "unk_token": "0"}
+    model = LEVEL | {"vocab": {str(i): i for i in range(10)}}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokens = [flags | {"id": 10 + i, "content": name} for i, name in enumerate(added)]
     content = dict.fromkeys(["truncation", "padding", "normalizer", "post_processor", "decoder"])
@@ -399,8 +395,9 @@ def write(folder, content, **configs):
     return folder
 
 
+LEVEL = {"type": "WordLevel", "unk_token": "0"}
 PANIC = {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}
-PAD = {"__type": "AddedToken", "content": "<pad>"}
+PAD = {"__type": "AddedToken", "content": "<p>"}
 RESERVED = "<|reserved_special_token_0|>"
 
 
@@ -410,11 +407,7 @@ RESERVED = "<|reserved_special_token_0|>"
         (["<end>"], {}, (11, 12, 12, 12)),  # mask and eos are new, pad and bos are eos
         (["<end>"], {"config": {"eos_token_id": 2, "bos_token_id": 1}}, (11, 12, 12, 12)),  # ids of ordinary tokens
         (["<end>"], {"config": {"eos_token_id": [10, 4]}}, (11, 10, 10, 10)),
-        (
-            ["<end>", RESERVED, "<pad>"],
-            {"tokenizer_config": {"eos_token": "<end>", "pad_token": PAD}},
-            (11, 12, 10, 10),
-        ),
+        (["<end>", RESERVED, "<p>"], {"tokenizer_config": {"eos_token": "<end>", "pad_token": PAD}}, (11, 12, 10, 10)),
         (["<end>", "<m>"], {"special_tokens_map": {"mask_token": "<m>", "eos_token": "<end>"}}, (11, 10, 10, 10)),
         (["<end>", RESERVED], {"generation_config": {"eos_token_id": 10}}, (11, 10, 10, 10)),
         (["[PAD]", "[CLS]", "[SEP]", "[MASK]"], {}, (13, 12, 11, 12)),
@@ -449,21 +442,12 @@ def test_chosen_tokens_and_the_size_of_the_vocabulary(tmp_path):
         ("{", {}, "one/tokenizer.json: the tokenizers library cannot read"),
         (small() | {"normalizer": {"type": "New"}}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
         (small() | {"normalizer": PANIC}, {}, "one/tokenizer.json: the tokenizers library cannot read"),
-        (
-            small() | {"model": {"type": "WordLevel", "vocab": {"a": 1}, "unk_token": "b"}},
-            {},
-            "cannot read .*Missing .UNK. token",
-        ),
-        (
-            small("<end>") | {"model": {"type": "WordLevel", "vocab": {"0": 2**30}, "unk_token": "0"}},
-            {},
-            "1073741952 rows",
-        ),
+        (small() | {"model": LEVEL | {"vocab": {"a": 1}}}, {}, "cannot read .*Missing .UNK. token"),
+        (small("<end>") | {"model": LEVEL | {"vocab": {"0": 2**30}}}, {}, "1073741952 rows"),
         (small(), {"config": "[" * 100_000}, "config.json: not a JSON object: maximum recursion depth"),
-        (small(), {"config": {"vocab_size": [3]}}, r"config.json: vocab_size \[3\] is not a whole number"),
+        (small(), {"config": {"vocab_size": [3]}}, "one' cannot be read: TypeError: 'list' object"),
         (small(), {"config": {"vocab_size": 10**12}}, "need 1000000000000 rows, more than"),
-        (small(), {"config": {"eos_token_id": [{}]}}, "config.json: eos_token None must be a name, .*_id {} an id"),
-        (small(), {"config": {"eos_token": ["a"]}}, r"config.json: eos_token \['a'\] must be a name"),
+        (small(), {"config": {"eos_token_id": [{}]}}, "one' cannot be read: TypeError: unhashable type: 'dict'"),
     ],
 )
 def test_refused(tmp_path, content, configs, message):
@@ -486,7 +470,7 @@ def mutated(draw, value):
     return value
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_files_of_any_content_are_loaded_or_refused(tmp_path, tokenizer, seed):
     """What is loaded can encode, and comes back from its state."""
     pytest.importorskip("tokenizers")
