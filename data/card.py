@@ -128,12 +128,17 @@ def model_card(title, kind, tag, state, path, max_len, parameters):
     title: the folder's name. kind, tag: see hub.CLASSES. state, path: the checkpoint; its scores lie beside it.
     max_len: in tokens.
     """
-    fine_tuned, config, values, labels = state.get("fine_tuned"), state["config"], {}, ""
+    fine_tuned, config, cfg = state.get("fine_tuned"), state["config"], state["settings"]
+    values, labels, limits = {}, "", ""
     if fine_tuned:
         kind, columns = fine_tuned["family"], fine_tuned["task"].get("columns", ())
         form = fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}"
         values = {"form": repr(form), "threshold": fine_tuned["threshold"], "may_be_none": fine_tuned["may_be_none"]}
         labels = ", ".join(f"`{label}`" for label in fine_tuned["labels"])
+    if kind != "llama":
+        limits += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
+    if kind == "eurobert" and cfg and state["step"] <= cfg["switch_step"]:
+        limits += "- It has never seen a mask in training, so what it fills in means nothing.\n"
     return f"""\
 ---
 library_name: {"sentence-transformers" if kind == "ir" else "transformers"}
@@ -159,8 +164,7 @@ Texts have at most {max_len:,} tokens.{labels and f" Its labels: {labels}."}
 
 ## Limits
 
-{limits(state, kind)}
-- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
+{limits}- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
 - This card names no license. The terms of the training data may limit the use of the model.
 """
 
@@ -206,8 +210,8 @@ def validation_losses(path, step):
     """Describe the validation losses of a checkpoint, from its run's log."""
     try:
         log = map(json.loads, Path(path).with_name("metrics.jsonl").read_text().splitlines())
-        clm, mlm = next((line["val_clm_loss"], line["val_mlm_loss"]) for line in log if line["step"] == step)
-        losses = f"{clm:.3f} with causal and {mlm:.3f} with masked language modeling"
+        line = next(line for line in log if line["step"] == step and "val_clm_loss" in line)
+        losses = f"{line['val_clm_loss']:.3f} with causal and {line['val_mlm_loss']:.3f} with masked language modeling"
     except (StopIteration, *MALFORMED):
         return "Not measured."
     return f"Validation loss, in nats per predicted token: {losses}."
@@ -238,12 +242,3 @@ def mean_over_seeds(job):
                     if str(job).endswith(f"/{row.get('folder')}"):
                         return row.get("main_score")
     return ""
-
-
-def limits(state, kind):
-    cfg, found = state["settings"], []
-    if kind != "llama":
-        found.append("- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.")
-    if kind == "eurobert" and cfg and state["step"] <= cfg["switch_step"]:
-        found.append("- It has never seen a mask in training, so what it fills in means nothing.")
-    return "\n".join(found)

@@ -379,7 +379,12 @@ def tokenizer_files(tokenizer, max_length, append_eos, for_words=False):
         if engine.token_to_id(name) != i:
             raise DataError(f"{name!r} has id {i}, but tokenizer.json would give it {engine.token_to_id(name)}")
     special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length} | special
-    config |= {"model_input_names": ["input_ids", "attention_mask"], "clean_up_tokenization_spaces": False}
-    config |= {"add_prefix_space": True} if space else {}
+    config = special | {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    if space:
+        config["add_prefix_space"] = True
     return {"tokenizer.json": content, "tokenizer_config.json": config, "special_tokens_map.json": special}

@@ -101,13 +101,12 @@ def read_batches(files, cfg, finished=0, seen=None):
             if not dropped:
                 data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
                 digest = hashlib.blake2b(data, digest_size=8).digest()
-                if seen is not None and digest in seen:
-                    dropped = "duplicate"
+                if seen is not None:
+                    dropped = "duplicate" if digest in seen else ""
+                    seen.add(digest)
             if dropped:
                 batch.dropped[dropped] += 1
                 continue
-            if seen is not None:
-                seen.add(digest)
             is_val = split == "val" if split else int.from_bytes(digest, "big") / 2**64 < cfg.val_fraction
             batch.documents.append(Document(text, len(data), digest, is_val))
             batch.size += len(data)

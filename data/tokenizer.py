@@ -312,9 +312,7 @@ def optional_package(*names):
     for name in names:
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
-    raise DataError(
-        f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}"
-    )
+    raise DataError(f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}")
 
 
 def read_bytes(path):

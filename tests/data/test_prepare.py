@@ -261,17 +261,6 @@ def test_a_folder_that_appears_during_the_preparation_is_left_alone(slow_source,
     process.join()
 
 
-def test_a_text_without_tokens(sources, tmp_path):
-    """A tokenizer may drop characters: a split of such documents has nothing but eos."""
-    pytest.importorskip("tokenizers")
-    vocab = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    content = {"version": "1.0", "model": vocab, "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}}
-    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "[^x]"}, "content": ""}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="no text is left for the train split"):
-        prepare(**sources, out=tmp_path / "out", tokenizer=tmp_path / "tokenizer.json")
-
-
 def test_folders_that_cannot_be_written(sources, tmp_path):
     with pytest.raises(DataError, match="train.txt/out.partial cannot be written .Not a directory."):
         prepare(**sources, out=sources["source"] / "out")
