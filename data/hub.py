@@ -336,11 +336,10 @@ def sentence_files(d_model, max_len, prompts):
 
     prompts: what encode_query and encode_document put before a text.
     """
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
     return {
         "modules.json": [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-            for i, (name, path) in enumerate(modules)
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
         ],
         "config_sentence_transformers.json": {"prompts": prompts, "similarity_fn_name": "cosine"},
         "sentence_bert_config.json": {"max_seq_length": max_len},

@@ -116,7 +116,8 @@ class Output:
             was = f"an unfinished preparation in which this was different: {', '.join(differing[:5])}"
             raise DataError(f"{partial} holds {was}; continue with the same input, {anew}")
         documents = sum(record["documents"] for record in meta["splits"].values())
-        sizes = shard_sizes(self.folder, meta) | {self.digest_file: 8 * documents * self.plan["deduplicate"]}
+        sizes = shard_sizes(self.folder, meta)
+        sizes[self.digest_file] = 8 * documents if self.plan["deduplicate"] else 0
         for path, size in sizes.items():
             if not path.is_file() or path.stat().st_size < size:
                 raise DataError(f"{path} is missing or shorter than {size} bytes: choose another --out, {anew}")
