@@ -105,7 +105,6 @@ def decode(data, first):
 
 def read_parquet(path, fields):
     """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
-    require("pyarrow")
     from pyarrow import parquet
 
     number, size = 0, path.stat().st_size
@@ -200,6 +199,10 @@ def find_files(source):
         raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
     if not files:
         raise DataError(f"{path}: of {len(found)} files none can be read, only {READABLE}, and any plain text by name")
+    if any(format_of(file) == ".parquet" for file in files):
+        require("pyarrow")
+    if any(file.suffix.lower() == ".zst" for file in files):
+        zstd()
     return files, sorted(set(found) - set(files))
 
 

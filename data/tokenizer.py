@@ -17,7 +17,6 @@ import functools
 import importlib
 import itertools
 import json
-import operator
 import os
 import re
 from pathlib import Path
@@ -414,7 +413,9 @@ def read_hub(path, mask_token="", pad_token=""):
     for name in mask, eos, bos, pad:
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
     fields = role_ids(special, mask, pad, bos, eos)
-    rows = operator.index(configs["config.json"].get("vocab_size") or 0)  # an error if it is not a whole number
+    rows = configs["config.json"].get("vocab_size") or 0
+    if type(rows) is not int:
+        raise DataError(f"{file.with_name('config.json')}: vocab_size={rows!r:.80}: must be a whole number")
     fields["vocab_size"] = rows if rows > max(ids.values()) else None
     return JsonTokenizer(file_bytes, name=file.resolve().parent.name, special_tokens=special, **fields)
 
