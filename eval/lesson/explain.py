@@ -90,9 +90,11 @@ def likeliest(p, name):
 
 def print_masks(labels):
     """Print which tokens each token sees."""
-    causal, full = (["".join(".#"[see] for see in row) for row in attention_mask(len(labels), c)] for c in (True, False))
-    rows = zip([f"{i:>4} {label}" for i, label in enumerate(labels)], causal, full)
-    print_table([("     token", "causal=True", "causal=False"), *rows])
+    rows = [("     token", "causal=True", "causal=False")]
+    masks = [attention_mask(len(labels), causal) for causal in (True, False)]
+    for i, label in enumerate(labels):
+        rows.append((f"{i:>4} {label}", *("".join(".#"[see] for see in mask[i]) for mask in masks)))
+    print_table(rows)
 
 
 def print_predictions(ids, name, mask_id, clm, mlm):

@@ -36,7 +36,7 @@ def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
 
 def test_embeddings_do_not_depend_on_their_neighbors(model):
     lines = ["A list.", "", "The file object returned by open.", "word " * 100, "A list."]
-    together, n_cut = embed_lines(model, tokenizer, lines, batch=2)
+    together, n_cut = embed_lines(model, tokenizer, lines)
     alone = np.concatenate([embed_lines(model, tokenizer, [line])[0] for line in lines])
     assert n_cut == 1 and together.shape == (5, 64) and together.dtype == np.float32
     np.testing.assert_allclose(together, alone, atol=1e-6)
