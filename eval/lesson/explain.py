@@ -26,10 +26,6 @@ TOP_K = 3  # how many of the likeliest tokens, and of the tokens with the most a
 OBJECTIVES = {"CLM": True, "MLM": False}  # name: causal
 
 
-# ----------------------------------------------------------------------------
-# What the model does
-
-
 @torch.no_grad()
 def predictions(model, ids, mask_id):
     """Return the probability of every token of the vocabulary at each position of ids (T,), for each objective.
@@ -71,10 +67,6 @@ def attention_weights(model, ids, causal):
     return torch.stack(weights)
 
 
-# ----------------------------------------------------------------------------
-# Print
-
-
 def print_table(rows, justify=str.ljust):
     """Print rows of cells as a table."""
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -114,10 +106,6 @@ def print_attention(weights, labels, i):
     print_table([("", "CLM (causal=True)", "MLM (causal=False)"), *rows])
 
 
-# ----------------------------------------------------------------------------
-# Draw
-
-
 def draw(labels, guesses, weights, layer):
     """Return a figure with CLM in the left half and MLM in the right, or None without matplotlib.
 
@@ -133,17 +121,18 @@ def draw(labels, guesses, weights, layer):
         mask, bars, *heads = grid[:, column : column + 2].flat
         for axes in heads[n_heads:]:
             axes.remove()
-        mask.imshow(attention_mask(T, causal).numpy(), cmap="Greys", vmin=0, vmax=2, aspect="auto")
-        mask.set_title(f"{name}: attention mask", fontsize=9)
+        images = [(mask, f"{name}: attention mask", attention_mask(T, causal) / 2)]
+        for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
+            images.append((axes, f"{name}: layer {layer}, head {number}", head.sqrt()))  # so that small weights show
+        for axes, title, image in images:
+            axes.imshow(image.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")
+            axes.set_title(title, fontsize=9)
         texts, p, correct = zip(*guesses[name])
         rectangles = bars.barh(range(T), p, color=["0.35" if right else "0.8" for right in correct], height=0.75)
         bars.bar_label(rectangles, texts, padding=3, fontsize=7)
         bars.set(xlim=(0, 1.4), xticks=(0, 0.5, 1), ylim=(T - 0.5, -0.5))
         bars.set_title(f"{name}: best guess (dark: correct)", fontsize=9)
         bars.set_xlabel("probability", fontsize=8)
-        for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
-            axes.imshow(head.sqrt().numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")  # so that small weights show
-            axes.set_title(f"{name}: layer {layer}, head {number}", fontsize=9)
         for n, axes in enumerate([mask, bars, *heads[:n_heads]]):
             axes.set_yticks(range(T), labels if column == n % 2 == 0 else [""] * T)
             if axes is not bars:
@@ -152,9 +141,6 @@ def draw(labels, guesses, weights, layer):
     figure.supylabel("token i", fontsize=9)
     figure.supxlabel("token j (attention maps: the darker, the more attention, on a square-root scale)", fontsize=9)
     return figure
-
-
-# ----------------------------------------------------------------------------
 
 
 def main(argv):

@@ -268,7 +268,7 @@ class InformationRetrieval(Family):
 
     In training, the other documents of a batch are each query's negatives, and cosines are divided by `temperature`.
     The field's metrics search the whole corpus. The paper's ranks only the documents that validation or test judge;
-    it is the only one without `full_corpus`.
+    without `full_corpus` it is the only one.
     """
 
     def __init__(self, dataset, *options):
@@ -367,8 +367,8 @@ def nearest_documents(queries, documents, query_ids, document_ids, k=100, chunk=
         best, index = torch.cat((best, scores), 1), torch.cat((index, here), 1)
         best, order = best.topk(min(k, best.shape[1]), dim=1)
         index = index.gather(1, order)
-    rows = zip(query_ids, index.tolist(), best.tolist())
-    return {query: {document_ids[j]: score for j, score in zip(row, scores)} for query, row, scores in rows}
+    names = [[document_ids[j] for j in row] for row in index.tolist()]
+    return {query: dict(zip(row, scores)) for query, row, scores in zip(query_ids, names, best.tolist())}
 
 
 def subsample(examples, n, judged_only=False):
@@ -377,17 +377,13 @@ def subsample(examples, n, judged_only=False):
     examples: a list; or {name: Retrieval}, of which n queries each are kept. judged_only: also keep only the
     documents that are judged for those queries.
     """
-
-    def spread(values):
-        return [values[i * len(values) // n] for i in range(n)] if n < len(values) else values
-
     if isinstance(examples, list):
-        return spread(examples)
+        return [examples[i * len(examples) // n] for i in range(n)] if n < len(examples) else examples
     small = {}
     for name, part in examples.items():
-        qrels = {query: part.qrels[query] for query in spread([*part.qrels])}
-        judged = [d for grades in qrels.values() for d in grades]
-        corpus = {d: part.corpus[d] for d in judged} if judged_only else part.corpus
+        qrels = {query: part.qrels[query] for query in subsample([*part.qrels], n)}
+        judged = [document for grades in qrels.values() for document in grades]
+        corpus = {document: part.corpus[document] for document in judged} if judged_only else part.corpus
         small[name] = part._replace(corpus=corpus, qrels=qrels)
     return small
 

@@ -40,7 +40,6 @@ def test_embeddings_do_not_depend_on_their_neighbors(model):
     alone = np.concatenate([embed_lines(model, tokenizer, [line])[0] for line in lines])
     assert n_cut == 1 and together.shape == (5, 64) and together.dtype == np.float32
     np.testing.assert_allclose(together, alone, atol=1e-6)
-    np.testing.assert_array_equal(together[0], together[4])
     ids = torch.tensor([tokenizer.encode("A list.") + [tokenizer.eos_id]])
     with torch.no_grad():
         np.testing.assert_allclose(together[0], model(ids, causal=False)[0].mean(0), atol=1e-6)
