@@ -214,17 +214,19 @@ class QuestionAnswering(Family):
     def answers(self, outputs, items, examples, split):
         contexts = self.merge_windows(outputs, items)
 
+        def best_spans(threshold):
+            return [self.best_span(odds, offsets, text, threshold) for odds, _, offsets, text in contexts]
+
         def f1(threshold):
-            texts = [self.best_span(odds, *text, threshold)[0] for odds, _, *text in contexts]
-            return metrics.score(metrics.squad(dict(zip(ids, texts)), examples)["f1"])
+            predicted = {example.id: text for example, (text, _) in zip(examples, best_spans(threshold))}
+            return metrics.score(metrics.squad(predicted, examples)["f1"])
 
         if split in (None, "validation"):
-            ids = [example.id for example in examples]
             self.threshold = max(self.thresholds, key=f1)
         found = []
-        for odds, inside, *text in contexts:
+        for span, (odds, inside, *_) in zip(best_spans(self.threshold), contexts):
             tokens = set(np.flatnonzero(odds > 0) + 1), set(np.flatnonzero(inside) + 1)
-            found.append(Answer(*self.best_span(odds, *text, self.threshold), tokens))
+            found.append(Answer(*span, tokens))
         return found
 
     def metrics(self, answers, examples):

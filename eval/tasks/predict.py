@@ -12,8 +12,7 @@ What a row must have, by family (labels are not read):
     tc  a list of words, in "tokens" or the column of the training data
     qa  "question" and "context"
     ir  "text", a query; --corpus names the documents to search
-Input of any length takes little memory, but ir holds the vectors of the corpus. A row that cannot be read stops the
-command with its line and exit code 1. A file given by --out is there only when it is complete.
+A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
 import signal
