@@ -45,7 +45,7 @@ class Family:
     items)`, the mean loss of a batch; `answers(outputs, items, examples, split)`, the Answer to each example; and
     `metrics(answers, examples)`, {metric: instances}, see eval/tasks/metrics.py. `counts` says how often a rule was
     applied to a text, as {"split: rule": count}. In validations during training, which see each text many times, split
-    is None and nothing is counted.
+    is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
     """
 
     threshold = 0.0  # see QuestionAnswering
@@ -54,7 +54,7 @@ class Family:
         self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
         self.index = {label: i for i, label in enumerate(dataset.labels)}
         self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
-        self.temperature, self.full_corpus = temperature, full_corpus  # see InformationRetrieval
+        self.temperature, self.full_corpus = temperature, full_corpus
         self.may_be_none = dataset.family == "qa" and any(not question.answers for question in dataset.train)
 
     def count(self, split, rule):
