@@ -18,6 +18,8 @@ import checkpoint
 import configurator
 from data.files import write_whole
 from errors import Damaged, DataError
+from eval.tasks.families import Item
+from eval.tasks.model import TaskModel, predict
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask
@@ -55,37 +57,25 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
     for _ in range(n):
         window = torch.tensor([ids[-model.config.seq_len :]], device=model.device)  # (1, T)
         logits = model.logits(model(window, causal=True)[0, -1]).float().cpu()  # (V,)
+        chosen = int(logits.argmax())
         if temperature > 0:
-            chosen = torch.multinomial((logits / temperature).softmax(-1), 1, generator=random)
-        else:
-            chosen = logits.argmax()
+            chosen = int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=random))
         if chosen == tokenizer.eos_id:
             break
-        ids.append(int(chosen))
+        ids.append(chosen)
     return tokenizer.decode(ids[1:])
 
 
-@torch.no_grad()
-def embed_lines(model, tokenizer, lines, batch=32):
+def embed_lines(model, tokenizer, lines):
     """Embed each line as the mean of its hidden states (causal=False), over its first seq_len tokens.
 
     Returns float32 (lines, d_model), and how many lines were cut at seq_len.
     """
     T = model.config.seq_len
     ids = [tokenizer.encode(line) + [tokenizer.eos_id] for line in lines]
-    vectors = torch.empty(len(ids), model.config.d_model)
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # lines of similar length share a batch
-    for rows in (order[first : first + batch] for first in range(0, len(order), batch)):
-        texts = [torch.tensor(ids[i][:T]) for i in rows]
-        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=tokenizer.pad_id).to(
-            model.device
-        )
-        length = torch.tensor([len(text) for text in texts], device=model.device)[:, None]  # (B, 1)
-        real = torch.arange(padded.shape[1], device=model.device) < length  # (B, T)
-        start = torch.zeros_like(real, dtype=torch.int32)
-        hidden = model(padded, False, start, (real * length).int()).float()  # padding: start == end
-        vectors[rows] = ((hidden * real[..., None]).sum(1) / length).cpu()
-    return vectors.numpy(), sum(len(i) > T for i in ids)
+    mean_of_states = TaskModel(model, "ir", 0, causal=False, pooling="mean", dropout=0.0)
+    vectors = predict(mean_of_states, [Item(text[:T], None) for text in ids])
+    return np.array(vectors, np.float32).reshape(-1, model.config.d_model), sum(len(text) > T for text in ids)
 
 
 def examples(model, tokenizer):
@@ -100,7 +90,6 @@ def examples(model, tokenizer):
 
 
 def check(cfg):
-    """Yield a sentence for each setting that cannot work."""
     if not any((cfg.fill, cfg.prompt, cfg.embed)):
         yield "nothing to do: give --fill, --prompt or --embed"
     if cfg.fill and "[MASK]" not in cfg.fill:

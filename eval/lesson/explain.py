@@ -18,16 +18,12 @@ from model import attention_mask, rotate
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 text = "If the file does not [MASK], an error is raised."  # the sentence
-top_k = 3  # how many of the likeliest tokens, and of the tokens with the most attention, to print
 layer = 0  # the layer whose attention to show, from 1; 0 = the last
 out = "out/explain.png"  # the figure
 
 LONGEST = 64  # tokens in a text; more can be neither read nor drawn
+TOP_K = 3  # how many of the likeliest tokens, and of the tokens with the most attention, to print
 OBJECTIVES = {"CLM": True, "MLM": False}  # name: causal
-
-
-# ----------------------------------------------------------------------------
-# What the model does
 
 
 @torch.no_grad()
@@ -71,50 +67,43 @@ def attention_weights(model, ids, causal):
     return torch.stack(weights)
 
 
-# ----------------------------------------------------------------------------
-# Print
-
-
-def aligned(rows):
-    """Return rows of cells as lines of text, in columns."""
+def print_table(rows, justify=str.ljust):
+    """Print rows of cells as a table."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    for row in rows:
+        print("  ".join(justify(cell, width) for cell, width in zip(row, widths)).rstrip())
 
 
-def likeliest(p, name, k):
-    """Return the k largest of p (N,) as text. name(i): what to call number i."""
-    values, best = p.topk(min(k, len(p)))
+def likeliest(p, name):
+    """Return the largest of p (N,) as text. name(i): what to call number i."""
+    values, best = p.topk(min(TOP_K, len(p)))
     return ", ".join(f"{name(i)} {q:.0%}" for i, q in zip(best.tolist(), values.tolist()) if q > 0)
 
 
-def mask_table(labels):
-    """Return which tokens each token sees, as lines of text."""
+def print_masks(labels):
+    """Print which tokens each token sees."""
     rows = [("     token", "causal=True", "causal=False")]
-    clm, mlm = (["".join(".#"[see] for see in row) for row in attention_mask(len(labels), c)] for c in (True, False))
-    return aligned(rows + [(f"{i:>4} {label}", *sees) for i, (label, *sees) in enumerate(zip(labels, clm, mlm))])
+    masks = [attention_mask(len(labels), causal) for causal in (True, False)]
+    for i, label in enumerate(labels):
+        rows.append((f"{i:>4} {label}", *("".join(".#"[see] for see in mask[i]) for mask in masks)))
+    print_table(rows)
 
 
-def prediction_table(ids, name, mask_id, clm, mlm, k):
-    """Return what each objective predicts of each token, as lines of text. clm, mlm: see `predictions`."""
+def print_predictions(ids, name, mask_id, clm, mlm):
+    """Print what each objective predicts of each token. clm, mlm: see `predictions`."""
     rows = [("   i token", "p", "CLM: token i from tokens 0 .. i-1", "p", "MLM: token i, hidden, from all others")]
     for i, token in enumerate(ids):
         clm_p, mlm_p = ("" if token == mask_id else f"{p[token]:.1%}" for p in (clm[i - 1], mlm[i]))
-        best = likeliest(clm[i - 1], name, k)
-        if i == 0:
-            clm_p, best = "", "no token before it"
-        rows.append((f"{i:>4} {name(token)}", clm_p, best, mlm_p, likeliest(mlm[i], name, k)))
-    return aligned([*rows, (f"{len(ids):>4} (next)", "", likeliest(clm[-1], name, k), "", "")])
+        before = (clm_p, likeliest(clm[i - 1], name)) if i else ("", "no token before it")
+        rows.append((f"{i:>4} {name(token)}", *before, mlm_p, likeliest(mlm[i], name)))
+    print_table([*rows, (f"{len(ids):>4} (next)", "", likeliest(clm[-1], name), "", "")])
 
 
-def attention_table(weights, labels, i, k):
-    """Return where each head of one layer looks from position i, as lines of text. weights: {objective: (H, T, T)}."""
-    cells = [[likeliest(head[i], lambda j: f"{j} {labels[j]}", k) for head in heads] for heads in weights.values()]
+def print_attention(weights, labels, i):
+    """Print where each head of one layer looks from position i. weights: {objective: (H, T, T)}."""
+    cells = [[likeliest(head[i], lambda j: f"{j} {labels[j]}") for head in heads] for heads in weights.values()]
     rows = [(f"  head {head}", *row) for head, row in enumerate(zip(*cells), 1)]
-    return aligned([("", "CLM (causal=True)", "MLM (causal=False)"), *rows])
-
-
-# ----------------------------------------------------------------------------
-# Draw
+    print_table([("", "CLM (causal=True)", "MLM (causal=False)"), *rows])
 
 
 def draw(labels, guesses, weights, layer):
@@ -130,19 +119,20 @@ def draw(labels, guesses, weights, layer):
     grid = figure.subplots(n_rows, 4, squeeze=False)
     for column, (name, causal) in zip((0, 2), OBJECTIVES.items()):
         mask, bars, *heads = grid[:, column : column + 2].flat
-        mask.imshow(attention_mask(T, causal).numpy(), cmap="Greys", vmin=0, vmax=2, aspect="auto")
-        mask.set_title(f"{name}: attention mask", fontsize=9)
+        for axes in heads[n_heads:]:
+            axes.remove()
+        images = [(mask, f"{name}: attention mask", attention_mask(T, causal) / 2)]
+        for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
+            images.append((axes, f"{name}: layer {layer}, head {number}", head.sqrt()))  # so that small weights show
+        for axes, title, image in images:
+            axes.imshow(image.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")
+            axes.set_title(title, fontsize=9)
         texts, p, correct = zip(*guesses[name])
         rectangles = bars.barh(range(T), p, color=["0.35" if right else "0.8" for right in correct], height=0.75)
         bars.bar_label(rectangles, texts, padding=3, fontsize=7)
         bars.set(xlim=(0, 1.4), xticks=(0, 0.5, 1), ylim=(T - 0.5, -0.5))
         bars.set_title(f"{name}: best guess (dark: correct)", fontsize=9)
         bars.set_xlabel("probability", fontsize=8)
-        for axes in heads[n_heads:]:
-            axes.remove()
-        for number, (axes, head) in enumerate(zip(heads, weights[name]), 1):
-            axes.imshow(head.sqrt().numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")  # so that small weights show
-            axes.set_title(f"{name}: layer {layer}, head {number}", fontsize=9)
         for n, axes in enumerate([mask, bars, *heads[:n_heads]]):
             axes.set_yticks(range(T), labels if column == n % 2 == 0 else [""] * T)
             if axes is not bars:
@@ -153,32 +143,17 @@ def draw(labels, guesses, weights, layer):
     return figure
 
 
-# ----------------------------------------------------------------------------
-
-
-def check(cfg):
-    """Yield a sentence for each setting that cannot work."""
-    if not cfg.text.strip():
-        yield "text: is empty"
-    if cfg.top_k < 1 or cfg.layer < 0:
-        yield f"top_k={cfg.top_k}, layer={cfg.layer}: must be at least 1 and at least 0"
-
-
 def main(argv):
-    cfg = configurator.load(__file__, argv, check, "python -m eval.lesson explain")
+    cfg = configurator.load(__file__, argv, command="python -m eval.lesson explain")
     path = checkpoint.find(cfg.ckpt)
     state = checkpoint.load(path)
     model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
-    ids, mask_id = tokenizer.encode_masked(cfg.text), tokenizer.mask_id
-    layer, n_layer, longest = (
-        cfg.layer or model.config.n_layer,
-        model.config.n_layer,
-        min(LONGEST, model.config.seq_len),
-    )
-    if len(ids) > longest:
-        sys.exit(f"the text has {len(ids)} tokens, here {longest} are the most")
-    if layer > n_layer:
-        sys.exit(f"layer={layer}: this model has {n_layer}")
+    ids, mask_id, n_layer = tokenizer.encode_masked(cfg.text), tokenizer.mask_id, model.config.n_layer
+    longest, layer = min(LONGEST, model.config.seq_len), cfg.layer or n_layer
+    if not 0 < len(ids) <= longest:
+        sys.exit(f"text: has {len(ids)} tokens, expected 1 to {longest}")
+    if not 0 < layer <= n_layer:
+        sys.exit(f"layer={layer}: expected 1 to {n_layer}, or 0 for the last")
 
     def name(i):
         return "[MASK]" if i == mask_id else repr(tokenizer.decode([i]))
@@ -187,21 +162,21 @@ def main(argv):
     settings = state["settings"]  # empty for a model from the hub
     phases = f", of which {min(state['step'], settings['switch_step'])} CLM" if settings else ""
     print(f"{path}: step {state['step']}{phases}\n\nwhich tokens position i sees (#)")
-    print(*mask_table(labels), sep="\n")
+    print_masks(labels)
 
     clm, mlm = predictions(model, tokens, mask_id)
-    print(f"\nwhat each objective predicts (p: probability of the token itself; then the {cfg.top_k} likeliest)")
-    print(*prediction_table(ids, name, mask_id, clm, mlm, cfg.top_k), sep="\n")
+    print(f"\nwhat each objective predicts (p: probability of the token itself; then the {TOP_K} likeliest)")
+    print_predictions(ids, name, mask_id, clm, mlm)
 
     weights = {name: attention_weights(model, tokens, causal)[layer - 1] for name, causal in OBJECTIVES.items()}
     i = ids.index(mask_id) if mask_id in ids else len(ids) - 1
     print(f"\nattention of layer {layer} of {n_layer}: where its heads look from position {i}, {labels[i]}")
-    print(*attention_table(weights, labels, i, cfg.top_k), sep="\n")
+    print_attention(weights, labels, i)
 
-    guesses = {"CLM": [("no token before it", 0.0, False)], "MLM": []}
-    for objective, rows, about in (("CLM", clm, ids[1:]), ("MLM", mlm, ids)):
-        best = zip(rows.argmax(-1).tolist(), rows.amax(-1).tolist(), about)
-        guesses[objective] += [(name(guess), p, guess == token) for guess, p, token in best]
+    def best(p, about):  # p (n, V): predictions of the n tokens `about`
+        return [(name(q.argmax().item()), q.max().item(), q.argmax() == token) for q, token in zip(p, about)]
+
+    guesses = {"CLM": [("no token before it", 0.0, False), *best(clm, ids[1:])], "MLM": best(mlm, ids)}
     if figure := draw(labels, guesses, weights, layer):
         save_figure(figure, cfg.out)
         print(f"\ndrawn in {cfg.out}")

@@ -23,8 +23,7 @@ out = "out/per_token.png"  # the figure
 
 
 def read_config(out_dir):
-    """Return a run's config.json."""
-    return json.loads((Path(out_dir) / "config.json").read_text())
+    return json.loads(Path(out_dir, "config.json").read_text())
 
 
 def loss_curve(out_dir):
@@ -78,12 +77,10 @@ def draw(figure, curves, unigram):
 
 
 def check(cfg):
-    """Yield a sentence for each setting that cannot work."""
-    unknown = [run for run in cfg.runs if not (Path(run) / "metrics.jsonl").exists()]
-    yield from (f"runs: {run} is not the folder of a run of train.py" for run in unknown)
-    if not cfg.runs:
-        yield "runs: give the folders of one or more runs"
-    elif not unknown and len({read_config(run)["data_fingerprint"] for run in cfg.runs}) > 1:
+    unknown = [run for run in cfg.runs if not Path(run, "metrics.jsonl").exists()]
+    if unknown or not cfg.runs:
+        yield f"runs: expected folders of runs of train.py, got {', '.join(unknown) or 'none'}"
+    elif len({read_config(run)["data_fingerprint"] for run in cfg.runs}) > 1:
         yield "runs: they were trained on different data"
 
 

@@ -15,23 +15,25 @@ For each checkpoint, on the validation windows and masks of the run's own evalua
 
 import torch
 import torch.nn.functional as F
+from tqdm import tqdm
 
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream
 from data.shards import load_meta
-from eval.lesson.explain import hidden_states
+from eval.lesson.explain import hidden_states, print_table
 from eval.plot import new_figure, save_figure
 from model import PretrainingLoss
 
 run = "out/demo"  # the folder of a run with at least two checkpoints
-windows = 64  # validation windows
-middle = 8  # masked tokens nearest the middle of each window
 out = "out/switch.png"  # the figure
+
+WINDOWS = 64  # validation windows, at most
+MIDDLE = 8  # masked tokens nearest the middle of each window
 
 
 @torch.no_grad()
-def context_losses(model, batch, middle):
+def context_losses(model, batch, middle=MIDDLE):
     """Return the mean loss of masked tokens that see both sides, the left context only, and the right context only.
 
     batch: an MLM batch of `Batches`. middle: how many masked tokens of each window count, the nearest to its middle.
@@ -70,15 +72,47 @@ def cka(x, y):
 
 
 @torch.no_grad()
-def layer_outputs(model, tokens, limit=8192):
-    """Return the embeddings and each layer's output on about `limit` tokens: n_layer + 1 tensors (N, d_model)."""
-    return [x.flatten(0, 1) for x in hidden_states(model, tokens[: max(1, limit // tokens.shape[1])], causal=False)]
+def layer_outputs(model, tokens):
+    """Return the embeddings and each layer's output on about 8,192 tokens: n_layer + 1 tensors (N, d_model)."""
+    some = tokens[: max(1, 8192 // tokens.shape[1])]
+    return [x.flatten(0, 1) for x in hidden_states(model, some, causal=False)]
 
 
-def draw(figure, steps, switch, contexts, similarity):
-    """Draw both measures. contexts (n, 3): see `context_losses`; similarity (n, n_layer + 1)."""
+def measure(run):
+    """Measure a run's checkpoints.
+
+    Returns their n steps, the step of the switch, the losses (n, 5) of CLM, MLM, and `context_losses`, and the
+    similarity (n, n_layer + 1) of each layer.
+    """
+    steps = checkpoint.steps(run)
+    state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
+    settings, T = state["settings"], state["config"]["seq_len"]
+    switch = max([step for step in steps if step <= settings["switch_step"]], default=steps[0])
+    stream = TokenStream(settings["data"], load_meta(settings["data"]), "val")
+    n_windows, tokenizer = min(WINDOWS, len(stream) // T), checkpoint.tokenizer_of(state)
+    batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=settings["mask_ratio"])
+    clm, mlm = batches.batch(0, causal=True), batches.batch(0, causal=False)
+    reference = layer_outputs(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"])
+    losses, similarity = [], []
+    for step in tqdm(steps, "checkpoints", leave=False):
+        model = checkpoint.load_model(checkpoint.path_of(run, step))
+        with torch.no_grad():
+            sums = [PretrainingLoss(model)(batch, causal) for batch, causal in ((clm, True), (mlm, False))]
+        losses.append([total / count for total, count in sums] + context_losses(model, mlm))
+        similarity.append([cka(x, y) for x, y in zip(reference, layer_outputs(model, clm["tokens"]))])
+    return steps, switch, losses, similarity
+
+
+def print_numbers(names, steps, rows):
+    """Print a table of numbers with a line for each step."""
+    lines = [(str(step), *(f"{value:.2f}" for value in row)) for step, row in zip(steps, rows)]
+    print_table([("  step", *names), *lines], str.rjust)
+
+
+def draw(figure, steps, switch, losses, similarity):
+    """Draw the losses with one context and the other, and the similarity. Arguments: see `measure`."""
     left, right = figure.subplots(1, 2)
-    x, (both, left_only, right_only) = range(len(steps)), zip(*contexts)
+    x, (_, _, both, left_only, right_only) = range(len(steps)), zip(*losses)
     left.plot(x, left_only, "o--", color="0.35", ms=4, label="left only")
     left.plot(x, right_only, "^:", color="0.6", ms=4, label="right only")
     left.plot(x, both, "s-", color="0", ms=4, label="both sides")
@@ -97,56 +131,19 @@ def draw(figure, steps, switch, contexts, similarity):
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def print_row(names, step, values):
-    """Print a line of a table whose columns are as wide as their names."""
-    cells = (f"{value:{len(name)}.2f}" for name, value in zip(names[1:], values))
-    print("  ".join([f"{step:>{len(names[0])}}", *cells]))
-
-
-def measure(run, windows, middle):
-    """Measure a run's checkpoints and print two tables. Returns what `draw` takes."""
-    steps = checkpoint.steps(run)
-    state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
-    settings, T = state["settings"], state["config"]["seq_len"]
-    switch = max([step for step in steps if step <= settings["switch_step"]], default=steps[0])
-    stream = TokenStream(settings["data"], load_meta(settings["data"]), "val")
-    n_windows, tokenizer = min(windows, len(stream) // T), checkpoint.tokenizer_of(state)
-    batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=settings["mask_ratio"])
-    clm, mlm = batches.batch(0, causal=True), batches.batch(0, causal=False)
-    reference = layer_outputs(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"])
-
-    names = ["  step", "CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right"]
-    print("  ".join(names))
-    contexts, similarity = [], []
-    for step in steps:
-        model = checkpoint.load_model(checkpoint.path_of(run, step))
-        with torch.no_grad():
-            sums = [PretrainingLoss(model)(batch, causal) for batch, causal in ((clm, True), (mlm, False))]
-        both, left, right = context_losses(model, mlm, middle)
-        contexts.append((both, left, right))
-        similarity.append([cka(x, y) for x, y in zip(reference, layer_outputs(model, clm["tokens"]))])
-        losses = [total / count for total, count in sums] + [both, left, right, left - both]
-        print_row(names, step, losses)
-    print(f"\nlinear CKA between the output of a layer and its output at step {switch}")
-    names = ["  step", "embedding", *(f"layer {layer}" for layer in range(1, len(reference)))]
-    print("  ".join(names))
-    for step, values in zip(steps, similarity):
-        print_row(names, step, values)
-    return steps, switch, contexts, similarity
-
-
 def check(cfg):
-    """Yield a sentence for each setting that cannot work."""
     if len(checkpoint.steps(cfg.run)) < 2:
         yield f"run={cfg.run}: has fewer than two checkpoints; train.py keeps those that --keep_steps names"
-    for name in ("windows", "middle"):
-        if cfg[name] < 1:
-            yield f"{name}={cfg[name]}: must be at least 1"
 
 
 def main(argv):
     cfg = configurator.load(__file__, argv, check, "python -m eval.lesson switch")
-    measured = measure(cfg.run, cfg.windows, cfg.middle)
+    steps, switch, losses, similarity = measured = measure(cfg.run)
+    names = ["CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right"]
+    print_numbers(names, steps, [[*row, row[3] - row[2]] for row in losses])
+    print(f"\nlinear CKA between the output of a layer and its output at step {switch}")
+    names = ["embedding", *(f"layer {layer}" for layer in range(1, len(similarity[0])))]
+    print_numbers(names, steps, similarity)
     if figure := new_figure(9, 3.6):
         draw(figure, *measured)
         save_figure(figure, cfg.out)

@@ -4,6 +4,7 @@ Text templates, heads and both sets of metrics follow the protocol of arXiv 2507
 the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
+import json
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -30,18 +31,24 @@ class Answer(NamedTuple):
     score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
     tokens: tuple = ()  # qa: the numbers of the context's tokens that are predicted, and of those in the gold answer
 
+    def line(self, id, **gold):
+        """Return a line of predictions.jsonl as bytes, the score with six digits after the point."""
+        score = None if self.score is None else np.round(np.float64(self.score), 6).tolist()
+        text = json.dumps(dict(id=id, **gold, predicted=self.predicted, score=score), ensure_ascii=False)
+        return text.encode(errors="backslashreplace") + b"\n"  # half a surrogate pair is escaped, as UTF-8 has none
+
 
 class Family:
     """What the four families have in common.
 
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
-    items)`, the mean loss of a batch; `answers(outputs, items, examples, split)`, what the model predicts for each
-    example; and `metrics(answers, examples)`. `counts` says how often a rule was applied to a text, as {"split: rule":
-    count}. In validations during training, which see each text many times, split is None and nothing is counted.
-    temperature, full_corpus: see InformationRetrieval. threshold: see QuestionAnswering.
+    items)`, the mean loss of a batch; `answers(outputs, items, examples, split)`, the Answer to each example; and
+    `metrics(answers, examples)`, {metric: instances}, see eval/tasks/metrics.py. `counts` says how often a rule was
+    applied to a text, as {"split: rule": count}. In validations during training, which see each text many times, split
+    is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
     """
 
-    threshold = 0.0
+    threshold = 0.0  # see QuestionAnswering
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
         self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
@@ -64,21 +71,17 @@ class Family:
         return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
 
     def predict(self, forward, examples, split):
-        """Return the Answer to each example.
-
-        forward: a function from a list of n Items to their n outputs, see eval.tasks.model.predict.
-        """
+        """Return the Answer to each example. forward: from a list of n Items to their n outputs, see model.predict."""
         items = [item for example in examples for item in self.items(example, split)]
         return self.answers(forward(items), items, examples, split)
 
     def score(self, forward, examples, split):
-        """Score examples. Returns {metric: instances}, see eval/tasks/metrics.py."""
         return self.metrics(self.predict(forward, examples, split), examples)
 
-    def records(self, answers, examples):
-        """Yield a line of predictions.jsonl for each example: its id or number (from 1), gold and predicted."""
+    def lines(self, answers, examples):
+        """Yield a line of predictions.jsonl for each example, with its id or its number, counted from 1."""
         for number, (answer, example) in enumerate(zip(answers, examples), 1):
-            yield record(getattr(example, "id", number), answer, gold=example.gold)
+            yield answer.line(getattr(example, "id", number), gold=example.gold)
 
 
 class SequenceClassification(Family):
@@ -141,14 +144,15 @@ class TokenClassification(Family):
         """
         found = []
         for logits, item, example in zip(outputs, items, examples):
-            votes = [Counter() for _ in example.words]
-            for word, label in zip(item.extra, logits.argmax(-1)):
+            word_of, n_words = item.extra, len(example.words)
+            votes = [Counter() for _ in range(n_words)]
+            for word, label in zip(word_of, logits.argmax(-1)):
                 votes[word][label] += 1
             chosen = np.array([vote.most_common(1)[0][0] if vote else 0 for vote in votes], int)
-            p = softmax(logits)[np.arange(len(item.extra)), chosen[item.extra]]  # of each token, of its word's tag
-            n_tokens = np.bincount(item.extra, minlength=len(votes))
-            score = np.bincount(item.extra, p, minlength=len(votes)) / np.maximum(1, n_tokens)
-            found.append(Answer([self.labels[i] if vote else "O" for i, vote in zip(chosen, votes)], score))
+            p = softmax(logits)[np.arange(len(word_of)), chosen[word_of]]  # of each token, of its word's tag
+            n_tokens = np.bincount(word_of, minlength=n_words)
+            score = np.bincount(word_of, p, minlength=n_words) / np.maximum(1, n_tokens)
+            found.append(Answer([self.labels[i] if n else "O" for i, n in zip(chosen, n_tokens)], score))
         return found
 
     def metrics(self, answers, examples):
@@ -173,7 +177,7 @@ class QuestionAnswering(Family):
         """Cut the context into windows that overlap by half. In training, take the first that holds the answer.
 
         An Item's `extra` is (tokens of the question before the context, the window's first token in the context,
-        character offsets (n, 2) of the context's n tokens in normalize(" " + context)).
+        character offsets (n, 2) of the context's n tokens in the text, the text: normalize(" " + context)).
         """
         prefix = self.tokenizer.encode(f"Question: {example.question}\nContext:")
         if len(prefix) > self.max_len // 2:
@@ -181,7 +185,7 @@ class QuestionAnswering(Family):
             prefix = prefix[: self.max_len // 2]
         context, offsets = self.tokenizer.encode_with_offsets(" " + example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
-        inside = self.inside_answer(example, offsets)
+        text, inside = self.tokenizer.normalize(" " + example.context), self.inside_answer(example, offsets)
         room = self.max_len - len(prefix) - 1  # for the context, beside the question and eos
         starts = range(0, max(1, len(context) - room + room // 2), room // 2)
         if len(starts) > 1:
@@ -194,7 +198,7 @@ class QuestionAnswering(Family):
         for s in starts:
             ids = prefix + context[s : s + room] + [self.tokenizer.eos_id]
             target = np.concatenate([np.full(len(prefix), -1), inside[s : s + room], [-1]])
-            items.append(Item(ids, target, (len(prefix), s, offsets)))
+            items.append(Item(ids, target, (len(prefix), s, offsets, text)))
         return items
 
     def inside_answer(self, example, offsets):
@@ -209,14 +213,20 @@ class QuestionAnswering(Family):
 
     def answers(self, outputs, items, examples, split):
         contexts = self.merge_windows(outputs, items)
+
+        def best_spans(threshold):
+            return [self.best_span(odds, offsets, text, threshold) for odds, _, offsets, text in contexts]
+
+        def f1(threshold):
+            predicted = {example.id: text for example, (text, _) in zip(examples, best_spans(threshold))}
+            return metrics.score(metrics.squad(predicted, examples)["f1"])
+
         if split in (None, "validation"):
-            f1 = {x: metrics.score(self.span_metrics(contexts, examples, x)["f1"]) for x in self.thresholds}
-            self.threshold = max(f1, key=f1.get)
+            self.threshold = max(self.thresholds, key=f1)
         found = []
-        for context, example in zip(contexts, examples):
-            odds, inside, _ = context
-            tokens = {i for i, x in enumerate(odds, 1) if x > 0}, {i for i, x in enumerate(inside, 1) if x}
-            found.append(Answer(*self.best_span(context, example, self.threshold), tokens))
+        for span, (odds, inside, *_) in zip(best_spans(self.threshold), contexts):
+            tokens = set(np.flatnonzero(odds > 0) + 1), set(np.flatnonzero(inside) + 1)
+            found.append(Answer(*span, tokens))
         return found
 
     def metrics(self, answers, examples):
@@ -228,28 +238,22 @@ class QuestionAnswering(Family):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.
 
         Returns one tuple for each question, about the n tokens of its context: log-odds (n,), whether it is in the
-        first gold answer (n,), and character offsets (n, 2).
+        first gold answer (n,), character offsets (n, 2) in the text, and the text.
         """
         merged = []
         for logits, item in zip(outputs, items):
-            prefix, begin, offsets = item.extra
+            prefix, begin, offsets, text = item.extra
             odds, inside = logits[prefix:-1, 1] - logits[prefix:-1, 0], item.target[prefix:-1]
             if begin > 0:  # a further window of the same context
-                odds_before, inside_before, _ = merged.pop()
+                odds_before, inside_before, *_ = merged.pop()
                 middle = (begin + len(odds_before)) // 2  # of the overlap
                 odds = np.concatenate([odds_before[:middle], odds[middle - begin :]])
                 inside = np.concatenate([inside_before[:begin], inside])
-            merged.append((odds, inside, offsets))
+            merged.append((odds, inside, offsets, text))
         return merged
 
-    def span_metrics(self, contexts, examples, threshold):
-        """Exact match and F1 of the best spans."""
-        spans = (self.best_span(context, example, threshold) for context, example in zip(contexts, examples))
-        return metrics.squad({example.id: text for example, (text, _) in zip(examples, spans)}, examples)
-
-    def best_span(self, context, example, threshold):
-        """Return the text and the score of the best span, "" for no answer."""
-        odds, _, offsets = context
+    def best_span(self, odds, offsets, text, threshold):
+        """Return the best span of a text, "" for no answer, and its score. odds, offsets: see `merge_windows`."""
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
         total = np.append(0, np.cumsum(odds - threshold))
@@ -258,7 +262,6 @@ class QuestionAnswering(Family):
         if gain[last] <= 0 and self.may_be_none:
             return "", gain[last]
         first = total[: last + 1].argmin()
-        text = self.tokenizer.normalize(" " + example.context)
         return text[offsets[first, 0] : offsets[last, 1]].strip(), gain[last]
 
 
@@ -267,7 +270,7 @@ class InformationRetrieval(Family):
 
     In training, the other documents of a batch are each query's negatives, and cosines are divided by `temperature`.
     The field's metrics search the whole corpus. The paper's ranks only the documents that validation or test judge;
-    it is the only one without `full_corpus`.
+    without `full_corpus` it is the only one.
     """
 
     def __init__(self, dataset, *options):
@@ -298,17 +301,17 @@ class InformationRetrieval(Family):
         return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
 
     def embed(self, forward, corpus, split, chunk=2**15):
-        """Embed a corpus {id: text}. Returns fp32 (documents, d_model). Only `chunk` texts are in memory as tokens."""
-        texts = [*corpus.values()]
+        """Embed a corpus {id: text}: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
+        texts, vectors = [*corpus.values()], None
         for begin in range(0, len(texts), chunk):
             part = forward([self.document(text, split) for text in texts[begin : begin + chunk]])
-            if begin == 0:
+            if vectors is None:
                 vectors = np.empty((len(texts), len(part[0])), np.float32)
             vectors[begin : begin + chunk] = part
         return vectors
 
     def predict(self, forward, sets, split):
-        """Rank documents for {name: Retrieval}. Returns {name: {"corpus", "judged": see `nearest_documents`}}."""
+        """Rank documents for {name: Retrieval}. Returns {name: {"judged", "corpus": see `nearest_documents`}}."""
         found = {}
         for name, (queries, corpus, qrels) in sets.items():
             known, vectors = self.embedded.get(name, (None, None))
@@ -335,24 +338,17 @@ class InformationRetrieval(Family):
             found |= {f"{name}/{metric}" if name else metric: value for metric, value in scores.items()}
         return found
 
-    def records(self, answers, sets):
+    def lines(self, answers, sets):
         """Yield a line for each query, with the ten best documents, and the judged ones with their grades as gold."""
         for name, runs in answers.items():
             for query, documents in runs.get("corpus", runs["judged"]).items():
-                gold = sets[name].qrels[query]
-                yield record(f"{name}/{query}" if name else query, ranking(documents, 10), gold=gold)
+                yield ranking(documents, 10).line(f"{name}/{query}" if name else query, gold=sets[name].qrels[query])
 
 
 def ranking(documents, k):
     """Return the best k of {id: cosine} as an Answer. The order is that of the metrics, see `metrics.gains`."""
     best = sorted(documents.items(), key=lambda item: item[::-1], reverse=True)[:k]
     return Answer([document for document, _ in best], [score for _, score in best])
-
-
-def record(id, answer, **more):
-    """Return a prediction as plain values for JSON, its score with six digits after the point."""
-    score = None if answer.score is None else np.round(np.float64(answer.score), 6).tolist()
-    return dict(id=id, **more, predicted=answer.predicted, score=score)
 
 
 def softmax(logits):
@@ -373,8 +369,8 @@ def nearest_documents(queries, documents, query_ids, document_ids, k=100, chunk=
         best, index = torch.cat((best, scores), 1), torch.cat((index, here), 1)
         best, order = best.topk(min(k, best.shape[1]), dim=1)
         index = index.gather(1, order)
-    rows = zip(query_ids, index.tolist(), best.tolist())
-    return {query: {document_ids[j]: score for j, score in zip(row, scores)} for query, row, scores in rows}
+    names = [[document_ids[j] for j in row] for row in index.tolist()]
+    return {query: dict(zip(row, scores)) for query, row, scores in zip(query_ids, names, best.tolist())}
 
 
 def subsample(examples, n, judged_only=False):
@@ -383,17 +379,13 @@ def subsample(examples, n, judged_only=False):
     examples: a list; or {name: Retrieval}, of which n queries each are kept. judged_only: also keep only the
     documents that are judged for those queries.
     """
-
-    def spread(values):
-        return [values[i * len(values) // n] for i in range(n)] if n < len(values) else values
-
     if isinstance(examples, list):
-        return spread(examples)
+        return [examples[i * len(examples) // n] for i in range(n)] if n < len(examples) else examples
     small = {}
     for name, part in examples.items():
-        qrels = {query: part.qrels[query] for query in spread([*part.qrels])}
-        judged = [d for grades in qrels.values() for d in grades]
-        corpus = {d: part.corpus[d] for d in judged} if judged_only else part.corpus
+        qrels = {query: part.qrels[query] for query in subsample([*part.qrels], n)}
+        judged = [document for grades in qrels.values() for document in grades]
+        corpus = {document: part.corpus[document] for document in judged} if judged_only else part.corpus
         small[name] = part._replace(corpus=corpus, qrels=qrels)
     return small
 

@@ -47,9 +47,8 @@ def pack_texts(sequences, capacity):
 class TaskModel(nn.Module):
     """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
 
-    encoder: a Transformer. family: "sc", "tc", "qa" or "ir". n_outputs: the width of the head. causal: the attention
-    mask. pooling: "mean" or "last", for sc and ir: the mean of a text's hidden states, or the last one.
-    dropout: before the head of tc and qa.
+    encoder: a Transformer. causal: the attention mask. pooling: of sc and ir: "mean", the mean of a text's hidden
+    states, or "last". dropout: before the head of tc and qa.
     """
 
     def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):
@@ -67,11 +66,7 @@ class TaskModel(nn.Module):
 
     @property
     def capacity(self):
-        """The number of tokens in a row that suits the device.
-
-        The GPU kernels skip what lies outside a document. The CPU computes all of a row's scores and masks them, so
-        short rows waste least.
-        """
+        """How many tokens a row has: on a CPU few, as it computes and masks what the GPU kernels skip."""
         seq_len = self.encoder.config.seq_len
         return seq_len if self.encoder.device.type == "cuda" else min(64, seq_len)
 
@@ -95,11 +90,10 @@ class TaskModel(nn.Module):
 
 @torch.no_grad()
 def predict(model, items, batch_tokens=2**14):
-    """Run a TaskModel on items without gradients and without dropout. Leaves the model in training mode.
+    """Run a TaskModel on items, which have a list `ids` of token ids. Leaves the model in training mode.
 
-    items: objects with a list `ids` of token ids, such as families.Item. batch_tokens: tokens of a batch. Returns a
-    list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the item,
-    n_outputs) for tc and qa.
+    Returns a list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the
+    item, n_outputs) for tc and qa. batch_tokens: tokens of a batch.
     """
     model.eval()
     batches, size = [], 0

@@ -42,8 +42,8 @@ def save_model(cfg, dataset, task, model, run, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without its optimizer, and how to use the head."""
     fine_tuned = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(cfg))
     fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold, task=vars(dataset.task), done=run)
-    kept = {name: value for name, value in state.items() if name != "optimizer"}
-    kept |= dict(model=model.encoder.state_dict(), fine_tuned=fine_tuned)
+    kept = state | dict(model=model.encoder.state_dict(), fine_tuned=fine_tuned)
+    kept.pop("optimizer", None)
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
 
 
@@ -65,17 +65,13 @@ def write_result(cfg, dataset, task, model, run, state):
     state: the dict of the checkpoint.
     """
     if not cfg.test_only:
-        validation, *_ = evaluate(
-            task, model, dataset.validation, "validation"
-        )  # chooses the threshold of answers, too
+        validation, *_ = evaluate(task, model, dataset.validation, "validation")  # it also chooses task.threshold
         run["metrics"] = {"validation": validation}
-        run["examples"] = {split: size(getattr(dataset, split)) for split in ("train", "validation")}
-    if cfg.save_model and not cfg.test_only:
-        save_model(cfg, dataset, task, model, run, state)
+        run["examples"] = {"train": size(dataset.train), "validation": size(dataset.validation)}
+        if cfg.save_model:
+            save_model(cfg, dataset, task, model, run, state)
     test, instances, answers = evaluate(task, model, dataset.test, "test")
-    if size(dataset.test) <= cfg.max_predictions:
-        lines = map(json_line, task.records(answers, dataset.test))
-        write_whole(Path(cfg.out_dir, "predictions.jsonl"), lambda f: f.writelines(lines))
+    run["metrics"]["test"], run["examples"]["test"] = test, size(dataset.test)
     result = dict(
         task=dataset.name,
         family=dataset.family,
@@ -88,21 +84,17 @@ def write_result(cfg, dataset, task, model, run, state):
         settings={name: value for name, value in cfg.items() if name not in NO_PART},
         versions=checkpoint.versions(torch.device(cfg.device)),
     )
-    result["metrics"]["test"], result["examples"]["test"] = test, size(dataset.test)
-    arrays = {name: x.astype(np.float32) for name, x in instances.items()}
-    write_whole(Path(cfg.out_dir, "instances.npz"), lambda f: np.savez_compressed(f, **arrays))
-    write_whole(Path(cfg.out_dir, "result.json"), lambda f: f.write(json.dumps(result, indent=1).encode()))
+    out, arrays = Path(cfg.out_dir), {name: x.astype(np.float32) for name, x in instances.items()}
+    if size(dataset.test) <= cfg.max_predictions:
+        write_whole(out / "predictions.jsonl", lambda f: f.writelines(task.lines(answers, dataset.test)))
+    write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
+    write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
 
     for name, scores in (result["metrics"] | result["baselines"]).items():
         print(f"{name:>12}", *(f"{metric} {value:.2f}" for metric, value in scores.items()), sep="   ")
     for rule, count in task.counts.items():
         print(f"{rule}: {count}")
     print(f"wrote {cfg.out_dir}/result.json")
-
-
-def json_line(record):
-    """Return a line of JSON as bytes. Half a surrogate pair, which UTF-8 does not have, is escaped."""
-    return json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 def size(examples):
@@ -123,18 +115,15 @@ def origin(state, path, name, random_weights):
     `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
     other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
     """
-    unknown = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", switch_step=0, lr=0.0)
-    settings, step = state["settings"] or unknown, state["step"]
-    no_part = {"branch_from", *unknown, *RESUME_MAY_CHANGE}
+    facts = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", switch_step=0, lr=0.0)
+    settings, step = state["settings"] or facts, state["step"]
+    no_part = {"branch_from", *facts, *RESUME_MAY_CHANGE}
     recipe = [{name: value for name, value in settings.items() if name not in no_part}, state.get("data")]
     return dict(
         name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
         path=str(path),
         step=step,
-        max_steps=settings["max_steps"],
-        mask_ratio=settings["mask_ratio"],
-        seed=settings["seed"],
-        init_from=settings["init_from"],
+        **{fact: settings[fact] for fact in ("max_steps", "mask_ratio", "seed", "init_from")},
         clm_steps=min(step, settings["switch_step"]),
         peak_lr=settings["lr"],
         untrained=random_weights,

@@ -1,5 +1,6 @@
 """The four task families: what they make of examples, losses, predictions, and which examples are scored."""
 
+import json
 import random
 
 import numpy as np
@@ -57,14 +58,14 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     e = np.exp(1)
     of_x = [e / (e + 1 + np.exp(2)), *[e / (e + 2)] * (n - 1)]  # on each token of the first word
     score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
-    (line,) = tc.records(answers, [sentence])
+    (line,) = map(json.loads, tc.lines(answers, [sentence]))
     assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
 
 
 def test_a_class_is_given_with_its_probability():
     sc, texts = family("sc", labels=["bad", "good"]), [Text("x", "good"), Text("y", "bad")]
     answers = sc.predict(lambda items: [np.array([0, 1.0]), np.array([0, 0.5])], texts, "test")
-    lines = [*sc.records(answers, texts)]
+    lines = [*map(json.loads, sc.lines(answers, texts))]
     assert [(x["id"], x["gold"], x["predicted"]) for x in lines] == [(1, "good", "good"), (2, "bad", "good")]
     assert [x["score"] for x in lines] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-0.5))], abs=1e-6)
     assert metrics.score(sc.metrics(answers, texts)["accuracy"]) == 50
@@ -102,7 +103,8 @@ def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
     found = qa.score(lambda items: [logits(20.0 * item.target - 10) for item in items], [question], None)
     assert metrics.score(found["exact_match"]) == 100 and metrics.score(found["token_set_f1"]) == 100
-    (line,) = qa.records(qa.predict(lambda items: [logits(20.0 * item.target - 10)], [question], "new"), [question])
+    answers = qa.predict(lambda items: [logits(20.0 * item.target - 10)], [question], "new")
+    (line,) = map(json.loads, qa.lines(answers, [question]))
     best = 10 * (item.target == 1).sum() - qa.threshold * (item.target == 1).sum()
     assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
 
@@ -126,7 +128,7 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     windows = qa.items(question, "test")
     assert len(windows) > 3 and all(len(item.ids) <= 40 for item in windows)
     assert qa.counts == {"test: contexts longer than a window": 1}
-    ((odds, inside, _),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
+    ((odds, inside, *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
     assert odds.tolist() == TOKENIZER.encode(" " + context)  # the odds name the token: each once, in its place
     assert TOKENIZER.decode(odds[inside == 1]).strip() == "Zanzibar"
     (only,) = qa.items(question, "train")
@@ -135,12 +137,12 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     # A token counts where it is farthest from a window's edge.
     edge, best = [], np.zeros(len(odds))
     for item in windows:
-        prefix, begin, _ = item.extra
+        prefix, begin, *_ = item.extra
         n = len(item.ids) - prefix - 1
         distance = np.minimum(np.arange(n), np.arange(n)[::-1])
         best[begin : begin + n] = np.maximum(best[begin : begin + n], distance)
         edge.append(logits(np.r_[[0] * prefix, distance, 0]))
-    ((odds, _, _),) = qa.merge_windows(edge, windows)
+    ((odds, *_),) = qa.merge_windows(edge, windows)
     assert np.abs(odds - best).max() <= 1
 
 
@@ -151,8 +153,7 @@ def test_no_answer_is_possible_only_if_training_had_such_questions():
         qa.thresholds = [0.0]
         found = qa.score(lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
         assert metrics.score(found["exact_match"]) == right
-    blank = (np.array([]), None, None)  # a context without tokens, with tokenizers that drop spaces
-    assert qa.best_span(blank, asked[0], 0.0) == ("", 0)
+    assert qa.best_span(np.array([]), None, "", 0.0) == ("", 0)  # without tokens, if a tokenizer drops spaces
 
 
 def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
@@ -206,7 +207,7 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     ir.score(predict, sets, "test")
     assert calls == [4, 2, 2]  # the corpus is embedded once for both splits
     calls.clear()
-    lines = [*ir.records(ir.predict(predict, sets, "test"), sets)]
+    lines = [*map(json.loads, ir.lines(ir.predict(predict, sets, "test"), sets))]
     assert [(line["id"], line["gold"], line["predicted"][:2]) for line in lines] == [
         ("q1", {"d1": 1}, ["d4", "d1"]),
         ("q2", {"d2": 1, "d1": 0}, ["d2", "d4"]),
