@@ -85,7 +85,8 @@ def facts(cfg):
 
 def kernels(cfg):
     """Compare the fused attention kernels with PyTorch's attention, for every head dim and mask."""
-    dtype, failed = getattr(torch, runtime.resolve_auto({"device": "cuda", "dtype": "auto"})["dtype"]), 0
+    dtype = getattr(torch, runtime.resolve_auto({"device": "cuda", "dtype": "auto"})["dtype"])
+    failed = 0
     for D, causal, documents in itertools.product((64, 96, 128, 32), (True, False), (True, False)):
         print(f"head dim {D}, {'causal' if causal else 'full'}{', documents' * documents}", end=": ", flush=True)
         config = model.ModelConfig(n_head=6, n_kv_head=2, d_model=6 * D)

@@ -18,22 +18,16 @@ import configurator
 from model import PRESETS, ModelConfig, Transformer
 from runtime import PEAK_FLOPS, flops_per_token
 
-sizes = (24, 40, 80, 141)  # memory of the GPU, in GB
-
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = {name: ModelConfig(vocab_size=128_256, **PRESETS[name]) for name in ("210m", "610m", "1b")}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
+SIZES = 24, 40, 80, 141  # memory of a GPU, in GB
 CONTEXT = 2**30  # bytes of the CUDA context
 MOST_LOGITS = 2**30  # of a chunk, as in model.linear_cross_entropy, which also takes no more than memory // 64
 BANDWIDTH = {"H100": 3.35e12, "H200": 4.8e12}  # bytes per second, from the data sheets
 PRODUCT_SPEED, MEMORY_SPEED = 0.70, 0.85  # of the peak, of the bandwidth
 ATTENTION = {True: (250e12, 220e12), False: (350e12, 265e12)}  # causal: FLOP/s of the forward and backward pass
 PAIRS = 2 / 3  # what is left of T x T when a window is cut in two at random: the mean of x² + (1 - x)²
-
-
-def check(cfg):
-    """Yield what is wrong with the settings."""
-    yield from (f"sizes={size}: must be at least 1" for size in cfg.sizes if size < 1)
 
 
 # ----------------------------------------------------------------------------
@@ -128,12 +122,12 @@ def print_row(*cells):
 
 def main(cfg):
     print("computed, not measured; windows of 2,048 tokens, vocabulary of 128,256\n")
-    print_row("GiB", "fixed", "eager", "compiled", *(f"{size} GB" for size in cfg.sizes))
-    print_row(*["---"] * (4 + len(cfg.sizes)))
+    print_row("GiB", "fixed", "eager", "compiled", *(f"{size} GB" for size in SIZES))
+    print_row(*["---"] * (4 + len(SIZES)))
     for name, config in PAPER.items():
         for recompute in (False, True):
             kept = (window_bytes(config, compiled, recompute) / 2**30 for compiled in (False, True))
-            fits = (largest_micro_batch(config, size * 10**9, recompute) or "-" for size in cfg.sizes)
+            fits = (largest_micro_batch(config, size * 10**9, recompute) or "-" for size in SIZES)
             cells = f"{fixed_bytes(config) / 2**30:.1f}", *(f"{x:.2f}" for x in kept), *fits
             print_row(name + ", recompute" * recompute, *cells)
 
