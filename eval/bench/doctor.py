@@ -91,7 +91,9 @@ def kernels(cfg):
         print(f"head dim {D}, {'causal' if causal else 'full'}{', documents' * documents}", end=": ", flush=True)
         config = model.ModelConfig(n_head=6, n_kv_head=2, d_model=6 * D)
         decision = runtime.choose_attention(torch.device("cuda"), dtype, config, [causal], documents)
-        failed += decision != "fused kernels"
+        if decision != "fused kernels":
+            print(f"FAILED: {decision}", flush=True)
+            failed += 1
     if failed:
         sys.exit(f"{failed} of 16 failed. A run that needs one of these uses PyTorch's attention, which is slower")
 

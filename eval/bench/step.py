@@ -184,9 +184,7 @@ def bench_phase(cfg, preset, config, stream, tokenizer, causal):
     )
     if on_gpu:
         computed = peak_bytes(config, windows, torch.cuda.get_device_properties(device).total_memory) / 1e9
-        print(
-            f"MFU by the pairs that the mask leaves (by T x T); peak of memory, computed if compiled: {computed:.1f} GB"
-        )
+        print(f"MFU by the pairs that the mask leaves (by T x T); computed peak of memory, compiled: {computed:.1f} GB")
     first = next(iter(steps))
     for name, value in seconds.items():
         speed = cfg.steps * windows * T / value
