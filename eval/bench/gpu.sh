@@ -25,7 +25,7 @@ part() { # name, limit in seconds, command
     began=$(date +%s)
     timeout -k 10 "$limit" "$@" >>"$out/$name.txt" 2>&1
     code=$?
-    sleep 0.2 && kill $! # what `tail` has not shown yet
+    sleep 0.5 && kill $! # what `tail` has not shown yet
     echo "$name: exit $code (124: out of time), $(($(date +%s) - began)) s, $out/$name.txt" | tee -a "$out/summary.txt"
 }
 
