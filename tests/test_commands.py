@@ -65,6 +65,8 @@ def run(command, folder):
         args += ["--switch_step=0"] * ("--switch_step=0" in command)
     if script == "finetune.py":
         args += ["--max_steps=2"]
+    if script == "eval.bench" and args == ["doctor"]:  # tests/eval/bench runs all of it
+        args += ["--only=facts"]
     if script == "eval.study" and args[0] == "sweep":
         args += ["--lrs=1e-3", "--seeds=1", "--finetune=--max_steps=2"]
     if script == "eval.study" and "study_demo" in command:  # two models, one task

@@ -4,9 +4,7 @@
   step       training steps per second, next to other code for the same shape, and where the time goes
   attention  attention alone, next to PyTorch's implementations
   loader     tokens per second that one CPU core prepares, next to a nanoGPT-style sampler
-  finetune   fine-tuning on batches without padding, next to the same model on padded batches
-  memory     GPU memory of the presets, computed, and the largest micro_batch that fits
-  roofline   the time of a training step, predicted
+  predict    GPU memory of the presets, the largest micro_batch that fits, and the time of a step, computed
   blocks     a search for better block sizes of the attention kernels, on a GPU
   aot        the attention kernels, compiled without a GPU for every architecture
 
@@ -22,7 +20,7 @@ from eval.bench.timing import hardware
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:] or [""]
-    if name in ("step", "attention", "loader", "finetune", "memory", "roofline", "doctor", "blocks", "aot"):
+    if name in ("step", "attention", "loader", "predict", "doctor", "blocks", "aot"):
         bench = import_module(f"eval.bench.{name}")
         cfg = configurator.load(bench.__file__, args, getattr(bench, "check", None), f"python -m eval.bench {name}")
         print(hardware())

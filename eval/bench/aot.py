@@ -15,7 +15,7 @@ import torch
 import model
 from eval.bench.timing import unknown_names
 
-architectures = ""  # some of 80,86,89,90,100,120,gfx90a,gfx942; empty = all of them
+architectures = "80,86,89,90,100,120,gfx90a,gfx942"
 
 # For each architecture the shared memory of one program in bytes, and its matrix instruction.
 TARGETS = {
@@ -28,7 +28,7 @@ COLUMNS = "BLOCK_M BLOCK_N warps stages registers spills shared matrix".split()
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    yield from unknown_names("architectures", cfg.architectures, TARGETS)
+    yield from unknown_names(cfg, "architectures", TARGETS)
 
 
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
@@ -63,16 +63,16 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
         triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
         compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
     assembly = compiled.asm["ptx" if cuda else "amdgcn"]
-    text = log.getvalue() if cuda else assembly
+    text, registers, spills = assembly, r"\.vgpr_count:\s+(\d+)", r"\.private_segment_fixed_size:\s+(\d+)"
+    if cuda:
+        text, registers, spills = log.getvalue(), r"Used (\d+) registers", r"(\d+) bytes spill stores"
     return {
         "BLOCK_M": constants["BLOCK_M"],
         "BLOCK_N": constants["BLOCK_N"],
         "warps": options["num_warps"],
         "stages": options["num_stages"],
-        "registers": int(re.search(r"Used (\d+) registers" if cuda else r"\.vgpr_count:\s+(\d+)", text)[1]),
-        "spills": int(
-            re.search(r"(\d+) bytes spill stores" if cuda else r"\.private_segment_fixed_size:\s+(\d+)", text)[1]
-        ),
+        "registers": int(re.search(registers, text)[1]),
+        "spills": int(re.search(spills, text)[1]),
         "shared": compiled.metadata.shared,
         "matrix": assembly.count(TARGETS[architecture][1]),
         "serial": "instructions are serialized" in text,
@@ -82,9 +82,8 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
 def main(cfg):
     print(f"Triton {importlib.metadata.version('triton')}; the worst of: full and causal, without and with documents")
     print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in COLUMNS))
-    names = cfg.architectures.split(",") if cfg.architectures else [*TARGETS]
-    rows = [(name, torch.bfloat16) for name in names]
-    rows += [("90", torch.float32)] if "90" in names else []  # in fp32 one architecture stands for all
+    rows = [(name, torch.bfloat16) for name in cfg.architectures.split(",")]
+    rows += [("90", torch.float32)] * (("90", torch.bfloat16) in rows)  # in fp32 one architecture stands for all
     for architecture, dtype in rows:
         for D, which in itertools.product((32, 64, 128), model.KERNELS):
             masks = itertools.product((False, True), repeat=2)

@@ -22,16 +22,14 @@ lengths = (2048, 8192)  # T
 head_dims = (64,)  # D; heads x D is 1,536 on a GPU, 384 on a CPU
 groups = (1,)  # query heads per key head
 documents = (0, 512)  # mean length of the documents of a row; 0 = the row is one document
-only = ""  # some of ours,cudnn,flash,flex,varlen,reference; empty = all on a GPU but reference
+only = "ours,cudnn,flash,flex,varlen"  # some of these and reference; the others must agree with the first
 tokens = 16384  # tokens of a batch
 repeats = 15  # the median of these counts
-
-FLOPS = {"forward": 1, "backward": 2.5}  # relative to the forward pass
 
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    yield from unknown_names("only", cfg.only, IMPLEMENTATIONS)
+    yield from unknown_names(cfg, "only", DENSE | DOCUMENTS)
     for D, group in itertools.product(cfg.head_dims, cfg.groups):
         if min(D, group) < 1 or 384 % (D * group):
             yield f"head_dims={D}, groups={group}: 384 must be a multiple of D x group"
@@ -81,26 +79,23 @@ def pytorch(case, backend):
 
 
 def flex(case):
-    """FlexAttention, compiled. With documents, each step makes its block mask, because each batch has its own."""
+    """FlexAttention, compiled. Each call makes its block mask, because each batch has its own documents."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # or torch would stop compiling after eight cases
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-    make = torch.compile(create_block_mask, dynamic=False, fullgraph=True)
+    make_mask = torch.compile(create_block_mask, dynamic=False, fullgraph=True)
     start, end = case.bounds
     B, T, _, _ = case.d_out.shape
 
     def see(b, h, i, j):
-        inside = (start[b, i] <= j) & (j < end[b, i]) if start is not None else i >= 0
+        inside = (start[b, i] <= j) & (j < end[b, i])
         return inside & (j <= i) if case.causal else inside
 
-    make_mask = partial(make, see, None if start is None else B, None, T, T, case.d_out.device.type)
-    fixed = make_mask() if case.causal and start is None else None
-
     def run(q, k, v):
-        block_mask = fixed if start is None else make_mask()
+        mask = make_mask(see, B, None, T, T, case.d_out.device.type)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return compiled(q, k, v, block_mask=block_mask, enable_gqa=case.group > 1).transpose(1, 2)
+        return compiled(q, k, v, block_mask=mask, enable_gqa=case.group > 1).transpose(1, 2)
 
     return run
 
@@ -123,34 +118,28 @@ def varlen(case):
     return run
 
 
-# name -> (function that makes it, whether it is for cases without documents, and with documents)
-IMPLEMENTATIONS = {
-    "ours": (ours, True, True),
-    "cudnn": (partial(pytorch, backend=SDPBackend.CUDNN_ATTENTION), True, False),
-    "flash": (partial(pytorch, backend=SDPBackend.FLASH_ATTENTION), True, False),
-    "flex": (flex, True, True),
-    "varlen": (varlen, False, True),
-    "reference": (partial(ours, backend="reference"), True, True),
+OURS = {"ours": ours, "reference": partial(ours, backend="reference")}
+DENSE = OURS | {
+    "cudnn": partial(pytorch, backend=SDPBackend.CUDNN_ATTENTION),
+    "flash": partial(pytorch, backend=SDPBackend.FLASH_ATTENTION),
 }
+DOCUMENTS = OURS | {"flex": flex, "varlen": varlen}
 
 
-def runnable(case, names, known=IMPLEMENTATIONS):
+def runnable(case, names):
     """Return {name: {"forward" or "backward": function}} of the implementations that agree with the first one."""
-    found, expected = {}, None
-    for name in names:
-        make, *suits = known[name]
-        if not suits[case.bounds[0] is not None]:
-            continue
+    known, found, expected = DENSE if case.bounds[0] is None else DOCUMENTS, {}, None
+    for name in filter(known.get, names):
         try:
-            forward = partial(make(case), *case.inputs)
-            result = forward()
-            backward = partial(torch.autograd.grad, result, case.inputs, case.d_out, retain_graph=True)
-            results = result.detach(), *backward()
+            forward = partial(known[name](case), *case.inputs)
+            output = forward()
+            backward = partial(torch.autograd.grad, output, case.inputs, case.d_out, retain_graph=True)
+            results = output.detach(), *backward()
             expected = expected or results
             for tensor, x, y in zip(("output", "dq", "dk", "dv"), results, expected):
                 error = ((x - y).float().norm() / y.float().norm()).item()
                 if not error < 0.02:
-                    raise ValueError(f"its {tensor} differs from that of {next(iter(found))} by {error:.0%}")
+                    raise ValueError(f"its {tensor} differs by {error:.0%} from that of {next(iter(found), 'itself')}")
             found[name] = {"forward": forward, "backward": backward}
         except Exception as error:  # whatever goes wrong in another implementation, measure the rest
             line = max(str(error).splitlines()[:3], key=len, default=repr(error))  # where compilers say what is wrong
@@ -165,7 +154,6 @@ def runnable(case, names, known=IMPLEMENTATIONS):
 def main(cfg):
     on_gpu = torch.cuda.is_available()
     device, dtype, n = ("cuda", torch.bfloat16, 8192) if on_gpu else ("cpu", torch.float32, 512)
-    names = cfg.only.split(",") if cfg.only else [name for name in IMPLEMENTATIONS if name != "reference"]
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     matmul = 2 * n**3 / alternating({"": lambda: a @ b}, cfg.repeats, device_seconds)[""] / 1e12
     print(f"matrix product of {n} x {n}, {str(dtype)[6:]}: {matmul:.3g} TFLOP/s")
@@ -174,10 +162,10 @@ def main(cfg):
     for shape in itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True)):
         mean, T, D, group, causal = shape
         case = Case(T, D, group, causal, mean, cfg.tokens)
-        found = runnable(case, names)
-        for which in FLOPS if found else ():
+        found = runnable(case, cfg.only.split(","))
+        for which, cost in {"forward": 1, "backward": 2.5}.items() if found else ():
             seconds = alternating({name: f[which] for name, f in found.items()}, cfg.repeats, device_seconds)
-            base, tflop = next(iter(seconds.values())), FLOPS[which] * case.flops / 1e12
-            speeds = "".join(f"   {name} {tflop / x:.3g} ({x / base:.2f})" for name, x in seconds.items())
+            first, tflop = next(iter(seconds.values())), cost * case.flops / 1e12
+            speeds = "".join(f"   {name} {tflop / x:.3g} ({x / first:.2f})" for name, x in seconds.items())
             line = f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}"
-            print(f"{line}{tflop / base / matmul:>11.0%}{speeds}", flush=True)
+            print(f"{line}{tflop / first / matmul:>11.0%}{speeds}", flush=True)

@@ -25,7 +25,7 @@ part() { # name, limit in seconds, command
     began=$(date +%s)
     timeout -k 10 "$limit" "$@" >>"$out/$name.txt" 2>&1
     code=$?
-    sleep 1 && kill $! # what `tail` has not shown yet
+    sleep 0.5 && kill $! # what `tail` has not shown yet
     echo "$name: exit $code (124: out of time), $(($(date +%s) - began)) s, $out/$name.txt" | tee -a "$out/summary.txt"
 }
 
@@ -34,9 +34,9 @@ preset="config/$MODEL.py --data=data/prepared/embedded --vocab_size=128256 --mic
     --global_batch_tokens=$((MICRO * 4096)) --switch_step=15 --warmup_steps=5 --decay_steps=5 --log_interval=5
     --eval_interval=15 --eval_windows=8 --keep_steps=()"
 
-# Without the tests that need no GPU: the interpreter and the compilation ahead of time.
 part tests 300 python3 -m pytest tests/test_gpu.py -v -rs
 part doctor 410 python3 -m eval.bench doctor
+# Without the tests that need no GPU: the interpreter and the compilation ahead of time.
 part kernels 80 python3 -m pytest tests/test_kernels.py -v -rs -k "not interpreted and not ahead"
 part train 150 python3 train.py $preset --out_dir="$out/train"
 part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$out/train" --out_dir="$out/finetune"

@@ -1,16 +1,16 @@
-"""Training steps per second of this code, next to other code for a model of the same shape.
+"""Training steps per second of this code, next to other code for a model of the same shape, for CLM and for MLM.
 
-    python -m eval.bench step                                            # the demo, CLM and MLM
-    python -m eval.bench step --model=610m --phase=mlm --micro_batch=8
+    python -m eval.bench step                                            # the demo
+    python -m eval.bench step --model=610m --micro_batch=8 --only=compiled,compiled_sdpa
 
 A step is that of train.py: a batch from a memory-mapped file of random tokens, forward, backward, clipping, AdamW.
 At the end, PyTorch's profiler shows where the time of the first variant goes.
 
-The variants: ours is this code as it is, sdpa with PyTorch's attention, compiled with torch.compile, fp32 in that
-dtype. transformers is the same architecture (Llama, EuroBERT) with its own loss. nanogpt is a GPT-2 in fp32.
+The variants: ours is this code as it is, compiled the same with torch.compile, compiled_sdpa that with PyTorch's
+attention, fp32 in that dtype. transformers is the same architecture (Llama, EuroBERT) with its own loss, on a GPU
+compiled. nanogpt is a GPT-2 in fp32.
 """
 
-import copy
 import itertools
 import sys
 import tempfile
@@ -27,29 +27,27 @@ from checkpoint import model_config
 from data.hub import hub_config
 from data.loader import Batches, prefetch, to_device
 from eval.bench.loader import nanogpt_batch, random_data
-from eval.bench.memory import peak_bytes
-from eval.bench.roofline import PAIRS
+from eval.bench.predict import PAIRS, peak_bytes
 from eval.bench.timing import alternating, unknown_names
 from model import PRESETS, PretrainingLoss, Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
 
 model = "demo"  # demo, 210m, 610m or 1b: a preset in config/
-phase = "both"  # clm, mlm or both
-only = ""  # some of ours,sdpa,compiled,compiled_sdpa,transformers,fp32,nanogpt; empty = all; without the last two if not the demo
+only = "ours,compiled,compiled_sdpa,transformers,fp32,nanogpt"  # the variants
 micro_batch = 0  # windows of a step; 0 = the preset's
 steps = 3  # steps of one repeat
 repeats = 7  # the median of these counts
 profiler_rows = 15  # rows of the profiler's table of the first variant; 0 = none
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("ours", "sdpa", "compiled", "compiled_sdpa", "transformers", "fp32", "nanogpt")
+VARIANTS = only.split(",")
 
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    choices = dict(model=[*PRESETS], phase=["clm", "mlm", "both"])
-    yield from configurator.outside_limits(cfg, ["steps", "repeats"], ["micro_batch", "profiler_rows"], choices=choices)
-    yield from unknown_names("only", cfg.only, NAMES)
+    names, choices = (["steps", "repeats"], ["micro_batch", "profiler_rows"]), {"model": [*PRESETS]}
+    yield from configurator.outside_limits(cfg, *names, choices=choices)
+    yield from unknown_names(cfg, "only", VARIANTS)
 
 
 # ----------------------------------------------------------------------------
@@ -114,64 +112,61 @@ class HubModel(nn.Module):
 # The benchmark
 
 
-class Step:
-    """One optimizer step, as in train.py."""
+def make_loss(name, config, tokenizer, causal, dtype, on_gpu):
+    """Return the module of a variant, which maps (batch, causal) to (loss, count)."""
+    if name == "nanogpt":
+        return GPT(config)
+    if name == "transformers":
+        loss = HubModel(config, tokenizer, causal, dtype)
+        if on_gpu:
+            loss.model.compile(dynamic=False)
+        return loss
+    loss = PretrainingLoss(Transformer(config))
+    loss.model.compute_dtype = torch.float32 if name == "fp32" else dtype
+    loss.model.attention_backend = "sdpa" if name == "compiled_sdpa" else "auto"
+    if name.startswith("compiled"):
+        loss.compile_parts()
+    return loss
 
-    def __init__(self, loss_module, batches, causal, preset, device):
-        self.loss_module, self.batches, self.causal = loss_module.to(device), batches, causal
-        self.preset, self.device, self.params = preset, device, list(loss_module.parameters())
-        betas, eps, weight_decay = (preset.beta1, preset.beta2), preset.eps, preset.weight_decay
-        self.optimizer = torch.optim.AdamW(self.params, 1e-4, betas, eps, weight_decay, fused=True)
 
-    def __call__(self, times=1):
+def make_step(loss_module, batches, causal, preset):
+    """Return a function that makes some steps of training, as train.py does."""
+    device = torch.device(preset.device)
+    params = [*loss_module.to(device).parameters()]
+    betas = preset.beta1, preset.beta2
+    optimizer = torch.optim.AdamW(params, 1e-4, betas, preset.eps, preset.weight_decay, fused=True)
+
+    def step(times=1):
         for _ in range(times):
-            loss, count = self.loss_module(to_device(next(self.batches), self.device), self.causal)
+            loss, count = loss_module(to_device(next(batches), device), causal)
             loss.backward()
-            grads = [p.grad for p in self.params]
+            grads = [p.grad for p in params]
             norm = torch.nn.utils.get_total_norm(grads).item() / count.item()
             torch._foreach_mul_(grads, min(1.0, 1.0 / (norm + 1e-6)) / count.item())
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
-
-def make_variant(name, ours, dtype, stream, tokenizer):
-    """Return the Step of a variant. `ours` share weights, optimizer and batches, to fit into memory side by side."""
-    config, same = ours.loss_module.model.config, (ours.causal, ours.preset, ours.device)
-    if name == "transformers":
-        module = HubModel(config, tokenizer, ours.causal, dtype)
-        if ours.device.type == "cuda":
-            module.model.compile(dynamic=False)
-        return Step(module, ours.batches, *same)
-    if name == "nanogpt":
-        n_windows = ours.preset.micro_batch
-        endless = (nanogpt_batch(stream, config.seq_len, n_windows) for _ in itertools.count())
-        return Step(GPT(config), endless, *same)
-    step = copy.copy(ours)
-    step.loss_module = copy.deepcopy(ours.loss_module, {id(p): p for p in ours.params})
-    encoder = step.loss_module.model
-    encoder.compute_dtype = torch.float32 if name == "fp32" else dtype
-    encoder.attention_backend = "sdpa" if "sdpa" in name else "auto"
-    if "compiled" in name:
-        step.loss_module.compile_parts()
     return step
 
 
-def bench_phase(cfg, preset, config, data, causal):
+def bench_phase(cfg, preset, config, stream, tokenizer, causal):
     """Print the speed of every variant in one phase, and where the time of the first one goes."""
-    device, T, windows = torch.device(preset.device), config.seq_len, preset.micro_batch
+    device, T, windows, dtype = torch.device(preset.device), config.seq_len, preset.micro_batch, preset.dtype
     on_gpu, steps, memory = device.type == "cuda", {}, {}
     torch.manual_seed(0)
-    source = Batches(*data, 1, T, windows, preset.window_split, preset.mask_ratio)
+    source = Batches(stream, tokenizer, 1, T, windows, preset.window_split, preset.mask_ratio)
     batches = prefetch(source.batch, ((i, causal) for i in itertools.count()))
-    ours = Step(PretrainingLoss(Transformer(config)), batches, causal, preset, device)
-    for name in cfg.only.split(",") if cfg.only else NAMES if cfg.model == "demo" else NAMES[:-2]:
+    gpt_batches = (nanogpt_batch(stream, T, windows) for _ in itertools.count())
+    for name in cfg.only.split(","):
+        others = torch.cuda.memory_allocated() if on_gpu else 0
         try:
-            step = make_variant(name, ours, getattr(torch, preset.dtype), *data)
+            loss = make_loss(name, config, tokenizer, causal, getattr(torch, dtype), on_gpu)
+            step = make_step(loss, gpt_batches if name == "nanogpt" else batches, causal, preset)
             step()
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
             step()  # now compiled, and with the optimizer's state
-            memory[name] = f"{torch.cuda.max_memory_allocated() / 1e9:>8.1f} GB" if on_gpu else ""
+            memory[name] = f"{(torch.cuda.max_memory_allocated() - others) / 1e9:>8.1f} GB" if on_gpu else ""
             steps[name] = partial(step, cfg.steps)
         except Exception as error:  # out of memory, or another package is missing or fails: measure the rest
             print(f"left out: {name}: {type(error).__name__}: {str(error).strip()[:300]}")
@@ -179,20 +174,17 @@ def bench_phase(cfg, preset, config, data, causal):
         sys.exit("none of the variants ran")
     seconds = alternating(steps, cfg.repeats)
 
-    predicted = 1 if causal else round(preset.mask_ratio * T) / T
-    seen = PAIRS if preset.window_split == "random" else 1
-    flops, most = (flops_per_token(config, T, causal, predicted, pairs) for pairs in (seen, 1))
-    peak = peak_flops(device) if preset.dtype != "float32" else None
+    predicted = 1 if causal else preset.mask_ratio
+    pairs = PAIRS if preset.window_split == "random" else 1
+    flops, most = (flops_per_token(config, T, causal, predicted, seen) for seen in (pairs, 1))
+    peak = peak_flops(device) if dtype != "float32" else None
     print(
         f"\n{cfg.model}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={preset.window_split}, "
-        f"vocabulary {config.vocab_size:,}, {preset.dtype}, {flops / 1e6:,.1f}M FLOPs a token; "
-        f"medians of {cfg.repeats} times {cfg.steps} steps"
+        f"vocabulary {config.vocab_size:,}, {dtype}; medians of {cfg.repeats} times {cfg.steps} steps"
     )
     if on_gpu:
-        computed = peak_bytes(config, windows) / 1e9
-        print(
-            f"MFU by the pairs that the mask leaves (by T x T); peak of memory, computed: {computed:.1f} GB if compiled"
-        )
+        computed = peak_bytes(config, windows, torch.cuda.get_device_properties(device).total_memory) / 1e9
+        print(f"MFU by the pairs that the mask leaves (by T x T); computed peak of memory, compiled: {computed:.1f} GB")
     first = next(iter(steps))
     for name, value in seconds.items():
         speed = cfg.steps * windows * T / value
@@ -212,6 +204,5 @@ def main(cfg):
     with tempfile.TemporaryDirectory() as folder:
         data = random_data(folder, config.vocab_size, max(2**20, 64 * preset.micro_batch * config.seq_len))
         for causal in (True, False):
-            if cfg.phase in ("both", "clm" if causal else "mlm"):
-                bench_phase(cfg, preset, config, data, causal)
-                torch.compiler.reset()
+            bench_phase(cfg, preset, config, *data, causal)
+            torch.compiler.reset()

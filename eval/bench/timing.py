@@ -13,9 +13,9 @@ def hardware():
     return f"{device}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
 
 
-def unknown_names(setting, names, known):
-    """Yield a sentence for each of the comma-separated names that is not known."""
-    for name in filter(None, names.split(",")):
+def unknown_names(cfg, setting, known):
+    """Yield a sentence for each of a setting's comma-separated names that is not known."""
+    for name in cfg[setting].split(","):
         if name not in known:
             yield f"{setting}={name}: must be some of {','.join(known)}"
 
