@@ -205,7 +205,7 @@ def make_batches(cfg, meta, tokenizer, T):
 
 
 def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
-    """Load what the run starts from, in place. Returns (step, the `versions` of the start that is resumed, or None).
+    """Load what the run starts from, in place. Returns (step, the dict of the checkpoint if the run is resumed or None).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
@@ -228,7 +228,7 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
     optimizer.param_groups[0].update(betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, weight_decay=cfg.weight_decay)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], state["versions"] if resumed else None
+    return state["step"], state if resumed else None
 
 
 def wrap_ddp(loss_module, batches, step, cfg, micro, device):
@@ -296,8 +296,8 @@ def train(cfg):
     step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size)
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
-        dtype, split, versions = transformer.compute_dtype, cfg.window_split != "none", facts["versions"]
-        versions["attention"] = choose_attention(device, dtype, config, (True, False), split, versions, resumed)
+        dtype, split, earlier = transformer.compute_dtype, cfg.window_split != "none", resumed and resumed["versions"]
+        choose_attention(device, dtype, config, (True, False), split, facts["versions"], earlier)
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()
@@ -305,7 +305,8 @@ def train(cfg):
         ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
 
     if rank == 0:
-        log = checkpoint.open_records(facts, params, world_size, resumed_at=step if resumed else None)
+        log = checkpoint.open_records(facts, params, world_size, resumed)
+        resumed = bool(resumed)  # no more than that is needed of the checkpoint
 
     # A batch is a pure function of its step, so a background thread can make it ahead.
     micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each
