@@ -184,7 +184,7 @@ class Case:
         if code is None:
             process.kill()
         if code is None or code < 0 or "Traceback" in text or (code and not re.search(names, text)):
-            raise Lost(f"exit code {code}: {last(text)}")
+            raise Lost(f"exit code {code}: {last_words(text)}")
         return text
 
     def finish(self, *more_args, expected=None):
@@ -196,7 +196,7 @@ class Case:
         try:
             result = self.work.result(self.folder)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise Lost(f"no result ({error!r}): {last(text)}") from None
+            raise Lost(f"no result ({error!r}): {last_words(text)}") from None
         for name in (expected.keys() | result.keys()) - {may_differ}:
             if not same(result.get(name), expected.get(name)):
                 raise Lost(f"{name} is not that of an undisturbed process")
@@ -212,7 +212,7 @@ class Case:
         self.finish()
 
 
-def last(text):
+def last_words(text):
     return " ".join(text.split())[-300:]
 
 
@@ -338,9 +338,10 @@ def set_up(world):
     def undisturbed(work, *more_args):
         case, started = Case(work, work.fresh), time.monotonic()
         process = case.start(*more_args)
-        text, work.seconds = case.wait(process), time.monotonic() - started
+        case.wait(process)
+        work.seconds = time.monotonic() - started
         work.events = int(Path(f"{process.output}.events").read_text())
-        return case.folder, case.result(text)
+        return case.folder, work.result(case.folder)
 
     folder, prepare.expected = undisturbed(prepare)
     shutil.copytree(folder / "prepared", train.fresh / "data")
