@@ -107,14 +107,8 @@ def test_pure_objectives(run, tiny, tmp_path, switch_step):
 def test_killed_at_random_moments(tiny, run, tmp_path, kills):
     """SIGKILL at random moments and in the middle of saves; the end is the same, bit for bit."""
     reference, out, rng = tmp_path / "reference", tmp_path / "run", random.Random(0)
-    args = [
-        *tiny,
-        "--max_steps=80",
-        "--switch_step=16",
-        "--checkpoint_interval=2",
-        "--keep_last=3",
-        "--eval_interval=80",
-    ]
+    end = 10 * kills
+    args = [*tiny, f"--max_steps={end}", "--switch_step=8", "--checkpoint_interval=2", "--keep_last=3"]
     code, text = run([*args, f"--out_dir={reference}"])
     assert code == 0, text
     args, inside = [*args, f"--out_dir={out}", "--resume=True"], 0
@@ -135,11 +129,11 @@ def test_killed_at_random_moments(tiny, run, tmp_path, kills):
         attempt.process.kill()
         attempt.process.join()
         inside += bool(list(out.glob("ckpt-*.partial")))
-        assert 80 not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
+        assert end not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
     code, text = Run(args, tmp_path / "output").wait()
     assert code == 0, text
     assert inside, "no kill hit a save"
-    assert_same_end(reference, out, 80)
+    assert_same_end(reference, out, end)
 
 
 @pytest.mark.parametrize(
