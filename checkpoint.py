@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from data import hub
-from data.files import write_whole
+from data.files import MALFORMED, write_whole
 from data.shards import check_shards, shard_stamps
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
@@ -53,21 +53,30 @@ def save(path, state):
         raise error.__context__ or error
 
 
-def verify(path):
-    """Raise Damaged unless the file is a whole checkpoint. Computes the checksum of every record."""
+def header(path):
+    """Return a checkpoint's dict with tensors that have a shape only. Raises Damaged if it cannot be opened."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            bad = archive.testzip() or next((name for name in names if names.count(name) > 1), None)
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)  # looks for each tensor, reads none
+        state = torch.load(path, map_location="meta", mmap=True, weights_only=True)
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a broken archive fails in many ways
         raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
-    if bad:
-        raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong, or it is there twice")
     if not (isinstance(state, dict) and {"step", "model", "config", "tokenizer"} <= state.keys()):
         raise Damaged(f"{path} is not a checkpoint of this project")
+    return state
+
+
+def verify(path):
+    """Raise Damaged unless the file is a whole checkpoint. Computes the checksum of every record."""
+    header(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            bad = archive.testzip() or next((name for name in names if names.count(name) > 1), None)
+    except Exception as error:
+        raise Damaged(f"{path} is damaged ({error})") from error
+    if bad:
+        raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong, or it is there twice")
 
 
 def load(path, verified=False, need_tokenizer=True, report=print):
@@ -99,14 +108,6 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
         return ours
     missing = "" if local.exists() else ": no such file"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{missing}")
-
-
-def header(path):
-    """Return a checkpoint's dict without reading its tensors or checking them. Raises Damaged if it cannot be opened."""
-    try:
-        return torch.load(path, map_location="meta", mmap=True, weights_only=True)
-    except Exception as error:
-        raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
 
 
 def newest_header(out_dir):
@@ -207,13 +208,15 @@ def run_facts(cfg, config, meta, tokenizer, device):
     return facts | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
 
 
-def open_records(facts, params, processes, resumed_at):
-    """Write a run's config.json and return its MetricsLog.
+def open_records(facts, params, processes, resumed):
+    """Write a run's config.json and return its MetricsLog. The caller holds the lock of out_dir.
 
-    facts: what `run_facts` returns. resumed_at: the step at which an
-    earlier start of the run is resumed; None for a new run. The caller holds the lock of out_dir.
+    facts: what `run_facts` returns. resumed: the dict of the checkpoint with which the run goes on; None for a new run.
     """
-    cfg = facts["settings"]
+    cfg, out = facts["settings"], Path(facts["settings"]["out_dir"])
+    for partial in out.glob("*.partial"):  # of a process that was killed, because only the lock's holder writes them
+        if re.fullmatch(r"(ckpt-\d+\.pt|config\.json|metrics\.jsonl)\.\d+\.partial", partial.name):
+            partial.unlink()
     record = {
         "settings": cfg,
         "model": facts["config"],
@@ -223,28 +226,25 @@ def open_records(facts, params, processes, resumed_at):
         "versions": facts["versions"],
         "source": {file: (ROOT / file).read_text() for file in ("train.py", "model.py", "data/loader.py")},
     }
-    out = Path(cfg["out_dir"])
-    for partial in out.glob("*.partial"):  # of a process that was killed: the folder is locked, so nobody writes them
-        if re.fullmatch(r"(ckpt-\d+\.pt|config\.json|metrics\.jsonl)\.\d+\.partial", partial.name):
-            partial.unlink()
-    if resumed_at is not None:
+    step = resumed["step"] if resumed else -1
+    if resumed:
         first = read_config(out) or record  # if it is missing or damaged: the checkpoint had the same settings
-        record = first | {"resumed": [*first.get("resumed", []), {"step": resumed_at, **record}]}
+        record = first | {"resumed": [*first.get("resumed", []), {"step": step, **record}]}
     write_whole(out / "config.json", lambda f: f.write(json.dumps(record, indent=1).encode()))
-    log = MetricsLog(out / "metrics.jsonl", -1 if resumed_at is None else resumed_at, cfg["wandb_project"], cfg)
-    if resumed_at is not None and header(path_of(out, resumed_at)).get("log", log.checksum) != log.checksum:
-        print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {resumed_at}")
+    log = MetricsLog(out / "metrics.jsonl", step, cfg["wandb_project"], cfg)
+    if resumed and resumed.get("log", log.checksum) != log.checksum:
+        print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {step}")
     return log
 
 
 def read_config(out_dir):
-    """Return a run's config.json as a dict; None where it is missing or damaged."""
+    """Return a run's config.json as a dict; {} where it is missing or damaged."""
     try:
         record = json.loads((Path(out_dir) / "config.json").read_bytes())
         first_save(record["settings"])
-        return record if isinstance(record.get("resumed", []), list) and record["data_fingerprint"] else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        return record if isinstance(record.get("resumed", []), list) else {}
+    except MALFORMED:
+        return {}
 
 
 def first_save(settings):
@@ -257,70 +257,50 @@ def conflicts(cfg, fingerprint):
 
     fingerprint: of the data, or None where they are not prepared yet.
     """
-    out = Path(cfg["out_dir"])
-    held = steps(out)
-    if not held and not any((out / name).exists() for name in ("config.json", "metrics.jsonl")):
-        return
-    if not cfg["resume"]:
+    out, state, logged = Path(cfg["out_dir"]), newest_header(cfg["out_dir"]), last_logged(cfg["out_dir"])
+    if not cfg["resume"] and (steps(out) or any((out / name).exists() for name in ("config.json", "metrics.jsonl"))):
         yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
-        return
-    if record := recorded(out):
-        yield from changed(cfg, fingerprint, *record, out)
-    logged = last_logged(out)
-    if not held and logged > first_save(record[0] if record else cfg):
+    elif state:
+        yield from changes(state, cfg, fingerprint, out)
+    elif not steps(out) and logged > first_save(read_config(out).get("settings", cfg)):
         yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: put them back, or remove the folder"
 
 
-def recorded(out_dir):
-    """Return the settings and the data's fingerprint of the run in out_dir, or None where no file says them.
-
-    The newest checkpoint that can be opened says them, config.json only where there is none.
-    """
-    if state := newest_header(out_dir):
-        return state["settings"], state["data"]
-    old = read_config(out_dir)
-    return old and (old["settings"], old["data_fingerprint"])
-
-
-def changed(cfg, fingerprint, old_settings, old_fingerprint, where):
-    """Yield what differs, one sentence each, between a run's settings and data and those it is resumed with."""
-    for name, value in json.loads(json.dumps(resolve_auto(cfg))).items():  # tuples as lists, as config.json has them
-        before = json.loads(json.dumps(old_settings.get(name, value)))
+def changes(state, cfg, fingerprint, path):
+    """Yield what differs between the run of a checkpoint and one with these settings and data, one sentence each."""
+    for name, value in resolve_auto(cfg).items():
+        before = state["settings"].get(name, value)
         if name not in RESUME_MAY_CHANGE and value != before:
             yield (
-                f"{name}={value}, but the run in {where} has {name}={before}; to change what is learned, "
+                f"{name}={value}, but the run in {path} has {name}={before}; to change what is learned, "
                 "start another run with branch_from"
             )
-    if fingerprint not in (None, old_fingerprint):
-        yield f"the data are not those that the run in {where} was trained on"
+    if fingerprint not in (None, state["data"]):
+        yield f"the data are not those that the run in {path} was trained on"
 
 
 def check_unchanged(state, cfg, meta, path):
     """Raise DataError if a checkpoint is of a run with other settings or data than this one, or if a shard has changed."""
-    if differences := list(changed(cfg, meta["fingerprint"], state["settings"], state["data"], path)):
-        raise DataError("; ".join(differences))
+    if different := list(changes(state, cfg, meta["fingerprint"], path)):
+        raise DataError("; ".join(different))
     if "shards" in state:  # older checkpoints do not say
         check_shards(cfg["data"], meta, state["shards"])
 
 
-def log_lines(path):
-    """Yield (line, its values as a dict) for each whole line of a metrics.jsonl. Raises DataError if it is not one."""
+def read_metrics(out_dir):
+    """Return the whole lines of a run's metrics.jsonl, a dict each. Raises DataError if a line is something else."""
+    path, lines = Path(out_dir) / "metrics.jsonl", []
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):  # a process is writing it, or was killed
-                return
+                break
             try:
-                values = json.loads(line)
-                values["step"] + 1
-            except (ValueError, KeyError, TypeError, RecursionError):
+                lines.append(json.loads(line))
+                lines[-1]["step"] + 1
+            except MALFORMED:
                 expected = 'expected an object with a step, as {"step": 10, "loss": 5.1}; mend or delete this line'
                 raise DataError(f"{path}, line {number}: {line[:60]!r}: {expected}") from None
-            yield line, values
-
-
-def read_metrics(out_dir):
-    """Return the whole lines of a run's metrics.jsonl, a dict each. Raises DataError."""
-    return [values for _, values in log_lines(Path(out_dir) / "metrics.jsonl")]
+    return lines
 
 
 def last_logged(out_dir):
@@ -364,15 +344,16 @@ class MetricsLog:
 
     after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because
     those steps will be done again. -1 starts a new log. With wandb_project the lines also go to
-    Weights & Biases (the wandb package), with the settings. `checksum` is that of all lines so far.
+    Weights & Biases (the wandb package), with the settings. `checksum` is that of all lines so far: each checkpoint
+    holds it, so that a change of the file is noticed.
     """
 
     def __init__(self, path, after=-1, wandb_project="", settings=None):
-        path, kept = Path(path), []
-        if after >= 0 and path.exists():
-            kept = [line for line, values in log_lines(path) if values["step"] <= after]
-        write_whole(path, lambda f: f.writelines(kept))
-        self.file, self.wandb, self.checksum = open(path, "ab"), None, zlib.crc32(b"".join(kept))
+        path = Path(path)
+        lines = read_metrics(path.parent) if after >= 0 and path.exists() else []
+        kept = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= after).encode()
+        write_whole(path, lambda f: f.write(kept))
+        self.file, self.wandb, self.checksum = open(path, "ab"), None, zlib.crc32(kept)
         if wandb_project:
             import wandb
 
@@ -398,7 +379,7 @@ def export(path, folder, kind):
     if Path(folder).exists():
         raise DataError(f"{folder} is there already: give another folder")
     found = find(path)
-    hub.write_folder(load(found, verified=found != Path(path)), found, folder, kind)
+    hub.write_folder(load(found), found, folder, kind)
 
 
 def main():

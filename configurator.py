@@ -8,11 +8,8 @@ the same kind. Both are parsed, never executed. All mistakes are reported before
 
 import ast
 import difflib
-import io
 import os
 import sys
-import textwrap
-import tokenize
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,38 +28,29 @@ class Settings(dict):
 
 
 def load(script, argv, check=None, command=""):
-    """Return the Settings of `script`, in its order, with `argv` applied.
+    """Return the Settings of `script` with `argv` applied, after everything that is wrong was reported in one message.
 
-    script: `__file__`. Its settings are the module-level `name = literal` lines before the first
-        other assignment, def or block; imports and bare expressions in between do not count, and names
-        in capitals are constants, not settings.
-    argv: config files and `--key=value` words in any order, a later one wins; or `--help`. With `--check`
-        the settings are checked and nothing else happens.
-    check: called with the settings, rejected values left out; yields a sentence for each value or
-        combination of values that cannot work.
-    Raises SystemExit: 2 with all problems on stderr, 0 after --help or --check. ValueError: a default in the
-    script is not a bool, int, finite float, str or tuple of one of these.
+    script: `__file__`; see `read_script` for which of its lines are settings. argv: config files and `--key=value`
+    words, of which a later one wins; or --help, or --check, which only checks. check: called with the settings (wrong
+    values left out); yields a sentence for each thing that cannot work. command: what the message calls the script.
+    Raises SystemExit: 2 if something is wrong, 0 after --help or --check.
     """
-    command, (defaults, notes) = command or start_command(script), read_script(script)
+    command, (defaults, lines) = command or start_command(script), read_script(script)
     if "--help" in argv or "-h" in argv:
-        print_help(command, defaults, notes)
+        print(
+            f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins; --check only checks)\n\n{lines}"
+        )
         raise SystemExit(0)
     only_check = "--check" in argv and "check" not in defaults
-    argv = [word for word in argv if word != "--check"] if only_check else argv
-    settings, problems = parse(argv, defaults)
+    settings, problems = parse([word for word in argv if not (only_check and word == "--check")], defaults)
     try:
-        problems += check(settings) or () if check else ()
+        problems += (check(settings) if check else None) or ()
     except OSError as error:  # such as a path that is too long
         problems.append(str(error))
     if problems:
-        count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
-        print(
-            f"{command}: {count} in the settings; nothing was started.",
-            *(f"  {number}. {problem}" for number, problem in enumerate(problems, 1)),
-            f"{command} --help lists every setting.",
-            sep="\n",
-            file=sys.stderr,
-        )
+        lines = [f"{command}: {len(problems)} problem{'s' * (len(problems) > 1)} in the settings; nothing was started."]
+        lines += [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
+        print(*lines, f"{command} --help lists every setting.", sep="\n", file=sys.stderr)
         raise SystemExit(2)
     if only_check:
         print(f"{command}: the settings fit together")
@@ -86,10 +74,7 @@ def parse(argv, defaults):
 
 
 def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=()):
-    """Yield a sentence for each setting outside its limits.
-
-    The first three are names of settings; choices is {name: its possible values}.
-    """
+    """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
     for low, names in ((1, at_least_1), (0, at_least_0)):
         yield from (f"{k}={settings[k]}: must be at least {low}" for k in names if settings[k] < low)
     yield from (f"{k}={settings[k]}: must be above 0" for k in above_0 if settings[k] <= 0)
@@ -107,26 +92,25 @@ def start_command(script):
 
 
 def read_script(path):
-    """Return the settings of a script as {name: default} and {name: (heading, comment)}."""
+    """Return the settings of a script as {name: default}, and the lines that set them, comments included.
+
+    Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
+    bare expressions in between do not count, and names in capitals are constants. Raises ValueError: a default is not
+    a bool, int, finite float, str or tuple of one of these.
+    """
     source = Path(path).read_text(encoding="utf-8")
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = [(*token.start, token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT]
-    defaults, notes, body = {}, {}, ast.parse(source).body
-    for above, node, below in zip([None, *body], body, [*body[1:], None]):
+    defaults, first, last = {}, 0, 0
+    for node in ast.parse(source).body:
         name, value = literal_assignment(node)
-        if name and name.isupper():
-            continue
-        if name:
-            defaults[name] = convert(value, value)
+        if name and not name.isupper():
+            defaults[name], last = convert(value, value), node.end_lineno
             if defaults[name] is None:
                 raise ValueError(f"{path}:{node.lineno}: {value!r} cannot be a setting's default")
-            start, stop = above.end_lineno if above else 0, below.lineno if below else sys.maxsize
-            heading = [text for row, col, text in comments if start < row < node.lineno and not col]
-            comment = [text for row, col, text in comments if node.end_lineno <= row < stop and col]
-            notes[name] = " ".join(heading).strip("-= "), " ".join(comment)
-        elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
+        elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
             break
-    return defaults, notes
+        elif not defaults:
+            first = node.end_lineno
+    return defaults, "\n".join(source.splitlines()[first:last]).strip()
 
 
 def literal_assignment(node):
@@ -142,17 +126,21 @@ def assignments(argv, defaults, problems):
     """Yield (origin, name, value) for all that argv sets; add other words to `problems`."""
     for word in argv:
         name, equals, text = word[2:].partition("=")
-        default, value = defaults.get(name, ""), text
         if not word.startswith("--"):
             yield from read_config(word, problems)
         elif name in defaults and not equals:
-            problems.append(f"{word}: write {word}={type(default) is bool or 'VALUE'}")
+            problems.append(f"{word}: write {word}={'True' if type(defaults[name]) is bool else 'VALUE'}")
         else:
-            with suppress(*NOT_LITERAL):  # what is no literal stays text
-                value = ast.literal_eval(text)
-            if type(default) is tuple and value == text:
-                value = text.split(",") if text else ()
-            yield word, name, text if type(default) is str and type(value) is not str else value
+            yield word, name, flag_value(text, defaults.get(name, ""))
+
+
+def flag_value(text, default):
+    """Return the value of a flag's text: a literal, but a str needs no quotes and a tuple no parentheses."""
+    try:
+        value = ast.literal_eval(text)
+    except NOT_LITERAL:
+        return [item for item in text.split(",") if item] if type(default) is tuple else text
+    return text if type(default) is str and type(value) is not str else value
 
 
 def read_config(path, problems):
@@ -160,19 +148,18 @@ def read_config(path, problems):
     try:
         tree = ast.parse(source := Path(path).read_text(encoding="utf-8"), path)
     except (OSError, *NOT_LITERAL) as error:
-        files = Path(path).parent.glob("*.py") if isinstance(error, FileNotFoundError) else ()
-        hint = nearest(path, map(str, files))
-        problems.append(f"{path}: neither --key=value nor a readable config file: {error}.{hint}")
+        problems.append(f"{path}: neither --key=value nor a readable config file: {error}")
         return
-    seen = {}
+    lines = {}  # {name: the line that sets it}
     for node in tree.body[ast.get_docstring(tree) is not None :]:  # from after the docstring
         origin, (name, value) = f"{path}:{node.lineno}", literal_assignment(node)
         if name is None:
             statement = ast.get_source_segment(source, node).splitlines()[0]
             problems.append(f"{origin}: a config holds only `name = literal`, not `{statement}`")
-        elif seen.setdefault(name, node) is not node:
-            problems.append(f"{origin}: {name} is already set on line {seen[name].lineno}")
+        elif name in lines:
+            problems.append(f"{origin}: {name} is already set on line {lines[name]}")
         else:
+            lines[name] = node.lineno
             yield origin, name, value
 
 
@@ -190,16 +177,3 @@ def convert(value, default):
 
 def nearest(word, words):
     return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(word, words, 1))
-
-
-def print_help(command, defaults, notes):
-    """Print every setting with its default and comment, in groups under the script's headings."""
-    print(f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins; --check only checks)")
-    for name, (heading, comment) in notes.items():
-        if heading:
-            print(f"\n{heading}")
-        cell = f"  {name} = {defaults[name]!r}  ".ljust(40)
-        print(
-            textwrap.fill(comment, 100, initial_indent=cell, subsequent_indent=" " * 40, break_long_words=False)
-            or cell.rstrip()
-        )

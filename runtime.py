@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import warnings
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -45,9 +46,7 @@ def use_determinism():
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a check on PyTorch itself, 5 % of a step
-    torch.ones(
-        64
-    ).exp()  # sets up MKL from one thread: when two threads did, one start in ten differed in its last bits
+    torch.ones(64).exp()  # sets up MKL from one thread: from two, one start in ten differed in its last bits
 
 
 def world():
@@ -69,22 +68,14 @@ def set_up(device, deterministic):
     return device, rank, world_size
 
 
-def check_attention(
-    device,
-    dtype,
-    head_dim,
-    causal,
-    documents,
-    n_head,
-    n_kv_head,
-    fused="triton",
-    trusted="sdpa",
-):
+fused_attention = partial(model.attention, backend="triton")
+
+
+def check_attention(device, dtype, head_dim, causal, documents, n_head, n_kv_head, fused=fused_attention):
     """Return the largest relative difference between the fused kernels in dtype and PyTorch's attention in fp32.
 
     It compares the output and the gradients of q, k and v for a small random batch, with several documents and padding
-    if `documents`. Infinite if a result is not a number. Raises what the kernels raise. fused, trusted: the backends
-    of `model.attention` to compare, by name or as a function like it.
+    if `documents`. Infinite if a result is not a number. Raises what the kernels raise.
     """
     T = 304  # whole blocks and a part of one; a multiple of 16, so that training uses the same compiled kernels
     heads = (n_head, n_kv_head, n_kv_head, n_head)  # of q, k, v and the gradient of the output
@@ -94,35 +85,32 @@ def check_attention(
         t = torch.arange(T, dtype=torch.int32, device=device).expand(2, T)
         bounds = (t // 100 * 100).where(t < 300, 0), (t // 100 * 100 + 100).where(t < 300, 0)
 
-    results = []
-    for backend, x in ((fused, packed), (trusted, packed.float())):
+    def results(attention, x):
         q, k, v, d_out = x.split(heads, dim=2)
         q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
-        args = q, k, v, causal, *bounds
-        out = backend(*args) if callable(backend) else model.attention(*args, backend)
-        results.append([out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)])
-    differences = torch.stack([(a.float() - b).norm() / b.norm() for a, b in zip(*results)])
-    return differences.nan_to_num(nan=torch.inf).max().item()
+        out = attention(q, k, v, causal, *bounds)
+        return out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)
+
+    trusted = results(partial(model.attention, backend="sdpa"), packed.float())
+    differences = [(x.float() - exact).norm() / exact.norm() for x, exact in zip(results(fused, packed), trusted)]
+    return torch.stack(differences).nan_to_num(nan=torch.inf).max().item()
 
 
 def compare_attention(device, dtype, config, masks, documents, check):
-    """Say which attention to use: "fused kernels" if `check` finds no difference beyond rounding, else why not."""
-    largest, allowed = 0.0, {torch.float32: 1e-4, torch.float16: 2e-3}.get(dtype, 1e-2)
-    why = model.why_not_triton("cuda", config.head_dim, dtype)
+    """Say in a sentence which attention to use: the fused kernels only if `check` finds no more than rounding."""
+    allowed = 1e-4 if dtype == torch.float32 else 1e-2
+    instead = "PyTorch's, not the fused kernels:"
+    if why := model.why_not_triton("cuda", config.head_dim, dtype):
+        return f"{instead} {why}"
     try:
-        for causal in masks if not why else ():
-            args = device, dtype, config.head_dim, causal, documents, config.n_head, config.n_kv_head
-            largest = max(largest, check(*args))
+        shape = config.n_head, config.n_kv_head
+        largest = max(check(device, dtype, config.head_dim, causal, documents, *shape) for causal in masks)
     except Exception as error:  # of the compiler, the driver, or because there is no C compiler
-        why = f"they raise {type(error).__name__}: {error}"[:300]
+        return f"{instead} they raise {type(error).__name__}: {error}"[:300]
     if largest > allowed:
-        why = f"their results differ by {largest:.1e} from PyTorch's, of which {allowed:.0e} could be rounding"
-    if why:
-        warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
-        return f"PyTorch's, not the fused kernels: {why}"
+        return f"{instead} they differ by {largest:.1e} from PyTorch's, of which {allowed:.0e} could be rounding"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device
-    print(f"attention: fused kernels, checked on {name}, largest difference {largest:.0e}")
-    return "fused kernels"
+    return f"fused kernels, checked on {name}, largest difference {largest:.0e}"
 
 
 def choose_attention(device, dtype, config, masks, documents, versions=None, earlier=None, check=check_attention):
@@ -132,16 +120,16 @@ def choose_attention(device, dtype, config, masks, documents, versions=None, ear
     versions, earlier: the records of this start of a run and of the one that it resumes. If nothing else has changed,
     the earlier decision stays, so that the run goes on as it was.
     """
-    before = dict(earlier or {})
-    recorded = before.pop("attention", "")
-    decision = [recorded if before == versions else ""]
-    if decision[0] and world()[0] == 0:
-        print(f"attention: {decision[0]}, as when the run began")
-    elif world()[0] == 0:
-        decision[0] = compare_attention(device, dtype, config, masks, documents, check)
+    earlier = dict(earlier or {})
+    recorded = earlier.pop("attention", "")
+    decision = [recorded if earlier == versions else ""]
+    if world()[0] == 0:
+        decision[0] = decision[0] or compare_attention(device, dtype, config, masks, documents, check)
+        show_decision = print if decision[0].startswith("fused") else warnings.warn
+        show_decision(f"attention: {decision[0]}")
     if dist.is_initialized():
         dist.broadcast_object_list(decision)
-    model.kernels_fail = "" if decision[0] == "fused kernels" else decision[0]
+    model.kernels_fail = "" if decision[0].startswith("fused") else decision[0]
     return decision[0]
 
 
@@ -168,11 +156,9 @@ def peak_flops(device):
 
 def utilization(tokens_per_s, config, causal, batch, device, dtype, n_devices):
     """The MFU of a run with batches like this one, as {"mfu": text}. "unknown" if the peak is. Nothing on a CPU."""
-    if device.type == "cpu":
-        return {}
     peak = peak_flops(device) if dtype != "float32" else None
     if not peak or not tokens_per_s:
-        return {"mfu": "unknown"}
+        return {} if device.type == "cpu" else {"mfu": "unknown"}
     n_tokens, T = batch["tokens"].numel(), batch["tokens"].shape[1]
     predicted, seen = (batch["targets"] >= 0).sum().item() / n_tokens, 1.0
     if "doc_start" in batch:  # the mean length of a token's document, as a fraction of T

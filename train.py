@@ -205,7 +205,7 @@ def make_batches(cfg, meta, tokenizer, T):
 
 
 def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
-    """Load what the run starts from, in place. Returns (step, the `versions` of the start that is resumed, or None).
+    """Load what the run starts from, in place. Returns (step, the rest of the checkpoint if the run is resumed or None).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
@@ -220,15 +220,15 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
     checkpoint.match(state, vars(transformer.config), tokenizer, path)
     if resumed:
         checkpoint.check_unchanged(state, cfg, meta, path)
-    transformer.load_state_dict(state["model"])
+    transformer.load_state_dict(state.pop("model"))
     if not resumed and cfg.init_from:
         print0(checkpoint.budget_note(state, cfg.max_steps * cfg.global_batch_tokens))
         return 0, None
-    optimizer.load_state_dict(state["optimizer"])  # with the other run's settings, which a branch replaces
+    optimizer.load_state_dict(state.pop("optimizer"))  # with the other run's settings, which a branch replaces
     optimizer.param_groups[0].update(betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, weight_decay=cfg.weight_decay)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], state["versions"] if resumed else None
+    return state["step"], state if resumed else None
 
 
 def wrap_ddp(loss_module, batches, step, cfg, micro, device):
@@ -296,8 +296,9 @@ def train(cfg):
     step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size)
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
-        dtype, split, versions = transformer.compute_dtype, cfg.window_split != "none", facts["versions"]
-        versions["attention"] = choose_attention(device, dtype, config, (True, False), split, versions, resumed)
+        case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
+        versions, earlier = facts["versions"], resumed and resumed["versions"]
+        versions["attention"] = choose_attention(*case, versions, earlier)
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()
@@ -305,7 +306,7 @@ def train(cfg):
         ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
 
     if rank == 0:
-        log = checkpoint.open_records(facts, params, world_size, resumed_at=step if resumed else None)
+        log = checkpoint.open_records(facts, params, world_size, resumed)
 
     # A batch is a pure function of its step, so a background thread can make it ahead.
     micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each
@@ -364,7 +365,8 @@ def train(cfg):
             mfu = utilization(speed, config, causal, batch, device, cfg.dtype, world_size)
             bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             seconds, timed = 0.0, 0
-        if step % cfg.eval_interval == 0 or step in (cfg.switch_step, cfg.max_steps):
+        phase_ends = step in (cfg.switch_step, cfg.max_steps)
+        if step % cfg.eval_interval == 0 or phase_ends:
             line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
         if rank == 0 and line:
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
@@ -375,9 +377,9 @@ def train(cfg):
             checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
             keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
             checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
-        if rank == 0 and "val_clm_loss" in line:
-            show(plot_run, cfg.out_dir, step not in (cfg.switch_step, cfg.max_steps))
-        if rank == 0 and step in (cfg.switch_step, cfg.max_steps):
+        if rank == 0 and "val_clm_loss" in line and (phase_ends or (step // cfg.eval_interval).bit_count() == 1):
+            show(plot_run, cfg.out_dir)  # after 1, 2, 4, 8 ... evaluations, because it reads the whole log
+        if rank == 0 and phase_ends:
             show(print_samples, step, phase, transformer, tokenizer)
         bar.update()
 

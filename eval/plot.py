@@ -6,14 +6,10 @@ python -m eval.plot out/demo
 import itertools
 import math
 import sys
-import time
 from pathlib import Path
 
 from checkpoint import read_metrics
 from errors import DataError
-
-POINTS = 4000  # of a curve; more than the figure has pixels
-_next_quick = [0.0]  # when plot_run draws again with if_quick
 
 
 def summary(out_dir, switch_step):
@@ -43,29 +39,18 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=150, format="png")
 
 
-def thin(lines):
-    """Return at most POINTS of the lines, evenly spread."""
-    return lines[:: max(1, -(-len(lines) // POINTS))]
-
-
-def plot_run(out_dir, if_quick=False):
-    """Write out_dir/loss.png and return its path; None where matplotlib is not installed.
-
-    if_quick: leave it out while figures have taken more than a hundredth of the time since the last one, because a
-    long log takes seconds to read.
-    """
-    started = time.monotonic()
-    if (if_quick and started < _next_quick[0]) or not (figure := new_figure(7, 4.2)):
+def plot_run(out_dir):
+    """Write out_dir/loss.png and return its path; None where matplotlib is not installed."""
+    if not (figure := new_figure(7, 4.2)):
         return None
     axes, lines = figure.subplots(), read_metrics(out_dir)
-    train = thin([line for line in lines if "loss" in line])
+    train = [line for line in lines if "loss" in line]
+    train_steps = [line["step"] for line in train]
     for phase, color in (("clm", "#9db8d9"), ("mlm", "#e8b78a")):
         losses = [line["loss"] if line["phase"] == phase else math.nan for line in train]  # a gap for the other phase
         if not all(map(math.isnan, losses)):
-            axes.plot(
-                [line["step"] for line in train], losses, color=color, lw=1, label=f"training, {phase.upper()} phase"
-            )
-    evaluated = thin([line for line in lines if "val_clm_loss" in line])
+            axes.plot(train_steps, losses, color=color, lw=1, label=f"training, {phase.upper()} phase")
+    evaluated = [line for line in lines if "val_clm_loss" in line]
     steps = [line["step"] for line in evaluated]
     for key, color, style in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
         losses = [line[key] for line in evaluated]
@@ -79,7 +64,6 @@ def plot_run(out_dir, if_quick=False):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     save_figure(figure, path := Path(out_dir) / "loss.png")
-    _next_quick[0] = time.monotonic() + 100 * (time.monotonic() - started)
     return path
 
 

@@ -121,7 +121,7 @@ def test_what_a_run_did_not_make_is_left_alone(tmp_path):
     (tmp_path / "x.partial").mkdir()
     (tmp_path / "ckpt-9.pt").mkdir()
     settings = dict(out_dir=str(tmp_path), wandb_project="")
-    checkpoint.open_records(dict(settings=settings, config={}, data="", versions={}), [], 1, resumed_at=None)
+    checkpoint.open_records(dict(settings=settings, config={}, data="", versions={}), [], 1, resumed=None)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"notes.partial", "notes.txt.1.partial", "x.partial", "ckpt-9.pt", "config.json", "metrics.jsonl"}
     assert checkpoint.steps(tmp_path) == []

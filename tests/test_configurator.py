@@ -1,10 +1,6 @@
 """Settings: what wins, which types are taken, and that every mistake is reported before any work."""
 
 import ast
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -101,17 +97,7 @@ def test_defaults_in_script_order():
     assert list(load().items()) == list(DEFAULTS.items())
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "x = 1 + 1",
-        "x, y = 1, 2",
-        "x = int(1)",
-        "def f():\n    pass",
-        "if True:\n    x = 1",
-        "a += 1",
-    ],
-)
+@pytest.mark.parametrize("end", ["x = 1 + 1", "x, y = 1, 2", "x = int(1)", "def f():\n    pass", "a += 1"])
 def test_settings_end_at_the_first_line_of_another_kind(end):
     Path("train.py").write_text(f"a = 1\n{end}\nb = 2\n")
     assert load() == {"a": 1}
@@ -143,11 +129,9 @@ def test_the_last_word_wins():
 
 GOOD = [
     ("resume", "True", True),
-    ("max_steps", "7", 7),
     ("max_steps", "1_000", 1000),
     ("max_steps", "1e6", 1_000_000),
     ("max_steps", str(2**60 + 1), 2**60 + 1),
-    ("lr", "5e-4", 5e-4),
     ("lr", "1", 1.0),
     ("keep_steps", "3000", (3000,)),
     ("keep_steps", "3000,6000", (3000, 6000)),
@@ -156,10 +140,9 @@ GOOD = [
     ("tasks", "'sst2'", ("sst2",)),
     ("out_dir", "'a/b'", "a/b"),
 ]
-FLAG_ONLY = [  # the text of a str needs no quotes on the command line
+FLAG_ONLY = [  # on the command line a str needs no quotes
     ("out_dir", "610m", "610m"),
     ("out_dir", "1e3", "1e3"),
-    ("out_dir", "True", "True"),
     ("out_dir", "a=b#c d", "a=b#c d"),
     ("out_dir", "", ""),
     ("keep_steps", "", ()),
@@ -167,19 +150,12 @@ FLAG_ONLY = [  # the text of a str needs no quotes on the command line
 ]
 
 
-def same(value, expected):
-    """Equal and of equal types: True is not 1, 1.0 is not 1."""
-    return repr(value) == repr(expected)
-
-
 @pytest.mark.parametrize("key, text, expected", GOOD + FLAG_ONLY)
-def test_flag_values(key, text, expected):
-    assert same(load(f"--{key}={text}")[key], expected)
-
-
-@pytest.mark.parametrize("key, text, expected", GOOD)
-def test_config_values(key, text, expected):
-    assert same(load(config(f"{key} = {text}\n"))[key], expected)
+def test_values(key, text, expected):
+    """The same on the command line and in a file. True is not 1, and 1.0 is not 1."""
+    assert repr(load(f"--{key}={text}")[key]) == repr(expected)
+    if (key, text, expected) in GOOD:
+        assert repr(load(config(f"{key} = {text}\n"))[key]) == repr(expected)
 
 
 BAD = [
@@ -189,48 +165,25 @@ BAD = [
     ("max_steps", "1e999", "an int"),
     ("max_steps", "None", "an int"),
     ("lr", "'abc'", "a finite float"),
-    ("lr", "1e999", "a finite float"),
     ("lr", "1" + "0" * 400, "a finite float"),
-    ("keep_steps", "'abc'", "a tuple of int"),
     ("keep_steps", "(3000, 1.5)", "a tuple of int"),
     ("betas", "(0.9, 'x')", "a tuple of float"),
     ("tasks", "3", "a tuple of str"),
 ]
-BAD_FOR_STR = [("out_dir", "3", "a str"), ("out_dir", "('a',)", "a str")]  # fine as a flag's text
-
-
-@pytest.mark.parametrize("key, text, takes", BAD + BAD_FOR_STR)
-def test_bad_config_values(problems, key, text, takes):
-    value, default = ast.literal_eval(text), DEFAULTS[key]
-    assert problems(config(f"\n{key} = {text}\n")) == [
-        f"config/x.py:2: {key} takes {takes} (default {default!r}), got {value!r}"
-    ]
 
 
 @pytest.mark.parametrize("key, text, takes", BAD)
-def test_bad_flag_values(problems, key, text, takes):
-    value, default = ast.literal_eval(text), DEFAULTS[key]
-    assert problems(f"--{key}={text}") == [f"--{key}={text}: {key} takes {takes} (default {default!r}), got {value!r}"]
+def test_bad_values(problems, key, text, takes):
+    expected = f"{key} takes {takes} (default {DEFAULTS[key]!r}), got {ast.literal_eval(text)!r}"
+    assert problems(f"--{key}={text}") == [f"--{key}={text}: {expected}"]
+    assert problems(config(f"\n{key} = {text}\n")) == [f"config/x.py:2: {expected}"]
 
 
-@pytest.mark.parametrize(
-    "flag, got",
-    [
-        ("--lr=abc", "'abc'"),
-        ("--lr=nan", "'nan'"),
-        ("--lr=inf", "'inf'"),
-        ("--lr=", "''"),
-        ("--resume=", "''"),
-        ("--resume=true", "'true'"),
-        ("--max_steps=12*2048", "'12*2048'"),
-        ("--max_steps=", "''"),
-        ("--max_steps=007", "'007'"),
-        ("--keep_steps=3000,x", "['3000', 'x']"),
-    ],
-)
-def test_flag_text_that_is_no_literal(problems, flag, got):
-    (problem,) = problems(flag)
-    assert problem.startswith(f"{flag}: ") and problem.endswith(f", got {got}")
+def test_flag_text_that_is_no_literal(problems):
+    flags = {"--lr=nan": "'nan'", "--lr=": "''", "--resume=true": "'true'", "--max_steps=12*2048": "'12*2048'"}
+    flags |= {"--max_steps=007": "'007'", "--keep_steps=3000,x": "['3000', 'x']"}
+    for problem, (flag, got) in zip(problems(*flags), flags.items(), strict=True):
+        assert problem.startswith(f"{flag}: ") and problem.endswith(f", got {got}")
 
 
 # --- words that set nothing ---
@@ -278,19 +231,12 @@ def test_config_may_hold_comments_and_a_docstring():
     [
         "__import__('os').system('touch executed')",
         "lr = __import__('os').system('touch executed')",
-        "lr = open('executed', 'w')",
-        "f = open('executed', 'w')",
-        "import os",
         "from os import *",
         "max_steps = 12 * 2048",
-        "max_steps = lr",
         "out_dir = f'{1}'",
         "lr = offset = 1",
-        "lr, offset = 1, 2",
         "lr: float = 1.0",
         "lr += 1",
-        "'a string that is no docstring'",
-        "del lr",
         "lr = {[]: 1}",
         "lr = " + "-" * 200 + "x",
     ],
@@ -309,32 +255,15 @@ def test_key_twice_in_one_file(problems):
     assert problems(config("lr = 1.0; lr = 2.0\n")) == ["config/x.py:1: lr is already set on line 1"]
 
 
-def test_missing_config_suggests_its_neighbour(problems):
-    config("", "config/clm_then_mlm_610m.py")
-    config("", "config/demo.py")
-    (problem,) = problems("config/clm_mlm_610m.py")
-    assert problem.startswith("config/clm_mlm_610m.py: ") and "No such file" in problem
-    assert problem.endswith(". Did you mean 'config/clm_then_mlm_610m.py'?")
-    (problem,) = problems("config/demo")
-    assert problem.endswith(". Did you mean 'config/demo.py'?")
-    (problem,) = problems("nowhere/zzz.txt")
-    assert "No such file" in problem and "Did you mean" not in problem
-
-
 def test_unreadable_configs(problems):
     Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
     Path("config/null.py").write_bytes(b"lr = 1\0\n")
     config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
     config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
-    latin, null, syntax, deep, folder = problems(
-        "config/latin.py", "config/null.py", "config/syntax.py", "config/deep.py", "config"
-    )
-    assert latin.startswith("config/latin.py: ") and "utf-8" in latin
-    assert null.startswith("config/null.py: ") and "null bytes" in null
-    assert syntax.startswith("config/syntax.py: ") and "line 2" in syntax
-    assert deep.startswith("config/deep.py: ")
-    assert folder.startswith("config: ") and "directory" in folder
-    assert not any("Did you mean" in problem for problem in (latin, null, syntax, deep, folder))
+    reasons = {"config/latin.py": "utf-8", "config/null.py": "null bytes", "config/syntax.py": "line 2"}
+    reasons |= {"config/deep.py": "", "config": "directory", "config/none.py": "No such file"}
+    for problem, (path, reason) in zip(problems(*reasons), reasons.items(), strict=True):
+        assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ") and reason in problem
 
 
 # --- all problems in one message, and the check ---
@@ -354,8 +283,7 @@ def test_all_problems_together_in_order(problems):
         "config/x.py:2: lr takes a finite float (default 0.0005), got 'x'",
         "config/x.py:3: a config holds only `name = literal`, not `import os`",
         "--lr=y: lr takes a finite float (default 0.0005), got 'y'",
-        "missing.py: neither --key=value nor a readable config file: "
-        "[Errno 2] No such file or directory: 'missing.py'.",
+        "missing.py: neither --key=value nor a readable config file: [Errno 2] No such file or directory: 'missing.py'",
         "--resume: write --resume=True",
         "max_steps is 9; it must be below 5",
         "and this",
@@ -379,65 +307,14 @@ def test_values_are_attributes_too():
         cfg.nope
 
 
-@pytest.mark.parametrize("answer", [None, [], (), iter(())])
-def test_check_that_finds_nothing(answer):
-    assert load("--lr=1", check=lambda settings: answer)["lr"] == 1
-
-
 # --- help ---
 
 
-def words(text):
-    return " ".join(text.split())
-
-
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], ["config/missing.py", "--help", "--lr=x"]])
-def test_help(capsys, argv):
+def test_help_shows_the_lines_of_the_script(capsys, argv):
     with pytest.raises(SystemExit) as stop:
         load(*argv, check=lambda settings: pytest.fail("help checks nothing"))
-    out, err = capsys.readouterr()
-    assert stop.value.code == 0 and err == ""
-    groups = out.split("\n\n")
-    assert groups[0].startswith("usage: python train.py ")
-    assert [group.splitlines()[0] for group in groups[1:]] == ["run", "optimizer"]
-    run, optimizer = map(words, groups[1:])
-    assert run == words("""run
-        out_dir = 'out/#1' where all goes, a '#' in the name included
-        max_steps = 600 optimizer steps in all, a comment so long that it has to be wrapped when
-        the help is printed, with more on a second line and ending in 1 - 1 = 0
-        keep_steps = () steps that are kept
-        resume = False""")
-    assert optimizer == words("""optimizer
-        lr = 0.0005 -1 = find it
-        betas = (0.9, 0.95) of Adam
-        tasks = ('cola', 'rte') tasks to run
-        offset = -3 may be negative
-        compile = True on""")
-    assert max(map(len, out.splitlines())) <= 100
-    columns = {
-        re.match(r"  \w+ = .*?  +|  +", line).end()
-        for line in out.splitlines()
-        if line.startswith("  ") and "resume" not in line
-    }
-    assert len(columns) == 1, "the comments start in one column"
-
-
-# --- as a script uses it ---
-
-
-def test_in_a_real_script(tmp_path):
-    Path("run.py").write_text(
-        "import sys\nimport configurator\nlr = 0.1  # rate\nname = 'a'\n"
-        "cfg = configurator.load(__file__, sys.argv[1:])\nprint(cfg.lr, cfg.name)\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(configurator.__file__).parent)}
-
-    def run(*argv):
-        command = [sys.executable, "run.py", *argv]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-    good, bad, usage = run("--lr=2", "--name=b"), run("--lr=x", "--nam=b"), run("--help")
-    assert (good.returncode, good.stdout) == (0, "2.0 b\n")
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("python run.py: 2 problems") and "Traceback" not in bad.stderr
-    assert usage.returncode == 0 and "lr = 0.1" in usage.stdout
+    (usage, text), err = capsys.readouterr().out.split("\n\n", 1), capsys.readouterr().err
+    assert stop.value.code == 0 and err == "" and usage.startswith("usage: python train.py ")
+    first, last = SCRIPT.index("# --- run ---"), SCRIPT.index("\n\nsettings = dict")
+    assert text.strip() == SCRIPT[first:last]

@@ -1,5 +1,6 @@
 """What a run knows about its machine: which attention to trust, FLOPs, and MFU."""
 
+import re
 from functools import partial
 
 import pytest
@@ -14,19 +15,20 @@ from model import ModelConfig, PretrainingLoss, Transformer, attention
 from runtime import check_attention, choose_attention, flops_per_token, peak_flops, utilization
 
 CPU = torch.device("cpu")
-plain = partial(check_attention, fused="reference")  # two backends that run on a CPU
+plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
+agrees = partial(check_attention, fused=plain)
 
 
 def no_scale(q, *args):
-    """A backend with the mistake that hides best: softmax without 1 / sqrt(D)."""
-    return attention(q * q.shape[-1] ** 0.5, *args, backend="reference")
+    """Attention with the mistake that hides best: softmax without 1 / sqrt(D)."""
+    return plain(q * q.shape[-1] ** 0.5, *args)
 
 
 def no_gradient_of_v(q, k, v, *args):
-    return attention(q, k, v.detach(), *args) + 0 * v.sum()
+    return plain(q, k, v.detach(), *args) + 0 * v.sum()
 
 
-def breaks(*args):
+def fails(*args):
     raise RuntimeError("gcc not found")
 
 
@@ -35,59 +37,44 @@ def trust(monkeypatch):
     monkeypatch.setattr(model, "kernels_fail", "")  # as it was, after the test
 
 
-@pytest.mark.parametrize("dtype, allowed", [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("dtype, allowed", [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("documents", [True, False])
-def test_two_backends_are_compared(dtype, allowed, causal, documents):
+def test_two_attentions_are_compared(dtype, allowed, causal, documents):
     case = CPU, dtype, 32, causal, documents, 4, 2
-    assert 0 < plain(*case) < allowed
+    assert 0 < agrees(*case) < allowed
     assert check_attention(*case, fused=no_scale) > 0.1
-    assert check_attention(*case, fused=lambda *args: attention(*args) * torch.nan) == torch.inf
+    assert check_attention(*case, fused=lambda *args: plain(*args) * torch.nan) == torch.inf
     assert check_attention(*case, fused=no_gradient_of_v) == pytest.approx(1)
 
 
-@pytest.mark.filterwarnings("error")
-def test_kernels_that_agree_are_trusted(trust, capsys):
-    assert choose_attention(CPU, torch.float32, ModelConfig(), (True, False), True, check=plain) == "fused kernels"
-    assert "attention: fused kernels, checked on cpu, largest difference" in capsys.readouterr().out
-    assert model.kernels_fail == ""
-
-
 @pytest.mark.parametrize(
-    "check, head_dim, why",
+    "check, head_dim, decision",
     [
-        (
-            partial(check_attention, fused=no_scale),
-            64,
-            r"differ by 1.3e.01 from PyTorch's, of which 1e-04 could be rounding",
-        ),
-        (breaks, 64, "RuntimeError: gcc not found"),
-        (check_attention, 64, "device cpu: the kernels need a GPU"),
-        (plain, 48, "head dim 48 is not 32"),
+        (agrees, 64, "fused kernels, checked on cpu, largest difference .e-0."),
+        (partial(check_attention, fused=no_scale), 64, "PyTorch's.* they differ by 2.4e.01 from PyTorch's, of which 1e-04"),
+        (fails, 64, "PyTorch's.* RuntimeError: gcc not found"),
+        (check_attention, 64, "PyTorch's.* device cpu: the kernels need a GPU"),
+        (agrees, 48, "PyTorch's.* head dim 48 is not 32"),
     ],
 )
-def test_kernels_that_differ_or_fail_are_not_used(trust, check, head_dim, why):
+def test_only_kernels_that_agree_are_used(trust, capsys, recwarn, check, head_dim, decision):
     config = ModelConfig(n_head=2, d_model=2 * head_dim)
-    with pytest.warns(UserWarning, match=f"PyTorch's, not the fused kernels: .*{why}"):
-        choose_attention(CPU, torch.float32, config, (True,), False, check=check)
-    with FakeTensorMode():  # a GPU without one: operators that compute shapes only
+    assert re.match(decision, choose_attention(CPU, torch.float32, config, (True, False), False, check=check))
+    assert re.match(f"attention: {decision}", str(recwarn[0].message) if len(recwarn) else capsys.readouterr().out)
+    with FakeTensorMode(), Operators() as operators:  # a GPU without one: operators that compute shapes only
         q = torch.empty(1, 64, 2, 64, device="cuda")
-        with Operators() as distrusted:
-            attention(q, q, q, True)
-        model.kernels_fail = ""
-        with Operators() as trusted:
-            attention(q, q, q, True)
-    assert "nanoencoder::attention" in trusted.names and "nanoencoder::attention" not in distrusted.names
+        attention(q, q, q, True)
+    assert ("nanoencoder::attention" in operators.names) == decision.startswith("fused")
 
 
 def test_a_resumed_run_keeps_its_decision(trust):
     now, choose = dict(torch="2.13", device="NVIDIA H100"), partial(choose_attention, CPU, torch.float32, ModelConfig())
-    for decision in ("fused kernels", "PyTorch's, not the fused kernels: they raise"):
-        earlier = now | dict(attention=decision)
-        assert choose((True,), False, now, earlier, check=breaks) == decision
-        assert (model.kernels_fail == "") == (decision == "fused kernels")
+    for decision in ("fused kernels, checked", "PyTorch's, not the fused kernels: they raise"):
+        assert choose((True,), False, now, now | dict(attention=decision), check=fails) == decision
+        assert (model.kernels_fail == "") == decision.startswith("fused")
     for earlier in (now, dict(torch="2.11", device="NVIDIA H100", attention="PyTorch's"), None):
-        assert choose((True,), False, now, earlier, check=plain) == "fused kernels"
+        assert choose((True,), False, now, earlier, check=agrees).startswith("fused kernels")
 
 
 def test_rank_0_decides_for_all(tmp_path):
@@ -96,7 +83,7 @@ def test_rank_0_decides_for_all(tmp_path):
         process.start()
     for process in processes:
         process.join(60)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["fused kernels"] * 2
+    assert [(tmp_path / rank).read_text()[:13] for rank in "01"] == ["fused kernels"] * 2
 
 
 # ----------------------------------------------------------------------------

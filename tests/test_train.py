@@ -107,14 +107,8 @@ def test_pure_objectives(run, tiny, tmp_path, switch_step):
 def test_killed_at_random_moments(tiny, run, tmp_path, kills):
     """SIGKILL at random moments and in the middle of saves; the end is the same, bit for bit."""
     reference, out, rng = tmp_path / "reference", tmp_path / "run", random.Random(0)
-    args = [
-        *tiny,
-        "--max_steps=80",
-        "--switch_step=16",
-        "--checkpoint_interval=2",
-        "--keep_last=3",
-        "--eval_interval=80",
-    ]
+    end = 10 * kills
+    args = [*tiny, f"--max_steps={end}", "--switch_step=8", "--checkpoint_interval=2", "--keep_last=3"]
     code, text = run([*args, f"--out_dir={reference}"])
     assert code == 0, text
     args, inside = [*args, f"--out_dir={out}", "--resume=True"], 0
@@ -135,11 +129,11 @@ def test_killed_at_random_moments(tiny, run, tmp_path, kills):
         attempt.process.kill()
         attempt.process.join()
         inside += bool(list(out.glob("ckpt-*.partial")))
-        assert 80 not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
+        assert end not in checkpoint.steps(out), "the run ended before the last kill: make it longer"
     code, text = Run(args, tmp_path / "output").wait()
     assert code == 0, text
     assert inside, "no kill hit a save"
-    assert_same_end(reference, out, 80)
+    assert_same_end(reference, out, end)
 
 
 @pytest.mark.parametrize(
@@ -338,22 +332,25 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
             ],
         ),
         (
-            ["--global_batch_tokens=100"],
-            ["global_batch_tokens=100: must be a multiple of seq_len * processes = 32 * 1"],
+            "--global_batch_tokens=100 --seed=1e30 --switch_step=21 --warmup_steps=16 --vocab_size=100 --n_kv_head=3 "
+            "--mask_proportions=0.8,0.1 --mask_ratio=0.01 --window_split=random --seq_len=16".split(),
+            [
+                "global_batch_tokens=100: must be a multiple of seq_len * processes = 16 * 1",
+                "must be below 2**63",
+                "switch_step=21 is beyond max_steps=20",
+                "warmup_steps + decay_steps = 21 is beyond max_steps=20",
+                "vocab_size=100: the tokenizer of",
+                "n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head",
+                "mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1",
+                "mask_ratio=0.01: masks not one token of 16",
+                "window_split=random: needs seq_len of at least 24, got 16",
+            ],
         ),
-        (["--seed=1e30"], ["must be below 2**63"]),
+        (["--global_batch_tokens=3200000"], ["train tokens are fewer than the 3200000 of one batch"]),
         (["--out_dir=README.md"], ["out_dir=README.md: is a file"]),
         (["--out_dir=README.md/run"], ["README.md/run cannot be written (Not a directory): give another folder"]),
         (["--out_dir=/proc/run"], ["/proc/run cannot be written"]),
         ([f"--out_dir={'x' * 300}"], ["File name too long: 'xxx"]),
-        (["--switch_step=21"], ["switch_step=21 is beyond max_steps=20"]),
-        (["--warmup_steps=16"], ["warmup_steps + decay_steps = 21 is beyond max_steps=20"]),
-        (["--vocab_size=100"], ["vocab_size=100: the tokenizer of", "needs 4096"]),
-        (["--global_batch_tokens=3200000"], ["train tokens are fewer than the 3200000 of one batch"]),
-        (["--n_kv_head=3"], ["n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head"]),
-        (["--mask_proportions=0.8,0.1"], ["mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1"]),
-        (["--mask_ratio=0.01"], ["mask_ratio=0.01: masks not one token of 32"]),
-        (["--window_split=random", "--seq_len=16"], ["window_split=random: needs seq_len of at least 24, got 16"]),
         (["--data=nowhere"], ["nowhere: no such folder; prepare it"]),
         (
             ["--init_from=nowhere.pt", "--branch_from=nowhere.pt"],
@@ -476,17 +473,8 @@ def test_torchrun(undisturbed, tmp_path):
     """The launcher itself. A signal to it: the processes agree on a step, save it and leave; then they go on."""
     args, reference = undisturbed
     out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        "train.py",
-        *args,
-        f"--out_dir={out}",
-        "--resume=True",
-    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*launcher, "train.py", *args, f"--out_dir={out}", "--resume=True"]
     with open(tmp_path / "output", "w") as output:
         launcher = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
         while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_text().count("\n") < 3:

@@ -3,12 +3,10 @@
 import importlib.util
 import json
 
-import time
-
 import pytest
 
 from errors import DataError
-from eval.plot import POINTS, plot_run, read_metrics, summary, thin
+from eval.plot import plot_run, read_metrics, summary
 
 
 def test_summary_and_figure(tmp_path):
@@ -25,21 +23,6 @@ def test_summary_and_figure(tmp_path):
         assert plot_run(tmp_path).read_bytes().startswith(b"\x89PNG")
     else:
         assert plot_run(tmp_path) is None
-
-
-def test_a_long_log_is_thinned_and_read_seldom(tmp_path):
-    pytest.importorskip("matplotlib")
-    assert len(thin(range(1_000_000))) <= POINTS and thin(range(POINTS)) == range(POINTS)
-    line = {"step": 0, "phase": "clm", "loss": 5.0, "val_clm_loss": 9.0, "val_mlm_loss": 9.0}
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line | {"step": n}) + "\n" for n in range(20_000)))
-    started = time.monotonic()
-    figure = plot_run(tmp_path)
-    took = time.monotonic() - started
-    figure.unlink()
-    for _ in range(50):  # after each of 50 evaluations
-        plot_run(tmp_path, if_quick=True)
-    assert not figure.exists() and time.monotonic() - started < 2 * took + 1
-    assert plot_run(tmp_path) == figure and figure.exists()
 
 
 @pytest.mark.parametrize("line", [b"no", b"[1]", b'{"loss": 1}', b"[" * 100_000, b'{"step": "x"}', b"\xff", b""])
