@@ -52,7 +52,11 @@ def test_two_attentions_are_compared(dtype, allowed, causal, documents):
     "check, head_dim, decision",
     [
         (agrees, 64, "fused kernels, checked on cpu, largest difference .e-0."),
-        (partial(check_attention, fused=no_scale), 64, "PyTorch's.* they differ by 2.4e.01 from PyTorch's, of which 1e-04"),
+        (
+            partial(check_attention, fused=no_scale),
+            64,
+            "PyTorch's.* they differ by 2.4e.01 from PyTorch's, of which 1e-04",
+        ),
         (fails, 64, "PyTorch's.* RuntimeError: gcc not found"),
         (check_attention, 64, "PyTorch's.* device cpu: the kernels need a GPU"),
         (agrees, 48, "PyTorch's.* head dim 48 is not 32"),

@@ -1,7 +1,6 @@
 """The benchmarks run; their numbers are for people to read."""
 
 import itertools
-import json
 import os
 import re
 import subprocess
