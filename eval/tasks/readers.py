@@ -148,18 +148,12 @@ def hub_rows(address, counts=None):
     name, *config, split = address.removeprefix("hf:").split(":")
     try:
         table = require("datasets").load_dataset(name, *config, split=split)
-    except (OSError, ValueError) as error:  # no such data set, or no network
+        features = {column: getattr(feature, "feature", feature) for column, feature in table.features.items()}
+        classes = {column: feature for column, feature in features.items() if hasattr(feature, "int2str")}
+        for number, row in enumerate(table, 1):
+            yield number, row | {column: feature.int2str(row[column]) for column, feature in classes.items()}
+    except (OSError, ValueError) as error:  # no such data set, no network, or a number that is no class
         raise DataError(f"{address}: {error}") from None
-    names = {}  # {column: {number: name of the class}}
-    for column, feature in table.features.items():
-        feature = getattr(feature, "feature", feature)  # of a list: the feature of its elements
-        if hasattr(feature, "names"):
-            names[column] = dict(enumerate(feature.names))
-    for number, row in enumerate(table, 1):
-        for column, of in names.items():
-            value = row[column]
-            row[column] = [of.get(v, v) for v in value] if isinstance(value, list) else of.get(value, value)
-        yield number, row
 
 
 # ----------------------------------------------------------------------------

@@ -5,9 +5,9 @@
     load("sst2"), load("topics.py")            # return a Dataset
     load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
 
-The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation
-set, because the labels of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text,
-sentence, context or query is on one side of a random split only.
+The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels of
+the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query is
+on one side of a random split only.
 """
 
 from collections import Counter, defaultdict
@@ -56,7 +56,7 @@ class Task:
 
     family: str
     source: str = ""  # where to get the files, and under which terms
-    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}; see load
+    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
     columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
@@ -73,11 +73,6 @@ class Task:
     @property
     def title(self):
         return self.name or f"family={self.family}"
-
-    @property
-    def prefixes(self):
-        """What stands before the names of the metrics: the name of each set, if there are several."""
-        return [f"{name}/" for name in self.sets] or [""]
 
     @property
     def metrics(self):
@@ -258,7 +253,7 @@ def load(task="", folder="data/tasks", full_corpus=True, **fields):
 
 
 def find_task(task="", folder="data/tasks", **fields):
-    """Return the Task of that name, of that task file, or of `family`, with `fields` in place of its own; see FIELDS."""
+    """Return the Task of that name, of that task file, or of a family, with `fields` (see FIELDS) in place of its own."""
     if task.endswith(".py"):
         found = read_task_file(task)
     elif task in TASKS:
@@ -366,7 +361,8 @@ def read(task, full_corpus=True):
     main = {"field": task.metrics, "paper": task.metrics if task.regression else [PAPER[task.family]]}
     if task.family == "ir" and not full_corpus:
         main["field"] = []
-    main = {name: [prefix + x for prefix in task.prefixes for x in metrics] for name, metrics in main.items()}
+    prefixes = [f"{name}/" for name in task.sets] or [""]
+    main = {name: [prefix + metric for prefix in prefixes for metric in metrics] for name, metrics in main.items()}
     counts = {rule: count for rule, count in counts.items() if count}
     return Dataset(task.name or task.family, task.family, labels, **splits, counts=counts, main=main, task=task)
 
@@ -462,10 +458,16 @@ def retrieval_splits(task, full_corpus, counts):
     named = defaultdict(set)  # {folder: ids of the documents that its judgments name}
     read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
     for name, split, folder, path in judgment_files(task):
-        grades, texts = readers.read_qrels(find_files(path)[0])
+        judgments, texts = readers.read_qrels(find_files(path)[0])
         asked[name, split] = texts or read_queries(folder)
-        qrels[name, split] = useful_judgments(path, grades, asked[name, split], prefixed(name, split), counts)
-        named[folder].update(*grades.values())
+        if absent := sorted(judgments.keys() - asked[name, split].keys()):
+            raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
+        named[folder].update(*judgments.values())
+        useful = qrels[name, split] = {query: judgments[query] for query in answerable(judgments)}
+        if not useful:
+            raise DataError(f"{path}: no query has a relevant document")
+        left_out = len(judgments) - len(useful)
+        counts[prefixed(name, f"{split}: queries left out, without a relevant document")] = left_out
     for name, paths in sets.items():
         if (name, "validation") not in qrels:
             source, fraction = (name, "test"), 0.5
@@ -478,7 +480,7 @@ def retrieval_splits(task, full_corpus, counts):
 
     searched = [paths["corpus"] for paths in sets.values() if full_corpus]
     documents = {folder: read_corpus(folder, named[folder], folder in searched) for folder in named}
-    splits = {"train": [], "validation": {}, "test": {}}
+    splits = {"train": training_pairs(task, asked, qrels, documents, counts), "validation": {}, "test": {}}
     for name, paths in sets.items():
         corpus = documents[paths["corpus"]]
         if not full_corpus:
@@ -488,24 +490,19 @@ def retrieval_splits(task, full_corpus, counts):
         for split in ("validation", "test"):
             grades, texts = qrels[name, split], asked[name, split]
             splits[split][name] = Retrieval({query: texts[query] for query in grades}, corpus, grades)
-    if task.training and is_beir(train):
-        for query, grades in qrels["", "train"].items():
-            relevant = [document for document in grades if grades[document] > 0]
-            splits["train"] += [Pair(asked["", "train"][query], documents[train][document]) for document in relevant]
-    elif task.training:
-        splits["train"] = read_all(train, task, "train", counts)
     return splits
 
 
-def useful_judgments(path, qrels, texts, name, counts):
-    """Return the judgments of the queries that have a relevant document. texts: {query id: text}."""
-    if absent := sorted(qrels.keys() - texts.keys()):
-        raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-    useful = {query: qrels[query] for query in answerable(qrels)}
-    if not useful:
-        raise DataError(f"{path}: no query has a relevant document")
-    counts[f"{name}: queries left out, without a relevant document"] = len(qrels) - len(useful)
-    return useful
+def training_pairs(task, asked, qrels, documents, counts):
+    """Return the Pairs of a query and a relevant document to train on; see `retrieval_splits`."""
+    train = task.paths.get("train")
+    if not task.training:
+        return []
+    if not is_beir(train):
+        return read_all(train, task, "train", counts)
+    queries, judgments = asked["", "train"], qrels["", "train"].items()
+    found = ((queries[query], document) for query, grades in judgments for document in grades if grades[document] > 0)
+    return [Pair(query, documents[train][document]) for query, document in found]
 
 
 def read_corpus(folder, named, full):
