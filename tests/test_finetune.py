@@ -30,11 +30,11 @@ def write_tc(path, rng, n):
     path.with_suffix(".conll").write_text(text)
 
 
-def write_qa(path, rng, n):
+def write_qa(path, rng, n, length=8):
     lines = []
     for i in range(n):
-        words = rng.choices(WORDS, k=8)
-        words[rng.randrange(8)] = answer = rng.choice(COLORS)
+        words = rng.choices(WORDS, k=length)
+        words[rng.randrange(length)] = answer = rng.choice(COLORS)
         context = " ".join(words)
         answers = {"text": [answer], "answer_start": [context.index(answer)]}
         lines.append({"id": f"{i}", "question": "Which color?", "context": context, "answers": answers})
@@ -166,6 +166,17 @@ def test_a_saved_model_needs_a_test_file_and_nothing_else(fine_tune, data, tuned
     assert all(scored[name] == trained[name] for name in same) and scored["counts"] == {}
     different = {name for name, value in trained["settings"].items() if scored["settings"][name] != value}
     assert different == {"init_from", "test_only", "test"}
+
+
+def test_every_epoch_trains_on_the_window_that_holds_the_answer(fine_tune, tmp_path):
+    """If nothing is learned, each epoch has the same loss. A context is counted once."""
+    write_qa(tmp_path / "long", random.Random(0), 16, length=60)
+    more = ["--max_len=32", "--batch_size=16", "--epochs=2", "--eval_interval=1", "--lr=1e-12", "--dropout=0"]
+    more += ["--dtype=float32", "--baseline=False", f"--train={tmp_path}/long.jsonl", f"--test={tmp_path}/long.jsonl"]
+    _, folder = fine_tune(["--family=qa", *more])
+    first, second = (line["loss"] for line in log(folder))
+    assert first == pytest.approx(second, rel=1e-5)
+    assert read(folder)["counts"]["train: contexts longer than a window"] == 15
 
 
 def test_a_task_file_that_predicts_numbers(fine_tune, data):

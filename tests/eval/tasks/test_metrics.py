@@ -148,6 +148,7 @@ def test_squad_of_what_normalizes_to_nothing(prediction, answers, v1, v2):
             assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
 
 
+@pytest.mark.slow  # to import it takes seconds
 @pytest.mark.parametrize("v2", [False, True])
 def test_squad_equals_torchmetrics(v2):
     torchmetrics = pytest.importorskip("torchmetrics.functional.text")
