@@ -5,10 +5,10 @@
     embedded-qa   questions about a list of functions: signatures and summaries                   (answer spans)
     embedded-ir   the summary of a function -> its name, signature and the rest of its docstring  (retrieval)
 
-They are for demonstration and for tests. No person wrote the labels: they follow from the structure of the files, such
-as markup, signatures and module names. Each module or topic belongs to one split, picked by a hash of its name, and no
-text is in two splits. The embedded pretraining corpus is the same text without labels, so a model pretrained on it has
-read the test sentences. The text differs a little from one Python version to the next.
+They are for demonstration and for tests. The labels follow from the structure of the files, such as markup, signatures
+and module names. Each module or topic belongs to one split, picked by a hash of its name, and no text is in two splits.
+A model pretrained on the embedded corpus has read the test sentences, without labels. The text differs a little from
+one Python version to the next.
 """
 
 import ast

@@ -31,7 +31,7 @@ class Sentence(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Extractive question answering. In a validation or test set, an answer may not be in the context: its start is -1."""
+    """Extractive question answering. An answer of a test set that is not in the context starts at -1."""
 
     id: str
     question: str

@@ -169,10 +169,7 @@ TAG = re.compile(r"O|[BIESLU]-.+")
 def conll_sentences(path, word=0, tag=-1):
     """Yield (location, words, tags) for each sentence of a file in CoNLL columns; location is that of its first word.
 
-    A line holds a word. Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART-
-    line ends a sentence. Tags are as in the file, except CoNLL-2012's brackets: (PERSON* *) (GPE) is read as B-PERSON
-    I-PERSON B-GPE.
-
+    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence.
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
     least, width = max(word + 1, tag + 1, 2), 0
@@ -186,8 +183,6 @@ def conll_sentences(path, word=0, tag=-1):
             if len(fields) < least or (min(word, tag) < 0 and len(fields) != width):
                 expected = max(least, width)
                 raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {expected}: {line!r}")
-            if not fields[word]:
-                raise DataError(f"{path}, line {number}: the word is empty")
             words.append(fields[word])
             tags.append(fields[tag])
         if words:
@@ -195,7 +190,7 @@ def conll_sentences(path, word=0, tag=-1):
 
 
 def without_brackets(tags):
-    """Return CoNLL-2012's bracketed tags as BIO, and other tags unchanged."""
+    """Return CoNLL-2012's tags as BIO: (PERSON* *) (GPE) is B-PERSON I-PERSON B-GPE. Other tags stay unchanged."""
     if tags[0][:1] not in ("(", "*"):
         return tags
     bio, kind = [], ""
@@ -226,7 +221,7 @@ def to_bio(tags, outside=()):
 def squad_questions(path):
     """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file (v1.1 or v2) or a ReCoRD file.
 
-    A question of v2 that is_impossible has no answers. ReCoRD's queries hold "@placeholder" for the entity to find.
+    A question that is_impossible has no answers. ReCoRD's queries hold "@placeholder" for the entity to find.
     """
     location, content = path, parse_json("\n".join(text for _, text in lines(path)), path)
     try:

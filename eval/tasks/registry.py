@@ -5,9 +5,9 @@
     load("sst2"), load("topics.py")            # return a Dataset
     load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
 
-The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels of
-the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query is
-on one side of a random split only.
+The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
+of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
+is on one side of a random split only.
 """
 
 from collections import Counter, defaultdict
@@ -253,7 +253,7 @@ def load(task="", folder="data/tasks", full_corpus=True, **fields):
 
 
 def find_task(task="", folder="data/tasks", **fields):
-    """Return the Task of that name, of that task file, or of a family, with `fields` (see FIELDS) in place of its own."""
+    """Return the Task of a name, a task file or a family, with `fields` (see FIELDS) in place of its own."""
     if task.endswith(".py"):
         found = read_task_file(task)
     elif task in TASKS:
