@@ -325,12 +325,12 @@ def for_testing(task, labels, fields):
     """
     is_new = bool(fields.get("test") or fields.get("corpus"))
     if is_new:
-        task = replace(task, name="", sets={})
+        task = replace(task, name="", source="", sets={}, hub={})
     task = customize(task, fields)
-    paths, corpus = dict(task.paths), task.paths.get("corpus", "")
+    paths, corpus = dict(task.paths), task.paths.get("corpus")
     if task.family != "ir":
         paths = {name: path for name, path in paths.items() if name == "test"}
-    elif is_new:
+    elif is_new and corpus:
         test = fields.get("test") or f"{corpus}/qrels/test.tsv"
         paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
     elif paths.get("train") != corpus:

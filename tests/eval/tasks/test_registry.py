@@ -245,6 +245,8 @@ def test_a_model_is_tested_with_no_more_than_a_test_file(files):
     files.put("pairs.jsonl", "not read")
     assert read(for_testing(task, [], {})).test[""] == half and len(half.queries) == 3
     assert len(read(for_testing(task, [], {"corpus": corpus})).test[""].queries) == 6  # new: none was validated on
+    with pytest.raises(DataError, match="family=ir: missing:\n  --corpus$"):
+        read(for_testing(find_task("msmarco"), [], {"test": f"{corpus}/qrels/test.tsv"}))  # it had several
 
 
 def test_judgments_with_queries_beside_those_of_a_beir_folder(files):
