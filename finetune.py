@@ -10,7 +10,6 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
-from eval.tasks.registry import FIELDS, Task, customize, find_task, for_testing, read
+from eval.tasks.registry import FIELDS, Task, find_task, for_testing, read
 from eval.tasks.result import build, evaluate, origin, restore, write_result
 from model import ModelConfig, Transformer
 from runtime import resolve_auto, show, use_determinism
@@ -173,8 +172,10 @@ def fine_tune(cfg):
         epoch, i = divmod(step, steps_per_epoch)
         if i == 0:
             order = np.random.default_rng([cfg.seed, epoch]).permutation(len(dataset.train))
+        if epoch == 1:
+            task.counted.add("train")  # every text was counted once
         examples = [dataset.train[j] for j in order[i * cfg.batch_size : (i + 1) * cfg.batch_size]]
-        items = [item for example in examples for item in task.items(example, "train" if epoch == 0 else None)]
+        items = [item for example in examples for item in task.items(example, "train")]
         batch = pack_texts([item.ids for item in items], model.capacity)
 
         # Forward, backward, update.
@@ -219,16 +220,17 @@ def score_saved_model(cfg):
     path = checkpoint.find(cfg.init_from)
     state = checkpoint.load(path)
     saved = saved_model(state, path)
-    spec = describe_task(cfg) if cfg.task else Task(**saved["task"])
-    if {spec.family, cfg.family or spec.family} != {saved["family"]}:
+
+    # The data: that of --task, or of the training. A --test or --corpus is read in the same way, in place of its own.
+    fields = {name: cfg[name] for name in FIELDS}
+    task = find_task(cfg.task, cfg.tasks_dir) if cfg.task else Task(**saved["task"])
+    if {task.family, cfg.family or task.family} != {saved["family"]}:
         raise DataError(f"test_only: {path} is fine-tuned for {saved['family']}, not for {cfg.task or cfg.family}")
-    own = {name: cfg[name] for name in FIELDS if cfg[name] and name != "family"}
-    if not cfg.task:  # the task of the training, or a new test set in its form
-        new = {"name": "", "sets": {}} if {"test", "corpus"} & {*own} else {}
-        spec = customize(replace(spec, **new), own)
-    dataset = load_dataset(cfg, for_testing(spec, saved["labels"], own))
-    kept = {name: cfg[name] for name in EVAL_ONLY_OVERRIDES} | {name: cfg[name] for name in ("task", *own) if cfg[name]}
-    cfg = type(cfg)(cfg | saved["settings"] | kept)
+    dataset = load_dataset(cfg, for_testing(task, saved["labels"], fields))
+
+    # The settings: those of the training, but for what concerns only this evaluation.
+    given = {name: cfg[name] for name in ("task", *FIELDS) if cfg[name]}
+    cfg = type(cfg)(cfg | saved["settings"] | given | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
     task, model = restore(cfg, dataset, state)
     write_result(cfg, dataset, task, model, saved["done"], state)
 

@@ -13,23 +13,20 @@ import configurator
 from errors import DataError
 from eval.tasks import predict
 from eval.tasks.examples import Pair, Sentence
-from eval.tasks.readers import find_files
-from eval.tasks.registry import EMBEDDED, SPLITS, TASKS, find_task, in_folder, load, needed_files, prefixed
+from eval.tasks.registry import EMBEDDED, SPLITS, TASKS, find_task, load, missing, needed_files, prefixed
 
 folder = "data/tasks"  # where the files of the data sets are
 
 
 def list_tasks(folder):
-    """Print the tasks and how many of their files are there."""
+    """Print the tasks and whether their files are there."""
     row = "{:12}  {:6}  {:11}  {:30}  {}".format
-    print(row("task", "family", "main metric", f"folder in {folder}", "files"))
-    for name, task in TASKS.items():
-        folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(task))
-        found = [bool(find_files(path)) for path in needed_files(in_folder(task, folder))]
-        there = "yes" if all(found) else f"{sum(found)} of {len(found)}"
-        print(row(name, task.family, task.metrics[0], ", ".join(folders), there))
-    for name in EMBEDDED:
-        print(row(name, name[-2:], find_task(name).metrics[0], "none: made from Python itself", "yes"))
+    print(row("task", "family", "main metric", f"folder in {folder}", "there"))
+    for name in (*TASKS, *EMBEDDED):
+        task = find_task(name, folder)
+        folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(TASKS.get(name, task)))
+        there = "no" if missing(task) else "yes"
+        print(row(name, task.family, task.metrics[0], ", ".join(folders) or "none: made from Python itself", there))
 
 
 def show(dataset):

@@ -53,28 +53,25 @@ def baselines(dataset):
 
 def predict(dataset, method):
     """Return {metric: instances}. method(dataset) returns the label, tags or answer of each test example."""
-    predicted, test = method(dataset), dataset.test
-    if dataset.family == "qa":
-        return metrics.squad({question.id: answer for question, answer in zip(test, predicted)}, test)
+    predicted, gold = method(dataset), [example.gold for example in dataset.test]
     if dataset.family == "sc":
-        gold = [example.label for example in test]
         return metrics.text_scores(predicted, gold, dataset.labels)
-    gold = [example.tags for example in test]
-    scores = {"entity_f1": metrics.entity_f1, "sentence_macro_f1": metrics.sentence_macro_f1}
-    return {name: metric(predicted, gold) for name, metric in scores.items()}
+    if dataset.family == "tc":
+        return metrics.tag_scores(predicted, gold)
+    answers = {question.id: answer for question, answer in zip(dataset.test, predicted)}
+    return metrics.squad(answers, dataset.test)
 
 
 def rank(dataset, method):
     """Return {metric: instances}. method(queries, corpus), of {id: text}, returns {query id: {document id: score}}."""
-    instances = {}
+    runs = {}
     for name, (queries, corpus, qrels) in dataset.test.items():
         queries = {query: queries[query] for query in qrels}
         judged = {document: corpus[document] for grades in qrels.values() for document in grades}
-        found = {"ndcg@10_judged": metrics.ndcg_retrieved(method(queries, judged), qrels)}
+        runs[name] = {"judged": method(queries, judged)}
         if dataset.main["field"]:  # empty if the corpus holds judged documents only
-            found |= metrics.retrieval(method(queries, corpus), qrels)
-        instances |= {f"{name}/{metric}" if name else metric: values for metric, values in found.items()}
-    return instances
+            runs[name]["corpus"] = method(queries, corpus)
+    return metrics.retrieval_scores(runs, dataset.test)
 
 
 def words(text):

@@ -5,10 +5,10 @@
     embedded-qa   questions about a list of functions: signatures and summaries                   (answer spans)
     embedded-ir   the summary of a function -> its name, signature and the rest of its docstring  (retrieval)
 
-They are for demonstration and for tests. No person wrote the labels: they follow from the structure of the files, such
-as markup, signatures and module names. Each module or topic belongs to one split, picked by a hash of its name, and no
-text is in two splits. The embedded pretraining corpus is the same text without labels, so a model pretrained on it has
-read the test sentences. The text differs a little from one Python version to the next.
+They are for demonstration and for tests. The labels follow from the structure of the files, such as markup, signatures
+and module names. Each module or topic belongs to one split, picked by a hash of its name, and no text is in two splits.
+A model pretrained on the embedded corpus has read the test sentences, without labels. The text differs a little from
+one Python version to the next.
 """
 
 import ast
@@ -22,28 +22,27 @@ from typing import NamedTuple
 
 from data import embedded
 from errors import DataError
-from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
+from eval.tasks.examples import Pair, Question, Retrieval, Sentence, Text
 
 SPLITS = "train", "validation", "test"
 SALT = "1018"  # found by trial: it spreads parts, functions and tags evenly over the splits on Python 3.10 to 3.13
 MAX_CHARS = 400  # characters of a text: nearly all fit in 128 tokens of the embedded tokenizer
 
 
-def load(name, source=None):
-    """Make the Dataset of an embedded task, the same in every run of the same Python.
+def make(name, source=None):
+    """Make the {split: examples} of an embedded task, the same in every run of the same Python.
 
     source: what to make it from, by default what this Python has: a list of Definitions, or for embedded-tc a dict
     {topic: text}. Raises DataError if the source holds too little for the task.
     """
-    make, read_source, field, paper = MAKERS[name]
-    labels, splits, counts = make(read_source() if source is None else source)
+    make_splits, read_source = MAKERS[name]
+    splits = make_splits(read_source() if source is None else source)
     if not all(splits.values()):
         raise DataError(
             f"{name}: this Python carries too little of its source or help topics for this task (some distributions "
             "strip them): use a full CPython, or a task of your own"
         )
-    counts = {rule: n for rule, n in counts.items() if n}
-    return Dataset(name, name[-2:], labels, **splits, counts=counts, main={"field": [field], "paper": [paper]})
+    return splits
 
 
 def split_of(name):
@@ -128,20 +127,16 @@ MAX_PER_MODULE = 30  # docstrings; else the split of tkinter, which has 500, wou
 def classification(definitions):
     """Make embedded-sc."""
     part_of = {module: part for part, modules in PARTS.items() for module in modules.split()}
-    examples, seen, taken, counts = {split: [] for split in SPLITS}, set(), Counter(), Counter()
+    examples, seen, taken = {split: [] for split in SPLITS}, set(), Counter()
     for d in definitions:
         part, text = part_of.get(d.module.split(".")[0]), shorten(d.text)
         if not part or len(text) < 40 or text in seen:
             continue
         seen.add(text)
         taken[d.module] += 1
-        if taken[d.module] > MAX_PER_MODULE:
-            counts[f"docstrings beyond the first {MAX_PER_MODULE} of their module, left out"] += 1
-            continue
-        counts[f"docstrings cut at {MAX_CHARS} characters"] += text != d.text
-        examples[split_of(d.module)].append(Text(text, part))
-    labels = [part for part in PARTS if part in {x.label for x in examples["train"]}]
-    return labels, examples, counts
+        if taken[d.module] <= MAX_PER_MODULE:
+            examples[split_of(d.module)].append(Text(text, part))
+    return examples
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -158,21 +153,19 @@ def tagging(topics):
     Tags: KEYWORD of Python; CALL, a function's name, which the text writes as name() (the parentheses are markup and
     are dropped); NAME, another identifier; CODE, a longer piece; TERM, a term or parameter.
     """
-    topic_of, counts = {}, Counter()
+    topic_of = {}
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
         for sentence in sentences(topics[topic]):
             topic_of.setdefault(sentence, topic)  # long topics contain short ones: the shortest one has the sentence
     examples, seen = {split: [] for split in SPLITS}, set()
     for sentence, topic in sorted(topic_of.items(), key=lambda item: SPLITS.index(split_of(item[1]))):
         if sentence.count('"') % 2 or '""' in sentence:
-            counts["sentences whose quotes do not pair up, left out"] += 1
-            continue
+            continue  # the quotes do not pair up
         example = tag(sentence)
         if (words := " ".join(example.words)) not in seen:
             seen.add(words)
             examples[split_of(topic)].append(example)
-    labels = ["O", *sorted({tag for x in examples["train"] for tag in x.tags} - {"O"})]
-    return labels, examples, counts
+    return examples
 
 
 def sentences(text):
@@ -234,16 +227,15 @@ def answer_spans(definitions):
     What is the default of i in get?     a default that is written once in the list
     What does get return?                the words of the summary after "Return", up to the first punctuation
     """
-    examples, counts = {split: [] for split in SPLITS}, Counter()
+    examples = {split: [] for split in SPLITS}
     for listing in listings(definitions):
         context = "".join(d.line for d in listing).strip()
         found = list(questions(listing, context))
         random.Random(context).shuffle(found)  # the same order in every run
-        for kind, (question, first, answer) in sorted({kind: rest for kind, *rest in found}.items()):  # one of a kind
-            counts[f"questions for {kind}"] += 1
-            split = split_of(listing[0].module)
+        split = split_of(listing[0].module)
+        for _, (question, first, answer) in sorted({kind: rest for kind, *rest in found}.items()):  # one of a kind
             examples[split].append(Question(f"{split}-{len(examples[split])}", question, context, [(answer, first)]))
-    return [], examples, counts
+    return examples
 
 
 def listings(definitions):
@@ -301,23 +293,17 @@ def third_person(verb):
 
 def retrieval(definitions):
     """Make embedded-ir. The relevant documents of a query are those of all functions with that summary."""
-    pairs, counts = {split: [] for split in SPLITS}, Counter()
+    pairs = {split: [] for split in SPLITS}
     split_of_query, split_of_rest = {}, {}  # where a query, and the rest of a docstring, occurred first
     for d in definitions:
         split, rest = split_of(d.module), d.text[len(d.summary) :].strip()
         if not d.signature or len(rest) < 40 or not 3 <= len(d.summary.split()) <= 40 or "->" in d.summary:
             continue
-        if {split_of_query.setdefault(d.summary, split), split_of_rest.setdefault(rest, split)} != {split}:
-            counts["functions whose summary or text is also on another side, left out"] += 1
-            continue
         document = f"{d.module}.{'.'.join(d.names)}{d.signature} {rest}"
-        if d.summary in document:
-            counts["functions whose summary is repeated in the document, left out"] += 1
-            continue
-        counts[f"documents cut at {MAX_CHARS} characters"] += len(document) > MAX_CHARS
-        pairs[split].append(Pair(d.summary, shorten(document)))
-    sets = {split: {"": retrieval_set(pairs[split])} if pairs[split] else {} for split in SPLITS[1:]}
-    return [], pairs | sets, counts
+        on_one_side = {split_of_query.setdefault(d.summary, split), split_of_rest.setdefault(rest, split)} == {split}
+        if on_one_side and d.summary not in document:
+            pairs[split].append(Pair(d.summary, shorten(document)))
+    return pairs | {split: {"": retrieval_set(pairs[split])} if pairs[split] else {} for split in SPLITS[1:]}
 
 
 def retrieval_set(pairs):
@@ -330,9 +316,9 @@ def retrieval_set(pairs):
     return Retrieval({i: text for text, i in queries.items()}, {i: text for text, i in corpus.items()}, qrels)
 
 
-MAKERS = {  # {name: (maker of (labels, {split: examples}, counts), reader of its source, field's and paper's metric)}
-    "embedded-sc": (classification, definitions, "accuracy", "accuracy"),
-    "embedded-tc": (tagging, embedded.topics, "entity_f1", "sentence_macro_f1"),
-    "embedded-qa": (answer_spans, definitions, "f1", "token_set_f1"),
-    "embedded-ir": (retrieval, definitions, "ndcg@10", "ndcg@10_judged"),
+MAKERS = {  # {name: (maker of {split: examples}, reader of its source)}
+    "embedded-sc": (classification, definitions),
+    "embedded-tc": (tagging, embedded.topics),
+    "embedded-qa": (answer_spans, definitions),
+    "embedded-ir": (retrieval, definitions),
 }

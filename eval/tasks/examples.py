@@ -31,16 +31,12 @@ class Sentence(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Extractive question answering: `answers` is a list of (text, start character in the context).
-
-    An empty list marks an unanswerable question. A start of -1 marks an answer of a validation or test set that is not
-    in the context.
-    """
+    """Extractive question answering. An answer of a test set that is not in the context starts at -1."""
 
     id: str
     question: str
     context: str
-    answers: list
+    answers: list  # of (text, first character in the context); [] if there is no answer
 
     key = property(lambda self: self.context)
     gold = property(lambda self: [text for text, _ in self.answers])

@@ -54,11 +54,12 @@ class Family:
         self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
         self.index = {label: i for i, label in enumerate(dataset.labels)}
         self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
+        self.counted = set()  # the splits that were counted whole: train from the second epoch on
         self.temperature, self.full_corpus = temperature, full_corpus
         self.may_be_none = dataset.family == "qa" and any(not question.answers for question in dataset.train)
 
     def count(self, split, rule):
-        if split:
+        if split and split not in self.counted:
             self.counts[f"{split}: {rule}"] += 1
 
     def finish(self, model):
@@ -157,8 +158,7 @@ class TokenClassification(Family):
 
     def metrics(self, answers, examples):
         predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
-        paper = metrics.sentence_macro_f1(predicted, gold)
-        return {"entity_f1": metrics.entity_f1(predicted, gold), "sentence_macro_f1": paper}
+        return metrics.tag_scores(predicted, gold)
 
 
 class QuestionAnswering(Family):
@@ -329,14 +329,7 @@ class InformationRetrieval(Family):
         return found
 
     def metrics(self, answers, sets):
-        """The name of a set, if it has one, stands before the metric's, with a slash."""
-        found = {}
-        for name, runs in answers.items():
-            scores = {"ndcg@10_judged": metrics.ndcg_retrieved(runs["judged"], sets[name].qrels)}
-            if "corpus" in runs:
-                scores |= metrics.retrieval(runs["corpus"], sets[name].qrels)
-            found |= {f"{name}/{metric}" if name else metric: value for metric, value in scores.items()}
-        return found
+        return metrics.retrieval_scores(answers, sets)
 
     def lines(self, answers, sets):
         """Yield a line for each query, with the ten best documents, and the judged ones with their grades as gold."""

@@ -132,6 +132,11 @@ def sentence_macro_f1(predicted, gold):
     return one_class(means)
 
 
+def tag_scores(predicted, gold):
+    """Compute both metrics of token classification, of sentences of tags."""
+    return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
+
+
 # -----------------------------------------------------------------------------
 # Question answering
 
@@ -236,3 +241,18 @@ def ndcg_retrieved(run, qrels):
     gain = gains(run, qrels)[:, :10]
     best = -np.sort(-gain, axis=1) @ DISCOUNT
     return one_class(gain @ DISCOUNT / np.where(best > 0, best, 1))
+
+
+def retrieval_scores(runs, sets):
+    """Compute all metrics of retrieval, of {name of the set: {"judged": run, and maybe "corpus": run}}.
+
+    The paper's metric is that of a run over the judged documents, the field's are those of a run over the corpus. The
+    name of a set, if it has one, stands before the metric's, with a slash. sets: {name: Retrieval}.
+    """
+    scores = {}
+    for name, found in runs.items():
+        values = {"ndcg@10_judged": ndcg_retrieved(found["judged"], sets[name].qrels)}
+        if "corpus" in found:
+            values |= retrieval(found["corpus"], sets[name].qrels)
+        scores |= {f"{name}/{metric}" if name else metric: value for metric, value in values.items()}
+    return scores

@@ -110,7 +110,7 @@ def predict(task, model, examples, corpus=None, top_k=10, chunk=CHUNK):
 def run(path, source, cfg):
     """Predict all of the input and write it."""
     task, model, spec = load(path, cfg)
-    documents = readers.read_texts_by_id(cfg.corpus)[0] if cfg.corpus else {}
+    documents = readers.read_texts_by_id(cfg.corpus) if cfg.corpus else {}
     if (spec.family == "ir") != bool(documents):
         raise DataError(f"corpus={cfg.corpus!r}: only a model for retrieval (ir) needs documents to search")
     lines = predict(task, model, read(source, spec), documents, cfg.top_k)

@@ -1,8 +1,7 @@
 """Readers of data files for fine-tuning.
 
-First come the file formats: lines, tables, CoNLL columns and SQuAD's JSON. Then come the families: `read_texts`,
-`read_sentences`, `read_questions` and `read_pairs` yield examples, `read_qrels` and `read_texts_by_id` return the parts
-of a retrieval set. All text is UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
+First come the file formats, then the readers of the families' examples and of the parts of a retrieval set. All text is
+UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
 
 Arguments that several readers take: `task` is an eval.tasks.registry.Task, `split` is "train", "validation" or "test",
 and `counts` is a Counter to which a reader adds how often it applied a rule.
@@ -72,11 +71,9 @@ def parse_json(text, path, first=1):
     """Parse the JSON in some lines of a file, which begin with line `first`."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        number = first + error.lineno - 1
-        raise DataError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from None
-    except (ValueError, RecursionError) as error:  # a number of more than 4,300 digits; lists within lists
-        raise DataError(f"{path}, line {first}: cannot be read as JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # such as a number of 5,000 digits, lists within lists
+        number, reason = first + getattr(error, "lineno", 1) - 1, getattr(error, "msg", error)
+        raise DataError(f"{path}, line {number}: not JSON: {reason}") from None
 
 
 # ----------------------------------------------------------------------------
@@ -89,8 +86,8 @@ def rows(path, columns, counts=None):
     path: .tsv (a header, no quoting, as in GLUE), .csv (a header, usual quoting), .jsonl (an object a line), or
         hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, a data set of the Hugging Face hub.
     columns: {name: type} of those that each row must have.
-    counts: where to count the .tsv lines with more or fewer fields than the header, which are left out if they are at
-        most 1 % (GLUE's files have a few). Without it each of them is an error.
+    counts: where to count the lines of .tsv and .csv with more or fewer fields than the header, which are left out if
+        they are at most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
     formats = {"tsv": delimited_rows, "csv": delimited_rows, "jsonl": json_rows, "hub": hub_rows}
     if file_format(path) not in formats:
@@ -116,23 +113,21 @@ def delimited_rows(path, counts):
     if file_format(path) == "tsv":
         table = ((number, text.split("\t")) for number, text in lines(path))
     else:
-        reader, counts = csv.reader((text + "\n" for _, text in lines(path)), strict=True), None
+        reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
         table = ((reader.line_num, fields) for fields in reader)
+    number, wrong = 0, []
     try:
-        number, header = next(table, (0, []))
-        wrong = []
-        if twice := [name for name, count in Counter(filter(None, header)).items() if count > 1]:
-            raise DataError(f"{path}, line 1: more than one column is called {twice[0]}")
+        _, header = next(table, (0, []))
+        if len({*header}) < len(header):
+            raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
         for number, fields in table:
             if len(fields) == len(header):
                 yield number, dict(zip(header, fields))
             elif fields not in ([], [""]):  # an empty line
                 wrong.append(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
-                if counts is None:
-                    raise DataError(wrong[0])
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if len(wrong) > number / 100:
+    if len(wrong) > (number / 100 if counts is not None else 0):
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the header"] += len(wrong)
@@ -153,18 +148,12 @@ def hub_rows(address, counts=None):
     name, *config, split = address.removeprefix("hf:").split(":")
     try:
         table = require("datasets").load_dataset(name, *config, split=split)
-    except (OSError, ValueError) as error:  # no such data set, or no network
+        features = {column: getattr(feature, "feature", feature) for column, feature in table.features.items()}
+        classes = {column: feature for column, feature in features.items() if hasattr(feature, "int2str")}
+        for number, row in enumerate(table, 1):
+            yield number, row | {column: feature.int2str(row[column]) for column, feature in classes.items()}
+    except (OSError, ValueError) as error:  # no such data set, no network, or a number that is no class
         raise DataError(f"{address}: {error}") from None
-    names = {}  # {column: {number: name of the class}}
-    for column, feature in table.features.items():
-        feature = getattr(feature, "feature", feature)  # of a list: the feature of its elements
-        if hasattr(feature, "names"):
-            names[column] = dict(enumerate(feature.names))
-    for number, row in enumerate(table, 1):
-        for column, of in names.items():
-            value = row[column]
-            row[column] = [of.get(v, v) for v in value] if isinstance(value, list) else of.get(value, value)
-        yield number, row
 
 
 # ----------------------------------------------------------------------------
@@ -180,10 +169,7 @@ TAG = re.compile(r"O|[BIESLU]-.+")
 def conll_sentences(path, word=0, tag=-1):
     """Yield (location, words, tags) for each sentence of a file in CoNLL columns; location is that of its first word.
 
-    A line holds a word. Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART-
-    line ends a sentence. Tags are as in the file, except CoNLL-2012's brackets: (PERSON* *) (GPE) is read as B-PERSON
-    I-PERSON B-GPE.
-
+    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence.
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
     least, width = max(word + 1, tag + 1, 2), 0
@@ -197,8 +183,6 @@ def conll_sentences(path, word=0, tag=-1):
             if len(fields) < least or (min(word, tag) < 0 and len(fields) != width):
                 expected = max(least, width)
                 raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {expected}: {line!r}")
-            if not fields[word]:
-                raise DataError(f"{path}, line {number}: the word is empty")
             words.append(fields[word])
             tags.append(fields[tag])
         if words:
@@ -206,7 +190,7 @@ def conll_sentences(path, word=0, tag=-1):
 
 
 def without_brackets(tags):
-    """Return CoNLL-2012's bracketed tags as BIO, and other tags unchanged."""
+    """Return CoNLL-2012's tags as BIO: (PERSON* *) (GPE) is B-PERSON I-PERSON B-GPE. Other tags stay unchanged."""
     if tags[0][:1] not in ("(", "*"):
         return tags
     bio, kind = [], ""
@@ -237,7 +221,7 @@ def to_bio(tags, outside=()):
 def squad_questions(path):
     """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file (v1.1 or v2) or a ReCoRD file.
 
-    A question of v2 that is_impossible has no answers. ReCoRD's queries hold "@placeholder" for the entity to find.
+    A question that is_impossible has no answers. ReCoRD's queries hold "@placeholder" for the entity to find.
     """
     location, content = path, parse_json("\n".join(text for _, text in lines(path)), path)
     try:
@@ -267,9 +251,9 @@ def table_questions(path):
 
 def find_answer(answer, start, context):
     """Return where the answer is in the context: at `start`, else at the nearest place to it, else -1."""
-    if not answer or (start >= 0 and context.startswith(answer, start)):
-        return start if answer else -1
-    found = [i for i in range(len(context)) if context.startswith(answer, i)]
+    if answer and start >= 0 and context.startswith(answer, start):
+        return start
+    found = [i for i in range(len(context)) if answer and context.startswith(answer, i)]
     return min(found, key=lambda i: abs(i - start), default=-1)
 
 
@@ -296,22 +280,17 @@ def fill(task, parts):
 
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
-    if isinstance(value, list):
-        raise DataError(f"{location}: the label is {value!r:.200}: multi-label classification is not supported")
     if task.regression:
         with suppress(ValueError, TypeError, OverflowError):
             if isfinite(number := float(value)):
                 return number
-        raise DataError(f"{location}: the label {value!r:.200} is not a number, which metric={task.metric} needs")
-    if not isinstance(value, str | int):
-        hint = ". To predict numbers, give metric=pearson" * isinstance(value, float)
-        raise DataError(f"{location}: the label is {value!r:.200}, expected str | int{hint}")
-    name = str(value)
-    if not name:
-        raise DataError(f"{location}: the label is empty")
-    if task.names and name.isdecimal() and int(name) < len(task.names):
-        name = task.names[int(name)]
-    return name
+        expected = f"a number, as metric={task.metric} needs"
+    elif isinstance(value, str | int) and value != "":
+        names = {str(i): name for i, name in enumerate(task.names)}
+        return names.get(str(value), str(value))
+    else:
+        expected = "one class (multi-label classification is not supported; to predict numbers, give metric=pearson)"
+    raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
 def read_sentences(path, task, split, counts):
@@ -386,20 +365,20 @@ def read_pairs(path, task, split, counts):
 
 
 def read_texts_by_id(path, wanted=None):
-    """Return a file of documents or queries as {id: text}, and how many it has.
+    """Return a file of documents or queries as {id: text}.
 
     A line is an object with "_id" (BEIR) or "docid" (MLDR), "text", and maybe a "title", which goes before the text.
     wanted: ids to keep, so that a few documents of a large corpus take little memory; None keeps all.
     """
-    texts, count = {}, 0
-    for count, (location, row) in enumerate(rows(path, {"text": str}), 1):
+    texts = {}
+    for location, row in rows(path, {"text": str}):
         key, text = row.get("_id", row.get("docid")), row["text"]
         key = "" if key is None else str(key)
         if not key or key in texts:
             raise DataError(f'{location}: expected an "_id" or "docid" that no other line has, got {key!r}')
         if wanted is None or key in wanted:
             texts[key] = f"{row['title']} {text}" if row.get("title") else text
-    return texts, count
+    return texts
 
 
 def read_qrels(path):

@@ -3,12 +3,11 @@
     python -m eval.tasks                       # list them, and whether their files are there
     python -m eval.tasks sst2 topics.py        # show its counts and its first examples; a task file is one of your own
     load("sst2"), load("topics.py")            # return a Dataset
-    load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic", form="{}: {}")
+    load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
 
-There are four families: sc, sequence classification; tc, token classification; qa, extractive question answering; ir,
-information retrieval. The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation
-set, because the labels of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text,
-sentence, context or query is on one side of a random split only.
+The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
+of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
+is on one side of a random split only.
 """
 
 from collections import Counter, defaultdict
@@ -41,20 +40,10 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
 }
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
 # By family: the settings that its readers use; the key that a random split keeps on one side.
-SETTINGS = {
-    "sc": ("columns", "label", "form", "positive"),
-    "tc": ("columns", "label"),
-    "qa": (),
-    "ir": ("columns", "corpus"),
-}
+SETTINGS = {"sc": "columns label form positive", "tc": "columns label", "qa": "", "ir": "columns corpus"}
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric positive".split(), "")
 KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}
-READERS = {
-    "sc": readers.read_texts,
-    "tc": readers.read_sentences,
-    "qa": readers.read_questions,
-    "ir": readers.read_pairs,
-}
+READERS = dict(sc=readers.read_texts, tc=readers.read_sentences, qa=readers.read_questions, ir=readers.read_pairs)
 
 
 # ----------------------------------------------------------------------------
@@ -67,7 +56,7 @@ class Task:
 
     family: str
     source: str = ""  # where to get the files, and under which terms
-    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}; see load
+    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
     columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
@@ -76,10 +65,14 @@ class Task:
     outside: tuple = ()  # tc: types of entities that are read as O
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
     positive: str = ""  # sc, two labels: the one whose F1 is the metric. "" = the second, see label_names
-    name: str = ""
-    training: bool = True  # False: only the test set is read, for a model with these labels
+    name: str = ""  # "" = given by family and paths
+    training: bool = True  # False: only the test set is read, for a model with these labels; see for_testing
     labels: tuple = ()
     hub: dict = field(default_factory=dict)  # the fields that differ when it is read from the Hugging Face hub
+
+    @property
+    def title(self):
+        return self.name or f"family={self.family}"
 
     @property
     def metrics(self):
@@ -225,7 +218,7 @@ def needed_files(task):
 def missing(task):
     """Return a text that lists the missing files and where to get them; "" if none is missing."""
     absent = [path for path in needed_files(task) if not find_files(path)]
-    lines = [f"task={task.name}: missing:" if task.name else f"family={task.family}: missing:", *absent]
+    lines = [f"{task.title}: missing:", *absent]
     lines += [f"Get them from {task.source}"] if task.source else []
     lines += ["Or pip install datasets, to have them downloaded."] if task.hub else []
     return "\n  ".join(lines) if absent else ""
@@ -254,44 +247,13 @@ def judgment_files(task):
 # Loading
 
 
-def load(task="", family="", folder="data/tasks", full_corpus=True, **fields):
-    """Return a Dataset: `read(find_task(task, family, folder, **fields), full_corpus)`.
-
-    A task file holds fields of FIELDS as settings; its paths are relative to its folder, its name is that of the file:
-
-        family = "sc"
-        train = "train.csv"
-        test = "test.csv"
-        label = "topic"
-
-    fields: train, validation, test, corpus, columns, label, form, metric, positive; those that are not empty replace
-        the task's own. A path may be a pattern such as part-*.jsonl, and files may be .gz. Without validation, 5 % of
-        train's distinct texts, sentences, contexts or queries are held out at random.
-        sc: .tsv (a header, no quoting), .csv or .jsonl. `columns` are the texts (default "text") and go into `form`
-            (default: one below the other), `label` is the class (default "label"). With two classes, F1 is that of
-            `positive` (default: the second in alphabetical order). If `metric` is pearson, spearman or both
-            ("pearson,spearman"), the labels are numbers to be predicted.
-        tc: words and tags in CoNLL columns. `columns` and `label` are the numbers of the word's and the tag's column,
-            counted from 0 (default: first and last). Or .jsonl with lists: `columns` (default "tokens"), `label`.
-        qa: SQuAD's .json, v1.1 or v2; or .jsonl with id, question, context, answers {"text": [], "answer_start": []}.
-        ir: corpus is a folder with corpus.jsonl, and with queries.jsonl if the judgments are .tsv. train is a BEIR
-            folder with qrels/train.tsv (default: corpus), a table of pairs (`columns`, default "query" and "document")
-            or a SQuAD .json, read as questions and their contexts. validation and test are judgments: .tsv like BEIR's
-            or .jsonl like MLDR's (default: qrels/dev.tsv, if there, and qrels/test.tsv of corpus). Without validation
-            judgments, queries of train are held out if that is corpus too, else half of test's.
-        A table may also be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, if the datasets package is installed.
-    full_corpus: ir: False keeps only those documents of a corpus that the validation or test judgments name. That takes
-        little memory and is all that the paper's metric needs. The field's metric is not defined on it, so
-        main["field"] is empty.
-
-    Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
-        line.
-    """
-    return read(find_task(task, family, folder, **fields), full_corpus)
+def load(task="", folder="data/tasks", full_corpus=True, **fields):
+    """Return the Dataset of a task. docs/finetuning.md says what the fields mean for each family."""
+    return read(find_task(task, folder, **fields), full_corpus)
 
 
-def find_task(task="", family="", folder="data/tasks", **fields):
-    """Return the Task of that name, of that task file, or of a family, with `fields` in place of its own; see `load`."""
+def find_task(task="", folder="data/tasks", **fields):
+    """Return the Task of a name, a task file or a family, with `fields` (see FIELDS) in place of its own."""
     if task.endswith(".py"):
         found = read_task_file(task)
     elif task in TASKS:
@@ -306,45 +268,45 @@ def find_task(task="", family="", folder="data/tasks", **fields):
         why = f"no such task.{nearest(task, names)} There are {', '.join(names)}; a task file ends in .py"
         raise DataError(f"task={task}: {why}")
     else:
-        found = Task(family)
-    if found.family not in METRICS:
-        raise DataError(f"family={found.family!r}: give a task, or one of the families {', '.join(METRICS)}")
-    if family not in ("", found.family):
-        raise DataError(f"family={family}: but {task} is of the family {found.family}")
+        found = Task(fields.get("family", ""))
     return customize(found, fields)
 
 
 def read_task_file(path):
-    """Return the Task of a task file."""
+    """Return the Task of a task file: settings as in FIELDS, with paths relative to its folder."""
     fields, problems = configurator.parse([path], FIELDS)
     name, folder = Path(path).stem, Path(path).parent
     if name in (*TASKS, *EMBEDDED):
         problems.append(f"{path}: there is a task {name} already: rename the file")
-    if not problems and fields["family"] not in METRICS:
-        problems.append(f"{path}: family={fields['family']!r}: must be one of {', '.join(METRICS)}")
     if problems:
         raise DataError("; ".join(problems))
     for key in (*SPLITS, "corpus"):
         if fields[key] and not fields[key].startswith("hf:"):
             fields[key] = str(folder / fields[key])
-    return customize(Task(fields.pop("family"), name=name), fields)
+    return customize(Task(fields["family"], name=name), fields)
 
 
 def customize(task, fields):
     """Return the task with the fields that are not empty in place of its own. Raises DataError: one does not fit."""
     given = {name: value for name, value in fields.items() if value}
-    allowed = {*SPLITS, *SETTINGS[task.family], "metric"} if task.name not in EMBEDDED else set()
-    if task.name in TASKS:  # several sets have judgments of their own
-        allowed -= {"corpus", "validation", "test"} if task.sets else {"corpus"}
+    if task.family not in METRICS:
+        raise DataError(f"family={task.family!r}: must be one of {', '.join(METRICS)}, or give a task")
+    if given.pop("family", task.family) != task.family:
+        raise DataError(f"family={fields['family']}: but {task.title} is of the family {task.family}")
+    allowed = {*SPLITS, *SETTINGS[task.family].split(), "metric"}
+    if task.sets:  # each has judgments of its own
+        allowed -= {"corpus", "validation", "test"}
+    if task.name in EMBEDDED:
+        allowed = set()
     if unused := [name for name in given if name not in allowed]:
         takes = f"only {', '.join(sorted(allowed))}" if allowed else "none"
-        raise DataError(f"{', '.join(unused)}: {task.name or f'family={task.family}'} takes {takes} of your own")
+        raise DataError(f"{', '.join(unused)}: {task.title} takes {takes} of your own")
     # One spelling of a folder, because train and corpus are compared.
     paths = {name: str(Path(given.pop(name))) for name in (*SPLITS, "corpus") if name in given}
     if "corpus" in paths:
         paths = {"train": paths["corpus"]} | task.paths | paths
-    if isinstance(columns := given.get("columns"), str):
-        given["columns"] = tuple(columns.split(","))
+    if "columns" in given:
+        given["columns"] = tuple(given["columns"].split(","))
     if "form" in given:
         given["form"] = given["form"].replace(r"\n", "\n")  # as a shell passes it on
     task = replace(task, paths=task.paths | paths, **given)
@@ -355,79 +317,83 @@ def customize(task, fields):
     return task
 
 
-def for_testing(task, labels, new=()):
-    """Return the task without what only training needs, for a model with these labels.
+def for_testing(task, labels, fields):
+    """Return the task as one that only tests a model with these labels, with `fields` in place of its own.
 
-    new: names of the paths that are not those of the model's training. What was held out of the test judgments of
-    retrieval, to validate on it, is left out of the test, unless they are new.
+    A test set or a corpus in `fields` is a new one. Otherwise, the queries of retrieval that were held out of the test
+    set in training, to validate on them, stay out of it.
     """
-    paths, corpus = dict(task.paths), task.paths.get("corpus", "")
+    is_new = bool(fields.get("test") or fields.get("corpus"))
+    if is_new:
+        task = replace(task, name="", source="", sets={}, hub={})
+    task = customize(task, fields)
+    paths, corpus = dict(task.paths), task.paths.get("corpus")
     if task.family != "ir":
-        paths = {"test": paths["test"]} if "test" in paths else {}
-    elif {"test", "corpus"} & {*new}:
-        test = paths["test"] if "test" in new else f"{corpus}/qrels/test.tsv"
-        paths = {"corpus": corpus, "validation": test, "test": test}
+        paths = {name: path for name, path in paths.items() if name == "test"}
+    elif is_new and corpus:
+        test = fields.get("test") or f"{corpus}/qrels/test.tsv"
+        paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
     elif paths.get("train") != corpus:
-        paths.pop("train", "")
+        paths.pop("train", None)
     return replace(task, paths=paths, training=False, labels=tuple(labels))
 
 
 def read(task, full_corpus=True):
-    """Return the Dataset of a Task; see `load`."""
+    """Return the Dataset of a Task.
+
+    full_corpus: ir: False keeps only those documents of a corpus that the validation or test judgments name. That takes
+        little memory and is all that the paper's metric needs. The field's metric is not defined on it, so
+        main["field"] is empty.
+    Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
+        line.
+    """
     if absent := missing(task):
         raise DataError(absent)
-    dataset = embedded.load(task.name) if task.name in EMBEDDED else read_dataset(task, full_corpus)
-    if dataset.family == "ir" and not full_corpus:
-        dataset.main["field"] = []
-    if not task.training:
-        dataset.labels = list(task.labels)
-        if dataset.family == "sc" and (task.labels or not task.regression):
-            if unknown := {example.label for example in dataset.test} - {*task.labels}:
-                first = sorted(unknown)[:10]
-                raise DataError(f"{dataset.name}: the model does not know the labels {first}, but {dataset.labels}")
-    dataset.task = task
-    return dataset
-
-
-def read_dataset(spec, full_corpus):
-    """Return the Dataset of a Task whose files are there."""
     counts = Counter()
-    splits = retrieval_splits(spec, full_corpus, counts) if spec.family == "ir" else example_splits(spec, counts)
-    labels = label_names(spec, splits, counts)
-    count_known_keys(spec.family, splits, counts)
-    counts = {rule: count for rule, count in counts.items() if count}
-    prefixes = [f"{name}/" for name in spec.sets] or [""]
-    main = {"field": spec.metrics, "paper": spec.metrics if spec.regression else [PAPER[spec.family]]}
+    if task.name in EMBEDDED:
+        splits = embedded.make(task.name)
+    elif task.family == "ir":
+        splits = retrieval_splits(task, full_corpus, counts)
+    else:
+        splits = example_splits(task, counts)
+    labels = label_names(task, splits, counts)
+    count_known_keys(task.family, splits, counts)
+    main = {"field": task.metrics, "paper": task.metrics if task.regression else [PAPER[task.family]]}
+    if task.family == "ir" and not full_corpus:
+        main["field"] = []
+    prefixes = [f"{name}/" for name in task.sets] or [""]
     main = {name: [prefix + metric for prefix in prefixes for metric in metrics] for name, metrics in main.items()}
-    return Dataset(spec.name or spec.family, spec.family, labels, **splits, counts=counts, main=main)
+    counts = {rule: count for rule, count in counts.items() if count}
+    return Dataset(task.name or task.family, task.family, labels, **splits, counts=counts, main=main, task=task)
 
 
 def label_names(task, splits, counts):
-    """Return the labels seen in training, in the order of `task.names`, then "O", then alphabetically.
+    """Return the labels seen in training: in the order of `task.names`, then "O", then alphabetically.
 
-    The positive one is the last. Numbers have no names: [].
+    The positive one is the last. Numbers have no names: []. Without training, they are those of the model.
     """
     if task.family not in ("sc", "tc"):
         return []
     found = {split: Counter(label for x in examples for label in x.labels) for split, examples in splits.items()}
-    seen = {*found["train"]} if task.training else {*task.labels}
-    if task.training and len(seen) < 2:
-        held = {*found["validation"]} - seen
-        left = " left, after others were held out to validate on (give --validation)," if held else ""
-        raise DataError(f"{task.paths['train']}: all its examples{left} are {min(seen)!r}: there is nothing to learn")
-    if task.regression:
+    known = {*found["train"]} if task.training else {*task.labels}
+    if task.training and len(known) < 2:
+        why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
+        raise DataError(f"{task.paths['train']}: {why}. If others were held out to validate on, give --validation")
+    if task.regression and not task.labels:
         return []
+    for split in ("validation", "test"):
+        unseen = sorted({*found[split]} - known)
+        if unseen and task.family == "sc" and not task.training:
+            raise DataError(f"{task.title}: the model does not know the labels {unseen[:10]}, but {[*task.labels]}")
+        counts[f"{split}: labels never seen in training"] = sum(found[split][label] for label in unseen)
     similar = defaultdict(set)
-    for label in seen.union(*found.values()):
+    for label in known.union(*found.values()):
         similar[label.strip().casefold()].add(label)
     for group in [sorted(group) for group in similar.values() if len(group) > 1]:
         counts[f"labels that differ only in case or in space around them: {', '.join(map(repr, group))}"] = len(group)
-    for split in ("validation", "test"):
-        unseen = sum(n for label, n in found[split].items() if label not in seen)
-        counts[f"{split}: labels never seen in training"] = unseen
-    order = {name: i for i, name in enumerate(task.labels or (*task.names, "O"))}
-    positive = "" if task.labels else task.positive
-    labels = sorted(seen, key=lambda label: (label == positive, order.get(label, len(order)), label))
+    order = {name: i for i, name in enumerate((*task.names, "O"))}
+    labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
+    labels = labels if task.training else list(task.labels)
     if task.positive and labels[1:] != [task.positive]:
         raise DataError(f"positive={task.positive}: must be the second of two labels, which are {', '.join(labels)}")
     return labels
@@ -487,14 +453,21 @@ def prefixed(name, text):
 def retrieval_splits(task, full_corpus, counts):
     """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
     sets, train = task.sets or {"": task.paths}, task.paths.get("train")
-    asked, qrels = {}, {}  # {(set, split): {query id: text}}, {(set, split): {query id: {document id: grade}}}
-    named = defaultdict(dict)  # {folder: {document id: the judgments that name it}}
-    read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0])[0])
+    asked = {}  # {(set, split): {query id: text}}
+    qrels = {}  # {(set, split): {query id: {document id: grade}}}
+    named = defaultdict(set)  # {folder: ids of the documents that its judgments name}
+    read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
     for name, split, folder, path in judgment_files(task):
-        grades, texts = readers.read_qrels(find_files(path)[0])
+        judgments, texts = readers.read_qrels(find_files(path)[0])
         asked[name, split] = texts or read_queries(folder)
-        qrels[name, split] = useful_judgments(path, grades, asked[name, split], prefixed(name, split), counts)
-        named[folder].update((document, path) for query in grades for document in grades[query])
+        if absent := sorted(judgments.keys() - asked[name, split].keys()):
+            raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
+        named[folder].update(*judgments.values())
+        useful = qrels[name, split] = {query: judgments[query] for query in answerable(judgments)}
+        if not useful:
+            raise DataError(f"{path}: no query has a relevant document")
+        left_out = len(judgments) - len(useful)
+        counts[prefixed(name, f"{split}: queries left out, without a relevant document")] = left_out
     for name, paths in sets.items():
         if (name, "validation") not in qrels:
             source, fraction = (name, "test"), 0.5
@@ -507,42 +480,35 @@ def retrieval_splits(task, full_corpus, counts):
 
     searched = [paths["corpus"] for paths in sets.values() if full_corpus]
     documents = {folder: read_corpus(folder, named[folder], folder in searched) for folder in named}
-    splits = {"train": [], "validation": {}, "test": {}}
+    splits = {"train": training_pairs(task, asked, qrels, documents, counts), "validation": {}, "test": {}}
     for name, paths in sets.items():
-        corpus, size = documents[paths["corpus"]]
+        corpus = documents[paths["corpus"]]
         if not full_corpus:
             judged = [*qrels[name, "validation"].values(), *qrels[name, "test"].values()]
             corpus = {document: corpus[document] for grades in judged for document in grades}
-            counts[prefixed(name, "corpus: documents left out, as they are not judged")] = size - len(corpus)
         counts[prefixed(name, "corpus: empty documents")] = sum(not text.strip() for text in corpus.values())
         for split in ("validation", "test"):
             grades, texts = qrels[name, split], asked[name, split]
             splits[split][name] = Retrieval({query: texts[query] for query in grades}, corpus, grades)
-    if task.training and is_beir(train):
-        for query, grades in qrels["", "train"].items():
-            text, relevant = asked["", "train"][query], [document for document in grades if grades[document] > 0]
-            splits["train"] += [Pair(text, documents[train][0][document]) for document in relevant]
-    elif task.training:
-        splits["train"] = read_all(train, task, "train", counts)
     return splits
 
 
-def useful_judgments(path, qrels, texts, name, counts):
-    """Return the judgments of the queries that have a relevant document. texts: {query id: text}."""
-    if absent := [query for query in qrels if query not in texts]:
-        raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-    useful = {query: qrels[query] for query in answerable(qrels)}
-    if not useful:
-        raise DataError(f"{path}: no query has a relevant document")
-    counts[f"{name}: queries left out, without a relevant document"] = len(qrels) - len(useful)
-    return useful
+def training_pairs(task, asked, qrels, documents, counts):
+    """Return the Pairs of a query and a relevant document to train on; see `retrieval_splits`."""
+    train = task.paths.get("train")
+    if not task.training:
+        return []
+    if not is_beir(train):
+        return read_all(train, task, "train", counts)
+    queries, judgments = asked["", "train"], qrels["", "train"].items()
+    found = ((queries[query], document) for query, grades in judgments for document in grades if grades[document] > 0)
+    return [Pair(query, documents[train][document]) for query, document in found]
 
 
 def read_corpus(folder, named, full):
-    """Return {document id: text} of all documents, or of the named ones only, and how many the corpus has."""
+    """Return {document id: text} of all documents, or of the named ones only."""
     path = find_files(f"{folder}/corpus.jsonl")[0]
-    documents, size = readers.read_texts_by_id(path, None if full else named)
-    if absent := [document for document in named if document not in documents]:
-        named_by = f"the first is {absent[0]!r}, of {named[absent[0]]}"
-        raise DataError(f"{path}: {len(absent)} judged documents are not in it, {named_by}")
-    return documents, size
+    documents = readers.read_texts_by_id(path, None if full else named)
+    if absent := sorted(named - documents.keys()):
+        raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
+    return documents

@@ -5,9 +5,9 @@ from math import log, log2
 
 import pytest
 
-from eval.tasks import embedded
 from eval.tasks.baselines import baselines, bm25, overlap_span, random_span, tfidf
 from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
+from eval.tasks.registry import EMBEDDED, load
 
 
 def dataset(family, train, test, labels=(), field=("some metric",)):
@@ -127,9 +127,9 @@ def test_answers():
 def test_embedded_tasks_are_neither_trivial_nor_hopeless():
     pytest.importorskip("sklearn")
     pytest.importorskip("bm25s")
-    sc, tc, qa, ir = (baselines(embedded.load(name)) for name in embedded.MAKERS)
+    sc, tc, qa, ir = (baselines(load(name)) for name in EMBEDDED)
     assert sc["majority"]["accuracy"] + 25 < sc["tfidf"]["accuracy"] < 90
     assert 10 < tc["word"]["entity_f1"] < 60
     assert 0 < 1.5 * qa["random"]["f1"] < qa["overlap"]["f1"] < 50
     assert ir["random"]["ndcg@10"] < 10 and 30 < ir["bm25"]["ndcg@10"] < 80
-    assert baselines(embedded.load("embedded-sc")) == sc
+    assert baselines(load("embedded-sc")) == sc

@@ -14,6 +14,7 @@ from errors import DataError
 from eval.tasks import embedded
 from eval.tasks.examples import Pair
 from eval.tasks.metrics import normalize_answer
+from eval.tasks.registry import load
 from helpers import ROOT
 
 SPLITS = "train", "validation", "test"
@@ -21,7 +22,7 @@ SPLITS = "train", "validation", "test"
 
 @pytest.fixture(scope="module")
 def tasks():
-    return {name: embedded.load(name) for name in embedded.MAKERS}
+    return {name: load(name) for name in embedded.MAKERS}
 
 
 def by_split(dataset):
@@ -53,6 +54,7 @@ def functions(question):
 # All four
 
 
+@pytest.mark.slow
 def test_sizes_and_classes(tasks):
     for dataset in tasks.values():
         sizes = {split: len(examples) for split, examples in by_split(dataset).items()}
@@ -64,13 +66,16 @@ def test_sizes_and_classes(tasks):
         assert all(40 <= len(x.text) <= embedded.MAX_CHARS for x in examples)
 
 
+@pytest.mark.slow
 def test_no_text_is_in_two_splits(tasks):
     assert_disjoint(tasks["embedded-sc"], lambda x: [x.text])
     assert_disjoint(tasks["embedded-tc"], lambda x: [" ".join(x.words)])
     assert_disjoint(tasks["embedded-qa"], lambda x: [summary for _, summary in functions(x).values()])
     assert_disjoint(tasks["embedded-ir"], lambda x: ["query " + x[0], "document " + x[1].partition(") ")[2]])
+    assert not any(query in document for query, document in by_split(tasks["embedded-ir"])["test"])
 
 
+@pytest.mark.slow
 def test_no_module_is_in_two_splits(tasks):
     module_of = {f"{d.module}.{'.'.join(d.names)}": d.module for d in embedded.definitions()}
     assert_disjoint(tasks["embedded-ir"], lambda x: [module_of[x[1].partition("(")[0]]])
@@ -81,24 +86,24 @@ def test_no_module_is_in_two_splits(tasks):
 
 @pytest.mark.slow
 def test_the_same_in_every_process(tasks):
-    code = "from eval.tasks import embedded; print([embedded.load(name) for name in embedded.MAKERS])"
+    code = "from eval.tasks import embedded; print([embedded.make(name) for name in embedded.MAKERS])"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}  # this process has one at random
     other = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=environment, text=True)
-    assert other.strip() == repr([*tasks.values()])
+    assert other.strip() == repr([{split: getattr(task, split) for split in SPLITS} for task in tasks.values()])
 
 
 @pytest.mark.parametrize("name, source", [("embedded-sc", []), ("embedded-tc", {}), ("embedded-ir", [])])
 def test_a_python_without_the_texts(name, source):
     with pytest.raises(DataError, match=f"{name}: this Python carries too little of its source.*full CPython"):
-        embedded.load(name, source)
+        embedded.make(name, source)
 
 
 # -----------------------------------------------------------------------------
 # Tagging
 
 
-def test_tags(tasks):
-    dataset = tasks["embedded-tc"]
+def test_tags():
+    dataset = load("embedded-tc")
     for words, tags in dataset.train + dataset.test:
         assert len(words) == len(tags) >= 4
         assert all(not tag.startswith("I-") or before[2:] == tag[2:] for before, tag in zip(["O", *tags], tags))
@@ -112,10 +117,10 @@ def test_a_sentence_of_several_topics_belongs_to_the_shortest():
     """But to training if a training topic has it with other markup."""
     train, test = (next(name for name in map(str, range(99)) if embedded.split_of(name) == s) for s in SPLITS[::2])
     one, two, three = "Use a *list* of files.", "This is in both topics.", "Only the long one has this."
-    _, splits, _ = embedded.tagging({train: f"{one} {two} {three}", test: two})
+    splits = embedded.tagging({train: f"{one} {two} {three}", test: two})
     assert [x.words[0] for x in splits["train"]] == ["Use", "Only"]
     assert [x.words[0] for x in splits["test"]] == ["This"]
-    _, splits, _ = embedded.tagging({train: f"{one} {three}", test: one.replace("*", '"')})
+    splits = embedded.tagging({train: f"{one} {three}", test: one.replace("*", '"')})
     assert splits["train"][0].tags[2] == "B-TERM" and splits["test"] == []
 
 
@@ -160,6 +165,7 @@ def test_signatures(source, signature, defaults):
     assert embedded.signature(ast.parse(source).body[0]) == (signature, defaults)
 
 
+@pytest.mark.slow
 def test_answers_are_where_they_say(tasks):
     kinds, questions = Counter(), [x for examples in by_split(tasks["embedded-qa"]).values() for x in examples]
     assert len(questions) == len({x.id for x in questions})
@@ -185,10 +191,6 @@ def test_answers_are_where_they_say(tasks):
             assert rest == same and verb != imperative.lower() and verb[:2] == imperative[:2].lower()
             assert ("\n" + x.context)[start] == "\n"
     assert min(kinds.values()) >= 100 and len(kinds) == 4, kinds
-
-
-def test_no_query_is_in_its_document(tasks):
-    assert not any(query in document for query, document in by_split(tasks["embedded-ir"])["test"])
 
 
 def test_a_summary_of_two_functions_is_one_query():

@@ -81,7 +81,7 @@ def test_numbers_to_predict(files):
     path = files.put("a.csv", "text,label\nx,3\ny,-0.5\n")
     assert read(read_texts, path, metric="spearman,pearson")[0] == [Text("x", 3.0), Text("y", -0.5)]
     for label in ("", "three", "nan", "1e999"):
-        with pytest.raises(DataError, match="line 2: the label .* is not a number, which metric=pearson needs"):
+        with pytest.raises(DataError, match="line 2: the label is .*, expected a number, as metric=pearson needs"):
             read(read_texts, files.put("a.csv", f"text,label\nx,{label}\n"), metric="pearson")
 
 
@@ -98,16 +98,15 @@ TABLE_FAULTS = [
     ("a.csv", "sentence,label\nx,1\n", "line 2: no column text; the columns are sentence, label"),
     ("a.csv", "text,label\nx,1\ny\n", "line 3: 1 fields, but the header has 2"),
     ("a.csv", 'text,label\n"x"y,1\n', "line 2: "),
-    ("a.csv", "text,label\nx,\n", "line 2: the label is empty"),
+    ("a.csv", "text,label\nx,\n", "line 2: the label is '', expected one class"),
     ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
     ("a.jsonl", "[1]", "line 1: expected a JSON object, got a list"),
     ("a.jsonl", '{"text": 5, "label": 1}', "line 1: text is 5, expected str"),
-    ("a.jsonl", '{"text": "x", "label": ["a", "b"]}', "line 1: the label is .* multi-label classification is not"),
-    ("a.jsonl", '{"text": "x", "label": null}', "line 1: the label is None"),
+    ("a.jsonl", '{"text": "x", "label": ["a", "b"]}', "line 1: the label is .*multi-label classification is not"),
     ("a.jsonl", '{"text": "x", "label": 0.5}', "line 1: the label is 0.5.*give metric=pearson"),
-    ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: cannot be read as JSON: maximum recursion depth"),
-    ("a.jsonl", '\n{"text": ' + "1" * 5000 + "}", "line 2: cannot be read as JSON: .*4300 digits"),
-    ("a.csv", "text,label,text\nx,1,y\n", "line 1: more than one column is called text"),
+    ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: not JSON: maximum recursion depth"),
+    ("a.jsonl", '\n{"text": ' + "1" * 5000 + "}", "line 2: not JSON: .*4300 digits"),
+    ("a.csv", "text,label,text\nx,1,y\n", "line 1: two columns have the same name: text, label, text"),
     ("a.csv", "a film,1\nb,0\n", "line 2: no column text; .* If that is data, the header is missing"),
     ("a.xml", "", "a table is a .tsv, .csv or .jsonl file"),
 ]
@@ -156,7 +155,6 @@ def test_conll_columns(files, text, columns, sentences):
 CONLL_FAULTS = [
     ("a O\nb\n", "line 2: 1 columns, expected 2: 'b'"),
     ("a NN O\nb NN\n", "line 2: 2 columns, expected 3: 'b NN'"),
-    ("a\tO\n\tO\n", "line 2: the word is empty"),
     (b"a\tO\n\xff\tO\n", "line 2: byte 0xff is not UTF-8"),
     ("a\tO\n\nb\tO\nc\tNOUN\n", "sentence of line 3: the tag 'NOUN' is not O or B-, I-, E- or S- and a type"),
 ]
@@ -262,7 +260,7 @@ def test_pairs(files):
 
 def test_a_corpus_is_read_with_only_the_wanted_documents_in_memory(files):
     path = files.put("corpus.jsonl", [{"_id": f"d{i}", "title": "A", "text": f"text {i}"} for i in range(100)])
-    assert read_texts_by_id(path, {"d3", "d99"}) == ({"d3": "A text 3", "d99": "A text 99"}, 100)
+    assert read_texts_by_id(path, {"d3", "d99"}) == {"d3": "A text 3", "d99": "A text 99"}
     for wrong in ({"docid": 1, "text": "x"}, {"text": "y"}, {"_id": None, "text": "y"}):
         rows = [{"docid": 1, "text": "x"}, wrong]
         with pytest.raises(DataError, match='a.jsonl, line 2: expected an "_id"'):
