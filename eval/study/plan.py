@@ -153,24 +153,17 @@ class Plan:
         variant = (self.size, self.longest, clm, self.cfg.mask_ratios[0], "", 0)
         return next(run for run in self.runs.values() if run.variant == variant and run.seed == self.seed)
 
-    def jobs(self, model):
-        """Return the number of fine-tuning runs of a model."""
-        cfg, n_lrs, n_seeds = self.cfg, len(self.cfg.finetune_lrs), len(self.cfg.finetune_seeds)
-        if not cfg.choose_once:
-            return n_lrs * n_seeds * len(cfg.tasks)
-        return (n_seeds + (n_lrs - 1) * (model.run.seed == self.seed)) * len(cfg.tasks)
-
     def points(self):
         """Return the fine-tuning runs as (model, task, learning rate, seed).
 
-        With choose_once, those that choose a rate are first; the rate of the others is None, which is the chosen one.
+        With choose_once, those that choose a rate are first. The rate of the others is None, which is the chosen one.
         """
-        cfg = self.cfg
+        cfg, (seed, *seeds) = self.cfg, self.cfg.finetune_seeds
         if not cfg.choose_once:
             return grid(self.models, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds)
-        first = [model for model in self.models if model.run.seed == self.seed]
-        search = grid(first, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds[:1])
-        return search + grid(self.models, cfg.tasks, [None], cfg.finetune_seeds)
+        search = grid([m for m in self.models if m.run.seed == self.seed], cfg.tasks, cfg.finetune_lrs, [seed])
+        others = grid([m for m in self.models if m.run.seed != self.seed], cfg.tasks, [None], [seed])
+        return search + others + grid(self.models, cfg.tasks, [None], seeds)
 
 
 def shared_steps(a, b):

@@ -53,18 +53,20 @@ def to_train(plan):
 def chosen_lr(plan, run):
     """Return a run's peak learning rate: of several, the one whose trial ended with the lowest validation loss.
 
-    The trials are those of the same size and objective; one that diverged is out. None before all trials have ended,
-    and if all of them diverged.
+    The trials are those of the same size and objective; those that diverged, or without a loss, are out. None before all
+    trials have ended, and if all are out.
     """
     if run.lr or len(plan.cfg.lrs) == 1:
         return run.lr or plan.cfg.lrs[0]
     causal, losses = run.start < run.clm, {}
+    name = "val_clm_loss" if causal else "val_mlm_loss"
     for trial in plan.runs.values():
         if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(plan, trial):
             if logged(plan, trial) < trial.budget:
                 return None
             last = checkpoint.read_metrics(folder_of(plan, trial.name))[-1]
-            losses[trial.lr] = last["val_clm_loss" if causal else "val_mlm_loss"]
+            if name in last:
+                losses[trial.lr] = last[name]
     return min(losses, key=losses.get, default=None)
 
 
@@ -174,9 +176,11 @@ def has_result(plan, model, task, lr, seed):
 def job_of(plan, point):
     """Return the Job of a fine-tuning run; None until its learning rate is chosen and its checkpoint is there."""
     model, task, lr, seed = point
-    lr = lr or best_lr(plan, model, task)
-    job = finetuning_of(plan, model, task, lr, seed) if lr else None
-    return job if job and (job.result.exists() or checkpoint_of(plan, model).exists()) else None
+    if lr := lr or best_lr(plan, model, task):
+        job = finetuning_of(plan, model, task, lr, seed)
+        if job.result.exists() or checkpoint_of(plan, model).exists():
+            return job
+    return None
 
 
 def finetune_all(plan, part="1/1"):
