@@ -19,6 +19,8 @@ Each pretrained model minus random weights with the same fine-tuning (one pretra
 95 % intervals, not corrected). A task is included if one of its intervals is above 0, because a task on which a single \
 objective pays must count. By chance each model includes about 3 % of the insensitive tasks, which adds noise to the mean \
 and no bias."""
+STABILITY = """\
+At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
@@ -173,17 +175,18 @@ def comparison_text(page, question, comparisons):
         text += " Intervals over fine-tuning seeds do not include the noise of pretraining."
     if len(comparisons) > MAX_ROWS:
         text += " Only clear differences are listed; all comparisons are in comparisons.csv."
-    for c in comparisons if len(comparisons) <= MAX_ROWS else clear:
+        comparisons = clear
+    for c in comparisons:
         p = "-" if math.isnan(c.p_holm) else f"{c.p_holm:.2g}" if c.p_holm >= 0.001 else "< 0.001"
         rows.append([c.target, c.a.label, c.b.label, str(c), p, c.over, c.better.label if c.better else ""])
     header = ["task", "A", "B", "A minus B", "corrected p", "over", "clearly better"]
-    return f"{text}\n\n{table(header, rows)}" if rows else text
+    return f"{text}\n\n{table(header, rows)}"
 
 
 def stability_section(page, scores):
-    """Add how much scores change with the seed of fine-tuning, and which jobs failed."""
-    results, rows = scores.results, []
-    for task, variant in itertools.product(scores.tasks, results.variants):
+    """Add how much scores change with the seed of fine-tuning."""
+    rows = []
+    for task, variant in itertools.product(scores.tasks, scores.results.variants):
         if score := scores[variant, task]:
             by_pretraining = defaultdict(list)
             for (pretraining_seed, _), run in score.runs.items():
@@ -191,12 +194,12 @@ def stability_section(page, scores):
             variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
             deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
             rows.append([task, variant.label, f"{score.lr:g}", deviation, f"{score.done} of {score.expected}"])
-    note = (
-        "At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."
-    )
     if rows:
-        page.add("## Stability of fine-tuning", note, table(["task", "model", "lr", "sd over seeds", "runs"], rows))
+        page.add("## Stability of fine-tuning", STABILITY)
+        page.add(table(["task", "model", "lr", "sd over seeds", "runs"], rows))
+
+
+def failed_section(page, results):
+    """Add which jobs failed."""
     if results.failed:
-        errors = [f"- `{job}`: {error}" for job, error in results.failed.items()]
-        more = [f"- {len(errors) - 50} more, in results.csv"] if len(errors) > 50 else []
-        page.add("## Failed jobs", "\n".join(errors[:50] + more))
+        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in results.failed.items()))

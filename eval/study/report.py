@@ -8,20 +8,21 @@ installed. Missing and failed runs are shown as such and never filled in. A dama
 """
 
 import itertools
+import math
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import configurator
-from checkpoint import read_config, read_metrics
+from checkpoint import read_metrics
 from data.shards import load_meta
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
-from eval.study.page import Page, comparison_text, difference_table, differing_settings, overview, score_table
-from eval.study.page import sensitivity, stability_section, table
+from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
+from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.plan import folder_of, logged, results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
 
@@ -43,7 +44,8 @@ def write_study(plan, resamples=2000):
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
     answers = answer_section(page, plan, results)
-    scores_sections(page, plan, results)
+    scores_section(page, plan, results)
+    continued_section(page, plan, results)
     losses_section(page, plan, curves)
     last_sections(page, Scores(results, page.metric))
     return "\n\n".join([*answers, str(page.write(results))])
@@ -55,9 +57,10 @@ def write_folder(root, folder, metric="main", resamples=2000):
     if not results.runs:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
-    page.add("# Fine-tuning results", overview(results), "## Scores", scores_text := score_table(scores))
+    page.add("# Fine-tuning results", overview(results), "## Scores")
     for axis in figures.AXES:
         page.draw_lines(axis, scores)
+    page.add(scores_text := score_table(scores))
     for variant in results.variants:
         if variant.random_weights:
             page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
@@ -71,6 +74,7 @@ def last_sections(page, scores):
     for task in scores.tasks:
         classes_section(page, scores, task)
     stability_section(page, scores)
+    failed_section(page, scores.results)
 
 
 def check(cfg):
@@ -82,10 +86,11 @@ def check(cfg):
 
 def main(argv):
     """Run the command `report` with its arguments. Raises DataError: no results, or damaged ones."""
-    if not {"--help", "-h"} & {*argv} and not (argv and Path(argv[0]).is_dir()):
+    root = argv[0] if argv else ""
+    if root not in ("--help", "-h") and not Path(root or "-").is_dir():
         sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
-    cfg = configurator.load(__file__, argv[not argv[0].startswith("-") :], check, USAGE)
-    print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
+    cfg = configurator.load(__file__, argv if root.startswith("-") else argv[1:], check, USAGE)
+    print(write_folder(root, Path(cfg.out or root), cfg.metric, cfg.resamples))
 
 
 # ----------------------------------------------------------------------------
@@ -146,17 +151,13 @@ def what_was_run(plan, curves, results):
         tokens = load_meta(settings.data)["splits"]["train"]["tokens"]
         epochs = plan.longest * settings.global_batch_tokens / tokens
         lines.append(f"text: {tokens:,} tokens; the longest budget is {epochs:.2g} epochs")
-    records = filter(None, (read_config(folder_of(plan, name)) for name in curves))
-    lines += sorted({", ".join(f"{k} {v}" for k, v in record["versions"].items()) for record in records})
-    for objective, key in (("CLM", "val_clm_loss"), ("MLM", "val_mlm_loss")):
-        trials = [run for run in plan.runs.values() if run.lr and run.size == plan.size and run.name in curves]
-        trials = [run for run in trials if (run.clm > 0) == (objective == "CLM") and key in curves[run.name][-1]]
-        if trials:
-            tried = ", ".join(f"{run.lr:g}: {curves[run.name][-1][key]:.3f}" for run in trials)
-            lines.append(f"{objective} loss after {cfg.lr_steps} steps at each learning rate: {tried}")
-    random = {model.name for model in plan.random}
-    pretrained = [run for run in results.runs if model_name(run.folder) not in random]
-    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(pretrained)])
+    lines += sorted({", ".join(f"{k} {v}" for k, v in run.versions.items()) for run in results.runs})
+    for run in plan.runs.values():
+        if run.lr and run.name in curves:
+            objective = "clm" if run.clm else "mlm"
+            loss = curves[run.name][-1].get(f"val_{objective}_loss", math.nan)
+            lines.append(f"{run.name}: {objective.upper()} loss {loss:.3f}, for the choice of a learning rate")
+    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(results.runs)])
 
 
 # ----------------------------------------------------------------------------
@@ -229,46 +230,27 @@ def recommendation(target, level, gains):
 # A study: its other questions
 
 
-def scores_sections(page, plan, results):
-    """Add the scores along each axis that the study has: share of CLM, steps, mask ratio, continued steps, sizes."""
-    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
-    once = [m for m in plan.finals if (m.run.seed, m.run.budget, m.run.base) == (plan.seed, plan.longest, "")]
+def scores_section(page, plan, results):
+    """Add the scores of all models, and figures of them: along the share of CLM, and along the pure runs."""
+    if not results.runs:
+        return
     random = [model for model in plan.random if model.run.size == plan.size]
-    axis_section(page, "Scores against the share of CLM", select(results, splits + random), "clm_fraction")
-    if plan.inside:  # along the pure runs, where checkpoints on the way are fine-tuned
-        pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(plan.longest))]
-        axis_section(page, "Data efficiency", select(results, plan.inside + pure), "steps")
-    if len(plan.cfg.mask_ratios) > 1:
-        models = [m for m in once if m.run.clm in (0, plan.cfg.late_switch)]
-        axis_section(page, "Mask ratio", select(results, models), "mask_ratio")
-    continued_section(page, plan, results)
-    if len(plan.shape) > 1:
-        models = [m for m in once if m.run.clm in (0, plan.longest)]
-        axis_section(page, "Sizes", select(results, models + plan.random))
-
-
-def axis_section(page, title, results, axis=""):
-    """Add scores, with a figure along one axis (a name in figures.AXES), if there are any."""
-    if results.runs:
-        scores = Scores(results, page.metric)
-        page.add(f"## {title}")
-        if axis:
-            page.draw_lines(axis, scores)
-        page.add(score_table(scores))
+    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
+    page.add("## Scores")
+    page.draw_lines("clm_fraction", Scores(select(results, splits + random), page.metric))
+    if plan.inside:
+        pure = [model for model in plan.finals if model.run in (plan.pure(0), plan.pure(plan.longest))]
+        page.draw_lines("steps", Scores(select(results, plan.inside + pure), page.metric))
+    page.add(score_table(Scores(results, page.metric)))
 
 
 def continued_section(page, plan, results):
-    """Add what more MLM does for a finished decoder and a finished encoder (first pretraining seed)."""
-    further = [m for m in plan.finals if m.run.base]
-    bases = {m.run.base for m in further}
-    before = [m for m in plan.finals if m.run.name in bases]
-    if further:
-        axis_section(page, "Continued pretraining, with a new optimizer", select(results, before + further))
+    """Add what the same steps of MLM on top make of a finished decoder and a finished encoder."""
     for steps in sorted(plan.cfg.continued):
-        after = Scores(select(results, [m for m in further if m.run.budget == steps]), page.metric, page.resamples)
-        if comparisons := compare(after):
-            found = comparison_text(page, f"{steps:,} steps added", comparisons)
-            page.add(f"### After {steps:,} more steps of MLM", found)
+        after = select(results, [model for model in plan.finals if model.run.base and model.run.budget == steps])
+        if comparisons := compare(Scores(after, page.metric, page.resamples)):
+            page.add(f"## After {steps:,} more steps of MLM, with a new optimizer")
+            page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
 
 
 def losses_section(page, plan, curves):

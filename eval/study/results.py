@@ -16,7 +16,7 @@ FAMILIES = dict(sc="Sequence classification", tc="Token classification", qa="Que
 METRICS = ("field", "paper")  # and "main": the field's metric, or the paper's for a task that has no other
 # The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
 FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
-PER_RUN = {"task", "lr", "seed", "init_from", "out_dir"}  # settings that differ between the runs of a task by design
+PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
 class Run:
@@ -33,6 +33,7 @@ class Run:
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
         self.test = test  # {name of a metric: score in percent}
         self.test_set = r["examples"]["test"], r["test_set"]  # number of examples and checksum
+        self.versions = r["versions"]
         self.settings = {k: v for k, v in {**r["settings"], **r["versions"]}.items() if k not in PER_RUN}
         self.metrics = {**r["main"], "main": r["main"]["field"] or r["main"]["paper"]}  # {"field": [names], ...}
         self.scores = {}  # {("field", "validation"): percent, ...}

@@ -10,15 +10,11 @@ from eval.study.plan import TRAIN, checkpoint_of, folder_of, logged, results_of
 from eval.study.results import read_runs
 
 DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
+WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
 
 
 # ----------------------------------------------------------------------------
 # The state of a run
-
-
-def done(plan, run):
-    """Whether a run's last checkpoint is there."""
-    return checkpoint.path_of(folder_of(plan, run.name), run.budget).exists()
 
 
 def under_way(plan, run):
@@ -41,9 +37,9 @@ def to_train(plan):
     needed = {checkpoint_of(plan, point[0]) for point in plan.points() if not has_result(plan, *point)}
     names = set()
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        kept = {checkpoint.path_of(folder_of(plan, run.name), step) for step in (*run.keep, run.budget)}
-        gone = not all(path.exists() for path in kept & needed)
-        if not (done(plan, run) or diverged(plan, run)) and (gone or logged(plan, run) < run.budget):
+        *kept, last = [checkpoint.path_of(folder_of(plan, run.name), step) for step in (*run.keep, run.budget)]
+        gone = not all(path.exists() for path in needed.intersection([*kept, last]))
+        if not (last.exists() or diverged(plan, run)) and (gone or logged(plan, run) < run.budget):
             names.add(run.name)
             if not under_way(plan, run):
                 needed.add(begins_with(plan, run)[1])
@@ -99,23 +95,18 @@ def args_for(plan, run, lr):
     return shared + [f"--{name}={value}" for name, value in settings.items()]
 
 
-def start_args(plan, run):
-    """Return the arguments of train.py that start or resume a run; None until it can begin.
+def training(plan, run):
+    """Return the Job that starts or resumes a run; None until it can begin.
 
     That is when the checkpoint that it begins with is there, and its learning rate is chosen.
     """
-    (setting, path), lr = begins_with(plan, run), chosen_lr(plan, run)
+    (setting, path), lr, n = begins_with(plan, run), chosen_lr(plan, run), plan.cfg.processes
     if lr is None or (path and not path.exists() and not under_way(plan, run)):
         return None
-    return [*args_for(plan, run, lr), *[f"--{setting}={path}"] * bool(path)]
-
-
-def training(plan, run):
-    """Return the Job that starts or resumes a run; None until it can begin."""
-    args, n = start_args(plan, run), plan.cfg.processes
+    args = [*args_for(plan, run, lr), *[f"--{setting}={path}"] * bool(path)]
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
     folder = folder_of(plan, run.name)
-    return args and Job(folder, [*launcher, TRAIN, *args], checkpoint.path_of(folder, run.budget))
+    return Job(folder, [*launcher, TRAIN, *args], checkpoint.path_of(folder, run.budget))
 
 
 def pretrain(plan, runs):
@@ -129,15 +120,7 @@ def pretrain(plan, runs):
                 (folder / name).unlink(missing_ok=True)
     failed, waiting = run_all(todo, partial(training, plan), slots(cfg.jobs, cfg.processes), "pretraining")
     failed = [run.name for run in failed if not diverged(plan, run)]
-    return failed + [f"{run.name} ({why_not(plan, run)})" for run in waiting]
-
-
-def why_not(plan, run):
-    """Return why a run could not begin."""
-    _, path = begins_with(plan, run)
-    if path and not path.exists():
-        return f"{path} is not there; if its run has ended, delete that folder to train it again"
-    return "no learning rate is chosen: the runs that try one failed, have not ended, or all diverged"
+    return failed + [f"{run.name}: {WAITING}" for run in waiting]
 
 
 # ----------------------------------------------------------------------------
@@ -186,6 +169,5 @@ def job_of(plan, point):
 def finetune_all(plan, part="1/1"):
     """Run a part of the fine-tuning runs, such as "3/100". Return what failed."""
     failed, waiting = run_all(part_of(part, plan.points()), partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
-    why = ": its checkpoint is not there, or no learning rate is chosen"
-    names = [f"{model.name} on {task[0]}, lr {lr}, seed {seed}" for model, task, lr, seed in failed + waiting]
-    return names[: len(failed)] + [name + why for name in names[len(failed) :]]
+    failed = [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
+    return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in failed]
