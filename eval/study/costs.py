@@ -12,7 +12,7 @@ def describe(plan):
     """Return the plan as text: the tree of runs, then the amount of everything."""
     runs = plan.runs.values()
     tokens, flops, disk = map(sum, zip(*(cost(plan, run) for run in runs)))
-    jobs = Counter(model.name for model, *_ in plan.points())  # of each model
+    jobs = Counter(model for model, *_ in plan.points())  # of each model
     trials = sum(run.lr > 0 for run in runs)
     lines = [
         *tree(plan),
@@ -24,24 +24,24 @@ def describe(plan):
         *[f"runs that choose a learning rate {trials}"] * (trials > 0),
         f"final models {len(plan.finals)}",
         f"intermediate models {len(plan.inside)}",
-        f"fine-tuning runs {sum(jobs[model.name] for model in plan.finals + plan.inside)}",
-        f"fine-tuning runs of random weights {sum(jobs[model.name] for model in plan.random)}",
+        f"fine-tuning runs {sum(jobs[model] for model in plan.finals + plan.inside)}",
+        f"fine-tuning runs of random weights {sum(jobs[model] for model in plan.random)}",
         f"steps trained {sum(run.budget - run.start for run in runs)}",
         f"steps saved by sharing {sum(run.start for run in runs)}",
     ]
     return "\n".join(lines)
 
 
-def tree(plan, before="", indent=""):
+def tree(plan, before=None, indent=""):
     """Yield a line for each run that begins with the run `before`, each followed by the lines of those below it."""
     for run in plan.runs.values():
-        if run.before == before:
+        if run.before is before:
             begin = f"from step {run.start:,}, " if run.parent else "from the final weights, " if run.base else ""
             clm = [f"CLM to {run.clm:,}"] if run.clm > run.start else []
             mlm = [f"MLM to {run.budget:,}"] if run.clm < run.budget else []
             keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
             yield f"{indent}{run.name}: {begin}{', '.join(clm + mlm)}{keep}"
-            yield from tree(plan, run.name, indent + "  ")
+            yield from tree(plan, run, indent + "  ")
 
 
 def cost(plan, run):

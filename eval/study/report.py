@@ -23,7 +23,7 @@ from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
 from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
 from eval.study.page import score_table, sensitivity, stability_section, table
-from eval.study.plan import folder_of, logged, results_of
+from eval.study.plan import results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
@@ -41,7 +41,7 @@ def write_study(plan, resamples=2000):
     Raises DataError: damaged results.
     """
     page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
-    curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
+    curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
     answers = answer_section(page, plan, results)
     scores_section(page, plan, results)
@@ -124,16 +124,16 @@ def label_of(run):
 def models_at(plan, budget):
     """Return the models of the main comparison: those that differ in nothing but the share of CLM within a budget."""
     steps = next(steps for b, *steps in plan.cfg.splits if b == budget)
-    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], "", 0) for clm in steps]
+    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], None, 0) for clm in steps]
     return [model for model in plan.finals if model.run.variant in wanted]
 
 
-def loss_curve(plan, run):
+def loss_curve(run):
     """Return the log of a run from step 0, with those of the runs it branched off; [] if one has not ended."""
-    if logged(plan, run) < run.budget:
+    if not run.ended():
         return []
-    before = loss_curve(plan, plan.runs[run.parent]) if run.parent else []
-    return [line for line in before if line["step"] < run.start] + read_metrics(folder_of(plan, run.name))
+    before = loss_curve(run.parent) if run.parent else []
+    return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
 
 def what_was_run(plan, curves, results):

@@ -6,7 +6,7 @@ from functools import partial
 import checkpoint
 from data.files import is_locked
 from eval.study.jobs import Job, finetuning, part_of, run_all, slots
-from eval.study.plan import TRAIN, checkpoint_of, folder_of, logged, results_of
+from eval.study.plan import TRAIN, results_of
 from eval.study.results import read_runs
 
 DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
@@ -17,14 +17,14 @@ WAITING = "could not begin: the checkpoint that it begins with is not there, or 
 # The state of a run
 
 
-def under_way(plan, run):
+def under_way(run):
     """Whether a run has a checkpoint of its own to resume from."""
-    return bool(checkpoint.steps(folder_of(plan, run.name)))
+    return bool(checkpoint.steps(run.folder))
 
 
-def diverged(plan, run):
+def diverged(run):
     """Whether a run that tries a learning rate stopped at a loss that is not finite."""
-    error = folder_of(plan, run.name) / "error.txt"
+    error = run.folder / "error.txt"
     return run.lr > 0 and error.exists() and DIVERGED in error.read_text(errors="replace")
 
 
@@ -34,15 +34,15 @@ def to_train(plan):
     They are those that have not ended, and those whose checkpoint is gone although a run or a fine-tuning job still to
     do begins with it.
     """
-    needed = {checkpoint_of(plan, point[0]) for point in plan.points() if not has_result(plan, *point)}
+    needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, *point)}
     names = set()
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        *kept, last = [checkpoint.path_of(folder_of(plan, run.name), step) for step in (*run.keep, run.budget)]
+        *kept, last = [run.checkpoint(step) for step in (*run.keep, run.budget)]
         gone = not all(path.exists() for path in needed.intersection([*kept, last]))
-        if not (last.exists() or diverged(plan, run)) and (gone or logged(plan, run) < run.budget):
+        if not (last.exists() or diverged(run)) and (gone or not run.ended()):
             names.add(run.name)
-            if not under_way(plan, run):
-                needed.add(begins_with(plan, run)[1])
+            if not under_way(run):
+                needed.add(begins_with(run)[1])
     return names
 
 
@@ -57,10 +57,10 @@ def chosen_lr(plan, run):
     causal, losses = run.start < run.clm, {}
     name = "val_clm_loss" if causal else "val_mlm_loss"
     for trial in plan.runs.values():
-        if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(plan, trial):
-            if logged(plan, trial) < trial.budget:
+        if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(trial):
+            if not trial.ended():
                 return None
-            last = checkpoint.read_metrics(folder_of(plan, trial.name))[-1]
+            last = checkpoint.read_metrics(trial.folder)[-1]
             if name in last:
                 losses[trial.lr] = last[name]
     return min(losses, key=losses.get, default=None)
@@ -70,11 +70,11 @@ def chosen_lr(plan, run):
 # Pretraining
 
 
-def begins_with(plan, run):
+def begins_with(run):
     """Return the checkpoint that a run begins with as (setting of train.py, path), or ("", None) from scratch."""
     if run.parent:
-        return "branch_from", checkpoint.path_of(folder_of(plan, run.parent), run.start)
-    return ("init_from", checkpoint.path_of(folder_of(plan, run.base), plan.longest)) if run.base else ("", None)
+        return "branch_from", run.parent.checkpoint(run.start)
+    return ("init_from", run.base.checkpoint(run.base.budget)) if run.base else ("", None)
 
 
 def args_for(plan, run, lr):
@@ -86,7 +86,7 @@ def args_for(plan, run, lr):
         seed=run.seed,
         warmup_steps=run.warmup,
         decay_steps=run.decay,
-        out_dir=folder_of(plan, run.name),
+        out_dir=run.folder,
         keep_last=1,
         keep_steps=run.keep,
         resume=True,
@@ -100,13 +100,12 @@ def training(plan, run):
 
     That is when the checkpoint that it begins with is there, and its learning rate is chosen.
     """
-    (setting, path), lr, n = begins_with(plan, run), chosen_lr(plan, run), plan.cfg.processes
-    if lr is None or (path and not path.exists() and not under_way(plan, run)):
+    (setting, path), lr, n = begins_with(run), chosen_lr(plan, run), plan.cfg.processes
+    if lr is None or (path and not path.exists() and not under_way(run)):
         return None
     args = [*args_for(plan, run, lr), *[f"--{setting}={path}"] * bool(path)]
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    folder = folder_of(plan, run.name)
-    return Job(folder, [*launcher, TRAIN, *args], checkpoint.path_of(folder, run.budget))
+    return Job(run.folder, [*launcher, TRAIN, *args], run.checkpoint(run.budget))
 
 
 def pretrain(plan, runs):
@@ -114,12 +113,11 @@ def pretrain(plan, runs):
     cfg, names = plan.cfg, to_train(plan)
     todo = [run for run in runs if run.name in names]
     for run in todo:
-        folder = folder_of(plan, run.name)
-        if not under_way(plan, run) and not is_locked(folder):  # from step 0: train.py would miss the checkpoints
+        if not under_way(run) and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
             for name in ("config.json", "metrics.jsonl"):
-                (folder / name).unlink(missing_ok=True)
+                (run.folder / name).unlink(missing_ok=True)
     failed, waiting = run_all(todo, partial(training, plan), slots(cfg.jobs, cfg.processes), "pretraining")
-    failed = [run.name for run in failed if not diverged(plan, run)]
+    failed = [run.name for run in failed if not diverged(run)]
     return failed + [f"{run.name}: {WAITING}" for run in waiting]
 
 
@@ -132,7 +130,7 @@ def finetuning_of(plan, model, task, lr, seed):
     cfg, (name, args) = plan.cfg, task
     args = shlex.split(f"{cfg.finetune} {args}") + ["--random_weights=True"] * model.random_weights
     first = (model, lr, seed) == (plan.models[0], cfg.finetune_lrs[0], cfg.finetune_seeds[0])
-    return finetuning(results_of(plan), model.name, checkpoint_of(plan, model), name, lr, seed, args, baseline=first)
+    return finetuning(results_of(plan), model.name, model.checkpoint, name, lr, seed, args, baseline=first)
 
 
 def best_lr(plan, model, task):
@@ -161,7 +159,7 @@ def job_of(plan, point):
     model, task, lr, seed = point
     if lr := lr or best_lr(plan, model, task):
         job = finetuning_of(plan, model, task, lr, seed)
-        if job.result.exists() or checkpoint_of(plan, model).exists():
+        if job.result.exists() or model.checkpoint.exists():
             return job
     return None
 
