@@ -11,7 +11,9 @@ from runtime import flops_per_token
 def describe(plan):
     """Return the plan as text: the tree of runs, then the amount of everything."""
     runs = plan.runs.values()
-    tokens, flops, disk = map(sum, zip(*(cost(plan, run) for run in runs)))
+    n_weights = {size: count_weights(config) for size, (_, config) in plan.shape.items()}
+    n_saved = [(len(run.keep) + 1) * n_weights[run.size] for run in runs]
+    tokens, flops = map(sum, zip(*(cost(plan, run) for run in runs)))
     jobs = Counter(model for model, *_ in plan.points())  # of each model
     trials = sum(run.lr > 0 for run in runs)
     lines = [
@@ -19,7 +21,7 @@ def describe(plan):
         "",
         f"tokens of pretraining {tokens:,}",
         f"FLOPs of pretraining {flops:.2g}",
-        f"disk {disk / 1e9:,.1f} GB",
+        f"disk {12 * sum(n_saved) / 1e9:,.1f} GB",  # weights and two moments in fp32
         "",
         *[f"runs that choose a learning rate {trials}"] * (trials > 0),
         f"final models {len(plan.finals)}",
@@ -44,13 +46,16 @@ def tree(plan, before=None, indent=""):
             yield from tree(plan, run, indent + "  ")
 
 
+def count_weights(config):
+    with torch.device("meta"):
+        return sum(weights.numel() for weights in Transformer(config).parameters())
+
+
 def cost(plan, run):
-    """Return (tokens, FLOPs, bytes of checkpoints: weights and two moments in fp32) of a run."""
+    """Return (tokens, FLOPs) of a run."""
     settings, config = plan.shape[run.size]
     causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
     clm = max(0, run.clm - run.start)
     mlm = run.budget - run.start - clm  # steps
-    with torch.device("meta"):
-        n = sum(weights.numel() for weights in Transformer(config).parameters())
     step = settings.global_batch_tokens
-    return step * (clm + mlm), step * (clm * causal + mlm * full), 12 * n * (len(run.keep) + 1)
+    return step * (clm + mlm), step * (clm * causal + mlm * full)
