@@ -89,8 +89,8 @@ def draw_matrix(path, values, rows, columns, x_label, y_label):
 
 
 def make_panels(titles, row_height, entries):
-    """Return (figure, [axes of each title]): three to a row, with room above for entries of a legend."""
-    columns = min(3, len(titles))
+    """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend."""
+    columns = 2 if len(titles) == 4 else min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + 0.5 + 0.2 * math.ceil(entries / 2))  # inches
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flat
