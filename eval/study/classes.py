@@ -1,4 +1,4 @@
-"""What models get right and wrong, class by class, from predictions.jsonl."""
+"""The section of a report on what models get right and wrong, class by class, from predictions.jsonl."""
 
 import json
 from collections import Counter
@@ -16,42 +16,41 @@ NOTE = (
 )
 
 
-def classes_section(page, scores):
-    """Add the F1 of each class (sc) or type of entity (tc), and the details of the best model."""
-    blocks = [block for task in scores.tasks for block in task_blocks(page, scores, task)]
-    if blocks:
-        page.add("## Class by class", NOTE, *blocks)
+def classes_section(page, scores, task):
+    """Add the F1 of each class (sc) or type of entity (tc), and the details of the best model.
 
-
-def task_blocks(page, scores, task):
-    """Return the blocks of one task; [] if it has no classes, too many, or no predictions."""
-    family, found = scores.results.tasks[task], {}  # {variant: [(gold, predicted), ...]}
+    Adds nothing for other families, without predictions, and if there are no or too many classes.
+    """
+    family, pairs = scores.results.tasks[task], {}  # {variant: [(gold, predicted), ...]}
     for variant in scores.results.variants if family in ("sc", "tc") else ():
         if score := scores[variant, task]:
             lines = read_predictions(scores.results.root, score.runs.values())
-            pairs = lines if family == "sc" else [pair for line in lines for pair in entity_pairs(*line)]
-            found |= {variant: pairs} if pairs else {}
-    names = {name for pairs in found.values() for pair in pairs for name in pair} - {None}
+            its = lines if family == "sc" else [pair for line in lines for pair in entity_pairs(*line)]
+            pairs |= {variant: its} if its else {}
+    names = {name for its in pairs.values() for pair in its for name in pair} - {None}
     if not 1 <= len(names) <= MAX_CLASSES or not all(isinstance(name, str) for name in names):  # numbers: a regression
-        return []
+        return
     names = sorted(names)
-    counts = {variant: count_pairs(pairs, names) for variant, pairs in found.items()}
+    counts = {variant: count_pairs(its, names) for variant, its in pairs.items()}
     f1 = {variant: class_scores(matrix)[2] for variant, matrix in counts.items()}
+    page.add(f"## Classes of {task}", NOTE)
+    if len(f1) > 1:
+        page.add(table(["F1", *names], [[v.label, *map("{:.1f}".format, its)] for v, its in f1.items()]))
+
     best = max(counts, key=lambda variant: scores[variant, task].mean)
     matrix = counts[best][:-1, :-1]
-    columns = zip(names, counts[best].sum(1), class_scores(counts[best]).T)
     header = [best.label, "gold", "precision", "recall", "F1"]
+    columns = zip(names, counts[best].sum(1), class_scores(counts[best]).T)
     rows = [[name, f"{n:,}", *map("{:.1f}".format, its)] for name, n, its in columns]
     if family == "sc":
         header += [f"as {name}" for name in names]
         rows = [[*row, *map("{:,}".format, its)] for row, its in zip(rows, matrix)]
-        share = 100 * matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-        drawn = share, names, names, "predicted", f"gold (% of each row; {best.label})"
+        percent = 100 * matrix / np.maximum(1, matrix.sum(1, keepdims=True))
+        figure = percent, names, names, "predicted", f"gold (% of each row; {best.label})"
     else:
-        drawn = np.array([*f1.values()]), [variant.label for variant in f1], names, "type", "F1 (%)"
-    all_f1 = [table(["F1", *names], [[v.label, *map("{:.1f}".format, its)] for v, its in f1.items()])]
-    figure = page.draw(f"classes-{task}", figures.draw_matrix, *drawn)
-    return [f"### {task}", *all_f1 * (len(f1) > 1), table(header, rows), *figure]
+        figure = np.array([*f1.values()]), [variant.label for variant in f1], names, "type", "F1 (%)"
+    page.add(table(header, rows))
+    page.draw(f"classes-{task}", figures.draw_matrix, *figure)
 
 
 def read_predictions(root, runs):

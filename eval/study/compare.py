@@ -192,26 +192,3 @@ def correct(comparisons):
     tested = [c for c in comparisons if c.units > 1]
     for c, p in zip(tested, stats.holm([c.p for c in tested])):
         c.p_holm = float(p)
-
-
-def compare_with_random(scores, random, task):
-    """Compare variants with one of random weights and the same size, over fine-tuning seeds that all of them have.
-
-    Return {label: (estimate, half of its 95 % interval)} for each variant and for their "mean". The runs are those of
-    the pretraining seed that gave the random weights their shape. Empty if fewer than two seeds are common to all.
-    """
-    runs = {}  # {variant: {fine-tuning seed: Run}}
-    for variant in scores.results.variants:
-        comparable = variant is random or not variant.random_weights
-        if comparable and scores[variant, task] and variant.facts["parameters"] == random.facts["parameters"]:
-            first = (random if len(variant.seeds) > 1 else variant).seeds[0]
-            its = {seed: run for (pretraining, seed), run in scores[variant, task].runs.items() if pretraining == first}
-            runs |= {variant: its} if its else {}
-    seeds = sorted(set.intersection(*map(set, runs.values()))) if runs else ()
-    if len(seeds) < 2 or len(runs) < 2 or random not in runs:
-        return {}
-    pretrained, found = [variant for variant in runs if variant is not random], {}
-    for label, group in {"mean": pretrained, **{variant.label: [variant] for variant in pretrained}}.items():
-        units = [[(runs[variant][seed], runs[random][seed]) for variant in group] for seed in seeds]
-        found[label] = stats.compare([scores.differences(task, units)])[:2]
-    return found

@@ -14,75 +14,61 @@ from eval.study.results import label_by_difference
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
 AXES = {  # {name of the figure: label of its x-axis}
     "clm_fraction": "share of CLM in pretraining (% of its steps)",
-    "steps": "pretraining step (hollow: learning rate not yet decayed)",
-    "mask_ratio": "masked tokens in pretraining (%)",
+    "steps": "pretraining step",
 }
 
 
-def place(variant, axis):
-    """Return a variant's place in a figure: (x, what it shares with its line, {fact: words} for the line's label).
-
-    None if it is no part of the figure. A line of "steps" follows one pretraining run.
-    """
-    facts, words = variant.facts, variant.describe()
-    match axis:
-        case "clm_fraction" if variant.decayed:
-            x, along, words["objective"] = 100 * variant.clm_fraction, ("clm_steps", "peak_lr"), ""
-        case "mask_ratio" if variant.clm_fraction < 1:
-            x, along, words["mask"] = 100 * facts["mask_ratio"], ("mask_ratio",), ""
-        case "steps":
-            x, along, words["steps"] = facts["step"], ("step", "clm_steps"), f"budget {facts['max_steps']:,}"
-            if 0 < variant.clm_fraction < 1:
-                words["objective"] = f"CLM to step {facts['clm_steps']:,}"
-        case _:
-            return None
-    same = {fact: value for fact, value in facts.items() if fact not in along}
-    return x, json.dumps([same, words["objective"]]), words
-
-
 def lines_of(scores, axis):
-    """Return the lines of a figure that have more than one x: {label: [(x, variant), ...]}."""
-    groups = defaultdict(list)
+    """Return the lines of a figure that have more than one x: {label: [(x, variant), ...]}.
+
+    A line of "clm_fraction" has runs that differ in nothing else. A line of "steps" follows one pretraining run.
+    """
+    groups, words = defaultdict(list), {}
     for variant in scores.results.variants:
-        if variant.facts["step"] and not variant.random_weights and (found := place(variant, axis)):
-            x, line, words = found
-            groups[line].append((x, variant, words))
-    groups = [sorted(group, key=lambda item: item[0]) for group in groups.values() if len({x for x, *_ in group}) > 1]
-    labels = label_by_difference([group[0][2] for group in groups]) if len(groups) > 1 else ["pretrained"]
+        facts, its = variant.facts, variant.describe()
+        if not facts["step"] or variant.random_weights:
+            continue
+        if axis == "steps":
+            x, along, its["steps"] = facts["step"], {"step", "clm_steps"}, f"budget {facts['max_steps']:,}"
+            if 0 < variant.clm_fraction < 1:
+                its["objective"] = f"CLM to step {facts['clm_steps']:,}"
+        elif variant.decayed:
+            x, along, its["objective"] = 100 * variant.clm_fraction, {"clm_steps", "peak_lr"}, ""
+        else:
+            continue
+        line = json.dumps([its["objective"], {name: value for name, value in facts.items() if name not in along}])
+        groups[line].append((x, variant))
+        words.setdefault(line, its)
+    groups = {line: sorted(places, key=lambda place: place[0]) for line, places in groups.items()}
+    groups = {line: places for line, places in groups.items() if places[0][0] < places[-1][0]}
+    labels = label_by_difference([words[line] for line in groups]) if len(groups) > 1 else ["pretrained"]
     labels = [f"{label} ({i})" if labels.count(label) > 1 else label for i, label in enumerate(labels, 1)]
-    return {label: [(x, variant) for x, variant, _ in group] for label, group in zip(labels, groups)}
+    return dict(zip(labels, groups.values()))
 
 
 def draw_lines(path, scores, lines, x_label, y_label):
     """Draw lines as `lines_of` returns them, and the scores of random weights as horizontal lines."""
-    levels = [variant for variant in scores.results.variants if variant.random_weights]
-    figure, panels = make_panels([*scores.targets], 2.3, len(lines) + len(levels))
+    random = [variant for variant in scores.results.variants if variant.random_weights]
+    figure, panels = make_panels([*scores.targets], 2.3, len(lines) + len(random))
     everywhere = [x for line in lines.values() for x, _ in line]
-    low, high = min(everywhere), max(everywhere)
-    log = low > 0 and high > 20 * low  # checkpoints are closer early in pretraining
-    panels[0].set_xscale("log" if log else "linear")
+    if 0 < 20 * min(everywhere) < max(everywhere):  # checkpoints are closer early in pretraining
+        panels[0].set_xscale("log")
     for title, axes in zip(scores.targets, panels):
-        for i, (label, line) in enumerate(lines.items()):
-            there = [(x, variant, scores[variant, title]) for x, variant in line if scores[variant, title]]
-            x, mean, half = np.array([(x, s.mean, s.half or 0) for x, _, s in there]).reshape(-1, 3).T
-            color, marker = STYLES[i % len(STYLES)]
-            style = dict(color=color, marker=marker, ms=5, lw=1.2, ls=("-", "--", ":")[i // len(STYLES) % 3])
-            shift = 0.012 * (i - (len(lines) - 1) / 2)  # of the width, so that two intervals do not hide each other
-            x = x * (high / low) ** shift if log else x + (high - low) * shift
-            axes.errorbar(x, mean, half, **style, elinewidth=0.9, capsize=2, label=label)
-            hollow = np.array([not variant.decayed for _, variant, _ in there], bool)
-            axes.plot(x[hollow], mean[hollow], **style | dict(ls="", mfc="white"), zorder=3)
-        for variant, ls in zip(levels, itertools.cycle((":", "-.", "--"))):
+        for (label, line), (color, marker) in zip(lines.items(), itertools.cycle(STYLES)):
+            there = [(x, score.mean, score.half or 0) for x, variant in line if (score := scores[variant, title])]
+            style = dict(color=color, marker=marker, ms=5, lw=1.2, elinewidth=0.9, capsize=2)
+            axes.errorbar(*np.array(there).reshape(-1, 3).T, **style, label=label)
+        for variant, ls in zip(random, itertools.cycle((":", "-.", "--"))):
             if score := scores[variant, title]:
                 axes.axhline(score.mean, color="0.4", lw=1, ls=ls, label=variant.label)
     finish(figure, path, x_label, y_label)
 
 
 def draw_losses(path, curves):
-    """Draw both validation losses. curves: {label: {seed: lines of metrics.jsonl}}; all seeds but the first are pale."""
+    """Draw both validation losses. curves: {label: [lines of metrics.jsonl]}, one for each seed; the first is not pale."""
     figure, panels = make_panels(["CLM", "MLM"], 3.2, len(curves))
-    for (label, by_seed), (color, marker) in zip(curves.items(), itertools.cycle(STYLES)):
-        for i, lines in enumerate(by_seed.values()):
+    for (label, logs), (color, marker) in zip(curves.items(), itertools.cycle(STYLES)):
+        for i, lines in enumerate(logs):
             style = dict(alpha=0.35) if i else dict(marker=marker, ms=3.5, label=label)
             for axes, loss in zip(panels, ("val_clm_loss", "val_mlm_loss")):
                 x_and_y = zip(*((line["step"], line[loss]) for line in lines if loss in line))

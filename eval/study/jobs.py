@@ -149,12 +149,18 @@ def run_job(job, environment):
     run_script(job.command, environment)
 
 
+def last_line(path):
+    """Return the last line of what a failed job printed."""
+    lines = path.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    return lines[-1].strip() if lines else "no output"
+
+
 def keep_error(job):
     """Keep what a failed job printed as error.txt. Return its path and last line."""
     output, error = job.folder / "output.txt", job.folder / "error.txt"
     output.touch()  # it may have failed before it printed anything
     os.replace(output, error)
-    return f"{error}: {(error.read_text(errors='replace').rstrip().splitlines() or ['no output'])[-1]}"
+    return f"{error}: {last_line(error)}"
 
 
 def run_all(items, job_of, slots, name):

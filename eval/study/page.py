@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from eval.study import figures
-from eval.study.compare import Scores, compare_with_random, correct
-from eval.study.results import FAMILIES, METRICS, differences
+from eval.study.compare import Scores, compare, correct
+from eval.study.results import METRICS, differences
 
-MAX_COLUMNS = 5  # of a table of scores with all families; more targets get a table for each family
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
 SENSITIVITY = """\
-How much better pretrained models are than random weights with the same fine-tuning: their mean, and the one whose \
-interval begins highest, the mean counted among them. (One pretraining seed, paired by fine-tuning seed, 95 % intervals, \
-not corrected.) A task is included if one interval is above 0, because a task on which a single objective pays must \
-count. By chance this includes about one in ten of the insensitive tasks, which adds noise to the mean and no bias."""
+Each pretrained model minus random weights with the same fine-tuning (one pretraining seed, paired by fine-tuning seed, \
+95 % intervals, not corrected). A task is included if one of its intervals is above 0, because a task on which a single \
+objective pays must count. By chance each model includes about 3 % of the insensitive tasks, which adds noise to the mean \
+and no bias."""
+STABILITY = """\
+At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
@@ -33,31 +34,27 @@ column, on which the answer rests, is corrected apart from the others. The inter
 
 
 class Page:
-    """A report in the making. Its files replace those of an earlier report on other results."""
+    """A report in the making."""
 
     def __init__(self, folder, metric, resamples):
         self.folder, self.metric, self.resamples = Path(folder), metric, resamples
         self.parts, self.comparisons = [], []  # blocks of Markdown, rows of comparisons.csv
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in (*figures.AXES, "losses", "classes-*"):
-            for path in self.folder.glob(f"{name}.png"):
-                path.unlink()
 
     def add(self, *blocks):
         self.parts += [block for block in blocks if block]
 
     def draw(self, name, draw, *args):
-        """Draw a figure; return the line that shows it in a list, which is empty without matplotlib."""
-        if not find_spec("matplotlib"):
-            return []
-        draw(self.folder / f"{name}.png", *args)
-        return [f"![{name.replace('_', ' ')}]({name}.png)"]
+        """Add a figure, unless matplotlib is missing."""
+        if find_spec("matplotlib"):
+            draw(self.folder / f"{name}.png", *args)
+            self.add(f"![{name.replace('_', ' ')}]({name}.png)")
 
-    def add_lines(self, axis, scores):
+    def draw_lines(self, axis, scores):
         """Add a figure of the scores along an axis (a name in figures.AXES), if it has more than one place."""
         if lines := figures.lines_of(scores, axis):
             metric = "the metric of each task" if self.metric == "main" else f"the {self.metric}'s metric"
-            self.add(*self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})"))
+            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})")
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""
@@ -134,51 +131,38 @@ def differing_settings(runs):
     return lines
 
 
-def score_tables(scores):
-    """Return a table of scores, a row per variant, the baselines below; or one for each family if there are many tasks."""
-    results, tables = scores.results, defaultdict(list)
-    for title, tasks in scores.targets.items():
-        tables[FAMILIES[results.tasks[tasks[0]]] if len(scores.targets) > MAX_COLUMNS else "model"].append(title)
+def score_table(scores):
+    """Return a table of scores: a row per variant, the baselines below."""
+    results, titles = scores.results, [*scores.targets]
     metrics = {task: f"{task} ({', '.join(its[scores.metric]) or '-'})" for task, its in results.metrics.items()}
-    texts = []
-    for name, titles in tables.items():
-        rows = [[v.label, *(str(scores[v, title] or "-") for title in titles)] for v in results.variants]
-        rows += baseline_rows(scores, titles)
-        texts.append(table([name, *(metrics.get(title, title) for title in titles)], rows))
+    rows = [[variant.label, *(str(scores[variant, title] or "-") for title in titles)] for variant in results.variants]
+    for name in dict.fromkeys(name for its in results.baselines.values() for name, _ in its):
+        values = [[results.baselines[task].get((name, scores.metric)) for task in scores.targets[t]] for t in titles]
+        if any(None not in its for its in values):
+            rows.append([f"*{name}*", *("-" if None in its else f"{np.mean(its):.1f}" for its in values)])
+    texts = [table(["model", *(metrics.get(title, title) for title in titles)], rows)]
     for task, other in results.repeated.items():
         texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means.")
     return "\n\n".join(texts)
 
 
-def baseline_rows(scores, titles):
-    """Return a row for each baseline that has a score on any of these targets."""
-    known, rows = scores.results.baselines, []
-    for name in dict.fromkeys(name for its in known.values() for name, _ in its):
-        values = [[known[task].get((name, scores.metric)) for task in scores.targets[title]] for title in titles]
-        if any(None not in its for its in values):
-            rows.append([f"*{name}*", *("-" if None in its else f"{np.mean(its):.1f}" for its in values)])
-    return rows
+def difference_table(targets, comparisons):
+    """Return a table of comparisons with one variant: a row for each other variant, a column for each target."""
+    cells, over = defaultdict(lambda: dict.fromkeys(targets, "-")), {}
+    for c in comparisons:
+        cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
+        over.setdefault(c.a, c.over)
+    return table(["model", *targets, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
 
 
 def sensitivity(scores, random):
-    """Return (the tasks on which pretraining is shown to beat random weights, a table of all tasks as text).
-
-    random: the variant with random weights; only models of its size count.
-    """
-    rows, included = [], []
-    for task in scores.tasks:
-        verdict, cells = "not known: needs two fine-tuning seeds that all models have", ["-", "-"]
-        if tests := compare_with_random(scores, random, task):
-            lows = {label: estimate - half for label, (estimate, half) in tests.items()}
-            best = max(lows, key=lows.get)
-            mean, clearest = (f"{estimate:+.1f} ± {half:.1f}" for estimate, half in (tests["mean"], tests[best]))
-            cells, verdict = [mean, f"{best}: {clearest}"], "not shown: no interval is above 0"
-            if lows[best] > 1e-6:
-                verdict = "yes"
-                included.append(task)
-        rows.append([task, str(scores[random, task] or "-"), *cells, verdict])
-    header = ["task", "random weights", "pretrained, mean", "pretrained, clearest", "does pretraining matter"]
-    return included, f"{SENSITIVITY}\n\n{table(header, rows)}"
+    """Return (the tasks on which a model is shown to beat random weights of its size, all differences as text)."""
+    size = random.facts["parameters"]
+    models = [v for v in scores.results.variants if not v.random_weights and v.facts["parameters"] == size]
+    comparisons = compare(scores, [(variant, random) for variant in models])
+    above = {c.target for c in comparisons if c.estimate - c.half > 1e-6}
+    included = [task for task in scores.tasks if task in above]
+    return included, f"{SENSITIVITY}\n\n{difference_table(scores.targets, comparisons)}"
 
 
 def comparison_text(page, question, comparisons):
@@ -191,17 +175,18 @@ def comparison_text(page, question, comparisons):
         text += " Intervals over fine-tuning seeds do not include the noise of pretraining."
     if len(comparisons) > MAX_ROWS:
         text += " Only clear differences are listed; all comparisons are in comparisons.csv."
-    for c in comparisons if len(comparisons) <= MAX_ROWS else clear:
+        comparisons = clear
+    for c in comparisons:
         p = "-" if math.isnan(c.p_holm) else f"{c.p_holm:.2g}" if c.p_holm >= 0.001 else "< 0.001"
         rows.append([c.target, c.a.label, c.b.label, str(c), p, c.over, c.better.label if c.better else ""])
     header = ["task", "A", "B", "A minus B", "corrected p", "over", "clearly better"]
-    return f"{text}\n\n{table(header, rows)}" if rows else text
+    return f"{text}\n\n{table(header, rows)}"
 
 
 def stability_section(page, scores):
-    """Add how much scores change with the seed of fine-tuning, and which jobs failed."""
-    results, rows = scores.results, []
-    for task, variant in itertools.product(scores.tasks, results.variants):
+    """Add how much scores change with the seed of fine-tuning."""
+    rows = []
+    for task, variant in itertools.product(scores.tasks, scores.results.variants):
         if score := scores[variant, task]:
             by_pretraining = defaultdict(list)
             for (pretraining_seed, _), run in score.runs.items():
@@ -209,12 +194,12 @@ def stability_section(page, scores):
             variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
             deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
             rows.append([task, variant.label, f"{score.lr:g}", deviation, f"{score.done} of {score.expected}"])
-    note = (
-        "At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."
-    )
     if rows:
-        page.add("## Stability of fine-tuning", note, table(["task", "model", "lr", "sd over seeds", "runs"], rows))
+        page.add("## Stability of fine-tuning", STABILITY)
+        page.add(table(["task", "model", "lr", "sd over seeds", "runs"], rows))
+
+
+def failed_section(page, results):
+    """Add which jobs failed."""
     if results.failed:
-        errors = [f"- `{job}`: {error}" for job, error in results.failed.items()]
-        more = [f"- {len(errors) - 50} more, in results.csv"] if len(errors) > 50 else []
-        page.add("## Failed jobs", "\n".join(errors[:50] + more))
+        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in results.failed.items()))

@@ -21,11 +21,12 @@ from eval.study.jobs import ROOT, grid
 TRAIN = ROOT / "train.py"
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
     """A run of train.py: CLM for its first `clm` steps, then MLM, up to its budget."""
 
     name: str
+    folder: Path
     size: str
     budget: int
     clm: int
@@ -33,24 +34,31 @@ class Run:
     seed: int
     warmup: int  # steps
     decay: int
-    base: str = ""  # the run whose final weights it starts from
+    base: "Run | None" = None  # the run whose final weights it starts from
     lr: float = 0.0  # above 0: a short run that only serves to choose a learning rate
-    parent: str = ""  # the run it branches off ...
+    parent: "Run | None" = None  # the run it branches off ...
     start: int = 0  # ... at this step
     keep: tuple = ()  # steps whose checkpoints are kept: others branch off there, or they are fine-tuned
 
     @property
     def before(self):
-        """The run that it begins with, or ""."""
+        """The run that it begins with, or None."""
         return self.parent or self.base
 
     @property
     def variant(self):
         """All that tells runs apart but the seed."""
-        return self.size, self.budget, self.clm, self.mask, self.base, self.lr
+        return self.size, self.budget, self.clm, self.mask, self.base and self.base.name, self.lr
+
+    def checkpoint(self, step):
+        return checkpoint.path_of(self.folder, step)
+
+    def ended(self):
+        """Whether the log is at the last step. The checkpoints may be gone."""
+        return checkpoint.last_logged(self.folder) >= self.budget
 
 
-@dataclass
+@dataclass(eq=False)
 class Model:
     """A checkpoint to fine-tune, or random weights of the same shape."""
 
@@ -65,6 +73,11 @@ class Model:
     @property
     def variant(self):
         return *self.run.variant, self.step, self.random_weights
+
+    @property
+    def checkpoint(self):
+        """The checkpoint that is fine-tuned. Random weights take their shape and tokenizer from it."""
+        return self.run.checkpoint(self.step or self.run.budget)
 
 
 class Plan:
@@ -89,7 +102,7 @@ class Plan:
         for wanted in self._wanted():
             self._add(*wanted)
         for clm, steps in itertools.product((self.longest, 0), sorted(cfg.continued, reverse=True)):
-            self._add(self.size, self.seed, steps, 0, cfg.mask_ratios[0], base=self.pure(clm).name)
+            self._add(self.size, self.seed, steps, 0, cfg.mask_ratios[0], base=self.pure(clm))
 
         mixed = [run for run in self.runs.values() if run.start < run.clm < run.budget]
         if len(cfg.lrs) > 1 and mixed:
@@ -102,7 +115,7 @@ class Plan:
         one_per_size = {model.run.size: model.run for model in reversed(self.finals)}
         self.random = [Model(one_per_size[size], 0, True) for size in self.shape if cfg.random_weights]
         self.models = self.finals + self.inside + self.random
-        kept = [(self.runs[run.parent], run.start) for run in self.runs.values() if run.parent]
+        kept = [(run.parent, run.start) for run in self.runs.values() if run.parent]
         for run, step in kept + [(model.run, model.step) for model in self.inside]:
             run.keep = tuple(sorted({*run.keep, step}))
 
@@ -125,7 +138,7 @@ class Plan:
 
         return sorted(wanted, key=order)
 
-    def _add(self, size, seed, budget, clm, mask, base="", lr=0.0):
+    def _add(self, size, seed, budget, clm, mask, base=None, lr=0.0):
         """Add a run under the kind of name that the paper's models have on the hub.
 
         610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM with a mask ratio of 40 % after it.
@@ -133,14 +146,15 @@ class Plan:
         mlm, total = f"mlm{100 * mask:.3g}", budget + (self.longest if base else 0)
         parts = [f"clm-{thousands(clm)}"] * (clm > 0) + [f"{mlm}-{thousands(total)}"] * (clm < budget)
         if base:
-            parts.insert(0, f"{'clm' if self.runs[base].clm else mlm}-dec{thousands(self.longest)}")
+            parts.insert(0, f"{'clm' if base.clm else mlm}-dec{thousands(self.longest)}")
         name = "-".join([size, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
         settings = self.continued[size] if base else self.shape[size][0]
         warmup = min(settings.warmup_steps, budget - 1)  # if the budget is too short, all after the warmup decays
-        run = Run(name, size, budget, clm, mask, seed, warmup, min(settings.decay_steps, budget - warmup), base, lr)
+        decay, folder = min(settings.decay_steps, budget - warmup), Path(self.cfg.out_dir, "runs", name)
+        run = Run(name, folder, size, budget, clm, mask, seed, warmup, decay, base, lr)
         for other in self.runs.values():
             if (steps := shared_steps(run, other)) > run.start:
-                run.parent, run.start = other.name, steps
+                run.parent, run.start = other, steps
         self.runs[name] = run
 
     def train_args(self, size, lr=0.0, continues=False):
@@ -150,27 +164,20 @@ class Plan:
 
     def pure(self, clm):
         """Return the run of a pure objective (clm: 0 or `longest`) that every experiment has."""
-        variant = (self.size, self.longest, clm, self.cfg.mask_ratios[0], "", 0)
+        variant = (self.size, self.longest, clm, self.cfg.mask_ratios[0], None, 0)
         return next(run for run in self.runs.values() if run.variant == variant and run.seed == self.seed)
-
-    def jobs(self, model):
-        """Return the number of fine-tuning runs of a model."""
-        cfg, n_lrs, n_seeds = self.cfg, len(self.cfg.finetune_lrs), len(self.cfg.finetune_seeds)
-        if not cfg.choose_once:
-            return n_lrs * n_seeds * len(cfg.tasks)
-        return (n_seeds + (n_lrs - 1) * (model.run.seed == self.seed)) * len(cfg.tasks)
 
     def points(self):
         """Return the fine-tuning runs as (model, task, learning rate, seed).
 
-        With choose_once, those that choose a rate are first; the rate of the others is None, which is the chosen one.
+        With choose_once, those that choose a rate are first. The rate of the others is None, which is the chosen one.
         """
-        cfg = self.cfg
+        cfg, (seed, *seeds) = self.cfg, self.cfg.finetune_seeds
         if not cfg.choose_once:
             return grid(self.models, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds)
-        first = [model for model in self.models if model.run.seed == self.seed]
-        search = grid(first, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds[:1])
-        return search + grid(self.models, cfg.tasks, [None], cfg.finetune_seeds)
+        search = grid([m for m in self.models if m.run.seed == self.seed], cfg.tasks, cfg.finetune_lrs, [seed])
+        others = grid([m for m in self.models if m.run.seed != self.seed], cfg.tasks, [None], [seed])
+        return search + others + grid(self.models, cfg.tasks, [None], seeds)
 
 
 def shared_steps(a, b):
@@ -195,24 +202,9 @@ def vocab_size(data):
     return 4096 if data == EMBEDDED_FOLDER else 128_256  # Llama 3's
 
 
-def folder_of(plan, name):
-    """Return the folder of the run called `name`."""
-    return Path(plan.cfg.out_dir, "runs", name)
-
-
 def results_of(plan):
     """Return the folder of all fine-tuning results; below it, see `jobs.job_folder`."""
     return Path(plan.cfg.out_dir, "results")
-
-
-def checkpoint_of(plan, model):
-    """Return the checkpoint that a model is fine-tuned from. Random weights take their shape and tokenizer from it."""
-    return checkpoint.path_of(folder_of(plan, model.run.name), model.step or model.run.budget)
-
-
-def logged(plan, run):
-    """Return the last step in the log of a run, or 0. A run whose log is at its budget has ended."""
-    return checkpoint.last_logged(folder_of(plan, run.name))
 
 
 def thousands(steps):

@@ -8,24 +8,22 @@ installed. Missing and failed runs are shown as such and never filled in. A dama
 """
 
 import itertools
-import json
+import math
 import sys
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
-
 import configurator
+from checkpoint import read_metrics
 from data.shards import load_meta
 from errors import DataError
-from eval.plot import read_metrics
 from eval.study import figures, stats
 from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
-from eval.study.page import Page, comparison_text, differing_settings, overview, score_tables, sensitivity
-from eval.study.page import stability_section, table
-from eval.study.plan import folder_of, logged, results_of
+from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
+from eval.study.page import score_table, sensitivity, stability_section, table
+from eval.study.plan import results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
@@ -33,8 +31,7 @@ metric = "main"  # main = the field's metric, or the paper's for a task that has
 resamples = 2000  # of the test instances, for the comparisons
 
 LOSSES = """\
-Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval. \
-The last column is the mean over the last tenth of the steps, on the same batches with the same masks."""
+Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval."""
 USAGE = "python -m eval.study report RESULTS_DIR"
 
 
@@ -44,34 +41,40 @@ def write_study(plan, resamples=2000):
     Raises DataError: damaged results.
     """
     page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
-    curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(plan, run))}
+    curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
     answers = answer_section(page, plan, results)
-    scores_sections(page, plan, results)
+    scores_section(page, plan, results)
+    continued_section(page, plan, results)
     losses_section(page, plan, curves)
-    scores = Scores(results, page.metric)
-    classes_section(page, scores)
-    stability_section(page, scores)
+    last_sections(page, Scores(results, page.metric))
     return "\n\n".join([*answers, str(page.write(results))])
 
 
 def write_folder(root, folder, metric="main", resamples=2000):
-    """Write the report on all results below `root` to `folder`; return tables of scores and its path. Raises DataError."""
+    """Write the report on all results below `root` to `folder`; return the scores and its path. Raises DataError."""
     results = read_results(root)
     if not results.runs:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
-    page.add("# Fine-tuning results", overview(results), "## Scores", tables := score_tables(scores))
+    page.add("# Fine-tuning results", overview(results), "## Scores")
     for axis in figures.AXES:
-        page.add_lines(axis, scores)
-    classes_section(page, scores)
+        page.draw_lines(axis, scores)
+    page.add(scores_text := score_table(scores))
     for variant in results.variants:
         if variant.random_weights:
             page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
     if len(results.variants) > 1:
         page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", compare(scores)))
+    last_sections(page, scores)
+    return f"{scores_text}\n\n{page.write(results)}"
+
+
+def last_sections(page, scores):
+    for task in scores.tasks:
+        classes_section(page, scores, task)
     stability_section(page, scores)
-    return f"{tables}\n\n{page.write(results)}"
+    failed_section(page, scores.results)
 
 
 def check(cfg):
@@ -79,16 +82,15 @@ def check(cfg):
         yield f"resamples={cfg.resamples}: must be at least 100"
     if cfg.metric not in ("main", *METRICS):
         yield f"metric={cfg.metric}: must be main, field or paper"
-    if Path(cfg.out).is_file():
-        yield f"out={cfg.out}: is a file, must be a folder"
 
 
 def main(argv):
     """Run the command `report` with its arguments. Raises DataError: no results, or damaged ones."""
-    if not {"--help", "-h"} & {*argv} and not (argv and Path(argv[0]).is_dir()):
+    root = argv[0] if argv else ""
+    if root not in ("--help", "-h") and not Path(root or "-").is_dir():
         sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
-    cfg = configurator.load(__file__, argv[not argv[0].startswith("-") :], check, USAGE)
-    print(write_folder(argv[0], Path(cfg.out or argv[0]), cfg.metric, cfg.resamples))
+    cfg = configurator.load(__file__, argv if root.startswith("-") else argv[1:], check, USAGE)
+    print(write_folder(root, Path(cfg.out or root), cfg.metric, cfg.resamples))
 
 
 # ----------------------------------------------------------------------------
@@ -97,17 +99,9 @@ def main(argv):
 
 def read_plan_results(plan):
     """Return the Results of all models of a plan, as far as they are there."""
-    cfg, models = plan.cfg, {model.name: model for model in plan.models}
-    points = itertools.product(models, [task for task, _ in cfg.tasks], cfg.finetune_lrs, cfg.finetune_seeds)
-
-    def describe(variant):
-        """Describe a variant. The plan knows what a continued model started from."""
-        model, words = models[model_name(variant.runs[0].folder)], variant.describe() | {"from": ""}
-        if model.run.base and not model.random_weights:
-            words |= {"objective": f"{label_of(plan.runs[model.run.base])}, then {model.run.budget:,} MLM", "steps": ""}
-        return words
-
-    return read_results(results_of(plan), {str(job_folder(*point)) for point in points}, describe)
+    cfg, models, tasks = plan.cfg, [model.name for model in plan.models], [task for task, _ in plan.cfg.tasks]
+    points = itertools.product(models, tasks, cfg.finetune_lrs, cfg.finetune_seeds)
+    return read_results(results_of(plan), {str(job_folder(*point)) for point in points})
 
 
 def model_name(folder):
@@ -120,7 +114,7 @@ def select(results, models):
     names = {model.name for model in models}
     runs = [run for run in results.runs if model_name(run.folder) in names]
     failed = {job: error for job, error in results.failed.items() if model_name(job) in names}
-    return Results(results.root, runs, failed, results.describe)
+    return Results(results.root, runs, failed)
 
 
 def label_of(run):
@@ -130,23 +124,23 @@ def label_of(run):
 def models_at(plan, budget):
     """Return the models of the main comparison: those that differ in nothing but the share of CLM within a budget."""
     steps = next(steps for b, *steps in plan.cfg.splits if b == budget)
-    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], "", 0) for clm in steps]
+    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], None, 0) for clm in steps]
     return [model for model in plan.finals if model.run.variant in wanted]
 
 
-def loss_curve(plan, run):
+def loss_curve(run):
     """Return the log of a run from step 0, with those of the runs it branched off; [] if one has not ended."""
-    if logged(plan, run) < run.budget:
+    if not run.ended():
         return []
-    before = loss_curve(plan, plan.runs[run.parent]) if run.parent else []
-    return [line for line in before if line["step"] < run.start] + read_metrics(folder_of(plan, run.name))
+    before = loss_curve(run.parent) if run.parent else []
+    return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
 
 def what_was_run(plan, curves, results):
     """List what was trained, on what, and how much of it is there."""
     cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
     seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
-    jobs, budgets = sum(map(plan.jobs, plan.models)), " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
+    jobs, budgets = len(plan.points()), " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
     lines = [
         f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
         f"fine-tuning: {len(results.runs)} of {jobs} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
@@ -157,16 +151,13 @@ def what_was_run(plan, curves, results):
         tokens = load_meta(settings.data)["splits"]["train"]["tokens"]
         epochs = plan.longest * settings.global_batch_tokens / tokens
         lines.append(f"text: {tokens:,} tokens; the longest budget is {epochs:.2g} epochs")
-    versions = [json.loads((folder_of(plan, name) / "config.json").read_text())["versions"] for name in curves]
-    lines += sorted({", ".join(f"{k} {v}" for k, v in its.items()) for its in versions})
-    tries = [run for run in plan.runs.values() if run.lr and run.size == plan.size and run.name in curves]
-    for objective, key in (("CLM", "val_clm_loss"), ("MLM", "val_mlm_loss")):
-        losses = {run.lr: curves[run.name][-1][key] for run in tries if (run.clm > 0) == (objective == "CLM")}
-        tried = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
-        lines += [f"{objective} loss after {cfg.lr_steps} steps at each learning rate: {tried}"] if losses else []
-    random = {model.name for model in plan.random}
-    pretrained = [run for run in results.runs if model_name(run.folder) not in random]
-    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(pretrained)])
+    lines += sorted({", ".join(f"{k} {v}" for k, v in run.versions.items()) for run in results.runs})
+    for run in plan.runs.values():
+        if run.lr and run.name in curves:
+            objective = "clm" if run.clm else "mlm"
+            loss = curves[run.name][-1].get(f"val_{objective}_loss", math.nan)
+            lines.append(f"{run.name}: {objective.upper()} loss {loss:.3f}, for the choice of a learning rate")
+    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(results.runs)])
 
 
 # ----------------------------------------------------------------------------
@@ -178,10 +169,10 @@ def answer_section(page, plan, results):
     random = [model for model in plan.random if model.run.size == plan.size]
     judged = select(results, models_at(plan, plan.longest) + random)
     scores = Scores(judged, page.metric, page.resamples)
-    included, gate = scores.tasks, "There are no results of random weights, so every task is included."
+    included, why = scores.tasks, "There are no results of random weights, so every task is included."
     for variant in judged.variants:
         if variant.random_weights:
-            included, gate = sensitivity(scores, variant)
+            included, why = sensitivity(scores, variant)
     included = [task for task in included if task not in judged.repeated]
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
@@ -189,7 +180,7 @@ def answer_section(page, plan, results):
         text, details = answer(page, plan, results, budget, included)
         page.add(f"### At {budget:,} steps", text, details)
         answers.append(f"At {budget:,} steps: {text}")
-    page.add("### Which tasks are included", gate)
+    page.add("### Which tasks are included", why)
     return answers
 
 
@@ -202,20 +193,18 @@ def answer(page, plan, results, budget, included):
     if not included:
         return "No answer: no task is shown to be sensitive to pretraining.", ""
     target = f"mean of {', '.join(included)}" if len(included) > 1 else included[0]
-    targets = {target: tuple(included)} | {task: (task,) for task in included}
-    scores = Scores(chosen, page.metric, page.resamples, targets)
-    mlm = next((variant for variant in chosen.variants if variant.clm_fraction == 0), None)
-    comparisons = compare(scores, [(v, mlm) for v in chosen.variants if v is not mlm]) if mlm else []
+    scores = Scores(chosen, page.metric, page.resamples, {target: included} | {task: [task] for task in included})
+    mlm = [variant for variant in chosen.variants if variant.clm_fraction == 0]
+    comparisons = compare(scores, [(v, mlm[0]) for v in chosen.variants if v not in mlm] if mlm else [])
     gains = [c for c in comparisons if c.target == target and c.units > 1]
     if not gains:
         return f"No answer yet: MLM alone and a share of CLM need two seeds in common on {target}.", ""
     correct(gains)  # apart from the single tasks: the answer rests on these alone
     correct([c for c in comparisons if c.target != target])
     page.record(f"{budget:,} steps", comparisons)
-    text = recommendation(target, scores[mlm, target], gains)
-    compared = {mlm.label, *(c.a.label for c in gains)}
-    shares = dict.fromkeys(label_of(model.run) for model in models)
-    if lacking := [share for share in shares if share not in compared]:
+    text = recommendation(target, scores[mlm[0], target], gains)
+    compared = {"MLM only", *(c.a.label for c in gains)}
+    if lacking := [share for share in dict.fromkeys(label_of(model.run) for model in models) if share not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
     caption = "Difference to MLM alone, in points (bold: clearly different):"
     return text, f"{caption}\n\n{difference_table(scores.targets, comparisons)}"
@@ -224,19 +213,12 @@ def answer(page, plan, results, budget, included):
 def recommendation(target, level, gains):
     """Say what follows from the comparisons `gains` with MLM alone, whose score is `level`."""
     gains = sorted(gains, key=lambda c: -c.estimate)
-    first, better = gains[0], [c.a.label for c in gains if c.better is c.a]
-    if better:
-        best_first = ", ".join(better)
-        text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{best_first}**."
-    elif first.estimate <= 0:
-        text = f"Stay with **MLM alone**. No share of CLM scores higher on {target}."
+    if better := ", ".join(c.a.label for c in gains if c.better is c.a):
+        text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{better}**."
     else:
-        ahead = f"{first.a.label} is ahead by {first.estimate:.1f} ± {first.half:.1f}"
-        text = f"No share of CLM is clearly better than **MLM alone** on {target}; {ahead}."
+        nearest = f"The nearest is {gains[0].a.label} ({gains[0]})."
+        text = f"Stay with MLM. No share of CLM is clearly better than **MLM alone** on {target}. {nearest}"
     text += f" MLM alone scores {level}."
-    reach = max(c.estimate + c.half for c in gains)
-    if reach > 0 and not better:
-        text += f" A gain of {reach:.1f} points is not ruled out."
     if worse := [c.a.label for c in gains if c.better is c.b]:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."
     if once := [c.a.label for c in gains if c.unit == "fine-tuning seed"]:
@@ -244,94 +226,51 @@ def recommendation(target, level, gains):
     return text
 
 
-def difference_table(targets, comparisons):
-    """Return a table of comparisons with one variant: a row for each other variant, a column for each target."""
-    cells, over = defaultdict(lambda: dict.fromkeys(targets, "-")), {}
-    for c in comparisons:
-        cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
-        over.setdefault(c.a, c.over)
-    return table(["model", *targets, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
-
-
 # ----------------------------------------------------------------------------
 # A study: its other questions
 
 
-def scores_sections(page, plan, results):
-    """Add the scores along each axis that the study has: share of CLM, steps, mask ratio, continued steps, sizes."""
-    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
-    once = [m for m in plan.finals if (m.run.seed, m.run.budget, m.run.base) == (plan.seed, plan.longest, "")]
+def scores_section(page, plan, results):
+    """Add the scores of all models, and figures of them: along the share of CLM, and along the pure runs."""
+    if not results.runs:
+        return
     random = [model for model in plan.random if model.run.size == plan.size]
-    axis_section(page, "Scores against the share of CLM", select(results, splits + random), "clm_fraction")
-    if plan.inside:  # along the pure runs, where checkpoints on the way are fine-tuned
-        pure = [m for m in plan.finals if m.run in (plan.pure(0), plan.pure(plan.longest))]
-        axis_section(page, "Data efficiency", select(results, plan.inside + pure), "steps")
-    if len(plan.cfg.mask_ratios) > 1:
-        models = [m for m in once if m.run.clm in (0, plan.cfg.late_switch)]
-        axis_section(page, "Mask ratio", select(results, models), "mask_ratio")
-    continued_section(page, plan, results)
-    if len(plan.shape) > 1:
-        models = [m for m in once if m.run.clm in (0, plan.longest)]
-        axis_section(page, "Sizes", select(results, models + plan.random))
-
-
-def axis_section(page, title, results, axis=""):
-    """Add scores along one axis (a name in figures.AXES, or "" for a table only), if there are any."""
-    if results.runs:
-        scores = Scores(results, page.metric)
-        page.add(f"## {title}")
-        page.add_lines(axis, scores)
-        page.add(score_tables(scores))
+    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
+    page.add("## Scores")
+    page.draw_lines("clm_fraction", Scores(select(results, splits + random), page.metric))
+    if plan.inside:
+        pure = [model for model in plan.finals if model.run in (plan.pure(0), plan.pure(plan.longest))]
+        page.draw_lines("steps", Scores(select(results, plan.inside + pure), page.metric))
+    page.add(score_table(Scores(results, page.metric)))
 
 
 def continued_section(page, plan, results):
-    """Add what more MLM does for a finished decoder and a finished encoder (first pretraining seed)."""
-    further = [m for m in plan.finals if m.run.base]
-    bases = {m.run.base for m in further}
-    results = select(results, further + [m for m in plan.finals if m.run.name in bases])
-    if not further or not results.runs:
-        return
-    scores = Scores(results, page.metric, page.resamples)
-    note = f"From the models at {plan.longest:,} steps, with a new optimizer."
-    page.add("## Continued pretraining", note, score_tables(scores))
-    variant_of = {model_name(run.folder): variant for variant in results.variants for run in variant.runs}
+    """Add what the same steps of MLM on top make of a finished decoder and a finished encoder."""
     for steps in sorted(plan.cfg.continued):
-        after = {m.run.base: variant_of.get(m.name) for m in further if m.run.budget == steps}
-        pair = [after[plan.pure(clm).name] for clm in (plan.longest, 0)]
-        if None not in pair:
-            found = comparison_text(page, f"{steps:,} steps added", compare(scores, [pair]))
-            page.add(f"### After {steps:,} more steps of MLM", found)
+        after = select(results, [model for model in plan.finals if model.run.base and model.run.budget == steps])
+        if comparisons := compare(Scores(after, page.metric, page.resamples)):
+            page.add(f"## After {steps:,} more steps of MLM, with a new optimizer")
+            page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
 
 
 def losses_section(page, plan, curves):
-    """Add both validation losses at the longest budget, and the training losses of MLM on the same batches."""
-    shares, rows = defaultdict(dict), []  # {steps of CLM: {pretraining seed: log}}
+    """Add both validation losses at the longest budget."""
+    logs = defaultdict(list)  # {label: [log of each pretraining seed]}
     for model in sorted(models_at(plan, plan.longest), key=lambda model: model.run.clm):
         if model.run.name in curves:
-            shares[model.run.clm][model.run.seed] = curves[model.run.name]
-    if not shares:
-        return
-    labels, alone = {clm: fraction_label(clm / plan.longest) for clm in shares}, shares.get(0, {})
-    for clm, logs in shares.items():
-        losses = [[log[-1][key] for log in logs.values()] for key in ("val_clm_loss", "val_mlm_loss")]
-        seeds = sorted(logs.keys() & alone.keys()) if 0 < clm < plan.longest else ()
-        first = max(clm, plan.longest * 9 // 10)
-        excess = [mean_difference(logs[seed], alone[seed], first) for seed in seeds]
-        rows.append([labels[clm], str(len(logs)), *map(loss_interval, losses), loss_interval(excess, "+")])
-    page.add("## Both losses through the switch")
-    page.add(*page.draw("losses", figures.draw_losses, {labels[clm]: logs for clm, logs in shares.items()}))
-    header = ["model", "seeds", "validation, CLM", "validation, MLM", "training, MLM: minus that of MLM alone"]
-    page.add(LOSSES, table(header, rows))
+            logs[label_of(model.run)].append(curves[model.run.name])
+    if logs:
+        page.add("## Both losses through the switch")
+        page.draw("losses", figures.draw_losses, logs)
+        keys = "val_clm_loss", "val_mlm_loss"
+        rows = [[label, str(len(its)), *(last_losses(its, key) for key in keys)] for label, its in logs.items()]
+        page.add(LOSSES, table(["model", "seeds", "validation, CLM", "validation, MLM"], rows))
 
 
-def mean_difference(log, other, first):
-    """Return the mean difference of two runs' training losses after step `first`."""
-    others = {line["step"]: line["loss"] for line in other if "loss" in line and line["step"] > first}
-    return np.mean([line["loss"] - others[line["step"]] for line in log if line["step"] in others])
-
-
-def loss_interval(values, sign=""):
+def last_losses(logs, key):
+    """Return the mean of the losses that end these logs, and its interval, as text."""
+    values = [log[-1][key] for log in logs if key in log[-1]]
     if not values:
         return "-"
     mean, half = stats.interval(values)
-    return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
+    return f"{mean:.3f}" + ("" if half is None else f" ± {half:.3f}")

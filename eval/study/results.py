@@ -10,12 +10,13 @@ from collections import defaultdict
 from pathlib import Path
 
 from errors import DataError
+from eval.study.jobs import last_line
 
 FAMILIES = dict(sc="Sequence classification", tc="Token classification", qa="Question answering", ir="Retrieval")
 METRICS = ("field", "paper")  # and "main": the field's metric, or the paper's for a task that has no other
 # The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
 FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
-PER_RUN = {"task", "lr", "seed", "init_from", "out_dir"}  # settings that differ between the runs of a task by design
+PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
 class Run:
@@ -32,6 +33,7 @@ class Run:
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
         self.test = test  # {name of a metric: score in percent}
         self.test_set = r["examples"]["test"], r["test_set"]  # number of examples and checksum
+        self.versions = r["versions"]
         self.settings = {k: v for k, v in {**r["settings"], **r["versions"]}.items() if k not in PER_RUN}
         self.metrics = {**r["main"], "main": r["main"]["field"] or r["main"]["paper"]}  # {"field": [names], ...}
         self.scores = {}  # {("field", "validation"): percent, ...}
@@ -70,7 +72,7 @@ class Variant:
         words["objective"] = fraction_label(self.clm_fraction)
         words["mask"] = f"mask {100 * f['mask_ratio']:.3g}%" if self.clm_fraction < 1 else ""
         words["steps"] = f"{f['step']:,} steps" if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
-        words["from"] = f"from {f['init_from'] or 'scratch'}"
+        words["from"] = f"from {'/'.join(Path(f['init_from']).parts[-2:]) or 'scratch'}"
         return words
 
 
@@ -82,60 +84,55 @@ class Results:
     repeated: {task: another one with the same test set}, which counts in means in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
     seeds: {task: fine-tuning seeds} of all jobs, failed ones included. failed: {folder: last line of its error.txt}.
-    metrics, baselines: {task: Run.metrics}, {task: Run.baselines}. describe: see Variant.describe; labels are made of it.
+    metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
 
-    def __init__(self, root, runs, failed, describe=Variant.describe):
-        self.root, self.runs, self.failed, self.describe = Path(root), runs, failed, describe
-        self.variants = make_variants(runs, describe)
-        families = [*FAMILIES]
-        tasks = {(families.index(run.family), run.task) for run in runs}
-        self.tasks = {task: families[number] for number, task in sorted(tasks)}
-        test_sets, self.targets = {run.task: run.test_set for run in runs}, {}
-        first_with = {test_sets[task]: task for task in reversed(self.tasks)}
-        self.repeated = {task: first_with[test_sets[task]] for task in self.tasks if task not in first_with.values()}
-        for family in dict.fromkeys(self.tasks.values()):
-            group = tuple(task for task in self.tasks if self.tasks[task] == family)
-            counted = tuple(task for task in group if task not in self.repeated)
-            self.targets |= {f"{family} mean": counted} if len(counted) > 1 else {}
-            self.targets |= {task: (task,) for task in group}
-        self.grid, self.seeds, self.baselines = defaultdict(dict), defaultdict(set), {task: {} for task in self.tasks}
-        for variant in self.variants:
-            for run in variant.runs:
-                its = self.grid[variant, run.task].setdefault(run.lr, {})
-                if other := its.get(seeds := (run.pretraining_seed, run.seed)):
-                    differ = ", ".join(differences([run, other])) or "no setting"
-                    why = f"the same pretraining, task, learning rate and seed twice; they differ in {differ}"
-                    raise DataError(f"{why}:\n  {other.folder}\n  {run.folder}\nDelete one of them.")
-                its[seeds] = run
-        first = {}
+    def __init__(self, root, runs, failed):
+        self.root, self.runs, self.failed = Path(root), runs, failed
+        self.variants = make_variants(runs)
+        ordered = sorted(runs, key=lambda run: ([*FAMILIES].index(run.family), run.task))
+        self.tasks = {run.task: run.family for run in ordered}
+        self.metrics, self.baselines = {run.task: run.metrics for run in runs}, {task: {} for task in self.tasks}
+        self.seeds, test_sets, self.grid = defaultdict(set), {}, defaultdict(dict)
         for run in runs:
-            like = first.setdefault(run.task, run)
+            like = test_sets.setdefault(run.task, run)
             if (run.test_set, run.metrics) != (like.test_set, like.metrics):
-                lines = [f"  {r.folder}: {r.test_set[0]} examples, checksum {r.test_set[1]}" for r in (like, run)]
-                raise DataError("\n".join([f"{run.task}: two test sets, which cannot be compared:", *lines]))
+                why = "have different test sets or metrics, which cannot be compared"
+                raise DataError(f"{run.task}: {like.folder} and {run.folder} {why}")
             self.seeds[run.task].add(run.seed)
             self.baselines[run.task] |= run.baselines  # one run of each task has them
-        self.metrics = {task: run.metrics for task, run in first.items()}
         for job in map(Path, failed):  # .../checkpoint/task/lr-<lr>_seed-<seed>
             if match := re.search(r"_seed-(\d+)$", job.name):
                 self.seeds[job.parent.name].add(int(match[1]))
+        for variant in self.variants:
+            for run in variant.runs:
+                key = run.pretraining_seed, run.seed
+                other = self.grid[variant, run.task].setdefault(run.lr, {}).setdefault(key, run)
+                if other is not run:
+                    why = "are the same pretraining, task, learning rate and seed: delete one of them"
+                    raise DataError(f"{other.folder} and {run.folder} {why}")
+
+        first_with = {test_sets[task].test_set: task for task in reversed(self.tasks)}
+        first_of = {task: first_with[test_sets[task].test_set] for task in self.tasks}
+        self.repeated = {task: first for task, first in first_of.items() if task != first}
+        self.targets = {}
+        for family in dict.fromkeys(self.tasks.values()):
+            group = [task for task in self.tasks if self.tasks[task] == family]
+            counted = [task for task in group if task not in self.repeated]
+            if len(counted) > 1:
+                self.targets[f"{family} mean"] = counted
+            self.targets |= {task: [task] for task in group}
 
 
-def read_results(root, only=None, describe=Variant.describe):
+def read_results(root, only=None):
     """Return the Results below a folder; only: the job folders that count, as paths from root, None = all."""
-    folders = {name: {path.parent for path in Path(root).rglob(name)} for name in ("result.json", "error.txt")}
-    jobs = {str(folder.relative_to(root)) for folder in set.union(*folders.values())}
-    done, failed = [], {}
-    for job in sorted(jobs if only is None else jobs & only):
-        folder = Path(root, job)
-        if folder in folders["result.json"]:
-            done.append(folder)
-        else:
-            lines = (folder / "error.txt").read_text(encoding="utf-8", errors="replace").split("\n")
-            failed[job] = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return Results(root, read_runs(root, done), failed, describe)
+    paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
+    last = {str(path.parent.relative_to(root)): path for path in paths}  # a result counts, whatever failed before it
+    jobs = {job: path for job, path in sorted(last.items()) if only is None or job in only}
+    done = [path.parent for path in jobs.values() if path.name == "result.json"]
+    failed = {job: last_line(path) for job, path in jobs.items() if path.name == "error.txt"}
+    return Results(root, read_runs(root, done), failed)
 
 
 def read_runs(root, folders):
@@ -145,11 +142,12 @@ def read_runs(root, folders):
         path = Path(folder, "result.json")
         try:
             runs.append(Run(str(Path(folder).relative_to(root)), json.loads(path.read_bytes())))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            damaged.append(f"{path}: " + (f"lacks {error}" if isinstance(error, KeyError) else f"{error}"))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            damaged.append(f"{path}: {'lacks ' * isinstance(error, KeyError)}{error}")
     if damaged:
-        advice = "not results of finetune.py, or damaged; delete these folders or make their runs again:"
-        raise DataError("\n  ".join([advice, *damaged]))
+        raise DataError(
+            "\n  ".join(["not results of finetune.py, or damaged; delete them or run them again:", *damaged])
+        )
     return runs
 
 
@@ -170,14 +168,14 @@ def differences(runs):
 # Variants and their labels
 
 
-def make_variants(runs, describe):
+def make_variants(runs):
     """Return the labeled variants of these runs, in the order of the tables."""
     groups = defaultdict(list)
     for run in runs:  # of models pretrained elsewhere only the name is known
         elsewhere = not run.facts["step"] and not run.facts["untrained"]
         groups[json.dumps([run.facts, run.name if elsewhere else ""])].append(run)
     variants = [Variant(group) for group in groups.values()]
-    labels = label_by_difference([describe(variant) for variant in variants])
+    labels = label_by_difference([variant.describe() for variant in variants])
     for variant, label in zip(variants, labels):
         names = "/".join(dict.fromkeys(map(without_seed, variant.names)))
         variant.label = label if label and labels.count(label) == 1 else f"{label} ({names})" if label else names

@@ -6,29 +6,25 @@ from functools import partial
 import checkpoint
 from data.files import is_locked
 from eval.study.jobs import Job, finetuning, part_of, run_all, slots
-from eval.study.plan import TRAIN, checkpoint_of, folder_of, logged, results_of
+from eval.study.plan import TRAIN, results_of
 from eval.study.results import read_runs
 
 DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
+WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
 
 
 # ----------------------------------------------------------------------------
 # The state of a run
 
 
-def done(plan, run):
-    """Whether a run's last checkpoint is there."""
-    return checkpoint.path_of(folder_of(plan, run.name), run.budget).exists()
-
-
-def under_way(plan, run):
+def under_way(run):
     """Whether a run has a checkpoint of its own to resume from."""
-    return bool(checkpoint.steps(folder_of(plan, run.name)))
+    return bool(checkpoint.steps(run.folder))
 
 
-def diverged(plan, run):
+def diverged(run):
     """Whether a run that tries a learning rate stopped at a loss that is not finite."""
-    error = folder_of(plan, run.name) / "error.txt"
+    error = run.folder / "error.txt"
     return run.lr > 0 and error.exists() and DIVERGED in error.read_text(errors="replace")
 
 
@@ -38,33 +34,35 @@ def to_train(plan):
     They are those that have not ended, and those whose checkpoint is gone although a run or a fine-tuning job still to
     do begins with it.
     """
-    needed = {checkpoint_of(plan, point[0]) for point in plan.points() if not has_result(plan, *point)}
+    needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, *point)}
     names = set()
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        kept = {checkpoint.path_of(folder_of(plan, run.name), step) for step in (*run.keep, run.budget)}
-        gone = not all(path.exists() for path in kept & needed)
-        if not (done(plan, run) or diverged(plan, run)) and (gone or logged(plan, run) < run.budget):
+        *kept, last = [run.checkpoint(step) for step in (*run.keep, run.budget)]
+        gone = not all(path.exists() for path in needed.intersection([*kept, last]))
+        if not (last.exists() or diverged(run)) and (gone or not run.ended()):
             names.add(run.name)
-            if not under_way(plan, run):
-                needed.add(begins_with(plan, run)[1])
+            if not under_way(run):
+                needed.add(begins_with(run)[1])
     return names
 
 
 def chosen_lr(plan, run):
     """Return a run's peak learning rate: of several, the one whose trial ended with the lowest validation loss.
 
-    The trials are those of the same size and objective; one that diverged is out. None before all trials have ended,
-    and if all of them diverged.
+    The trials are those of the same size and objective; those that diverged, or without a loss, are out. None before all
+    trials have ended, and if all are out.
     """
     if run.lr or len(plan.cfg.lrs) == 1:
         return run.lr or plan.cfg.lrs[0]
     causal, losses = run.start < run.clm, {}
+    name = "val_clm_loss" if causal else "val_mlm_loss"
     for trial in plan.runs.values():
-        if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(plan, trial):
-            if logged(plan, trial) < trial.budget:
+        if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(trial):
+            if not trial.ended():
                 return None
-            last = checkpoint.read_metrics(folder_of(plan, trial.name))[-1]
-            losses[trial.lr] = last["val_clm_loss" if causal else "val_mlm_loss"]
+            last = checkpoint.read_metrics(trial.folder)[-1]
+            if name in last:
+                losses[trial.lr] = last[name]
     return min(losses, key=losses.get, default=None)
 
 
@@ -72,11 +70,11 @@ def chosen_lr(plan, run):
 # Pretraining
 
 
-def begins_with(plan, run):
+def begins_with(run):
     """Return the checkpoint that a run begins with as (setting of train.py, path), or ("", None) from scratch."""
     if run.parent:
-        return "branch_from", checkpoint.path_of(folder_of(plan, run.parent), run.start)
-    return ("init_from", checkpoint.path_of(folder_of(plan, run.base), plan.longest)) if run.base else ("", None)
+        return "branch_from", run.parent.checkpoint(run.start)
+    return ("init_from", run.base.checkpoint(run.base.budget)) if run.base else ("", None)
 
 
 def args_for(plan, run, lr):
@@ -88,7 +86,7 @@ def args_for(plan, run, lr):
         seed=run.seed,
         warmup_steps=run.warmup,
         decay_steps=run.decay,
-        out_dir=folder_of(plan, run.name),
+        out_dir=run.folder,
         keep_last=1,
         keep_steps=run.keep,
         resume=True,
@@ -97,23 +95,17 @@ def args_for(plan, run, lr):
     return shared + [f"--{name}={value}" for name, value in settings.items()]
 
 
-def start_args(plan, run):
-    """Return the arguments of train.py that start or resume a run; None until it can begin.
+def training(plan, run):
+    """Return the Job that starts or resumes a run; None until it can begin.
 
     That is when the checkpoint that it begins with is there, and its learning rate is chosen.
     """
-    (setting, path), lr = begins_with(plan, run), chosen_lr(plan, run)
-    if lr is None or (path and not path.exists() and not under_way(plan, run)):
+    (setting, path), lr, n = begins_with(run), chosen_lr(plan, run), plan.cfg.processes
+    if lr is None or (path and not path.exists() and not under_way(run)):
         return None
-    return [*args_for(plan, run, lr), *[f"--{setting}={path}"] * bool(path)]
-
-
-def training(plan, run):
-    """Return the Job that starts or resumes a run; None until it can begin."""
-    args, n = start_args(plan, run), plan.cfg.processes
+    args = [*args_for(plan, run, lr), *[f"--{setting}={path}"] * bool(path)]
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    folder = folder_of(plan, run.name)
-    return args and Job(folder, [*launcher, TRAIN, *args], checkpoint.path_of(folder, run.budget))
+    return Job(run.folder, [*launcher, TRAIN, *args], run.checkpoint(run.budget))
 
 
 def pretrain(plan, runs):
@@ -121,21 +113,12 @@ def pretrain(plan, runs):
     cfg, names = plan.cfg, to_train(plan)
     todo = [run for run in runs if run.name in names]
     for run in todo:
-        folder = folder_of(plan, run.name)
-        if not under_way(plan, run) and not is_locked(folder):  # from step 0: train.py would miss the checkpoints
+        if not under_way(run) and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
             for name in ("config.json", "metrics.jsonl"):
-                (folder / name).unlink(missing_ok=True)
+                (run.folder / name).unlink(missing_ok=True)
     failed, waiting = run_all(todo, partial(training, plan), slots(cfg.jobs, cfg.processes), "pretraining")
-    failed = [run.name for run in failed if not diverged(plan, run)]
-    return failed + [f"{run.name} ({why_not(plan, run)})" for run in waiting]
-
-
-def why_not(plan, run):
-    """Return why a run could not begin."""
-    _, path = begins_with(plan, run)
-    if path and not path.exists():
-        return f"{path} is not there; if its run has ended, delete that folder to train it again"
-    return "no learning rate is chosen: the runs that try one failed, have not ended, or all diverged"
+    failed = [run.name for run in failed if not diverged(run)]
+    return failed + [f"{run.name}: {WAITING}" for run in waiting]
 
 
 # ----------------------------------------------------------------------------
@@ -147,7 +130,7 @@ def finetuning_of(plan, model, task, lr, seed):
     cfg, (name, args) = plan.cfg, task
     args = shlex.split(f"{cfg.finetune} {args}") + ["--random_weights=True"] * model.random_weights
     first = (model, lr, seed) == (plan.models[0], cfg.finetune_lrs[0], cfg.finetune_seeds[0])
-    return finetuning(results_of(plan), model.name, checkpoint_of(plan, model), name, lr, seed, args, baseline=first)
+    return finetuning(results_of(plan), model.name, model.checkpoint, name, lr, seed, args, baseline=first)
 
 
 def best_lr(plan, model, task):
@@ -174,14 +157,15 @@ def has_result(plan, model, task, lr, seed):
 def job_of(plan, point):
     """Return the Job of a fine-tuning run; None until its learning rate is chosen and its checkpoint is there."""
     model, task, lr, seed = point
-    lr = lr or best_lr(plan, model, task)
-    job = finetuning_of(plan, model, task, lr, seed) if lr else None
-    return job if job and (job.result.exists() or checkpoint_of(plan, model).exists()) else None
+    if lr := lr or best_lr(plan, model, task):
+        job = finetuning_of(plan, model, task, lr, seed)
+        if job.result.exists() or model.checkpoint.exists():
+            return job
+    return None
 
 
 def finetune_all(plan, part="1/1"):
     """Run a part of the fine-tuning runs, such as "3/100". Return what failed."""
     failed, waiting = run_all(part_of(part, plan.points()), partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
-    why = ": its checkpoint is not there, or no learning rate is chosen"
-    names = [f"{model.name} on {task[0]}, lr {lr}, seed {seed}" for model, task, lr, seed in failed + waiting]
-    return names[: len(failed)] + [name + why for name in names[len(failed) :]]
+    failed = [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
+    return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in failed]

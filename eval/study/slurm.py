@@ -32,7 +32,7 @@ def write_scripts(plan, args):
     """
     depth, trials = {}, any(run.lr for run in plan.runs.values())  # runs that try a learning rate come first
     for run in plan.runs.values():
-        depth[run.name] = 0 if run.lr else depth[run.before] + 1 if run.before else int(trials)
+        depth[run.name] = 0 if run.lr else depth[run.before.name] + 1 if run.before else int(trials)
     arrays = {f"runs-{level}": [name for name in depth if depth[name] == level] for level in sorted({*depth.values()})}
     n = min(100, len(plan.points()))
     for i in range(2 if plan.cfg.choose_once else 1):
