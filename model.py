@@ -1,12 +1,11 @@
 """A Transformer for text with one set of weights and either attention mask.
 
-`Transformer(config)(tokens, causal)` is a decoder when `causal` is True and an encoder when it
-is False. Nothing else changes: the parameters, the rotary positions, the norms and the output
-head are the same. So a model can start with causal language modeling (CLM), continue with
-masked language modeling (MLM) and end as an encoder.
+`Transformer(config)(tokens, causal)` is a decoder when `causal` is True and an encoder when it is False. Nothing else
+changes: the parameters, the rotary positions, the norms and the output head are the same. So a model can start with
+causal language modeling (CLM), continue with masked language modeling (MLM) and end as an encoder.
 
-The architecture is that of Llama and EuroBERT: pre-norm RMSNorm, rotary positions, grouped-query
-attention, SwiGLU, no dropout. There are no biases, except that Qwen 2 has them in attention.
+The architecture is that of Llama and EuroBERT: pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU,
+no dropout. There are no biases, except that Qwen 2 has them in attention.
 
 In reading order: ModelConfig, attention, layers, Transformer, loss, fused attention kernels in Triton.
 """
@@ -105,8 +104,7 @@ def why_not_triton(device_type, D, dtype):
 def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     """Compute softmax(q kᵀ / sqrt(D)) v with grouped heads, a causal or full mask, and document bounds.
 
-    q: (B, T, H, D). k, v: (B, T, H_kv, D), where H is a multiple of H_kv: query head h reads key head
-        h // (H / H_kv).
+    q: (B, T, H, D). k, v: (B, T, H_kv, D), where H is a multiple of H_kv: query head h reads key head h // (H / H_kv).
     doc_start, doc_end: int32 (B, T), or None if each row is one document. Token t sees the keys in
         [doc_start[t], doc_end[t]), and of those only the ones up to t if causal. A padding token has
         doc_start == doc_end: it sees nothing, nothing sees it, and its output and gradients are 0.
@@ -130,8 +128,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
         return fused_attention(q, k, v, causal, doc_start, doc_end)[0]
 
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
-    if group > 1:  # not enable_gqa=True, which changes the gradients' last bits on a CPU, and which PyTorch's kernels
-        # for a GPU do not take together with a mask, so that it would keep all scores in memory
+    if group > 1:  # enable_gqa=True would change the gradients' last bits on a CPU, and keep all scores on a GPU
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     bias = None  # added to the scores: 0 where a query may look, a large negative number elsewhere
     if doc_start is not None or (causal and backend == "reference"):
@@ -232,10 +229,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """tokens (B, T) -> hidden states (B, T, d_model). `logits` maps those to the vocabulary.
 
-    The weights are fp32. Three attributes may be changed at any time: `compute_dtype` is the dtype of
-    activations and matrix products. `recompute` runs each block's forward pass again in the backward pass
-    instead of keeping its activations, which takes a third more compute and far less memory.
-    `attention_backend` is passed to `attention`.
+    The weights are fp32. Three attributes may be changed at any time: `compute_dtype` is the dtype of activations and
+    matrix products. `recompute` runs each block's forward pass again in the backward pass instead of keeping its
+    activations: a third more compute, far less memory. `attention_backend` is passed to `attention`.
     """
 
     def __init__(self, config):
@@ -261,7 +257,6 @@ class Transformer(nn.Module):
 
     def forward(self, tokens, causal, doc_start=None, doc_end=None):
         """tokens: int64 (B, T), T <= seq_len. causal: True for a decoder, False for an encoder.
-
         doc_start, doc_end: see `attention`. Returns (B, T, d_model) in `compute_dtype`.
         """
         T = tokens.shape[1]
@@ -307,10 +302,18 @@ def loss_and_gradient(logits, targets, with_grad=True):
     return loss, gradient.index_put_((torch.arange(len(x), device=x.device)[:, None], target), entry)
 
 
+one = lru_cache(lambda device: torch.ones((), device=device))  # loss.backward(one(device)) multiplies nothing by 1
+
+
 @lru_cache
-def one(device):
-    """Return a 1 for `loss.backward(one(device))`, which then does not multiply the head's gradients by 1."""
-    return torch.ones((), device=device)
+def adds_in_fp32(device, dtype):
+    """Whether a product of matrices of this dtype can be added to an fp32 matrix in one kernel. Tries it."""
+    x = torch.ones(16, 16, device=device)
+    try:
+        torch.addmm(x, x.to(dtype), x.to(dtype), out_dtype=x.dtype, out=x)
+    except (RuntimeError, TypeError):  # on a CPU, for example
+        return False
+    return x.eq(17).all().item()
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -332,7 +335,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             total += loss
             if with_grad:
                 d_hidden[i : i + chunk] = d_logits @ w
-            if with_grad and h.is_cuda and not torch.version.hip:  # adds in fp32: saves time and a rounding to 16 bits
+            if with_grad and adds_in_fp32(h.device, h.dtype):  # saves time and a rounding to 16 bits
                 torch.addmm(d_weight, d_logits.T, h, out_dtype=d_weight.dtype, out=d_weight)
             elif with_grad:
                 d_weight += d_logits.T @ h
@@ -369,8 +372,8 @@ class PretrainingLoss(nn.Module):
     batch: a dict with `tokens` (B, T), `positions` (N,) in the flattened batch, `targets` (N,), and, where rows
         hold several documents, `doc_start` and `doc_end` (B, T).
 
-    CLM and MLM share this code. They differ in the mask (`causal`), in `positions` and `targets` (which tokens
-    are predicted, and from where), and in what `tokens` shows there.
+    CLM and MLM share this code. They differ in the mask (`causal`), in `positions` and `targets` (which tokens are
+    predicted, and from where), and in what `tokens` shows there.
     """
 
     def __init__(self, model):
@@ -386,8 +389,7 @@ class PretrainingLoss(nn.Module):
     def compile_parts(self):
         """Compile each block and the loss of a chunk, in place. The names of the weights stay the same.
 
-        All blocks share one compilation per mask and shape, and DDP's communication still overlaps the backward
-        pass, which one graph of the whole model would prevent.
+        All blocks share one compilation per mask and shape. DDP still communicates during the backward pass.
         """
         torch._dynamo.config.optimize_ddp = False  # or DDP would split each block's graph at its buckets
         for block in self.model.blocks:
@@ -398,9 +400,9 @@ class PretrainingLoss(nn.Module):
 # ----------------------------------------------------------------------------
 # Fused attention in Triton. The scores exist one block at a time, in registers.
 #
-# Forward (FlashAttention-2, Dao, 2023). A program holds a block of queries of one head and loops over
-# blocks of keys. For each query it keeps m, the largest score so far, l, the sum of 2^(score - m), and acc,
-# the sum of 2^(score - m) v. When m grows, alpha = 2^(old m - new m) rescales both sums. For example:
+# Forward (FlashAttention-2, Dao, 2023). A program holds a block of queries of one head and loops over blocks of
+# keys. For each query it keeps m, the largest score so far, l, the sum of 2^(score - m), and acc, the sum of
+# 2^(score - m) v. When m grows, alpha = 2^(old m - new m) rescales both sums. For example:
 #
 #     scores in base 2       1, 3 | 2, 5                   (two blocks of two keys)
 #     after the 1st block    m = 3   l = 2^-2 + 2^0 = 1.25
@@ -411,11 +413,10 @@ class PretrainingLoss(nn.Module):
 #
 #     dV = Pᵀ dO    dP = dO Vᵀ    dS = P * (dP - delta)    dQ = dS K / sqrt(D)    dK = dSᵀ Q / sqrt(D)
 #
-# where delta, (T,), is the row sum of P * dP, which equals the row sum of O * dO. P is not kept, because S
-# and the log-sum-exp of its rows give it back. There are two kernels: dq_kernel holds a block of queries and
-# loops over keys (dQ, delta), dkv_kernel holds a block of keys and loops over queries (dK, dV). Each program
-# owns the rows that it sums, so no sum depends on the order of programs, and results are bitwise repeatable.
-# The price is that both compute S and dP: 7 matrix products instead of 5.
+# where delta, (T,), is the row sum of P * dP, which equals the row sum of O * dO. P is not kept, because S and the
+# log-sum-exp of its rows give it back. There are two kernels: dq_kernel holds a block of queries and loops over keys
+# (dQ, delta), dkv_kernel holds a block of keys and loops over queries (dK, dV). Each program owns the rows that it
+# sums, so results are bitwise repeatable. The price is that both compute S and dP: 7 matrix products instead of 5.
 #
 # Two rules. The scale, times log2(e), goes into the fp32 multiply-add before exp2, where it costs nothing. Scaling
 # a 16-bit q or k would round it once more and make the gradients' error 4 to 9 times as large. And a computed block
@@ -705,8 +706,7 @@ def empty_outputs(q):
     return q.new_empty(q.shape), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
 
 
-# Two operators that torch.compile treats as black boxes. It needs to know the shapes of their outputs
-# (register_fake) and how to differentiate them (register_autograd).
+# Two operators. torch.compile needs the shapes of their outputs (register_fake) and gradients (register_autograd).
 
 
 @torch.library.custom_op("nanoencoder::attention", mutates_args=())

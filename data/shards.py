@@ -186,7 +186,9 @@ class Output:
         for split, record in self.splits.items():
             if record["tokens"] == record["documents"]:  # one eos for each
                 self.progress_file.unlink(missing_ok=True)  # going on would not help
-                skipped = ", ".join(f"{value} {key}" for key, value in self.meta.items() if key.startswith("skipped_"))
+                skipped = ", ".join(
+                    f"{value} {key.replace('_', ' ')}" for key, value in self.meta.items() if key.startswith("skipped_")
+                )
                 hint = "two blank lines end a document in text; give another val_source or val_fraction"
                 raise DataError(f"no text is left for the {split} split ({skipped}): {hint}")
         self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
