@@ -16,7 +16,8 @@ from data.tokenizer import read_json
 WHAT = {
     "eurobert": "A text encoder with bidirectional attention, to be fine-tuned.",
     "llama": "A decoder, which continues texts.",
-    "sc": "It gives each text a label, or a number if it has no labels.",
+    "sc": "It gives each text a label.",
+    "regression": "It gives each text a number.",
     "tc": "It gives each word of a sentence a label.",
     "qa": "It finds the answer to a question in a text.",
     "ir": "It embeds queries and documents: the cosine of two says how well they fit.",
@@ -42,9 +43,9 @@ print(generate("Return the list of", max_new_tokens=20))
 ```python
 from transformers import pipeline
 
-classify = pipeline("text-classification", "$folder")
+model = pipeline("text-classification", "$folder")
 form = $form  # each text of the training had this form
-print(classify(form.replace("{}", "A text to classify."), truncation=True))
+print(model(form.replace("{}", "A text."), truncation=True))
 ```""",
     "tc": """\
 A word gets the label of most of its tokens. The tokenizer puts a space before each word, the first included, as in
@@ -135,6 +136,7 @@ def model_card(title, kind, tag, state, path, max_len, parameters):
         form = fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}"
         values = {"form": repr(form), "threshold": fine_tuned["threshold"], "may_be_none": fine_tuned["may_be_none"]}
         labels = ", ".join(f"`{label}`" for label in fine_tuned["labels"])
+    what = WHAT["regression" if kind == "sc" and not labels else kind]
     if kind != "llama":
         limits += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
     if kind == "eurobert" and cfg and state["step"] <= cfg["switch_step"]:
@@ -147,7 +149,7 @@ tags: [nanoencoder]
 ---
 # {title}
 
-{WHAT[kind]} {parameters:,} parameters: {config["n_layer"]} layers of width {config["d_model"]}. \
+{what} {parameters:,} parameters: {config["n_layer"]} layers of width {config["d_model"]}. \
 Texts have at most {max_len:,} tokens.{labels and f" Its labels: {labels}."}
 
 ## How to use it

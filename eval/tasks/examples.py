@@ -59,6 +59,11 @@ class Retrieval(NamedTuple):
     qrels: dict  # {query id: {document id: grade}}
 
 
+def listed(labels):
+    """Return labels as one text. All are quoted if one has space around it."""
+    return ", ".join(map(repr if any(label != label.strip() for label in labels) else str, labels))
+
+
 @dataclass
 class Dataset:
     name: str
@@ -75,7 +80,7 @@ class Dataset:
         """Return what a user should know of it before training, as lines of text."""
         lines = [f"{self.name} ({self.family}), {' and '.join(self.main['field'] or self.main['paper'])}"]
         if self.labels:
-            lines.append(f"labels: {', '.join(self.labels)}")
+            lines.append(f"labels: {listed(self.labels)}")
         if self.family == "sc" and len(self.labels) == 2:
-            lines.append(f"positive, for F1: {self.labels[1]}")
+            lines.append(f"positive, for F1: {listed(self.labels[1:])}")
         return "\n".join([*lines, *(f"{rule}: {count:,}" for rule, count in self.counts.items())])

@@ -37,7 +37,7 @@ from eval.tasks.result import restore
 from runtime import resolve_auto, use_determinism
 
 out = ""  # the file to write; empty: standard output
-corpus = ""  # ir: the documents to search, a .jsonl with "_id", "text" and maybe "title"
+corpus = ""  # ir: the documents to search: a .jsonl with "_id", "text" and maybe "title", or a BEIR folder
 top_k = 10  # ir: documents to find for each query
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
@@ -110,7 +110,8 @@ def predict(task, model, examples, corpus=None, top_k=10, chunk=CHUNK):
 def run(path, source, cfg):
     """Predict all of the input and write it."""
     task, model, spec = load(path, cfg)
-    documents = readers.read_texts_by_id(cfg.corpus) if cfg.corpus else {}
+    corpus, *_ = readers.find_files(f"{cfg.corpus}/corpus.jsonl") or [cfg.corpus]
+    documents = readers.read_texts_by_id(corpus) if cfg.corpus else {}
     if (spec.family == "ir") != bool(documents):
         raise DataError(f"corpus={cfg.corpus!r}: only a model for retrieval (ir) needs documents to search")
     lines = predict(task, model, read(source, spec), documents, cfg.top_k)
@@ -133,4 +134,5 @@ def main(argv):
     try:
         run(paths[0], [*paths, STDIN][1], resolve_auto(cfg))
     except (Damaged, DataError, OSError) as error:
-        sys.exit(f"{error}\nstopped: {cfg.out or 'the output'} is not complete")
+        outcome = f"nothing was written to {cfg.out}" if cfg.out else "the output is not complete"
+        sys.exit(f"{error}\nstopped: {outcome}")

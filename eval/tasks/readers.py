@@ -63,16 +63,20 @@ def lines(path, max_bytes=2**30):
                 if len(line) == max_bytes:
                     raise DataError(f"line {number}: has {max_bytes:,} bytes or more")
                 yield number, decode(line.removesuffix(b"\n"), number)
-        except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        except DataError as error:
             raise DataError(f"{path}, {error}") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: {error}") from None
 
 
 def parse_json(text, path, first=1):
     """Parse the JSON in some lines of a file, which begin with line `first`."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # such as a number of 5,000 digits, lists within lists
-        number, reason = first + getattr(error, "lineno", 1) - 1, getattr(error, "msg", error)
+    except RecursionError:
+        raise DataError(f"{path}, line {first}: lists or objects are nested too deep") from None
+    except ValueError as error:
+        number, reason = first + getattr(error, "lineno", 1) - 1, getattr(error, "msg", "a number has too many digits")
         raise DataError(f"{path}, line {number}: not JSON: {reason}") from None
 
 
@@ -101,8 +105,10 @@ def with_columns(path, numbered, columns):
         location = f"{path}, line {number}"
         for column, kind in columns.items():
             if column not in row:
-                hint = ". If that is data, the header is missing" if file_format(path) in ("csv", "tsv") else ""
-                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)}{hint}")
+                problem = f"no column {column}; the columns are {', '.join(row)}"
+                if file_format(path) in ("csv", "tsv"):
+                    raise DataError(f"{path}, line 1: {problem}. If that is data, the header is missing")
+                raise DataError(f"{location}: {problem}")
             if not isinstance(row[column], kind):
                 expected = getattr(kind, "__name__", kind)
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
@@ -234,7 +240,9 @@ def squad_questions(path):
                     answers = [] if qa.get("is_impossible") else [(a["text"], int(a[start])) for a in qa["answers"]]
                     yield location, qa["id"], qa[question], paragraph["text" if record else "context"], answers
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{location}: not in SQuAD's layout: {error!r}") from None
+        absent = f" (there is no {error})" if isinstance(error, KeyError) else ""
+        expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
+        raise DataError(f"{location}: not in SQuAD's layout{absent}: expected {expected}") from None
 
 
 def table_questions(path):
@@ -285,11 +293,11 @@ def read_label(value, task, location):
             if isfinite(number := float(value)):
                 return number
         expected = f"a number, as metric={task.metric} needs"
-    elif isinstance(value, str | int) and value != "":
+    elif isinstance(value, str | int) and value != "" and not isinstance(value, bool):
         names = {str(i): name for i, name in enumerate(task.names)}
         return names.get(str(value), str(value))
     else:
-        expected = "one class (multi-label classification is not supported; to predict numbers, give metric=pearson)"
+        expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 

@@ -22,7 +22,7 @@ import configurator
 from configurator import nearest
 from errors import DataError
 from eval.tasks import embedded, readers
-from eval.tasks.examples import Dataset, Pair, Retrieval
+from eval.tasks.examples import Dataset, Pair, Retrieval, listed
 from eval.tasks.metrics import answerable
 from eval.tasks.readers import file_format, find_files
 
@@ -218,6 +218,7 @@ def needed_files(task):
 def missing(task):
     """Return a text that lists the missing files and where to get them; "" if none is missing."""
     absent = [path for path in needed_files(task) if not find_files(path)]
+    absent = [f"{path} (is a folder; expected a file)" if Path(path).is_dir() else path for path in absent]
     lines = [f"{task.title}: missing:", *absent]
     lines += [f"Get them from {task.source}"] if task.source else []
     lines += ["Or pip install datasets, to have them downloaded."] if task.hub else []
@@ -226,7 +227,7 @@ def missing(task):
 
 def is_beir(train):
     """Return whether retrieval is trained on the judgments of a BEIR folder, and not on a file of pairs."""
-    return file_format(train) not in ("hub", "json", "jsonl", "tsv", "csv")
+    return Path(train).is_dir() or file_format(train) not in ("hub", "json", "jsonl", "tsv", "csv")
 
 
 def judgment_files(task):
@@ -305,6 +306,12 @@ def customize(task, fields):
     paths = {name: str(Path(given.pop(name))) for name in (*SPLITS, "corpus") if name in given}
     if "corpus" in paths:
         paths = {"train": paths["corpus"]} | task.paths | paths
+    if task.family == "ir":
+        for split, file in (("validation", "dev"), ("test", "test")):  # the judgments in a folder in the BEIR layout
+            if split in paths and Path(paths[split]).is_dir():
+                paths[split] += f"/qrels/{file}.tsv"
+        if "train" in paths and is_beir(paths["train"]) and not task.sets:
+            paths = {"corpus": paths["train"]} | task.paths | paths
     if "columns" in given:
         given["columns"] = tuple(given["columns"].split(","))
     if "form" in given:
@@ -331,7 +338,7 @@ def for_testing(task, labels, fields):
     if task.family != "ir":
         paths = {name: path for name, path in paths.items() if name == "test"}
     elif is_new and corpus:
-        test = fields.get("test") or f"{corpus}/qrels/test.tsv"
+        test = paths["test"] if fields.get("test") else f"{corpus}/qrels/test.tsv"
         paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
     elif paths.get("train") != corpus:
         paths.pop("train", None)
@@ -384,18 +391,24 @@ def label_names(task, splits, counts):
     for split in ("validation", "test"):
         unseen = sorted({*found[split]} - known)
         if unseen and task.family == "sc" and not task.training:
-            raise DataError(f"{task.title}: the model does not know the labels {unseen[:10]}, but {[*task.labels]}")
+            why = f"the model does not know the labels {listed(unseen[:10])}; it knows {listed(task.labels) or 'none'}"
+            raise DataError(f"{task.paths.get('test', task.title)}: {why}")
         counts[f"{split}: labels never seen in training"] = sum(found[split][label] for label in unseen)
     similar = defaultdict(set)
     for label in known.union(*found.values()):
         similar[label.strip().casefold()].add(label)
     for group in [sorted(group) for group in similar.values() if len(group) > 1]:
-        counts[f"labels that differ only in case or in space around them: {', '.join(map(repr, group))}"] = len(group)
+        uses = sum(labels[label] for labels in found.values() for label in group)
+        names = ", ".join(map(repr, group))
+        counts[f"uses of labels that differ only in case or in space around them ({names})"] = uses
     order = {name: i for i, name in enumerate((*task.names, "O"))}
     labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
     labels = labels if task.training else list(task.labels)
-    if task.positive and labels[1:] != [task.positive]:
-        raise DataError(f"positive={task.positive}: must be the second of two labels, which are {', '.join(labels)}")
+    if task.positive and len(labels) != 2:
+        raise DataError(f"positive is for two labels, but there are {len(labels)}: {listed(labels)}")
+    if task.positive and task.positive != labels[1]:
+        choice = f"one of the two labels {listed(labels)}" if task.training else f"{labels[1]}, as in training"
+        raise DataError(f"positive={task.positive}: choose {choice}")
     return labels
 
 
@@ -414,12 +427,13 @@ def count_known_keys(family, splits, counts):
 # Splits
 
 
-def hold_out(examples, keys, fraction=VALIDATION_FRACTION):
-    """Return the examples in two lists; the second has `fraction` of the distinct keys, at random and at least one."""
+def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
+    """Return a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
     distinct = list(dict.fromkeys(keys))
     count = max(1, round(fraction * len(distinct)))
     if count >= len(distinct):
-        raise DataError(f"{len(distinct)} different examples are too few to hold some of them out: give --validation")
+        few = f"too few different examples ({len(distinct)}) to hold some of them out"
+        raise DataError(f"{path}: {few}: give --validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
     held = {distinct[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(distinct))[:count]}
     pairs = list(zip(examples, keys, strict=True))
@@ -431,7 +445,7 @@ def example_splits(task, counts):
     splits = {split: read_all(path, task, split, counts) for split, path in task.paths.items()}
     if task.training and "validation" not in splits:
         train = splits["train"]
-        splits["train"], splits["validation"] = hold_out(train, [example.key for example in train])
+        splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
     return {"train": [], "validation": []} | splits
 
@@ -441,7 +455,8 @@ def read_all(path, task, split, counts):
     rules = Counter()
     examples = [example for file in find_files(path) for example in READERS[task.family](file, task, split, rules)]
     if not examples:
-        raise DataError(f"{path}: there are no examples in it")
+        why = "".join(f"; {rule}: {count}" for rule, count in rules.items() if count)
+        raise DataError(f"{path}: there are no examples in it{why}")
     counts.update({f"{split}: {rule}": count for rule, count in rules.items()})
     return examples
 
@@ -457,7 +472,9 @@ def retrieval_splits(task, full_corpus, counts):
     qrels = {}  # {(set, split): {query id: {document id: grade}}}
     named = defaultdict(set)  # {folder: ids of the documents that its judgments name}
     read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
+    judged_in = {}  # {(set, split): file of judgments}
     for name, split, folder, path in judgment_files(task):
+        judged_in[name, split] = path
         judgments, texts = readers.read_qrels(find_files(path)[0])
         asked[name, split] = texts or read_queries(folder)
         if absent := sorted(judgments.keys() - asked[name, split].keys()):
@@ -474,7 +491,8 @@ def retrieval_splits(task, full_corpus, counts):
             if paths["corpus"] == train:
                 source, fraction = ("", "train"), VALIDATION_FRACTION
             texts = asked[name, "validation"] = asked[source]
-            kept, held = hold_out(qrels[source].items(), [texts[query] for query in qrels[source]], fraction)
+            keys = [texts[query] for query in qrels[source]]
+            kept, held = hold_out(judged_in[source], qrels[source].items(), keys, fraction)
             qrels[source], qrels[name, "validation"] = dict(kept), dict(held)
             counts[prefixed(name, f"validation: queries held out of {source[1]}, at random")] = len(held)
 

@@ -260,7 +260,7 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
     there, info = model.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()) and there.config.id2label == dict(enumerate(LABELS))
     found = run_card(folder, monkeypatch)
-    classify, form = found["classify"], found["form"]
+    classify, form = found["model"], found["form"]
     for text in form.replace("{}", "A text."), "word " * 60:
         (logits,) = predict(task.items(Text(text, "O"), None))
         expected = dict(zip(LABELS, torch.from_numpy(logits).softmax(-1).tolist()))
@@ -273,7 +273,8 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
 def test_a_classifier_of_numbers_goes_out(transformers, tuned, monkeypatch):
     folder, task, predict = tuned("sc")
     item = Item([*task.tokenizer.encode("The text to classify."), task.tokenizer.eos_id], 0.0)
-    (found,) = run_card(folder, monkeypatch)["classify"]("The text to classify.")
+    assert "It gives each text a number." in (folder / "README.md").read_text()
+    (found,) = run_card(folder, monkeypatch)["model"]("The text to classify.")
     assert found == {"label": "number", "score": pytest.approx(float(predict([item])[0][0]), abs=1e-4)}
 
 

@@ -149,7 +149,7 @@ def own(files, train, test=TABLE, **fields):
 
 def test_duplicates_are_on_one_side_and_the_split_is_the_same_everywhere():
     keys = [f"t{i * i % 150}" for i in range(400)]
-    train, held = hold_out(range(400), keys, 0.2)
+    train, held = hold_out("a.csv", range(400), keys, 0.2)
     assert sorted([*train, *held]) == [*range(400)]
     assert not {keys[i] for i in train} & {keys[i] for i in held}
     pinned = ["t16", "t64", "t144", "t76", "t129", "t136", "t54", "t51", "t69"]  # under every version of numpy
@@ -177,7 +177,7 @@ def test_labels_come_from_training_and_unknown_ones_are_counted(files):
         ("", "train.csv: there are no examples in it"),
         ("x,1\ny,1\nz,1\n", "train.csv: all examples to train on are '1'"),
         ("x,1\ny,0\n", "all examples to train on are '[01]'.* If others were held out .* give --validation"),
-        ("x,1\nx,0\n", "1 different examples are too few to hold some of them out"),
+        ("x,1\nx,0\n", r"train.csv: too few different examples \(1\) to hold some of them out"),
     ],
 )
 def test_nothing_to_learn_from(files, rows, message):
@@ -192,15 +192,22 @@ def test_the_positive_label_is_the_last(files, positive, labels):
     table = "text,label\n" + "".join(f"t{i},{['ham', 'spam'][i % 2]}\n" for i in range(9))
     data = own(files, table, table, positive=positive)
     assert data.labels == labels and f"positive, for F1: {labels[1]}" in data.summary()
-    with pytest.raises(DataError, match="positive=eggs: must be the second of two labels, which are ham, spam"):
+    with pytest.raises(DataError, match="positive=eggs: choose one of the two labels ham, spam"):
         own(files, table, table, positive="eggs")
+    with pytest.raises(DataError, match="positive is for two labels, but there are 3: eggs, spam, ham"):
+        own(files, table + "x,eggs\ny,eggs\nz,eggs\n", table, positive="ham")
+    trained = find_task(family="sc", train="gone.csv", test=files.put("test.csv", table), positive="ham")
+    with pytest.raises(DataError, match="positive=ham: choose spam, as in training"):
+        read(for_testing(trained, ["ham", "spam"], {}))
 
 
 def test_labels_that_look_alike_are_named(files):
     table = "text,label\n" + "".join(f"t{i},{['pos', 'pos ', 'neg'][i % 3]}\n" for i in range(9))
     data = own(files, table, table.replace("neg", "Neg"))
-    names = ("'Neg', 'neg'", "'pos', 'pos '")
-    assert {f"labels that differ only in case or in space around them: {those}" for those in names} <= {*data.counts}
+    uses = {"'Neg', 'neg'": 6, "'pos', 'pos '": 12}  # in train and test
+    rule = "uses of labels that differ only in case or in space around them"
+    assert {f"{rule} ({names})": count for names, count in uses.items()}.items() <= data.counts.items()
+    assert "labels: 'neg', 'pos', 'pos '" in data.summary()
 
 
 def test_regression_has_numbers_for_labels(files):
@@ -235,9 +242,9 @@ def test_a_model_is_tested_with_no_more_than_a_test_file(files):
     trained = find_task(family="sc", train="gone.csv", test=files.put("test.csv", TABLE))
     data = read(for_testing(trained, ["1", "0"], {}))
     assert (data.labels, data.train, data.validation, len(data.test), data.counts) == (["1", "0"], [], [], 9, {})
-    with pytest.raises(DataError, match=r"the model does not know the labels \['1'\], but \['0'\]"):
+    with pytest.raises(DataError, match="test.csv: the model does not know the labels 1; it knows 0"):
         read(for_testing(trained, ["0"], {}))
-    with pytest.raises(DataError, match=r"does not know the labels \['0', '1'\], but \[\]"):
+    with pytest.raises(DataError, match="does not know the labels 0, 1; it knows none"):
         read(for_testing(trained, [], {}))  # a model that predicts numbers
     corpus = files.beir("b", test=6)
     task = find_task(family="ir", corpus=corpus, train=files.put("pairs.jsonl", [{"query": "who", "document": "me"}]))
@@ -257,6 +264,25 @@ def test_judgments_with_queries_beside_those_of_a_beir_folder(files):
     assert {*data.validation[""].queries.values()} | {pair.query for pair in data.train} == {
         f"query {i}" for i in range(40)
     }
+
+
+@pytest.mark.parametrize("name", ["b", "dir.csv"])
+def test_one_beir_folder_is_enough(files, name):
+    folder = files.beir(name, train=20, dev=3, test=4)
+    expected = load(family="ir", corpus=folder)
+    for fields in (dict(train=folder), dict(train=folder, validation=folder, test=folder)):
+        found = load(family="ir", **fields)
+        assert (found.train, found.validation, found.test) == (expected.train, expected.validation, expected.test)
+    trained = find_task(family="ir", train=folder)
+    assert read(for_testing(trained, [], {"test": folder})).test == expected.test
+    with pytest.raises(DataError, match=r"missing:\n.*is a folder; expected a file"):
+        load(family="sc", train=folder, test=folder)
+
+
+def test_an_answer_outside_its_context_is_the_reason_for_no_examples(files):
+    path = files.squad("a.json", ("In Rome.", [("x", "Where?", [("Oslo", 3)])]))
+    with pytest.raises(DataError, match="no examples in it; questions left out, as no answer is in the context: 1"):
+        load(family="qa", train=path, test=path)
 
 
 def test_your_own_beir_folder(files):
