@@ -428,7 +428,7 @@ def count_known_keys(family, splits, counts):
 
 
 def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
-    """Return a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
+    """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
     distinct = list(dict.fromkeys(keys))
     count = max(1, round(fraction * len(distinct)))
     if count >= len(distinct):

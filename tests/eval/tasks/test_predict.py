@@ -63,7 +63,7 @@ def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
     examples, rows = NEW[family]
     answers = task.predict(partial(task_model.predict, model), examples, "test")
     expected = [*map(json.loads, task.lines(answers, examples))]
-    corpus = files.put("beir/corpus.jsonl", [{"_id": id, "text": text} for id, text in CORPUS.items()])
+    files.put("beir/corpus.jsonl", [{"_id": id, "text": text} for id, text in CORPUS.items()])
     out = tmp_path / "out.jsonl"
     args = [f"{tmp_path}/model.pt", files.put("new.jsonl", rows), f"--out={out}", "--dtype=float32"]
     predict.main(args + [f"--corpus={tmp_path}/beir"] * (family == "ir"))
