@@ -13,7 +13,7 @@ from eval.tasks.metrics import entities
 MAX_CLASSES = 20  # a task with more has no table
 NOTE = (
     "Counts are summed over the runs at the chosen learning rate; precision, recall and F1 (%) are computed from them. "
-    "What follows the F1 is of the model with the highest score on this task."
+    "The details are those of the model with the highest score on this task."
 )
 
 

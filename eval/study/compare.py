@@ -39,10 +39,9 @@ class Score:
 class Scores:
     """The scores of all variants of `results` by one metric, and what their comparisons need.
 
-    metric: "field", "paper" or "main". targets: {title: tasks} to score, default results.targets. compared: titles of those
-    to compare.
-    resamples: of the test instances. Indexed by (variant, title of a target or name of a task): a Score, or None where
-    a run is missing.
+    metric: "field", "paper" or "main". targets: {title: tasks} to score, default results.targets. compared: the titles
+    without repeated tasks. resamples: of the test instances. Indexed by (variant, title of a target or name of a task):
+    a Score, or None where a run is missing.
     """
 
     def __init__(self, results, metric, resamples=2000, targets=None):

@@ -147,7 +147,7 @@ def score_table(scores):
 
 
 def difference_table(scores, comparisons):
-    """Return a table of comparisons with one variant: a row for each other variant, a column for each target to compare."""
+    """Return a table of comparisons with one variant: a row for each other variant, a column per target."""
     cells, over = defaultdict(lambda: dict.fromkeys(scores.compared, "-")), {}
     for c in comparisons:
         cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
