@@ -178,8 +178,9 @@ def bench_phase(cfg, preset, config, stream, tokenizer, causal):
     pairs = PAIRS if preset.window_split == "random" else 1
     flops, most = (flops_per_token(config, T, causal, predicted, seen) for seen in (pairs, 1))
     peak = peak_flops(device) if dtype != "float32" else None
+    phase = "CLM" if causal else "MLM"
     print(
-        f"\n{cfg.model}, {'CLM' if causal else 'MLM'}: {windows} windows of {T}, window_split={preset.window_split}, "
+        f"\n{cfg.model}, {phase}: {windows} windows of {T}, window_split={preset.window_split}, "
         f"vocabulary {config.vocab_size:,}, {dtype}; medians of {cfg.repeats} times {cfg.steps} steps"
     )
     if on_gpu:
@@ -189,7 +190,7 @@ def bench_phase(cfg, preset, config, stream, tokenizer, causal):
     for name, value in seconds.items():
         speed = cfg.steps * windows * T / value
         mfu = f"{speed * flops / peak:>8.1%} MFU ({speed * most / peak:.1%})" if peak and name != "nanogpt" else ""
-        print(f"{name:<14}{speed:>10,.0f} tokens/s {seconds[first] / value:>6.2f}x{mfu}{memory[name]}")
+        print(f"{phase} {name:<14}{speed:>10,.0f} tokens/s {seconds[first] / value:>6.2f}x{mfu}{memory[name]}")
     if cfg.profiler_rows:
         with profile() as profiler:
             steps[first]()

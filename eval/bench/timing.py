@@ -10,7 +10,8 @@ import torch
 def hardware():
     """Describe the machine and the software in one line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    return f"{device}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
+    n = torch.get_num_threads()
+    return f"{device}, {n} thread{'s' * (n != 1)}, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def unknown_names(cfg, setting, known):

@@ -12,7 +12,8 @@ from eval.tasks.metrics import entities
 
 MAX_CLASSES = 20  # a task with more has no table
 NOTE = (
-    "Counts are summed over the runs at the chosen learning rate; precision, recall and F1 (%) are computed from them."
+    "Counts are summed over the runs at the chosen learning rate; precision, recall and F1 (%) are computed from them. "
+    "The details are those of the model with the highest score on this task."
 )
 
 
@@ -46,7 +47,7 @@ def classes_section(page, scores, task):
         header += [f"as {name}" for name in names]
         rows = [[*row, *map("{:,}".format, its)] for row, its in zip(rows, matrix)]
         percent = 100 * matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-        figure = percent, names, names, "predicted", f"gold (% of each row; {best.label})"
+        figure = percent, names, names, "predicted", "gold (% of each row)", best.label
     else:
         figure = np.array([*f1.values()]), [variant.label for variant in f1], names, "type", "F1 (%)"
     page.add(table(header, rows))

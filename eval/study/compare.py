@@ -32,21 +32,22 @@ class Score:
         self.mean, self.half = stats.interval([*self.values.values()])
 
     def __str__(self):
-        text = f"{self.mean:.1f}" + (" (one seed)" if self.half is None else f" ± {self.half:.1f}")
+        text = f"{metrics.rounded(self.mean):.1f}" + (" (one seed)" if self.half is None else f" ± {self.half:.1f}")
         return text + (f" ({self.done} of {self.expected} runs)" if self.done < self.expected else "")
 
 
 class Scores:
     """The scores of all variants of `results` by one metric, and what their comparisons need.
 
-    metric: "field", "paper" or "main". targets: {title: tasks} to score, default results.targets.
-    resamples: of the test instances. Indexed by (variant, title of a target or name of a task): a Score, or None where
-    a run is missing.
+    metric: "field", "paper" or "main". targets: {title: tasks} to score, default results.targets. compared: the titles
+    without repeated tasks. resamples: of the test instances. Indexed by (variant, title of a target or name of a task):
+    a Score, or None where a run is missing.
     """
 
     def __init__(self, results, metric, resamples=2000, targets=None):
         self.results, self.metric, self.resamples = results, metric, resamples
         self.targets = targets or results.targets
+        self.compared = [target for target in self.targets if target not in results.repeated]
         self.tasks = [*dict.fromkeys(itertools.chain(*self.targets.values()))]
         self.cells, self.covariances = {}, {}
         for variant in results.variants:
@@ -127,7 +128,7 @@ class Comparison:
     p_holm: float = math.nan  # see `correct`
 
     def __str__(self):
-        return f"{self.estimate:+.1f} ± {self.half:.1f}" if self.units > 1 else "-"
+        return f"{metrics.rounded(self.estimate):+.1f} ± {self.half:.1f}" if self.units > 1 else "-"
 
     @property
     def better(self):
@@ -161,7 +162,7 @@ def load_instances(root, runs, name):
 def compare(scores, pairs=None):
     """Return the Comparisons of pairs of variants (default: all) on every target where both have a score."""
     pairs = [*itertools.combinations(scores.results.variants, 2)] if pairs is None else pairs
-    points = itertools.product(scores.targets, pairs)
+    points = itertools.product(scores.compared, pairs)
     return [compare_pair(scores, t, a, b) for t, (a, b) in points if scores[a, t] and scores[b, t]]
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import textwrap
 from collections import defaultdict
 
 import numpy as np
@@ -76,9 +77,12 @@ def draw_losses(path, curves):
     finish(figure, path, "pretraining step", "validation loss (nats per predicted token)")
 
 
-def draw_matrix(path, values, rows, columns, x_label, y_label):
+def draw_matrix(path, values, rows, columns, x_label, y_label, title=""):
     """Draw percentages (rows, columns) as a table in shades, each with its number."""
-    figure = new_figure(2.5 + 0.5 * len(columns), 1.5 + 0.4 * len(rows))  # inches
+    width = 2.5 + 0.5 * len(columns)  # inches
+    title = textwrap.fill(title, int(12 * width))  # characters
+    figure = new_figure(width, 1.7 + 0.4 * len(rows) + 0.15 * title.count("\n"))
+    figure.suptitle(title, fontsize=9)
     axes = figure.subplots()
     axes.imshow(values, cmap="Blues", vmin=0, vmax=100, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right", fontsize=8)

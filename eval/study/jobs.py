@@ -197,7 +197,9 @@ def run_all(items, job_of, slots, name):
             for process in [process for process in running if process.exitcode is not None]:
                 item, job, slot = running.pop(process)
                 free.append(slot)
-                if job.result.exists() or is_locked(job.folder):  # the latter: another process was faster
+                if job.result.exists():
+                    bar.update()
+                elif is_locked(job.folder):  # another process was faster
                     waiting.append(item)
                 else:
                     failed.append(item)

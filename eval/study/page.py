@@ -12,25 +12,25 @@ import numpy as np
 from eval.study import figures
 from eval.study.compare import Scores, compare, correct
 from eval.study.results import METRICS, differences
+from eval.tasks.metrics import rounded
 
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
 SENSITIVITY = """\
 Each pretrained model minus random weights with the same fine-tuning (one pretraining seed, paired by fine-tuning seed, \
 95 % intervals, not corrected). A task is included if one of its intervals is above 0, because a task on which a single \
-objective pays must count. By chance each model includes about 3 % of the insensitive tasks, which adds noise to the mean \
-and no bias."""
+objective pays must count. By chance each model includes about 2.5 % of the insensitive tasks (one side of a 95 % interval), \
+which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
 chosen on validation data alone, for each model and task, among the rates with the most finished runs. A family's score \
-is the mean over its tasks, seed by seed.
+is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
-below 0.05 after Holm's correction for all comparisons of a table. In a table of differences to MLM alone, the first \
-column, on which the answer rests, is corrected apart from the others. The intervals are not corrected."""
+below 0.05 after Holm's correction for all comparisons of a table. The intervals are not corrected."""
 
 
 class Page:
@@ -139,20 +139,20 @@ def score_table(scores):
     for name in dict.fromkeys(name for its in results.baselines.values() for name, _ in its):
         values = [[results.baselines[task].get((name, scores.metric)) for task in scores.targets[t]] for t in titles]
         if any(None not in its for its in values):
-            rows.append([f"*{name}*", *("-" if None in its else f"{np.mean(its):.1f}" for its in values)])
+            rows.append([f"*{name}*", *("-" if None in its else f"{rounded(np.mean(its)):.1f}" for its in values)])
     texts = [table(["model", *(metrics.get(title, title) for title in titles)], rows)]
     for task, other in results.repeated.items():
-        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means.")
+        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
     return "\n\n".join(texts)
 
 
-def difference_table(targets, comparisons):
-    """Return a table of comparisons with one variant: a row for each other variant, a column for each target."""
-    cells, over = defaultdict(lambda: dict.fromkeys(targets, "-")), {}
+def difference_table(scores, comparisons):
+    """Return a table of comparisons with one variant: a row for each other variant, a column per target."""
+    cells, over = defaultdict(lambda: dict.fromkeys(scores.compared, "-")), {}
     for c in comparisons:
         cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
         over.setdefault(c.a, c.over)
-    return table(["model", *targets, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
+    return table(["model", *scores.compared, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
 
 
 def sensitivity(scores, random):
@@ -162,7 +162,7 @@ def sensitivity(scores, random):
     comparisons = compare(scores, [(variant, random) for variant in models])
     above = {c.target for c in comparisons if c.estimate - c.half > 1e-6}
     included = [task for task in scores.tasks if task in above]
-    return included, f"{SENSITIVITY}\n\n{difference_table(scores.targets, comparisons)}"
+    return included, f"{SENSITIVITY}\n\n{difference_table(scores, comparisons)}"
 
 
 def comparison_text(page, question, comparisons):
@@ -170,7 +170,8 @@ def comparison_text(page, question, comparisons):
     correct(comparisons)
     page.record(question, comparisons)
     clear, rows = [c for c in comparisons if c.better], []
-    text = f"Corrected together: {sum(c.units > 1 for c in comparisons)} comparisons. Clearly different: {len(clear)}."
+    n = sum(c.units > 1 for c in comparisons)
+    text = f"Corrected together: {n} comparison{'s' * (n != 1)}. Clearly different: {len(clear)}."
     if any(c.unit == "fine-tuning seed" for c in comparisons):
         text += " Intervals over fine-tuning seeds do not include the noise of pretraining."
     if len(comparisons) > MAX_ROWS:

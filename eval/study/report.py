@@ -206,8 +206,9 @@ def answer(page, plan, results, budget, included):
     compared = {"MLM only", *(c.a.label for c in gains)}
     if lacking := [share for share in dict.fromkeys(label_of(model.run) for model in models) if share not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
-    caption = "Difference to MLM alone, in points (bold: clearly different):"
-    return text, f"{caption}\n\n{difference_table(scores.targets, comparisons)}"
+    apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
+    caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
+    return text, f"{caption}\n\n{difference_table(scores, comparisons)}"
 
 
 def recommendation(target, level, gains):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from errors import DataError
 from eval.study.jobs import last_line
+from eval.tasks.registry import REGRESSION
 
 FAMILIES = dict(sc="Sequence classification", tc="Token classification", qa="Question answering", ir="Retrieval")
 METRICS = ("field", "paper")  # and "main": the field's metric, or the paper's for a task that has no other
@@ -70,7 +71,7 @@ class Variant:
         if not f["step"]:  # pretrained elsewhere
             return words | {"objective": "/".join(self.names)}
         words["objective"] = fraction_label(self.clm_fraction)
-        words["mask"] = f"mask {100 * f['mask_ratio']:.3g}%" if self.clm_fraction < 1 else ""
+        words["mask"] = f"mask {100 * f['mask_ratio']:.3g} %" if self.clm_fraction < 1 else ""
         words["steps"] = f"{f['step']:,} steps" if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
         words["from"] = f"from {'/'.join(Path(f['init_from']).parts[-2:]) or 'scratch'}"
         return words
@@ -81,7 +82,7 @@ class Results:
 
     variants: every Variant, in the order of the tables. tasks: {task: family}, ordered by family.
     targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
-    repeated: {task: another one with the same test set}, which counts in means in its place.
+    repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
     seeds: {task: fine-tuning seeds} of all jobs, failed ones included. failed: {folder: last line of its error.txt}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
@@ -120,6 +121,8 @@ class Results:
         for family in dict.fromkeys(self.tasks.values()):
             group = [task for task in self.tasks if self.tasks[task] == family]
             counted = [task for task in group if task not in self.repeated]
+            if classes := [task for task in counted if not {*REGRESSION} & {*self.metrics[task]["main"]}]:
+                counted = classes  # a correlation and an accuracy have no common scale
             if len(counted) > 1:
                 self.targets[f"{family} mean"] = counted
             self.targets |= {task: [task] for task in group}
@@ -195,8 +198,8 @@ def label_by_difference(descriptions):
 
 
 def fraction_label(fraction):
-    """Return "MLM only", "50% CLM" or "CLM only"."""
-    return {0: "MLM only", 1: "CLM only"}.get(fraction, f"{100 * fraction:.3g}% CLM")
+    """Return "MLM only", "50 % CLM" or "CLM only"."""
+    return {0: "MLM only", 1: "CLM only"}.get(fraction, f"{100 * fraction:.3g} % CLM")
 
 
 def without_seed(name):

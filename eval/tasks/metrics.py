@@ -34,6 +34,11 @@ def score_of_sums(sums):
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
+def rounded(score, digits=1):
+    """Round a score for text, to 0.0 and never to -0.0."""
+    return round(float(score), digits) + 0.0
+
+
 def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
     terms = np.broadcast_arrays(np.asarray(numerators, np.float64), denominators)

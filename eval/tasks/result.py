@@ -91,7 +91,8 @@ def write_result(cfg, dataset, task, model, run, state):
     write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
 
     for name, scores in (result["metrics"] | result["baselines"]).items():
-        print(f"{name:>12}", *(f"{metric} {value:.2f}" for metric, value in scores.items()), sep="   ")
+        texts = [f"{metric} {metrics.rounded(value, 2):.2f}" for metric, value in scores.items()]
+        print(f"{name:>12}", *texts, sep="   ")
     for rule, count in task.counts.items():
         print(f"{rule}: {count}")
     print(f"wrote {cfg.out_dir}/result.json")

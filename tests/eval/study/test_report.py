@@ -146,13 +146,29 @@ def test_the_interval_of_a_family_is_computed_seed_by_seed(tmp_path):
     assert found["mlm", "sst2"] == found["mlm", "mnli"] == "60.0 ± 24.8" and found["mlm", "sc mean"] == "60.0 ± 0.0"
 
 
-def test_a_test_set_under_two_names_counts_once_in_a_mean(tmp_path):
-    for task, right in (("sst2", 50), ("mine", 70), ("mnli", 60)):
-        folder = make_result(tmp_path, task=task, test=right)
+def test_a_test_set_under_two_names_counts_once_in_means_and_comparisons(tmp_path):
+    points = itertools.product((("sst2", 50), ("mine", 70), ("mnli", 60)), (0, 2000), (1, 2))
+    for (task, right), steps, seed in points:
+        folder = make_result(tmp_path, f"clm{steps}", task, test=right, seed=seed, clm_steps=steps)
         edit(folder, lambda r: r.update(test_set=r["test_set"].replace("mine", "sst2")))
-    found = scores(tmp_path)
-    assert found["mlm", "mine"].startswith("70.0") and found["mlm", "sc mean"].startswith("65.0")  # mine comes first
-    assert "Careful: sst2 has the same test set as mine" in write(tmp_path)
+    found, text = scores(tmp_path), write(tmp_path)
+    assert found["MLM only", "mine"] == "70.0 ± 0.0" and found["MLM only", "sc mean"] == "65.0 ± 0.0"  # mine is first
+    assert "Careful: sst2 has the same test set as mine" in text and "Corrected together: 3 comparisons" in text
+    assert {c["target"] for c in read(tmp_path, "comparisons.csv")} == {"sc mean", "mine", "mnli"}
+
+
+def test_regression_counts_in_the_mean_of_a_family_only_without_other_tasks(tmp_path):
+    def regression(r):
+        r["main"] = dict.fromkeys(r["main"], ["pearson"])
+        r["metrics"] = {"validation": {"pearson": 50.0}, "test": {"pearson": -0.02}}
+
+    for task in ("stsb", "sickr"):
+        edit(make_result(tmp_path, task=task), regression)
+    assert scores(tmp_path)["mlm", "sc mean"] == "0.0 (one seed)"  # and not -0.0
+    make_result(tmp_path, task="sst2")
+    assert ("mlm", "sc mean") not in scores(tmp_path)
+    make_result(tmp_path, task="mnli")
+    assert scores(tmp_path)["mlm", "sc mean"] == "50.0 (one seed)"
 
 
 def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
@@ -227,14 +243,14 @@ def test_variants_are_labeled_by_what_differs(tmp_path):
     make_result(tmp_path, "g", init_from="out/x/ckpt-9.pt")
     make_result(tmp_path, "h", model={"n_layer": 5})  # differs from a in what has no words
     assert {label for label, _ in scores(tmp_path)} == {
-        "MLM only, mask 40%, 2,000 steps, from scratch, 1.7M (a)",
-        "25% CLM, mask 40%, 2,000 steps, from scratch, 1.7M",
-        "25% CLM, mask 40%, step 2,000 of 4,000, from scratch, 1.7M",
-        "MLM only, mask 20%, 2,000 steps, from scratch, 1.7M",
+        "MLM only, mask 40 %, 2,000 steps, from scratch, 1.7M (a)",
+        "25 % CLM, mask 40 %, 2,000 steps, from scratch, 1.7M",
+        "25 % CLM, mask 40 %, step 2,000 of 4,000, from scratch, 1.7M",
+        "MLM only, mask 20 %, 2,000 steps, from scratch, 1.7M",
         "randomly initialized, 1.7M",
         "f, 210M",
-        "MLM only, mask 40%, 2,000 steps, from x/ckpt-9.pt, 1.7M",
-        "MLM only, mask 40%, 2,000 steps, from scratch, 1.7M (h)",
+        "MLM only, mask 40 %, 2,000 steps, from x/ckpt-9.pt, 1.7M",
+        "MLM only, mask 40 %, 2,000 steps, from scratch, 1.7M (h)",
     }
 
 
@@ -267,13 +283,13 @@ def test_a_clear_difference_is_found_and_none_is_not(tmp_path):
     gains = {"mlm": (0, {}), "split": (1, {"clm_steps": 500}), "clm": (0, {"clm_steps": 2000})}
     make_variants(tmp_path, gains, range(1, 6), ("sst2", "mnli"), rng_seed=1)
     found = comparisons(tmp_path)
-    mean, one, other = (found[target, "MLM only", "25% CLM"].estimate for target in ("sc mean", "sst2", "mnli"))
+    mean, one, other = (found[target, "MLM only", "25 % CLM"].estimate for target in ("sc mean", "sst2", "mnli"))
     assert mean == pytest.approx((one + other) / 2) and mean < -10
     write(tmp_path, metric="field")
     rows = read(tmp_path, "comparisons.csv")
     assert len(rows) == 9  # three pairs on two tasks and their mean
     for row in rows:
-        assert row["better"] == ("25% CLM" if "25% CLM" in (row["model_a"], row["model_b"]) else "")
+        assert row["better"] == ("25 % CLM" if "25 % CLM" in (row["model_a"], row["model_b"]) else "")
         assert float(row["low_95"]) < float(row["difference"]) < float(row["high_95"])
         c = found[row["target"], row["model_a"], row["model_b"]]
         assert [float(row[name]) for name in ("difference", "p")] == pytest.approx([c.estimate, c.p], rel=1e-4)
@@ -487,9 +503,12 @@ def write_made_up(folder, scores):
 
 
 ANSWERS = {  # the scores of write_made_up, and what the report must say
-    (300, 350, 290, 200): ["Clearly better than MLM alone on sst2, best first: **50% CLM**. MLM alone scores 75.1"],
-    (300, 302, 250, 200): ["**MLM alone** on sst2. The nearest is 50% CLM (+0.5 ± ", "worse than MLM alone: CLM only."],
-    (300, 260, 299, 200): ["Stay with MLM. No share", "(-0.2 ± ", "worse than MLM alone: 50% CLM."],
+    (300, 350, 290, 200): ["Clearly better than MLM alone on sst2, best first: **50 % CLM**. MLM alone scores 75.1"],
+    (300, 302, 250, 200): [
+        "**MLM alone** on sst2. The nearest is 50 % CLM (+0.5 ± ",
+        "worse than MLM alone: CLM only.",
+    ],
+    (300, 260, 299, 200): ["Stay with MLM. No share", "(-0.2 ± ", "worse than MLM alone: 50 % CLM."],
     (212, 196, 194, 200): ["Stay with MLM."],  # one objective pays: it must count
     (300, 302, 297, 300): ["No answer: no task is shown to be sensitive to pretraining."],
 }
@@ -503,7 +522,7 @@ def test_the_answer_follows_from_the_comparisons(tmp_path, scores):
 
 def test_the_answer_claims_nothing_that_was_not_tested(tmp_path):
     text = write_made_up(tmp_path, (300, 350, 290, 200))
-    assert "one pretraining seed is behind what is said of 50% CLM, CLM only" in text and "3 fine-tuning seeds" in text
+    assert "one pretraining seed is behind what is said of 50 % CLM, CLM only" in text and "3 fine-tuning seeds" in text
     for path in (tmp_path / "results").rglob("lr-0.001_seed-[23]"):
         shutil.rmtree(path)
     text = write_study(plan := plan_of(tmp_path))
@@ -526,9 +545,9 @@ def test_missing_shares_are_named_and_tasks_no_longer_asked_for_are_left_out(tmp
         return 300 + 80 * (model.run.clm == 20) + seed * (model.run.clm == 40)
 
     fill(plan_of(tmp_path, both), right)
-    assert "Not compared yet, because results are missing: 50% CLM." in write_study(plan_of(tmp_path, both))
+    assert "Not compared yet, because results are missing: 50 % CLM." in write_study(plan_of(tmp_path, both))
     text = write_study(plan_of(tmp_path))
-    assert "mnli" not in text and "on sst2, best first: **50% CLM**" in text and "Not compared yet" not in text
+    assert "mnli" not in text and "on sst2, best first: **50 % CLM**" in text and "Not compared yet" not in text
     assert "- fine-tuning: 12 of 12 jobs have a result" in text
     shutil.rmtree(tmp_path / "results/random-demo/mnli")
     assert "on sst2, best first" in write_study(plan_of(tmp_path, both))
@@ -544,9 +563,9 @@ def test_shares_are_ranked_by_pairs_of_seeds(tmp_path):
 
     fill(plan, right)
     text = write_study(plan)
-    assert "best first: **50% CLM**" in text and "one pretraining seed is behind what is said of 50% CLM." in text
+    assert "best first: **50 % CLM**" in text and "one pretraining seed is behind what is said of 50 % CLM." in text
     levels = {row[0]: row[1][:2] for row in cells(text) if len(row) == 2}
-    assert (levels["MLM only"], levels["50% CLM"]) == ("75", "67")
+    assert (levels["MLM only"], levels["50 % CLM"]) == ("75", "67")
 
 
 def test_the_whole_page(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from helpers import Run
 import configurator
 from data.files import lock_folder
 from eval.study import sweep
+from eval.study.jobs import Job, run_all
 
 
 def settings(*args):
@@ -58,6 +59,16 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(args, tmp_path, 
     code, output = run(["sweep", *args], "eval.study")
     assert code == 0 and "4 jobs, 2 of them done before" in output, output
     assert len(results(tmp_path / "r")) == 4 and not (failed / "error.txt").exists()
+
+
+def test_progress_counts_a_job_when_it_ends(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text("import sys, time; time.sleep(0.3); open(sys.argv[1], 'w').close()")
+    folders = [tmp_path / str(i) for i in range(3)]
+    jobs = [Job(folder, [script, folder / "result.json"], folder / "result.json") for folder in folders]
+    assert run_all(jobs, lambda job: job, [{}], "") == ([], [])
+    shown = capsys.readouterr().err
+    assert "1/3" in shown and "2/3" in shown and "3/3" in shown, shown
 
 
 def test_parts_are_the_grid_and_its_baselines_are_computed_once(args):
