@@ -76,9 +76,6 @@ class Family:
         items = [item for example in examples for item in self.items(example, split)]
         return self.answers(forward(items), items, examples, split)
 
-    def score(self, forward, examples, split):
-        return self.metrics(self.predict(forward, examples, split), examples)
-
     def lines(self, answers, examples):
         """Yield a line of predictions.jsonl for each example, with its id or its number, counted from 1."""
         for number, (answer, example) in enumerate(zip(answers, examples), 1):
