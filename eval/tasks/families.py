@@ -5,7 +5,7 @@ the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -159,12 +159,12 @@ class TokenClassification(Family):
 
 
 class QuestionAnswering(Family):
-    """Classify each token as inside or outside the answer, those of the question and eos as outside.
+    """Classify each token as inside or outside the answer. Those of the question and eos are outside, as in the paper.
 
-    The predicted answer is the span of the context with the largest sum of log-odds - threshold, its score. If the training
-    data have questions without an answer, the prediction is empty where that sum is not positive. Answers are rare
-    among tokens, so an unsure model gives low odds to all of them. The threshold is therefore chosen on the validation
-    set, by F1.
+    The predicted answer is the span of the context with the largest sum of log-odds - threshold, which is its score. If
+    the training data have questions without an answer, the prediction is empty where that sum is not positive. Answers
+    are rare among tokens, so an unsure model gives low odds to all of them. The threshold is therefore chosen on the
+    validation set, by F1.
     """
 
     thresholds = [x / 2 for x in range(4, -17, -1)]
@@ -213,7 +213,7 @@ class QuestionAnswering(Family):
         texts = self.merge_windows(outputs, items)
 
         def best_spans(threshold):
-            return [self.best_span(odds[first:-1], *context, threshold) for odds, _, first, *context in texts]
+            return [self.best_span(odds[first:-1], *context, threshold) for (odds, _), first, *context in texts]
 
         def f1(threshold):
             predicted = {example.id: text for example, (text, _) in zip(examples, best_spans(threshold))}
@@ -221,7 +221,7 @@ class QuestionAnswering(Family):
 
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
-        positions = ((set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside))) for odds, inside, *_ in texts)
+        positions = ((set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside))) for (odds, inside), *_ in texts)
         return [Answer(*span, tokens) for span, tokens in zip(best_spans(self.threshold), positions)]
 
     def metrics(self, answers, examples):
@@ -232,9 +232,8 @@ class QuestionAnswering(Family):
     def merge_windows(self, outputs, items):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.
 
-        Returns one tuple for each question: about the N tokens of the prompt, its context and eos, their log-odds (N,)
-        and whether they are in the first gold answer (N,); the first of the context's n tokens; their character offsets
-        (n, 2) in the text; and the text.
+        Returns one tuple for each question: log-odds of the N tokens of prompt, context and eos, above whether they are
+        in the first gold answer: (2, N); the position of the context's first token; offsets and text as in `items`.
         """
         merged = []
         for logits, item in zip(outputs, items):
@@ -245,7 +244,7 @@ class QuestionAnswering(Family):
                 middle = (prompt + begin + before.shape[1] - 1) // 2  # of the overlap
                 tokens = np.concatenate([before[:, :middle], tokens[:, middle - begin :]], 1)
             merged.append((tokens, prompt, offsets, text))
-        return [(*tokens, *context) for tokens, *context in merged]
+        return merged
 
     def best_span(self, odds, offsets, text, threshold):
         """Return the best span of a text, "" for no answer, and its score. odds: (n,), of the tokens at the offsets."""
@@ -271,9 +270,7 @@ class InformationRetrieval(Family):
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         self.embedded = {}  # {name of the set: (corpus, its vectors)}: validation and test mostly share a corpus
-        self.judged = defaultdict(set)  # {name of the set: ids of documents}
-        for name, part in [*dataset.validation.items(), *dataset.test.items()]:
-            self.judged[name].update(*part.qrels.values())
+        self.judged = dataset.judged()
 
     def query(self, text, split):
         return Item(self.truncate(self.tokenizer.encode(f"Query: {text}"), split, "queries"), None)

@@ -125,7 +125,7 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     windows = qa.items(question, "test")
     assert len(windows) > 3 and all(len(item.ids) <= 40 for item in windows)
     assert qa.counts == {"test: contexts longer than a window": 1}
-    ((odds, inside, *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
+    (((odds, inside), *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
     # the odds name the token: each once, in its place
     assert odds.tolist() == [*PROMPT, *TOKENIZER.encode(context), TOKENIZER.eos_id]
     assert TOKENIZER.decode(odds[inside == 1]).strip() == "Zanzibar"
@@ -139,7 +139,7 @@ def test_long_contexts_are_read_in_windows_that_overlap():
         distance = np.minimum(np.arange(n), np.arange(n)[::-1])
         best[begin : begin + n] = np.maximum(best[begin : begin + n], distance)
         edge.append(logits(np.r_[[0] * len(PROMPT), distance, 0]))
-    ((odds, *_),) = qa.merge_windows(edge, windows)
+    (((odds, _), *_),) = qa.merge_windows(edge, windows)
     assert np.abs(odds[len(PROMPT) : -1] - best).max() <= 1
 
 
