@@ -85,8 +85,8 @@ threshold, may_be_none = $threshold, $may_be_none
 
 
 def answer(question, context):
-    prompt = tokenizer(f"Question: {question}\\nContext:", add_special_tokens=False).input_ids
-    prompt, context = prompt[: tokenizer.model_max_length // 2], " " + context
+    prompt = tokenizer(f"Question: {question}\\nContext: ", add_special_tokens=False).input_ids
+    prompt = prompt[: tokenizer.model_max_length // 2]
     text = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     room, odds = tokenizer.model_max_length - len(prompt) - 1, torch.empty(0)
     for begin in range(0, max(1, len(text.input_ids) - room + room // 2), room // 2):  # windows that overlap by half

@@ -64,10 +64,10 @@ def predict(dataset, method):
 
 def rank(dataset, method):
     """Return {metric: instances}. method(queries, corpus), of {id: text}, returns {query id: {document id: score}}."""
-    runs = {}
+    runs, judged_ids = {}, dataset.judged()
     for name, (queries, corpus, qrels) in dataset.test.items():
         queries = {query: queries[query] for query in qrels}
-        judged = {document: corpus[document] for grades in qrels.values() for document in grades}
+        judged = {document: text for document, text in corpus.items() if document in judged_ids[name]}
         runs[name] = {"judged": method(queries, judged)}
         if dataset.main["field"]:  # empty if the corpus holds judged documents only
             runs[name]["corpus"] = method(queries, corpus)

@@ -4,6 +4,7 @@ An example's `key` is what never lies on both sides of a random split. Its `labe
 its `gold` is what it should predict.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,6 +76,13 @@ class Dataset:
     counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
     main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
     task: object = None  # the Task that it was read from, see registry.py
+
+    def judged(self):
+        """Return {name of a retrieval set: the ids of all documents that validation or test judge}."""
+        found = defaultdict(set)
+        for name, part in [*self.validation.items(), *self.test.items()]:
+            found[name].update(*part.qrels.values())
+        return found
 
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""

@@ -5,7 +5,7 @@ the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ class Item(NamedTuple):
     """One text for the encoder."""
 
     ids: list  # its token ids, eos last
-    target: object  # sc: index of the label; tc, qa: class of each token, -1 = none; ir: the document's text
+    target: object  # sc: index of the label; tc, qa: class of each token, tc: -1 = none; ir: the document's text
     extra: object = None  # what scoring needs; tc: the word of each token; qa: see QuestionAnswering.items
 
 
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
     predicted: object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: ids of documents
     score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
-    tokens: tuple = ()  # qa: the numbers of the context's tokens that are predicted, and of those in the gold answer
+    tokens: tuple = ()  # qa: the positions of the tokens that are predicted, and of those in the first gold answer
 
     def line(self, id, **gold):
         """Return a line of predictions.jsonl as bytes, the score with six digits after the point."""
@@ -159,12 +159,12 @@ class TokenClassification(Family):
 
 
 class QuestionAnswering(Family):
-    """Classify each token of the context as inside or outside the answer.
+    """Classify each token as inside or outside the answer. Those of the question and eos are outside, as in the paper.
 
-    The predicted answer is the span with the largest sum of log-odds - threshold, which is its score. If the training
-    data have questions without an answer, the prediction is empty where that sum is not positive. Answers are rare
-    among tokens, so an unsure model gives low odds to all of them. The threshold is therefore chosen on the validation
-    set, by F1.
+    The predicted answer is the span of the context with the largest sum of log-odds - threshold, which is its score. If
+    the training data have questions without an answer, the prediction is empty where that sum is not positive. Answers
+    are rare among tokens, so an unsure model gives low odds to all of them. The threshold is therefore chosen on the
+    validation set, by F1.
     """
 
     thresholds = [x / 2 for x in range(4, -17, -1)]
@@ -173,17 +173,18 @@ class QuestionAnswering(Family):
     def items(self, example, split):
         """Cut the context into windows that overlap by half. In training, take the first that holds the answer.
 
-        An Item's `extra` is (tokens of the question before the context, the window's first token in the context,
-        character offsets (n, 2) of the context's n tokens in the text, the text: normalize(" " + context)).
+        The prompt and the context are tokenized apart, as in the paper. An Item's `extra` is (tokens of the prompt
+        before the context, the window's first token in the context, character offsets (n, 2) of the context's n tokens
+        in the text, the text: normalize(context)).
         """
-        prefix = self.tokenizer.encode(f"Question: {example.question}\nContext:")
-        if len(prefix) > self.max_len // 2:
+        prompt = self.tokenizer.encode(f"Question: {example.question}\nContext: ")
+        if len(prompt) > self.max_len // 2:
             self.count(split, f"questions cut at {self.max_len // 2} tokens")
-            prefix = prefix[: self.max_len // 2]
-        context, offsets = self.tokenizer.encode_with_offsets(" " + example.context)
+            prompt = prompt[: self.max_len // 2]
+        context, offsets = self.tokenizer.encode_with_offsets(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
-        text, inside = self.tokenizer.normalize(" " + example.context), self.inside_answer(example, offsets)
-        room = self.max_len - len(prefix) - 1  # for the context, beside the question and eos
+        text, inside = self.tokenizer.normalize(example.context), self.inside_answer(example, offsets)
+        room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
         starts = range(0, max(1, len(context) - room + room // 2), room // 2)
         if len(starts) > 1:
             self.count(split, "contexts longer than a window")
@@ -193,9 +194,9 @@ class QuestionAnswering(Family):
                 self.count(split, "answers longer than half a window, not whole in any")
         items = []
         for s in starts:
-            ids = prefix + context[s : s + room] + [self.tokenizer.eos_id]
-            target = np.concatenate([np.full(len(prefix), -1), inside[s : s + room], [-1]])
-            items.append(Item(ids, target, (len(prefix), s, offsets, text)))
+            ids = prompt + context[s : s + room] + [self.tokenizer.eos_id]
+            target = np.pad(inside[s : s + room], (len(prompt), 1))
+            items.append(Item(ids, target, (len(prompt), s, offsets, text)))
         return items
 
     def inside_answer(self, example, offsets):
@@ -204,15 +205,15 @@ class QuestionAnswering(Family):
         answer, start = example.answers[0] if example.answers else ("", -1)
         if start >= 0:  # -1: the context does not hold the answer's text
             before, through = example.context[:start], example.context[: start + len(answer)]
-            first, last = (len(self.tokenizer.normalize(" " + text)) for text in (before, through))
+            first, last = (len(self.tokenizer.normalize(text)) for text in (before, through))
             inside[(offsets[:, 1] > first) & (offsets[:, 0] < last)] = 1
         return inside
 
     def answers(self, outputs, items, examples, split):
-        contexts = self.merge_windows(outputs, items)
+        texts = self.merge_windows(outputs, items)
 
         def best_spans(threshold):
-            return [self.best_span(odds, offsets, text, threshold) for odds, _, offsets, text in contexts]
+            return [self.best_span(odds[first:-1], *context, threshold) for (odds, _), first, *context in texts]
 
         def f1(threshold):
             predicted = {example.id: text for example, (text, _) in zip(examples, best_spans(threshold))}
@@ -220,11 +221,8 @@ class QuestionAnswering(Family):
 
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
-        found = []
-        for span, (odds, inside, *_) in zip(best_spans(self.threshold), contexts):
-            tokens = set(np.flatnonzero(odds > 0) + 1), set(np.flatnonzero(inside) + 1)
-            found.append(Answer(*span, tokens))
-        return found
+        positions = ((set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside))) for (odds, inside), *_ in texts)
+        return [Answer(*span, tokens) for span, tokens in zip(best_spans(self.threshold), positions)]
 
     def metrics(self, answers, examples):
         predicted = {example.id: answer.predicted for answer, example in zip(answers, examples)}
@@ -234,23 +232,22 @@ class QuestionAnswering(Family):
     def merge_windows(self, outputs, items):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.
 
-        Returns one tuple for each question, about the n tokens of its context: log-odds (n,), whether it is in the
-        first gold answer (n,), character offsets (n, 2) in the text, and the text.
+        Returns one tuple for each question: log-odds of the N tokens of prompt, context and eos, above whether they are
+        in the first gold answer: (2, N); the position of the context's first token; offsets and text as in `items`.
         """
         merged = []
         for logits, item in zip(outputs, items):
-            prefix, begin, offsets, text = item.extra
-            odds, inside = logits[prefix:-1, 1] - logits[prefix:-1, 0], item.target[prefix:-1]
+            prompt, begin, offsets, text = item.extra
+            tokens = np.stack([logits[:, 1] - logits[:, 0], item.target])  # (2, tokens of the item)
             if begin > 0:  # a further window of the same context
-                odds_before, inside_before, *_ = merged.pop()
-                middle = (begin + len(odds_before)) // 2  # of the overlap
-                odds = np.concatenate([odds_before[:middle], odds[middle - begin :]])
-                inside = np.concatenate([inside_before[:begin], inside])
-            merged.append((odds, inside, offsets, text))
+                before = merged.pop()[0]
+                middle = (prompt + begin + before.shape[1] - 1) // 2  # of the overlap
+                tokens = np.concatenate([before[:, :middle], tokens[:, middle - begin :]], 1)
+            merged.append((tokens, prompt, offsets, text))
         return merged
 
     def best_span(self, odds, offsets, text, threshold):
-        """Return the best span of a text, "" for no answer, and its score. odds, offsets: see `merge_windows`."""
+        """Return the best span of a text, "" for no answer, and its score. odds: (n,), of the tokens at the offsets."""
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
         total = np.append(0, np.cumsum(odds - threshold))
@@ -273,9 +270,7 @@ class InformationRetrieval(Family):
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         self.embedded = {}  # {name of the set: (corpus, its vectors)}: validation and test mostly share a corpus
-        self.judged = defaultdict(set)  # {name of the set: ids of documents}
-        for name, part in [*dataset.validation.items(), *dataset.test.items()]:
-            self.judged[name].update(*part.qrels.values())
+        self.judged = dataset.judged()
 
     def query(self, text, split):
         return Item(self.truncate(self.tokenizer.encode(f"Query: {text}"), split, "queries"), None)

@@ -240,11 +240,12 @@ def retrieval(run, qrels):
 def ndcg_retrieved(run, qrels):
     """The paper's nDCG@10, instances (n, 1, 2): the DCG over that of the best order of the same ten documents.
 
-    It is 0 if none of them is relevant. Relevant documents that were not retrieved cost nothing. The paper ranks only
-    judged documents; the caller makes the run, and sees to that. Arguments and instances are those of `retrieval`.
+    The gain of a document is 1, whatever its grade above 0. The result is 0 if none of the ten is relevant. Relevant
+    documents that were not retrieved cost nothing. The paper ranks only judged documents; the caller makes the run, and
+    sees to that. Arguments and instances are those of `retrieval`.
     """
-    gain = gains(run, qrels)[:, :10]
-    best = -np.sort(-gain, axis=1) @ DISCOUNT
+    gain = gains(run, qrels)[:, :10] > 0
+    best = np.sort(gain)[:, ::-1] @ DISCOUNT
     return one_class(gain @ DISCOUNT / np.where(best > 0, best, 1))
 
 

@@ -111,7 +111,7 @@ def run(path, source, cfg):
     """Predict all of the input and write it."""
     task, model, spec = load(path, cfg)
     corpus, *_ = readers.find_files(f"{cfg.corpus}/corpus.jsonl") or [cfg.corpus]
-    documents = readers.read_texts_by_id(corpus) if cfg.corpus else {}
+    documents = readers.read_texts_by_id(corpus, form=spec.form) if cfg.corpus else {}
     if (spec.family == "ir") != bool(documents):
         raise DataError(f"corpus={cfg.corpus!r}: only a model for retrieval (ir) needs documents to search")
     lines = predict(task, model, read(source, spec), documents, cfg.top_k)

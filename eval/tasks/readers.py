@@ -372,11 +372,12 @@ def read_pairs(path, task, split, counts):
 # Retrieval sets
 
 
-def read_texts_by_id(path, wanted=None):
+def read_texts_by_id(path, wanted=None, form=""):
     """Return a file of documents or queries as {id: text}.
 
     A line is an object with "_id" (BEIR) or "docid" (MLDR), "text", and maybe a "title", which goes before the text.
-    wanted: ids to keep, so that a few documents of a large corpus take little memory; None keeps all.
+    wanted: ids to keep, so that a few documents of a large corpus take little memory; None keeps all. form: of a title
+    and a text; "" = BEIR's, "{} {}".
     """
     texts = {}
     for location, row in rows(path, {"text": str}):
@@ -385,7 +386,7 @@ def read_texts_by_id(path, wanted=None):
         if not key or key in texts:
             raise DataError(f'{location}: expected an "_id" or "docid" that no other line has, got {key!r}')
         if wanted is None or key in wanted:
-            texts[key] = f"{row['title']} {text}" if row.get("title") else text
+            texts[key] = (form or "{} {}").format(row["title"], text) if row.get("title") else text
     return texts
 
 

@@ -60,7 +60,7 @@ class Task:
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
     columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
-    form: str = ""  # sc: the text that the columns are put into. "" = one below the other
+    form: str = ""  # sc: the text that the columns are put into. "" = one below the other; ir: see read_texts_by_id
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
     outside: tuple = ()  # tc: types of entities that are read as O
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
@@ -177,6 +177,7 @@ TASKS = {
         f"{BEIR}nq.zip as nq_beir, {BEIR}msmarco.zip as msmarco_beir, and mldr-v1.0-en of "
         "https://huggingface.co/datasets/Shitao/MLDR as mldr_en (NQ CC BY-SA 3.0, MS MARCO not commercial, MLDR MIT)",
         dict(train="msmarco_beir"),
+        form="{}. {}",  # as in the paper; only NQ's documents have titles
         sets={
             "nq": dict(corpus="nq_beir"),
             "msmarco": dict(corpus="msmarco_beir", validation="msmarco_beir/qrels/dev.tsv"),
@@ -497,7 +498,7 @@ def retrieval_splits(task, full_corpus, counts):
             counts[prefixed(name, f"validation: queries held out of {source[1]}, at random")] = len(held)
 
     searched = [paths["corpus"] for paths in sets.values() if full_corpus]
-    documents = {folder: read_corpus(folder, named[folder], folder in searched) for folder in named}
+    documents = {folder: read_corpus(folder, named[folder], folder in searched, task.form) for folder in named}
     splits = {"train": training_pairs(task, asked, qrels, documents, counts), "validation": {}, "test": {}}
     for name, paths in sets.items():
         corpus = documents[paths["corpus"]]
@@ -523,10 +524,10 @@ def training_pairs(task, asked, qrels, documents, counts):
     return [Pair(query, documents[train][document]) for query, document in found]
 
 
-def read_corpus(folder, named, full):
-    """Return {document id: text} of all documents, or of the named ones only."""
+def read_corpus(folder, named, full, form):
+    """Return {document id: text} of all documents, or of the named ones only. form: see `readers.read_texts_by_id`."""
     path = find_files(f"{folder}/corpus.jsonl")[0]
-    documents = readers.read_texts_by_id(path, None if full else named)
+    documents = readers.read_texts_by_id(path, None if full else named, form)
     if absent := sorted(named - documents.keys()):
         raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
     return documents

@@ -43,8 +43,11 @@ def test_several_retrieval_sets():
     assert set(scores) == {f"{name}/{metric}" for name in "xy" for metric in names}
     assert scores["x/mrr@10"] == 75 and scores["x/recall@100"] == 100 and scores["x/ndcg@10_judged"] == 100
     assert scores["x/ndcg@10"] == pytest.approx(50 * (1 + 1 / log2(3)))
-    scores = baselines(dataset("ir", [], {"": one}, field=()))  # the field's metrics need a whole corpus
+    toy = dataset("ir", [], {"": one}, field=())  # the field's metrics need a whole corpus
+    scores = baselines(toy)
     assert scores["bm25"] == {"ndcg@10_judged": 100} and [*scores["random"]] == ["ndcg@10_judged"]
+    toy.validation = {"": one._replace(qrels={"other": {"a": 1, "none": 0}})}  # a is better than b for the first query
+    assert baselines(toy)["bm25"]["ndcg@10_judged"] == pytest.approx(50 * (1 + 1 / log2(3)))
 
 
 TEXTS = [("the sun", "warm"), ("the heat", "warm"), ("the snow", "cold"), ("the Ice", "cold")] * 5

@@ -1,35 +1,15 @@
 """The four task families: what they make of examples, losses, predictions, and which examples are scored."""
 
 import json
-import random
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, normalize
 
-from data.tokenizer import Tokenizer
 from eval.tasks import metrics
-from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
-from eval.tasks.families import FAMILIES, nearest_documents, subsample
-
-
-def score(task, forward, examples, split):
-    """Return {metric: instances}."""
-    return task.metrics(task.predict(forward, examples, split), examples)
-
-
-TOKENIZER = Tokenizer.load("embedded")
-
-
-def family(name, max_len=64, **parts):
-    parts = dict(labels=[], train=[], validation=[], test=[]) | parts
-    return FAMILIES[name](Dataset("toy", name, counts={}, main={}, **parts), TOKENIZER, max_len)
-
-
-def logits(odds):
-    """The outputs (tokens, 2) of a model with these log-odds."""
-    return np.stack([np.zeros(len(odds)), odds], -1)
+from eval.tasks.examples import Question, Retrieval, Sentence, Text
+from eval.tasks.families import nearest_documents, subsample
+from task_helpers import TOKENIZER, family, logits, score
 
 
 # ----------------------------------------------------------------------------
@@ -45,27 +25,6 @@ def test_all_tokens_of_a_word_have_its_tag():
     for i, word in enumerate(words):
         assert TOKENIZER.decode(np.array(item.ids[:-1])[item.extra == i]).strip() == word
         assert set(item.target[:-1][item.extra == i]) == {1 + i}
-
-
-def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
-    tc = family("tc", max_len=8, labels=["O", "B-X", "B-Y"])
-    sentence = Sentence(["extraordinarily", "cat", *["horse"] * 9], ["B-X", "B-Y", *["B-X"] * 9])
-    (item,) = tc.items(sentence, "test")
-    assert len(item.ids) == 8 and tc.counts == {"test: sentences cut at 8 tokens": 1}
-    n = (item.extra == 0).sum()
-    assert n >= 3, "the word must have several tokens for this test"
-    output = np.zeros((8, 3))
-    output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    answers = tc.answers([output], [item], [sentence], "test")
-    kept = item.extra.max() + 1
-    predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
-    found = tc.metrics(answers, [sentence])["entity_f1"]
-    assert found.tolist() == metrics.entity_f1([predicted], [sentence.tags]).tolist()
-    e = np.exp(1)
-    of_x = [e / (e + 1 + np.exp(2)), *[e / (e + 2)] * (n - 1)]  # on each token of the first word
-    score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
-    (line,) = map(json.loads, tc.lines(answers, [sentence]))
-    assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
 
 
 def test_a_class_is_given_with_its_probability():
@@ -125,33 +84,6 @@ def test_a_predicted_token_that_is_part_of_a_character_covers_all_of_it():
     assert metrics.score(found["exact_match"]) == 100
 
 
-def test_long_contexts_are_read_in_windows_that_overlap():
-    words = random.Random(0).choices("alpha beta gamma delta epsilon zeta eta theta iota kappa".split(), k=150)
-    words[120] = "Zanzibar"
-    context = " ".join(words)
-    question = Question("q", "Where is it?", context, [("Zanzibar", context.index("Zanzibar"))])
-    qa = family("qa", max_len=40)
-    windows = qa.items(question, "test")
-    assert len(windows) > 3 and all(len(item.ids) <= 40 for item in windows)
-    assert qa.counts == {"test: contexts longer than a window": 1}
-    ((odds, inside, *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
-    assert odds.tolist() == TOKENIZER.encode(" " + context)  # the odds name the token: each once, in its place
-    assert TOKENIZER.decode(odds[inside == 1]).strip() == "Zanzibar"
-    (only,) = qa.items(question, "train")
-    assert only.target.max() == 1 and len(only.ids) <= 40  # in training, the window that holds the answer
-
-    # A token counts where it is farthest from a window's edge.
-    edge, best = [], np.zeros(len(odds))
-    for item in windows:
-        prefix, begin, *_ = item.extra
-        n = len(item.ids) - prefix - 1
-        distance = np.minimum(np.arange(n), np.arange(n)[::-1])
-        best[begin : begin + n] = np.maximum(best[begin : begin + n], distance)
-        edge.append(logits(np.r_[[0] * prefix, distance, 0]))
-    ((odds, *_),) = qa.merge_windows(edge, windows)
-    assert np.abs(odds - best).max() <= 1
-
-
 def test_no_answer_is_possible_only_if_training_had_such_questions():
     asked = [Question("1", "What?", "One two three.", [("two", 4)]), Question("2", "Why?", "One two three.", [])]
     for train, right in ((asked, 50), (asked[:1], 0)):
@@ -175,15 +107,6 @@ def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
 
 # ----------------------------------------------------------------------------
 # Retrieval
-
-
-def test_a_second_copy_of_a_document_is_no_negative():
-    ir = family("ir", validation={}, test={})
-    items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
-    output = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    scores = normalize(output[0::2], dim=-1) @ normalize(output[1::2], dim=-1).T / 0.05
-    scores[0, 1] = scores[1, 0] = -torch.inf
-    torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
