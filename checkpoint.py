@@ -97,7 +97,7 @@ def load(path, verified=False, need_tokenizer=True, report=print, ours=True):
     return state
 
 
-def find(path, files=("*.json", "*.txt", "*.model", "model*.safetensors"), report=print):
+def find(path, files=("*.json", "model*.safetensors"), report=print):
     """Return the Path of a checkpoint file or of a hub folder.
 
     path: a checkpoint, the folder of a run (its newest checkpoint), a hub folder, or hf:ORGANIZATION/MODEL, of which

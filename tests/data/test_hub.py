@@ -418,7 +418,7 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
     monkeypatch.chdir(tmp_path)
     assert checkpoint.load_model("hf:org/tiny").config.d_ff == 48 == checkpoint.shape("hf:org/tiny")["d_ff"]
-    assert asked == [("org/tiny", ("*.json", "*.txt", "*.model", "model*.safetensors")), ("org/tiny", ("config.json",))]
+    assert asked == [("org/tiny", ("*.json", "model*.safetensors")), ("org/tiny", ("config.json",))]
     with pytest.raises(DataError, match="hf:org/other: it cannot be downloaded .*no network"):
         checkpoint.load("hf:org/other")
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name

@@ -2,88 +2,33 @@
 
 import json
 import random
+import re
 import shutil
 import sys
 
-import numpy as np
 import pytest
 import torch
+from encoder_helpers import MODELS, TEXTS, write_encoder
 from helpers import ROOT, WORDS
 
 import checkpoint
 import configurator
-from data import hub
 from errors import DataError
 from eval.tasks import hub_encoder
 from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
 from eval.tasks.families import FAMILIES
-from eval.tasks.model import pack_texts, predict
+from eval.tasks.model import pack_texts
 from eval.tasks.result import build, evaluate, origin
 
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-TEXTS = ["Return the list of the object.", "a", "An error is raised: naïve  text\n\tof two lines 🙂", "value " * 60]
-SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-SHAPE |= dict(max_position_embeddings=40, vocab_size=320)
-DEBERTA = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8, norm_rel_ebd="layer_norm")
-MODELS = {  # class of the model, what its config has of its own, the longest text in tokens without [CLS]
-    "bert": ("BertForMaskedLM", {}, 39),
-    "roberta": ("RobertaModel", dict(pad_token_id=1, max_position_embeddings=42, type_vocab_size=1), 39),
-    "deberta": ("DebertaV2Model", DEBERTA, 39),
-    "modernbert": ("ModernBertModel", dict(pad_token_id=1, local_attention=8, global_attn_every_n_layers=2), 39),
-}
-
-
-def tokenizer_of(name):
-    """The tokenizer of a kind of model, trained on the spot: WordPiece, byte-level BPE or Unigram."""
-    library, specials = tokenizers, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    if name == "bert":
-        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        engine = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
-        engine.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        trainer = library.trainers.WordPieceTrainer(vocab_size=320, special_tokens=specials, show_progress=False)
-    elif name == "deberta":
-        specials = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-        engine = library.Tokenizer(library.models.Unigram())
-        engine.pre_tokenizer = library.pre_tokenizers.Metaspace()
-        more = dict(special_tokens=specials, unk_token="[UNK]", show_progress=False)
-        trainer = library.trainers.UnigramTrainer(vocab_size=200, **more)
-    else:
-        engine = library.Tokenizer(library.models.BPE())
-        engine.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-        more = dict(special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
-        trainer = library.trainers.BpeTrainer(vocab_size=320, **more)
-    engine.train_from_iterator([text.lower() for text in [*TEXTS, *WORDS]] * 2, trainer)
-    model = json.loads(engine.to_str())["model"]
-    if name == "bert":
-        return transformers.BertTokenizer(vocab=model["vocab"])
-    if name == "deberta":
-        return transformers.DebertaV2Tokenizer(vocab=[*map(tuple, model["vocab"])])
-    if name == "roberta":
-        return transformers.RobertaTokenizer(vocab=model["vocab"], merges=[*map(tuple, model["merges"])])
-    template = tokenizers.processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 2)])
-    engine.post_processor = template
-    names = dict(cls_token="<s>", sep_token="</s>", pad_token="<pad>", mask_token="<mask>", unk_token="<unk>")
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=engine, **names)
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """{kind: a folder with a tiny model and its tokenizer}."""
     tmp = tmp_path_factory.mktemp("encoders")
-    for name, (model, own, _) in MODELS.items():
-        torch.manual_seed(0)
-        model = getattr(transformers, model)
-        model = model(model.config_class(**SHAPE | own))
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(torch.randn_like(p), alpha=0.1)
-        model.save_pretrained(tmp / name)
-        tokenizer_of(name).save_pretrained(tmp / name)
+    for name in MODELS:
+        write_encoder(tmp / name, name)
     return {name: tmp / name for name in MODELS}
 
 
@@ -144,8 +89,7 @@ def test_packed_texts_have_the_hidden_states_of_the_library_for_each_alone(folde
     theirs = transformers.AutoModel.from_pretrained(folders[name]).eval()
     tokens, state = transformers.AutoTokenizer.from_pretrained(folders[name]), hub_encoder.load(folders[name])
     encoder, tokenizer = hub_encoder.encoder_of(state).eval(), checkpoint.tokenizer_of(state)
-    seq_len = MODELS[name][2]
-    assert encoder.config.seq_len == seq_len
+    assert (seq_len := encoder.config.seq_len) == 39  # and [CLS]: the positions are 40
     texts = [tokenizer.encode(text)[: seq_len - 1] + [tokenizer.eos_id] for text in TEXTS * 3]
     batch = pack_texts(texts, 64)
     with torch.no_grad():
@@ -155,7 +99,10 @@ def test_packed_texts_have_the_hidden_states_of_the_library_for_each_alone(folde
             alone = tokens(text, truncation=True, max_length=seq_len + 1, return_tensors="pt")
             assert alone["input_ids"][0, 1:].tolist() == ids
             torch.testing.assert_close(part, theirs(**alone).last_hidden_state[0, 1:], atol=1e-5, rtol=1e-4)
-    assert texts[3].count(tokenizer.eos_id) == 1 and len(texts[3]) == seq_len
+    assert len(texts[3]) == seq_len
+    random_weights = hub_encoder.encoder_of(state, random_weights=True).state_dict()
+    assert random_weights.keys() == state["model"].keys()
+    assert not any(torch.equal(x, state["model"][k]) for k, x in random_weights.items() if x.dim() == 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -172,10 +119,9 @@ def test_every_kind_learns(folders, name, family):
     def losses(**settings):
         return fine_tune(hub_encoder.load(folders[name]), family, **settings)[0]
 
-    whole, half, random_weights = losses(), losses(dtype="bfloat16"), losses(random_weights=True)
+    whole, half = losses(), losses(dtype="bfloat16")
     assert whole[-1] < 0.95 * whole[0]
     assert half[0] == pytest.approx(whole[0], rel=0.05) and half != whole
-    assert abs(random_weights[0] - whole[0]) > 0.01
 
 
 def test_facts(folders, tmp_path):
@@ -222,17 +168,16 @@ def test_a_saved_model_is_scored_again_and_predicts(run, folders, files, tmp_pat
     "config, message",
     [
         ({}, "causal=True: this encoder has its own mask"),
-        ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor has transformers an encoder"),
-        ({"model_type": "bart"}, "nor has transformers an encoder"),
-        ({"is_decoder": True}, "nor has transformers an encoder"),
-        ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .* not run here \(trust_remote_code\)"),
+        ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor is it an encoder"),
+        ({"model_type": "bart"}, "nor is it an encoder"),
+        ({"is_decoder": True}, "nor is it an encoder"),
+        ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .* \(trust_remote_code\) is never run"),
     ],
 )
 def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, config, message):
     config = json.loads((folders["bert"] / "config.json").read_text()) | config
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(AssertionError, match=message):
-        assert not (why := hub_encoder.problem(tmp_path, causal=True)), why
+    assert re.search(message, hub_encoder.problem(tmp_path, causal=True))
 
 
 def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
@@ -246,10 +191,8 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(DataError, match="transformers cannot open it"):
         hub_encoder.load(folder)
-    slow = shutil.copytree(folders["bert"], tmp_path / "slow")
-    (slow / "tokenizer.json").unlink()
-    transformers.ByT5Tokenizer().save_pretrained(slow)
-    with pytest.raises(DataError, match="ByT5Tokenizer is not run by the tokenizers library"):
-        hub_encoder.load(slow)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match="has no tokenizer.json"):
+        hub_encoder.load(folder)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])
