@@ -1,6 +1,6 @@
 """Encoders that are not of our own kinds, such as BERT, RoBERTa, DeBERTa and ModernBERT, run by `transformers`.
 
-    state = load(checkpoint.find("hf:answerdotai/ModernBERT-base"))  # and all that checkpoint.load reads
+    state = load("hf:answerdotai/ModernBERT-base")  # and all that checkpoint.load reads
     encoder = encoder_of(state)  # our Transformer, or a HubEncoder, which takes the same arguments
 
 Fine-tuning treats both alike: fp32 weights, the same texts and settings. What a model's tokenizer puts before a text,
@@ -57,11 +57,12 @@ def problem(path, causal=False):
 
 
 def load(path, report=print):
-    """Return the dict of a checkpoint or a model folder of any kind. path: what `checkpoint.find` has found."""
-    if not path.is_dir():
-        return checkpoint.load(path, report=report, ours=False)
-    state = checkpoint.load(path, report=report) if is_ours(path) else read_folder(path)
-    return state | {"revision": revision(path)}
+    """As `checkpoint.load`, also for model folders and saved models that are not of our kinds."""
+    found = checkpoint.find(path, report=report)
+    if not found.is_dir():
+        return checkpoint.load(found, report=report, ours=False)
+    state = checkpoint.load(found, report=report) if is_ours(found) else read_folder(found)
+    return state | {"revision": revision(found)}
 
 
 def revision(folder):
