@@ -24,8 +24,8 @@ from model import ModelConfig, Transformer
 def is_ours(folder):
     """Return whether our own model is used for a model folder. Raises DataError if transformers has no encoder for it."""
     content = read_json(folder / "config.json")
-    kind = content.get("model_type")
-    if kind in (None, *KINDS):
+    kind = str(content.get("model_type", KINDS[0]))
+    if kind in KINDS:
         return True
     library = optional_package("transformers")
     library.logging.set_verbosity_error()
@@ -33,15 +33,10 @@ def is_ours(folder):
     if kind not in library.CONFIG_MAPPING:
         why = "transformers has no such model, and code that comes with a model (trust_remote_code) is never run"
         raise DataError(f"{folder}: model_type={kind!r:.80}: {why}")
-    config = library.CONFIG_MAPPING[kind].from_dict(content)
-    if (
-        type(config) not in library.MODEL_FOR_MASKED_LM_MAPPING
-        or config.is_encoder_decoder
-        or content.get("is_decoder")
-    ):
-        raise DataError(
-            f"{checkpoint.problem(folder)}; nor is it an encoder for masked language modeling of transformers"
-        )
+    config = library.CONFIG_MAPPING[kind]
+    decodes = content.get("is_encoder_decoder", config.is_encoder_decoder) or content.get("is_decoder")
+    if decodes or config not in library.MODEL_FOR_MASKED_LM_MAPPING:
+        raise DataError(f"{checkpoint.problem(folder)}; nor is it an encoder for masked language modeling")
     return False
 
 

@@ -169,7 +169,8 @@ def test_a_saved_model_is_scored_again_and_predicts(run, folders, files, tmp_pat
     [
         ({}, "causal=True: this encoder has its own mask"),
         ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor is it an encoder"),
-        ({"model_type": "bart"}, "nor is it an encoder"),
+        ({"model_type": ["bert"]}, r"trust_remote_code"),
+        ({"model_type": "bart", "is_encoder_decoder": True}, "nor is it an encoder"),
         ({"is_decoder": True}, "nor is it an encoder"),
         ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .* \(trust_remote_code\) is never run"),
     ],
