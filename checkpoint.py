@@ -79,18 +79,22 @@ def verify(path):
         raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong, or it is there twice")
 
 
-def load(path, verified=False, need_tokenizer=True, report=print):
+def load(path, verified=False, need_tokenizer=True, report=print, ours=True):
     """Return a checkpoint's dict with its tensors on the CPU. A hub folder gives the same, at step 0 and without settings.
 
     path: see `find`. verified: `verify` has just been called for this file. need_tokenizer: raise DataError, instead of
-    leaving it out, if a hub folder has no tokenizer that can be used here. Raises Damaged or DataError.
+    leaving it out, if a hub folder has no tokenizer that can be used here. ours: refuse an encoder of the transformers
+    library that finetune.py has kept. Raises Damaged or DataError.
     """
     found = find(path, report=report)
     if found.is_dir():
         return hub.load(found, need_tokenizer, report)
     if not verified and found == Path(path):  # `find` has verified the newest one of a folder
         verify(found)
-    return torch.load(found, map_location="cpu", mmap=True, weights_only=True)
+    state = torch.load(found, map_location="cpu", mmap=True, weights_only=True)
+    if ours and "hub" in state:
+        raise DataError(f"{found}: an encoder of transformers, only for --test_only=True and `eval.tasks predict`")
+    return state
 
 
 def find(path, files=("*.json", "model*.safetensors"), report=print):

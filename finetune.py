@@ -23,11 +23,11 @@ from data.files import lock_folder
 from data.hub import saved_model
 from data.loader import to_device
 from errors import Damaged, DataError
+from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, Task, find_task, for_testing, read
 from eval.tasks.result import build, evaluate, origin, restore, write_result
-from model import ModelConfig, Transformer
 from runtime import resolve_auto, show, use_determinism
 
 # --- what ---
@@ -105,7 +105,7 @@ def check(cfg):
             describe_task(cfg)
         except DataError as error:
             yield str(error)
-    if why := checkpoint.problem(cfg.init_from):
+    if why := hub_encoder.problem(cfg.init_from, cfg.causal):
         yield f"init_from: {why}"
     if cfg.test_only and (cfg.random_weights or cfg.save_model):
         yield "test_only: trains nothing, so give neither random_weights nor save_model"
@@ -145,16 +145,15 @@ def learning_rate(cfg, step, steps):
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
     path = checkpoint.find(cfg.init_from)
-    state, dataset = checkpoint.load(path), load_dataset(cfg, describe_task(cfg))
+    state, dataset = hub_encoder.load(path), load_dataset(cfg, describe_task(cfg))
     if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
     if cfg.freeze and dataset.family == "ir":
         raise DataError("freeze: retrieval has no head of its own to train")
 
     torch.manual_seed(cfg.seed)
-    encoder = Transformer(ModelConfig(**state["config"])) if cfg.random_weights else checkpoint.model_from(state)
-    encoder.requires_grad_(not cfg.freeze)
-    task, model = build(cfg, dataset, encoder, state)
+    task, model = build(cfg, dataset, state, cfg.random_weights)
+    model.encoder.requires_grad_(not cfg.freeze)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     betas = (cfg.beta1, cfg.beta2)
     optimizer = torch.optim.AdamW(params, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)
@@ -180,7 +179,7 @@ def fine_tune(cfg):
 
         # Forward, backward, update.
         lr = optimizer.param_groups[0]["lr"] = learning_rate(cfg, step, steps)
-        loss = task.loss(model(**to_device(batch, encoder.device)), items)
+        loss = task.loss(model(**to_device(batch, model.encoder.device)), items)
         loss.backward()
         nn.utils.clip_grad_norm_(params, cfg.grad_clip)
         optimizer.step()
@@ -218,7 +217,7 @@ def fine_tune(cfg):
 def score_saved_model(cfg):
     """Score a model that save_model kept, on this data and with this device. Writes the same files as fine_tune."""
     path = checkpoint.find(cfg.init_from)
-    state = checkpoint.load(path)
+    state = hub_encoder.load(path)
     saved = saved_model(state, path)
 
     # The data: that of --task, or of the training. A --test or --corpus is read in the same way, in place of its own.

@@ -16,8 +16,9 @@ from pathlib import Path
 import checkpoint
 import configurator
 from eval.study.jobs import check_lists, finetuning, grid, is_part, part_of, run_all, slots
+from eval.tasks.hub_encoder import problem
 
-checkpoints = ("out/demo",)  # checkpoints of train.py, or folders of runs: the newest one of each
+checkpoints = ("out/demo",)  # checkpoints of train.py, folders of runs (the newest one of each), or models of the hub
 tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name, or task files
 lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)  # peak learning rates
 seeds = (1, 2, 3, 4, 5)  # of fine-tuning
@@ -32,7 +33,7 @@ def check(cfg):
     yield from check_lists(cfg)
     names = {}
     for path in cfg.checkpoints:
-        if not checkpoint.steps(path) and (why := checkpoint.problem(path)):
+        if not checkpoint.steps(path) and (why := problem(path)):
             yield f"checkpoints: {why}"
         name = label(newest(path))
         if (other := names.setdefault(name, path)) != path:

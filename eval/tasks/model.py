@@ -47,7 +47,7 @@ def pack_texts(sequences, capacity):
 class TaskModel(nn.Module):
     """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
 
-    encoder: a Transformer. causal: the attention mask. pooling: of sc and ir: "mean", the mean of a text's hidden
+    encoder: a Transformer or a HubEncoder. causal: the attention mask. pooling: of sc and ir: "mean", the mean of a text's hidden
     states, or "last". dropout: before the head of tc and qa.
     """
 

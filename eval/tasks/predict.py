@@ -23,12 +23,11 @@ from itertools import islice
 import numpy as np
 from tqdm import tqdm
 
-import checkpoint
 import configurator
 from data.files import write_whole
 from data.hub import saved_model
 from errors import Damaged, DataError
-from eval.tasks import readers
+from eval.tasks import hub_encoder, readers
 from eval.tasks import model as task_model
 from eval.tasks.examples import Dataset, Question, Sentence, Text
 from eval.tasks.families import nearest_documents, ranking
@@ -55,7 +54,7 @@ def check(cfg):
 
 def load(path, cfg):
     """Return the task, its TaskModel, and the Task that says which columns the training data had and in which form."""
-    state = checkpoint.load(path, report=partial(print, file=sys.stderr))
+    state = hub_encoder.load(path, report=partial(print, file=sys.stderr))
     saved = saved_model(state, path)
     settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
     task, model = restore(settings, Dataset("", saved["family"], saved["labels"], [], {}, {}, {}, {}), state)

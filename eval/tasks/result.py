@@ -12,17 +12,23 @@ from data.files import write_whole
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
+from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
+from model import Transformer
 from runtime import RESUME_MAY_CHANGE, choose_attention
 
 NO_PART = ("out_dir", "save_model", "baseline", "max_predictions")  # settings that have no part in the scores
 
 
-def build(cfg, dataset, encoder, state):
-    """Put a task on an encoder. Returns the task (a Family) and the TaskModel, which is on the device."""
+def build(cfg, dataset, state, random_weights=False):
+    """Put a task on the encoder of a checkpoint's dict; see `hub_encoder.load`.
+
+    Returns the task (a Family) and the TaskModel, which is on the device.
+    """
+    encoder = encoder_of(state, random_weights)
     encoder.compute_dtype = getattr(torch, cfg.dtype)
     max_len = min(cfg.max_len, encoder.config.seq_len)
-    if cfg.device == "cuda":
+    if cfg.device == "cuda" and isinstance(encoder, Transformer):
         choose_attention(torch.device(cfg.device), encoder.compute_dtype, encoder.config, (cfg.causal,), documents=True)
     task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
     model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
@@ -32,7 +38,7 @@ def build(cfg, dataset, encoder, state):
 def restore(cfg, dataset, state):
     """Return the task and the TaskModel that `save_model` wrote. dataset: its labels must be those of the training."""
     saved = state["fine_tuned"]
-    task, model = build(cfg, dataset, checkpoint.model_from(state), state)
+    task, model = build(cfg, dataset, state)
     model.head.load_state_dict(saved["head"])
     task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
     return task, model
@@ -119,10 +125,12 @@ def origin(state, path, name, random_weights):
     facts = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", switch_step=0, lr=0.0)
     settings, step = state["settings"] or facts, state["step"]
     no_part = {"branch_from", *facts, *RESUME_MAY_CHANGE}
-    recipe = [{name: value for name, value in settings.items() if name not in no_part}, state.get("data")]
+    revision = state.get("revision", "")  # of a model of the hub
+    recipe = [{name: value for name, value in settings.items() if name not in no_part}, state.get("data", revision)]
     return dict(
         name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
         path=str(path),
+        revision=revision,
         step=step,
         **{fact: settings[fact] for fact in ("max_steps", "mask_ratio", "seed", "init_from")},
         clm_steps=min(step, settings["switch_step"]),

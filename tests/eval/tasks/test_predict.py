@@ -49,7 +49,7 @@ def saved(encoder, tmp_path):
         labels, state = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, []), checkpoint.load(encoder)
         examples = NEW["ir"][0] if family == "ir" else []
         dataset = Dataset("toy", family, labels, [], examples, examples, {}, {}, spec)
-        task, model = build(cfg := configurator.Settings(settings), dataset, checkpoint.model_from(state), state)
+        task, model = build(cfg := configurator.Settings(settings), dataset, state)
         task.threshold, task.may_be_none = -0.5, True
         save_model(cfg, dataset, task, model, {}, state)
         return task, model

@@ -1,0 +1,137 @@
+"""Encoders that are not of our own kinds, such as BERT, RoBERTa, DeBERTa and ModernBERT, run by `transformers`.
+
+    state = load("hf:answerdotai/ModernBERT-base")  # and all that checkpoint.load reads
+    encoder = encoder_of(state)  # our Transformer, or a HubEncoder, which takes the same arguments
+
+Fine-tuning treats both alike: fp32 weights, the same texts and settings. What a model's tokenizer puts before a text,
+such as [CLS], goes before each one, and its hidden state is dropped. What it puts after a text, such as [SEP], takes the
+place of our eos. Dropout inside the encoder is that of its config.json, as in everybody's fine-tuning of it.
+"""
+
+import zlib
+from types import SimpleNamespace
+
+import torch
+import torch.nn as nn
+
+import checkpoint
+from data.hub import KINDS
+from data.tokenizer import Tokenizer, optional_package, read_json
+from errors import Damaged, DataError
+from model import ModelConfig, Transformer
+
+
+def is_ours(folder):
+    """Return whether our own model is used for a model folder. Raises DataError if transformers has no encoder for it."""
+    content = read_json(folder / "config.json")
+    kind = str(content.get("model_type", KINDS[0]))
+    if kind in KINDS:
+        return True
+    library = optional_package("transformers")
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    if kind not in library.CONFIG_MAPPING:
+        why = "transformers has no such model, and code that comes with a model (trust_remote_code) is never run"
+        raise DataError(f"{folder}: model_type={kind!r:.80}: {why}")
+    config = library.CONFIG_MAPPING[kind]
+    decodes = content.get("is_encoder_decoder", config.is_encoder_decoder) or content.get("is_decoder")
+    if decodes or config not in library.MODEL_FOR_MASKED_LM_MAPPING:
+        raise DataError(f"{checkpoint.problem(folder)}; nor is it an encoder for masked language modeling")
+    return False
+
+
+def problem(path, causal=False):
+    """Return why `path` gives no encoder for fine-tuning with this attention mask, or an empty string."""
+    why = checkpoint.problem(path)
+    try:
+        if not why or is_ours(checkpoint.find(path, files=("config.json",))):
+            return why
+    except (Damaged, DataError) as error:
+        return str(error)
+    return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}" if causal else ""
+
+
+def load(path, report=print):
+    """As `checkpoint.load`, also for model folders and saved models that are not of our kinds."""
+    found = checkpoint.find(path, report=report)
+    if not found.is_dir():
+        return checkpoint.load(found, report=report, ours=False)
+    state = checkpoint.load(found, report=report) if is_ours(found) else read_folder(found)
+    return state | {"revision": revision(found)}
+
+
+def revision(folder):
+    """Return the commit of a folder that was downloaded; of another one, a checksum of its config.json and file sizes."""
+    folder = folder.resolve()
+    if folder.parent.name == "snapshots":
+        return folder.name
+    sizes = sorted((file.name, file.stat().st_size) for file in folder.glob("*.safetensors"))
+    return f"{zlib.crc32((folder / 'config.json').read_bytes() + repr(sizes).encode()):08x}"
+
+
+def read_folder(folder):
+    """Return a folder that transformers opens as the dict of a checkpoint at step 0. Raises DataError.
+
+    `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
+    """
+    tokenizer, library = Tokenizer.load(folder), optional_package("transformers")
+    engine = optional_package("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+    engine.no_padding()
+    plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+    start = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
+    tokenizer.eos_id = [tokenizer.eos_id, *whole[start + len(plain) :]][-1]
+    options = dict(dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True)
+    try:
+        model, info = library.AutoModel.from_pretrained(folder, **options)
+        parts = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+        skipped = [part.padding_idx + 1 for part in parts if getattr(part, "padding_idx", None) is not None]  # RoBERTa
+        seq_len = model.config.max_position_embeddings - sum(skipped) - start
+    except Exception as error:  # of many kinds
+        raise DataError(f"{folder}: transformers cannot open it: {error}") from error
+    weights = {f"model.{name}": x for name, x in model.state_dict().items() if not name.startswith("pooler.")}
+    if missing := sorted(name for name in info["missing_keys"] if f"model.{name}" in weights):
+        raise DataError(f"{folder}: tensors are missing: {', '.join(missing)}")
+    state = {"step": 0, "model": weights, "config": read_json(folder / "config.json"), "settings": {}}
+    state |= {"tokenizer": tokenizer.state(), "tokenizer_ranks": tokenizer.file_bytes()}
+    return state | {"hub": {"before": whole[:start], "pad_id": tokenizer.pad_id, "seq_len": seq_len}}
+
+
+def encoder_of(state, random_weights=False):
+    """Return the encoder of a dict that `load` has returned; on the CPU, in fp32."""
+    if "hub" not in state:
+        return Transformer(ModelConfig(**state["config"])) if random_weights else checkpoint.model_from(state)
+    encoder = HubEncoder(state["config"], **state["hub"])
+    if not random_weights:
+        encoder.load_state_dict(state["model"], assign=True)
+    return encoder
+
+
+class HubEncoder(nn.Module):
+    """A model of transformers with the interface of our Transformer, for bidirectional attention."""
+
+    def __init__(self, config, before, pad_id, seq_len):
+        super().__init__()
+        library = optional_package("transformers")
+        own = library.CONFIG_MAPPING[config["model_type"]].from_dict(config)
+        self.model = library.AutoModel.from_config(own, dtype=torch.float32)
+        self.model.pooler = None  # a layer on top of [CLS], which the heads of our tasks do not use
+        self.config = SimpleNamespace(d_model=own.hidden_size, seq_len=seq_len)
+        self.before, self.pad_id, self.compute_dtype = before, pad_id, torch.float32
+
+    @property
+    def device(self):
+        return self.model.device
+
+    def forward(self, tokens, causal, doc_start, doc_end):
+        """As Transformer.forward, but 0 outside of all texts. Each text gets a row of its own, with `before` and padding."""
+        inside, lengths = doc_end > doc_start, doc_end - doc_start  # (B, T)
+        lengths = lengths[inside & (doc_start == torch.arange(tokens.shape[1], device=tokens.device))]  # (n,)
+        real = torch.arange(int(lengths.max()), device=tokens.device) < lengths[:, None]  # (n, L)
+        texts, before = tokens.new_full(real.shape, self.pad_id), tokens.new_tensor(self.before).expand(len(real), -1)
+        texts[real] = tokens[inside]
+        mask = torch.cat((torch.ones_like(before), real), 1)
+        with torch.autocast(tokens.device.type, self.compute_dtype, self.compute_dtype != torch.float32):
+            hidden = self.model(torch.cat((before, texts), 1), attention_mask=mask).last_hidden_state
+        out = hidden.new_zeros(*tokens.shape, hidden.shape[-1])
+        out[inside] = hidden[:, before.shape[1] :][real]
+        return out

@@ -1,0 +1,199 @@
+"""Encoders of the transformers library as encoders of a task: against the library itself, and against our own model."""
+
+import json
+import random
+import re
+import shutil
+import sys
+
+import pytest
+import torch
+from encoder_helpers import MODELS, TEXTS, write_encoder
+from helpers import ROOT, WORDS
+
+import checkpoint
+import configurator
+from errors import DataError
+from eval.tasks import hub_encoder
+from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
+from eval.tasks.families import FAMILIES
+from eval.tasks.model import pack_texts
+from eval.tasks.result import build, evaluate, origin
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """{kind: a folder with a tiny model and its tokenizer}."""
+    tmp = tmp_path_factory.mktemp("encoders")
+    for name in MODELS:
+        write_encoder(tmp / name, name)
+    return {name: tmp / name for name in MODELS}
+
+
+@pytest.fixture(scope="session")
+def eurobert(encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own") / "eurobert"
+    checkpoint.export(encoder, folder, "eurobert")
+    return folder
+
+
+def task_of(family):
+    """A Dataset: texts that begin with a digit or not, words that are digits, questions about them, and their number."""
+    rng, examples = random.Random(0), []
+    for i in range(24):
+        words = rng.choices(WORDS, k=7)
+        words.insert(place := rng.randrange(7), digit := str(i % 9))
+        text = " ".join(words)
+        examples.append(
+            {
+                "sc": Text(text, "yes" if place < 4 else "no"),
+                "tc": Sentence(words, ["B-N" if word == digit else "O" for word in words]),
+                "qa": Question(str(i), "Which?", text, [(digit, text.index(digit))]),
+                "ir": Pair(f"{digit} {words[0]}", text),
+            }[family]
+        )
+    test, labels = examples, {"sc": ["no", "yes"], "tc": ["O", "B-N"]}.get(family, [])
+    if family == "ir":
+        queries, corpus = ({str(i): pair[side] for i, pair in enumerate(examples)} for side in (0, 1))
+        test = {"": Retrieval(queries, corpus, {i: {i: 1} for i in queries})}
+    return Dataset("toy", family, labels, examples, test, test, {}, {})
+
+
+def fine_tune(state, family, **settings):
+    """A few steps as in finetune.py. Returns the losses and the scores after them."""
+    torch.manual_seed(0)
+    cfg, _ = configurator.read_script(ROOT / "finetune.py")
+    cfg = configurator.Settings(cfg | dict(device="cpu", dtype="float32", dropout=0.0) | settings)
+    task, model = build(cfg, dataset := task_of(family), state, cfg.random_weights)
+    for name, p in model.head.named_parameters():
+        torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(len(name)))
+    optimizer, losses = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 3e-3), []
+    items = [item for example in dataset.train for item in task.items(example, "train")]
+    for _ in range(6):
+        loss = task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, evaluate(task, model, dataset.test, "test")[0]
+
+
+# ----------------------------------------------------------------------------
+# Against transformers, and against our own model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, name):
+    theirs = transformers.AutoModel.from_pretrained(folders[name]).eval()
+    tokens, state = transformers.AutoTokenizer.from_pretrained(folders[name]), hub_encoder.load(folders[name])
+    encoder, tokenizer = hub_encoder.encoder_of(state).eval(), checkpoint.tokenizer_of(state)
+    assert (seq_len := encoder.config.seq_len) == 39  # and [CLS]: the positions are 40
+    texts = [tokenizer.encode(text)[: seq_len - 1] + [tokenizer.eos_id] for text in TEXTS * 3]
+    batch = pack_texts(texts, 64)
+    with torch.no_grad():
+        hidden = encoder(batch["tokens"], False, batch["doc_start"], batch["doc_end"])
+        parts = hidden.flatten(0, 1)[batch["positions"]].split(batch["lengths"].tolist())
+        for text, ids, part in zip(TEXTS * 3, texts, parts):
+            alone = tokens(text, truncation=True, max_length=seq_len + 1, return_tensors="pt")
+            assert alone["input_ids"][0, 1:].tolist() == ids
+            torch.testing.assert_close(part, theirs(**alone).last_hidden_state[0, 1:], atol=1e-5, rtol=1e-4)
+    assert len(texts[3]) == seq_len
+    random_weights = hub_encoder.encoder_of(state, random_weights=True).state_dict()
+    assert random_weights.keys() == state["model"].keys()
+    assert not any(torch.equal(x, state["model"][k]) for k, x in random_weights.items() if x.dim() == 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equal_scores_through_the_library_and_through_our_own_model(eurobert, family):
+    (ours, scores), (theirs, their_scores) = (
+        fine_tune(load(eurobert), family) for load in (hub_encoder.load, hub_encoder.read_folder)
+    )
+    assert theirs == pytest.approx(ours, rel=1e-4) and ours[-1] < ours[0]
+    assert their_scores == pytest.approx(scores, abs=1e-3) and any(scores.values())
+
+
+@pytest.mark.parametrize("name, family", [*zip(MODELS, FAMILIES)])
+def test_every_kind_learns(folders, name, family):
+    def losses(**settings):
+        return fine_tune(hub_encoder.load(folders[name]), family, **settings)[0]
+
+    whole, half = losses(), losses(dtype="bfloat16")
+    assert whole[-1] < 0.95 * whole[0]
+    assert half[0] == pytest.approx(whole[0], rel=0.05) and half != whole
+
+
+def test_facts(folders, tmp_path):
+    """Two revisions of a model are two models; the layer on top of [CLS], which no task uses, is not counted."""
+    state = hub_encoder.load(folders["bert"])
+    facts = origin(state, folders["bert"], "bert", False)
+    theirs = transformers.AutoModel.from_pretrained(folders["bert"], add_pooling_layer=False)
+    assert (facts["parameters"], facts["step"], facts["name"]) == (theirs.num_parameters(), 0, "bert")
+    snapshot = shutil.copytree(folders["bert"], tmp_path / "models--org--bert/snapshots/f00dcafe")
+    assert hub_encoder.load(snapshot)["revision"] == "f00dcafe" != facts["revision"] != ""
+    assert origin(hub_encoder.load(snapshot), snapshot, "bert", False)["recipe"] != facts["recipe"]
+    assert hub_encoder.load(shutil.copytree(snapshot, tmp_path / "copy"))["revision"] == facts["revision"]
+
+
+@pytest.mark.slow
+def test_a_saved_model_is_scored_again_and_predicts(run, folders, files, tmp_path):
+    lines = [{"text": example.text, "label": example.label} for example in task_of("sc").train]
+    data = files.put("data.jsonl", lines)
+    args = ["--family=sc", f"--train={data}", f"--test={data}", "--dtype=float32", "--max_steps=2", "--save_model=True"]
+    code, text = run([*args, f"--init_from={folders['bert']}", f"--out_dir={tmp_path}/a"], "finetune.py")
+    assert code == 0, text
+    saved = f"{tmp_path}/a/model.pt"
+    args = ["--test_only=True", f"--init_from={saved}", "--dtype=float32", f"--out_dir={tmp_path}/b"]
+    code, text = run(args, "finetune.py")
+    assert code == 0, text
+    first, again = (json.loads((tmp_path / name / "result.json").read_text()) for name in "ab")
+    assert first["metrics"] == again["metrics"] and first["checkpoint"] == again["checkpoint"]
+    code, text = run(["predict", saved, data, f"--out={tmp_path}/out.jsonl", "--dtype=float32"], "eval.tasks")
+    assert code == 0, text
+    new, old = (
+        [json.loads(line)["score"] for line in (tmp_path / file).read_text().splitlines()]
+        for file in ("out.jsonl", "a/predictions.jsonl")
+    )
+    assert new == pytest.approx(old, abs=1e-4)
+    with pytest.raises(DataError, match="an encoder of transformers, only for --test_only=True"):
+        checkpoint.export(saved, tmp_path / "exported", "eurobert")
+
+
+# ----------------------------------------------------------------------------
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({}, "causal=True: this encoder has its own mask"),
+        ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor is it an encoder"),
+        ({"model_type": ["bert"]}, r"trust_remote_code"),
+        ({"model_type": "bart", "is_encoder_decoder": True}, "nor is it an encoder"),
+        ({"is_decoder": True}, "nor is it an encoder"),
+        ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .* \(trust_remote_code\) is never run"),
+    ],
+)
+def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, config, message):
+    config = json.loads((folders["bert"] / "config.json").read_text()) | config
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert re.search(message, hub_encoder.problem(tmp_path, causal=True))
+
+
+def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
+    safetensors = pytest.importorskip("safetensors.torch")
+    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    weights.pop("bert.encoder.layer.1.output.dense.bias")
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
+        hub_encoder.load(folder)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(DataError, match="transformers cannot open it"):
+        hub_encoder.load(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match="has no tokenizer.json"):
+        hub_encoder.load(folder)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install transformers" in hub_encoder.problem(folders["bert"])
