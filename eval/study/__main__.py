@@ -35,7 +35,9 @@ from eval.tasks.registry import find_task, missing
 
 # --- pretraining ---
 train = ""  # arguments of train.py that all runs share: config files, --key=value
-sizes = (("demo", ""),)  # (name, further arguments); the first has all splits, the others only the pure objectives
+# (name, further arguments, steps of CLM as text ...); the first has all splits, the others the pure objectives on the
+# longest budget, and there a split with each of these steps of CLM too
+sizes = (("demo", ""),)
 splits = ((650, 0, 325, 650),)  # each a budget in steps, then the steps of CLM that its models begin with
 mask_ratios = (0.4,)  # the first is that of all models; the others, of every size, of MLM alone on the longest budget
 late_switch = 0  # steps of CLM, on the longest budget, after which MLM follows at each of these ratios; 0 = none
@@ -66,14 +68,17 @@ def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     yield from check_lists(cfg, optional=("continued", "intermediate", "repeated"))
     yield from configurator.outside_limits(cfg, at_least_1=["processes"], at_least_0=["jobs", "late_switch"])
-    for name in ("sizes", "tasks"):
-        yield from (f"{name}: each is (name, arguments), got {pair}" for pair in cfg[name] if len(pair) != 2)
-    for name in [pair[0] for pair in cfg.sizes if not re.fullmatch("[A-Za-z0-9._-]+", pair[0])]:  # part of file names
+    yield from (f"tasks: each is (name, arguments), got {pair}" for pair in cfg.tasks if len(pair) != 2)
+    yield from (f"sizes: each is (name, arguments) or more, got {size}" for size in cfg.sizes if len(size) < 2)
+    for name in [size[0] for size in cfg.sizes if not re.fullmatch("[A-Za-z0-9._-]+", size[0])]:  # part of file names
         yield f"sizes: {name!r}: a name has letters, digits, '.', '_' and '-' only"
     for budget, *switches in cfg.splits:
         if not switches or budget < 1 or any(not 0 <= steps <= budget for steps in switches):
             yield f"splits: {(budget, *switches)}: give a budget, then steps of CLM between 0 and it"
     longest, *switches = max(cfg.splits, default=(0,))
+    for steps in [steps for size in cfg.sizes for steps in size[2:]]:
+        if not steps.isdecimal() or int(steps) > longest:
+            yield f"sizes: {steps!r}: steps of CLM must be a number up to the longest budget of {longest}"
     pure, several = {0, longest} <= set(switches), len(cfg.lrs) > 1
     for name, used in (("continued", cfg.continued), ("intermediate", cfg.intermediate), ("lrs", several)):
         if used and not pure:

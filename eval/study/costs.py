@@ -13,14 +13,14 @@ def describe(plan):
     runs = plan.runs.values()
     n_weights = {size: count_weights(config) for size, (_, config) in plan.shape.items()}
     n_saved = [(len(run.keep) + 1) * n_weights[run.size] for run in runs]
-    tokens, flops = map(sum, zip(*(cost(plan, run) for run in runs)))
+    tokens = sum((run.budget - run.start) * plan.shape[run.size][0].global_batch_tokens for run in runs)
     jobs = Counter(model for model, *_ in plan.points())  # of each model
     trials = sum(run.lr > 0 for run in runs)
     lines = [
         *tree(plan),
         "",
         f"tokens of pretraining {tokens:,}",
-        f"FLOPs of pretraining {flops:.2g}",
+        f"FLOPs of pretraining {sum(flops(plan, run, run.start) for run in runs):.2g}",
         f"disk {12 * sum(n_saved) / 1e9:,.1f} GB",  # weights and two moments in fp32
         "",
         *[f"runs that choose a learning rate {trials}"] * (trials > 0),
@@ -51,11 +51,9 @@ def count_weights(config):
         return sum(weights.numel() for weights in Transformer(config).parameters())
 
 
-def cost(plan, run):
-    """Return (tokens, FLOPs) of a run."""
+def flops(plan, run, start):
+    """Return the FLOPs of a run from a step to its end."""
     settings, config = plan.shape[run.size]
     causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
-    clm = max(0, run.clm - run.start)
-    mlm = run.budget - run.start - clm  # steps
-    step = settings.global_batch_tokens
-    return step * (clm + mlm), step * (clm * causal + mlm * full)
+    clm = max(0, run.clm - start)  # steps
+    return settings.global_batch_tokens * (clm * causal + (run.budget - start - clm) * full)

@@ -5,76 +5,136 @@ import json
 import math
 import textwrap
 from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from eval.plot import new_figure, save_figure
-from eval.study.results import label_by_difference
+from eval.study import stats
+from eval.study.compare import Score
+from eval.study.results import fraction_label, label_by_difference
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
-AXES = {  # {name of the figure: label of its x-axis}
-    "clm_fraction": "share of CLM in pretraining (% of its steps)",
-    "steps": "pretraining step",
-}
+
+
+class Axis(NamedTuple):
+    """The x-axis of a figure of scores."""
+
+    name: str  # of the figure
+    label: str
+    along: str  # the facts of checkpoints that may differ along a line
+    place: Callable  # Variant -> (its x, {fact: words} that the label of its line has in place of the variant's own)
+
+
+def at_step(v):
+    """The `place` of a checkpoint in its run. What began with CLM is another line than CLM alone."""
+    mixed = {"objective": f"CLM to step {v.facts['clm_steps']:,}"} if 0 < v.clm_fraction < 1 else {}
+    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}", **mixed}
+
+
+def flops_axis(flops):
+    """Return the Axis of FLOPs of pretraining. flops: {name of a checkpoint: its FLOPs}."""
+
+    def place(v):
+        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20 if 0 < v.clm_fraction < 1 else v.clm_fraction
+        return flops[v.names[0]], {"steps": "", "objective": fraction_label(share)}
+
+    return Axis("flops", "FLOPs of pretraining (shares of CLM rounded to 5 %)", "step max_steps clm_steps", place)
+
+
+SHARE = "share of CLM in pretraining (% of its steps)"
+SIZE_FACTS = "parameters model recipe peak_lr"
+CLM_FRACTION = Axis("clm_fraction", SHARE, "clm_steps peak_lr", lambda v: (100 * v.clm_fraction, {"objective": ""}))
+STEPS = Axis("steps", "pretraining step", "step clm_steps", at_step)
+MASK_RATIO = Axis("mask_ratio", "mask ratio (%)", "mask_ratio", lambda v: (100 * v.facts["mask_ratio"], {"mask": ""}))
+SIZE = Axis("size", "parameters (millions)", SIZE_FACTS, lambda v: (v.facts["parameters"] / 1e6, {"size": ""}))
 
 
 def lines_of(scores, axis):
     """Return the lines of a figure that have more than one x: {label: [(x, variant), ...]}.
 
-    A line of "clm_fraction" has runs that differ in nothing else. A line of "steps" follows one pretraining run.
+    The runs of a line differ in nothing but `axis.along`; of "steps", a line follows one pretraining run.
     """
-    groups, words = defaultdict(list), {}
+    groups = defaultdict(list)
     for variant in scores.results.variants:
-        facts, its = variant.facts, variant.describe()
-        if not facts["step"] or variant.random_weights:
-            continue
-        if axis == "steps":
-            x, along, its["steps"] = facts["step"], {"step", "clm_steps"}, f"budget {facts['max_steps']:,}"
-            if 0 < variant.clm_fraction < 1:
-                its["objective"] = f"CLM to step {facts['clm_steps']:,}"
-        elif variant.decayed:
-            x, along, its["objective"] = 100 * variant.clm_fraction, {"clm_steps", "peak_lr"}, ""
-        else:
-            continue
-        line = json.dumps([its["objective"], {name: value for name, value in facts.items() if name not in along}])
-        groups[line].append((x, variant))
-        words.setdefault(line, its)
-    groups = {line: sorted(places, key=lambda place: place[0]) for line, places in groups.items()}
-    groups = {line: places for line, places in groups.items() if places[0][0] < places[-1][0]}
-    labels = label_by_difference([words[line] for line in groups]) if len(groups) > 1 else ["pretrained"]
+        drawn = (variant.decayed or axis is STEPS) and (axis is SIZE or not variant.random_weights)
+        if drawn and variant.facts["step"]:
+            x, words = axis.place(variant)
+            words = variant.describe() | words
+            same = {name: value for name, value in variant.facts.items() if name not in axis.along.split()}
+            groups[json.dumps([words["objective"], same])].append((x, variant, words))
+    lines = [sorted(places, key=lambda place: place[0]) for places in groups.values()]
+    lines = [line for line in lines if line[0][0] < line[-1][0]]
+    labels = label_by_difference([line[0][2] for line in lines]) if len(lines) > 1 else ["pretrained"]
     labels = [f"{label} ({i})" if labels.count(label) > 1 else label for i, label in enumerate(labels, 1)]
-    return dict(zip(labels, groups.values()))
+    return {label: [(x, variant) for x, variant, _ in line] for label, line in zip(labels, lines)}
 
 
-def draw_lines(path, scores, lines, x_label, y_label):
-    """Draw lines as `lines_of` returns them, and the scores of random weights as horizontal lines."""
-    random = [variant for variant in scores.results.variants if variant.random_weights]
-    figure, panels = make_panels([*scores.targets], 2.3, len(lines) + len(random))
-    everywhere = [x for line in lines.values() for x, _ in line]
-    if 0 < 20 * min(everywhere) < max(everywhere):  # checkpoints are closer early in pretraining
-        panels[0].set_xscale("log")
-    for title, axes in zip(scores.targets, panels):
-        for (label, line), (color, marker) in zip(lines.items(), itertools.cycle(STYLES)):
-            there = [(x, score.mean, score.half or 0) for x, variant in line if (score := scores[variant, title])]
-            style = dict(color=color, marker=marker, ms=5, lw=1.2, elinewidth=0.9, capsize=2)
-            axes.errorbar(*np.array(there).reshape(-1, 3).T, **style, label=label)
-        for variant, ls in zip(random, itertools.cycle((":", "-.", "--"))):
-            if score := scores[variant, title]:
-                axes.axhline(score.mean, color="0.4", lw=1, ls=ls, label=variant.label)
+def deviation(scores, variant, title):
+    """Return the standard deviation over seeds and low rates of fine-tuning as a Score; tasks count alike.
+
+    The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None without several of
+    them, or where one lacks a seed that another has.
+    """
+    values, grid = [], scores.results.grid
+    for task in scores.targets[title]:
+        rates = {lr for (_, its), runs in grid.items() if its == task for lr in runs}
+        low = [grid.get((variant, task), {}).get(lr, {}) for lr in rates if lr < 10.5 * min(rates)]
+        if len(low) < 2 or not low[0] or any(runs.keys() != low[0].keys() for runs in low):
+            return None
+        for (seed, _), run in itertools.chain(*(runs.items() for runs in low)):
+            values.append(((task, seed), run.scores[scores.metric, "test"]))
+    return Score({"all": stats.pooled_deviation(values)}, 1, 1)
+
+
+def panels_of(scores, axis, value=lambda scores, *key: scores[key]):
+    """Return the panels of a figure along an axis as `draw_lines` takes them; {} if there is no line.
+
+    value: (scores, variant, title of a target) -> the Score that is shown, or None. Random weights are levels.
+    """
+    panels, lines, variants = {}, lines_of(scores, axis), scores.results.variants
+    random = [v for v in variants if v.random_weights and axis is not SIZE]
+    for title in scores.targets if lines else ():
+        shown = {v: (its.mean, its.half or 0) for v in variants if (its := value(scores, v, title))}
+        points = [[(x, *shown[v]) for x, v in line if v in shown] for line in lines.values()]
+        if any(points):
+            levels = {v.label: shown.get(v, [math.nan])[0] for v in random}
+            panels[title] = {label: [line] for label, line in zip(lines, points)}, levels
+    return panels
+
+
+def loss_lines(logs, key):
+    """Return the lines of a panel of losses. logs: {label: [lines of metrics.jsonl, of each of its runs]}."""
+
+    def points(log):
+        return [(line["step"], line[key], 0) for line in log if key in line]
+
+    return {label: [*map(points, its)] for label, its in logs.items()}
+
+
+def draw_lines(path, panels, x_label, y_label, log=True):
+    """Draw a panel for each {title: (lines, levels)}. log: whether the x-axis may be logarithmic.
+
+    lines: {label: [[(x, y, half of the interval), ...], ...]}; those after the first with a label are pale. levels:
+    {label: y} of horizontal lines. All panels have the same labels.
+    """
+    entries = max(len(lines) + len(levels) for lines, levels in panels.values())
+    figure, grid = make_panels([*panels], 2.3 if len(panels) > 2 else 3.2, entries)
+    for axes, (lines, levels) in zip(grid, panels.values()):
+        for (label, its), (color, marker) in zip(lines.items(), itertools.cycle(STYLES)):
+            for i, line in enumerate(its):
+                x, y, half = np.array(line).reshape(-1, 3).T
+                error = np.where(half > 0, half, np.nan) if half.any() else None  # no caps at an interval of nothing
+                style = dict(alpha=0.35) if i else dict(marker=marker, ms=5, markevery=len(x) // 10 + 1, label=label)
+                axes.errorbar(x, y, error, color=color, lw=1.2, elinewidth=0.9, capsize=2, **style)
+        for (label, y), ls in zip(levels.items(), itertools.cycle((":", "-.", "--"))):
+            axes.axhline(y, color="0.4", lw=1, ls=ls, label=label)
+    low, high = grid[0].dataLim.intervalx
+    if log and 0 < 20 * low < high:  # checkpoints are closer early in pretraining
+        grid[0].set_xscale("log")
     finish(figure, path, x_label, y_label)
-
-
-def draw_losses(path, curves):
-    """Draw both validation losses. curves: {label: [lines of metrics.jsonl]}, one for each seed; the first is not pale."""
-    figure, panels = make_panels(["CLM", "MLM"], 3.2, len(curves))
-    for (label, logs), (color, marker) in zip(curves.items(), itertools.cycle(STYLES)):
-        for i, lines in enumerate(logs):
-            style = dict(alpha=0.35) if i else dict(marker=marker, ms=3.5, label=label)
-            for axes, loss in zip(panels, ("val_clm_loss", "val_mlm_loss")):
-                x_and_y = zip(*((line["step"], line[loss]) for line in lines if loss in line))
-                axes.plot(*x_and_y, color=color, lw=1.2, **style)
-    finish(figure, path, "pretraining step", "validation loss (nats per predicted token)")
 
 
 def draw_matrix(path, values, rows, columns, x_label, y_label, title=""):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.study import figures
+from eval.study import figures, stats
 from eval.study.compare import Scores, compare, correct
 from eval.study.results import METRICS, differences
 from eval.tasks.metrics import rounded
@@ -51,10 +51,10 @@ class Page:
             self.add(f"![{name.replace('_', ' ')}]({name}.png)")
 
     def draw_lines(self, axis, scores):
-        """Add a figure of the scores along an axis (a name in figures.AXES), if it has more than one place."""
-        if lines := figures.lines_of(scores, axis):
+        """Add a figure of the scores along a figures.Axis, if it has more than one place."""
+        if panels := figures.panels_of(scores, axis):
             metric = "the metric of each task" if self.metric == "main" else f"the {self.metric}'s metric"
-            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})")
+            self.draw(axis.name, figures.draw_lines, panels, axis.label, f"score (%, {metric})")
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""
@@ -189,11 +189,9 @@ def stability_section(page, scores):
     rows = []
     for task, variant in itertools.product(scores.tasks, scores.results.variants):
         if score := scores[variant, task]:
-            by_pretraining = defaultdict(list)
-            for (pretraining_seed, _), run in score.runs.items():
-                by_pretraining[pretraining_seed].append(run.scores[scores.metric, "test"])
-            variances = [np.var(values, ddof=1) for values in by_pretraining.values() if len(values) > 1]
-            deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
+            values = [(seed, run.scores[scores.metric, "test"]) for (seed, _), run in score.runs.items()]
+            deviation = stats.pooled_deviation(values)  # within a pretraining seed
+            deviation = "-" if deviation is None else f"{deviation:.2f}"
             rows.append([task, variant.label, f"{score.lr:g}", deviation, f"{score.done} of {score.expected}"])
     if rows:
         page.add("## Stability of fine-tuning", STABILITY)

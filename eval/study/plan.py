@@ -90,12 +90,13 @@ class Plan:
     """
 
     def __init__(self, cfg):
-        self.cfg, self.runs, self.shape, self.continued = cfg, {}, {}, {}
+        self.cfg, self.runs, self.shape, self.config_of = cfg, {}, {}, {}
         self.seed, self.size, self.longest = cfg.seeds[0], cfg.sizes[0][0], max(cfg.splits)[0]
-        for size, _ in cfg.sizes:
+        for size, args, *_ in cfg.sizes:
+            self.config_of[size] = args
             settings = configurator.load(TRAIN, self.train_args(size))
             self.shape[size] = settings, checkpoint.model_config(settings, vocab_size(settings.data))
-            self.continued[size] = configurator.load(TRAIN, self.train_args(size, continues=True))
+        self.continued = configurator.load(TRAIN, self.train_args(self.size, continues=True))
         if len(cfg.lrs) > 1:
             for size, clm, lr in itertools.product(self.shape, (cfg.lr_steps, 0), cfg.lrs):
                 self._add(size, self.seed, cfg.lr_steps, clm, cfg.mask_ratios[0], lr=lr)
@@ -106,10 +107,8 @@ class Plan:
 
         mixed = [run for run in self.runs.values() if run.start < run.clm < run.budget]
         if len(cfg.lrs) > 1 and mixed:
-            why = "has both objectives in one run, which has one learning rate. Let it branch off CLM"
-            raise DataError(
-                f"lrs: {mixed[0].name} {why}: also give {self.longest} steps of CLM, in splits and repeated"
-            )
+            why = f"{mixed[0].name} has both objectives in one run, which has one learning rate. Let it branch off CLM"
+            raise DataError(f"lrs: {why}: also give {self.longest} steps of CLM, in splits and repeated")
         self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
         self.inside = [Model(self.pure(clm), step) for step in cfg.intermediate for clm in (self.longest, 0)]
         one_per_size = {model.run.size: model.run for model in reversed(self.finals)}
@@ -125,6 +124,7 @@ class Plan:
         splits = [(budget, clm) for budget, *steps in cfg.splits for clm in steps]
         pure = {(self.longest, 0), (self.longest, self.longest)}.intersection(splits)
         wanted = {(size, self.seed, *split, ratio) for size in sizes for split in pure}
+        wanted |= {(size, self.seed, self.longest, int(clm), ratio) for size, _, *its in cfg.sizes for clm in its}
         wanted |= {(size, self.seed, self.longest, 0, mask) for size in sizes for mask in ratios}
         wanted |= {(self.size, self.seed, *split, ratio) for split in splits}
         if cfg.late_switch:
@@ -148,7 +148,7 @@ class Plan:
         if base:
             parts.insert(0, f"{'clm' if base.clm else mlm}-dec{thousands(self.longest)}")
         name = "-".join([size, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
-        settings = self.continued[size] if base else self.shape[size][0]
+        settings = self.continued if base else self.shape[size][0]
         warmup = min(settings.warmup_steps, budget - 1)  # if the budget is too short, all after the warmup decays
         decay, folder = min(settings.decay_steps, budget - warmup), Path(self.cfg.out_dir, "runs", name)
         run = Run(name, folder, size, budget, clm, mask, seed, warmup, decay, base, lr)
@@ -159,7 +159,7 @@ class Plan:
 
     def train_args(self, size, lr=0.0, continues=False):
         """Return the arguments of train.py that all runs of a size share; lr: 0 leaves train.py's own."""
-        shared = shlex.split(f"{self.cfg.train} {dict(self.cfg.sizes)[size]}")
+        shared = shlex.split(f"{self.cfg.train} {self.config_of[size]}")
         return [*shared, *[f"--lr={lr}"] * (lr > 0), *shlex.split(self.cfg.continue_args if continues else "")]
 
     def pure(self, clm):

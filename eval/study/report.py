@@ -17,7 +17,7 @@ import configurator
 from checkpoint import read_metrics
 from data.shards import load_meta
 from errors import DataError
-from eval.study import figures, stats
+from eval.study import costs, figures, stats
 from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
@@ -32,6 +32,8 @@ resamples = 2000  # of the test instances, for the comparisons
 
 LOSSES = """\
 Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval."""
+LOSS = "validation loss (nats per predicted token)"
+DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten times the lowest)"
 USAGE = "python -m eval.study report RESULTS_DIR"
 
 
@@ -46,6 +48,7 @@ def write_study(plan, resamples=2000):
     answers = answer_section(page, plan, results)
     scores_section(page, plan, results)
     continued_section(page, plan, results)
+    continued_loss_section(page, plan, curves)
     losses_section(page, plan, curves)
     last_sections(page, Scores(results, page.metric))
     return "\n\n".join([*answers, str(page.write(results))])
@@ -58,7 +61,7 @@ def write_folder(root, folder, metric="main", resamples=2000):
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
     page.add("# Fine-tuning results", overview(results), "## Scores")
-    for axis in figures.AXES:
+    for axis in (figures.CLM_FRACTION, figures.STEPS, figures.MASK_RATIO):
         page.draw_lines(axis, scores)
     page.add(scores_text := score_table(scores))
     for variant in results.variants:
@@ -232,16 +235,21 @@ def recommendation(target, level, gains):
 
 
 def scores_section(page, plan, results):
-    """Add the scores of all models, and figures of them: along the share of CLM, and along the pure runs."""
+    """Add the scores of all models, and figures of them and of their stability."""
     if not results.runs:
         return
+    finals = [model for model in plan.finals if not model.run.base]
+    splits = [model for model in finals if model.run.mask == plan.cfg.mask_ratios[0]]
     random = [model for model in plan.random if model.run.size == plan.size]
-    splits = [model for budget, *_ in plan.cfg.splits for model in models_at(plan, budget)]
+    scores = Scores(select(results, splits + plan.inside + random), page.metric)
     page.add("## Scores")
-    page.draw_lines("clm_fraction", Scores(select(results, splits + random), page.metric))
-    if plan.inside:
-        pure = [model for model in plan.finals if model.run in (plan.pure(0), plan.pure(plan.longest))]
-        page.draw_lines("steps", Scores(select(results, plan.inside + pure), page.metric))
+    flops = figures.flops_axis({model.name: costs.flops(plan, model.run, 0) for model in splits})
+    for axis in (figures.CLM_FRACTION, flops, figures.STEPS):
+        page.draw_lines(axis, scores)
+    page.draw_lines(figures.SIZE, Scores(select(results, finals + plan.random), page.metric))
+    page.draw_lines(figures.MASK_RATIO, Scores(select(results, finals), page.metric))
+    if panels := figures.panels_of(scores, figures.CLM_FRACTION, figures.deviation):
+        page.draw("stability", figures.draw_lines, panels, figures.CLM_FRACTION.label, DEVIATION)
     page.add(score_table(Scores(results, page.metric)))
 
 
@@ -254,6 +262,18 @@ def continued_section(page, plan, results):
             page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
 
 
+def continued_loss_section(page, plan, curves):
+    """Add a figure of the MLM loss over the steps that continue the pure models."""
+    logs, key = defaultdict(list), "val_mlm_loss"
+    for run in plan.runs.values():  # the longest first
+        if run.base and {run.name, plan.pure(0).name} <= curves.keys():
+            logs[f"from {'CLM' if run.base.clm else 'MLM'}"].append(curves[run.name])
+    if logs:
+        before = {"the MLM model before": curves[plan.pure(0).name][-1][key]}
+        panels = {"continued pretraining (pale: shorter runs)": (figures.loss_lines(logs, key), before)}
+        page.draw("continued_loss", figures.draw_lines, panels, "steps of MLM added", f"MLM {LOSS}", False)
+
+
 def losses_section(page, plan, curves):
     """Add both validation losses at the longest budget."""
     logs = defaultdict(list)  # {label: [log of each pretraining seed]}
@@ -262,8 +282,9 @@ def losses_section(page, plan, curves):
             logs[label_of(model.run)].append(curves[model.run.name])
     if logs:
         page.add("## Both losses through the switch")
-        page.draw("losses", figures.draw_losses, logs)
         keys = "val_clm_loss", "val_mlm_loss"
+        panels = {key[4:7].upper(): (figures.loss_lines(logs, key), {}) for key in keys}
+        page.draw("losses", figures.draw_lines, panels, "pretraining step", LOSS, False)
         rows = [[label, str(len(its)), *(last_losses(its, key) for key in keys)] for label, its in logs.items()]
         page.add(LOSSES, table(["model", "seeds", "validation, CLM", "validation, MLM"], rows))
 

@@ -26,12 +26,12 @@ def start_of(run):
     return run.parent and run.parent.name, run.start
 
 
-def test_the_plan_of_the_papers_study(plan_of):
-    sizes = tuple((size, str(ROOT / f"config/{size}.py")) for size in ("610m", "210m", "1b"))
-    plan = plan_of(str(ROOT / "config/study_paper.py"), f"--sizes={sizes}")
+def test_the_plan_of_the_papers_study(plan_of, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    plan = plan_of("config/study_paper.py")
     text = describe(plan)
-    assert "\nfinal models 38\nintermediate models 12\nfine-tuning runs 15000\n" in text
-    assert "\nfine-tuning runs of random weights 900\nsteps trained 812000\nsteps saved by sharing 354000" in text
+    assert "\nfinal models 39\nintermediate models 12\nfine-tuning runs 15300\n" in text
+    assert "\nfine-tuning runs of random weights 900\nsteps trained 844000\nsteps saved by sharing 364000" in text
     trunk = plan.runs["610m-clm-42k"]
     for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
         for clm in switches:
@@ -42,6 +42,7 @@ def test_the_plan_of_the_papers_study(plan_of):
             run = plan.runs[f"610m-{kind}-{budget}k"]
             start = (f"610m-{kind}-42k", (budget - 2) * 1000) if budget < 42 else (None, 0)
             assert (start_of(run), run.budget) == (start, budget * 1000)
+    assert start_of(plan.runs["1b-clm-10k-mlm40-42k"]) == ("1b-clm-42k", 10_000)
     for mask in (20, 30, 40, 50):
         run = plan.runs[f"610m-clm-40k-mlm{mask}-42k"]
         assert (*start_of(run), run.mask) == (trunk.name, 40_000, mask / 100)
@@ -80,11 +81,12 @@ WRONG = {
         intermediate: 9999 is not within the longest
         late_switch=650: must be within the longest
         continued: 3 is given twice""",
-    "--splits=((99,0,120),(99,0)) --continued=10 --sizes=(('a','',''),('$(x)','')) --tasks=(('xx',''),('sst2',''),('sst2','x'))": """
+    "--splits=((99,0,120),(99,0)) --continued=10 --sizes=(('a','','120'),('b',),('$(x)','')) --tasks=(('xx',''),('sst2',''),('sst2','x'))": """
         splits: (99, 0, 120): give a budget, then steps of CLM between 0 and it
         splits: 99 is given twice
         continued: needs both pure objectives
-        sizes: each is (name, arguments)
+        sizes: '120': steps of CLM must be a number up to the longest budget of 99
+        sizes: each is (name, arguments) or
         sizes: '$(x)': a name has letters
         tasks: task=xx: no such task
         tasks: sst2 is given twice""",
