@@ -265,7 +265,7 @@ def prepare_embedded():
 
 
 def main():
-    cfg = configurator.load(__file__, sys.argv[1:], check)
+    cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.prepare")
     try:
         if cfg.verify:
             check_shards(cfg.verify, load_meta(cfg.verify))

@@ -54,7 +54,7 @@ def check(cfg):
 
 
 def main():
-    cfg = configurator.load(__file__, sys.argv[1:], check)
+    cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.train_bpe")
     documents = tqdm(read_documents(cfg["source"], cfg["text_field"]), unit=" documents", disable=None)
     out = Path(cfg["out"])
     try:
