@@ -63,6 +63,7 @@ def test_a_run_learns_and_reports(undisturbed):
     assert [line["tokens"] for line in lines] == [512 * s for s in range(21)]
     warmup, constant, decay = [1e-3, 2e-3], [3e-3] * 13, [3e-3 * n / 5 for n in (5, 4, 3, 2, 1)]
     assert [line["lr"] for line in lines[1:]] == pytest.approx(warmup + constant + decay)
+    assert lines[-1]["lr"] == 3e-3 / 5  # lr / decay_steps, as docs/paper.md says
     assert lines[-1]["val_mlm_loss"] < lines[0]["val_mlm_loss"] - 1
     facts = json.loads((out / "config.json").read_text())
     assert facts["settings"]["max_steps"] == 20 and facts["model"]["d_model"] == 32
