@@ -66,7 +66,9 @@ def parse(argv, defaults):
             continue
         else:
             value = literal(text, text)
-            assigned = [(word, name, text if type(defaults.get(name)) is str != type(value) else value)]
+            if type(defaults.get(name)) is str and type(value) is not str:
+                value = text  # a str needs no quotes
+            assigned = [(word, name, value)]
         for origin, name, value in assigned:
             if name not in defaults:
                 problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
