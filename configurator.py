@@ -7,10 +7,11 @@ the same kind. Both are parsed, never executed. All mistakes are reported before
 """
 
 import ast
-import difflib
 import os
 import sys
 from pathlib import Path
+
+from errors import nearest
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
@@ -30,13 +31,11 @@ def load(script, argv, check=None, command=""):
 
     script: `__file__`; see `read_script`. argv: config files and `--key=value` words, of which a later one wins; or
     --help, or --check, which only checks. check: called with the settings (wrong values left out); yields a sentence
-    for each thing that cannot work. command: how a user starts the script, if it is not `python SCRIPT`.
-    Raises SystemExit: 2 if something is wrong, 0 after --help or --check.
+    for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
     command, (defaults, lines) = command or f"python {os.path.relpath(script)}", read_script(script)
     if "--help" in argv or "-h" in argv:
-        usage = f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins; --check only checks)"
-        print(usage, lines, sep="\n\n")
+        print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{lines}")
         sys.exit(0)
     settings, problems = parse([word for word in argv if word != "--check"], defaults)
     try:
@@ -65,10 +64,7 @@ def parse(argv, defaults):
             problems.append(f"{word}: write {word}={'True' if type(defaults[name]) is bool else 'VALUE'}")
             continue
         else:
-            value = literal(text, text)
-            if type(defaults.get(name)) is str and type(value) is not str:
-                value = text  # a str needs no quotes
-            assigned = [(word, name, value)]
+            assigned = [(word, name, text if type(defaults.get(name)) is str else literal(text, text))]
         for origin, name, value in assigned:
             if name not in defaults:
                 problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
@@ -108,9 +104,8 @@ def read_script(path):
     for node in ast.parse(source).body:
         name, value = literal_assignment(node)
         if name and not name.isupper():
-            defaults[name], last = convert(value, value), node.end_lineno
-            if defaults[name] is None:
-                raise ValueError(f"{path}:{node.lineno}: {value!r} cannot be a setting's default")
+            assert convert(value, value) is not None, f"{path}:{node.lineno}: {value!r} cannot be a setting's default"
+            defaults[name], last = value, node.end_lineno
         elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
             break
         elif not defaults:
@@ -151,10 +146,5 @@ def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=(
     for low, names in ((1, at_least_1), (0, at_least_0)):
         yield from (f"{k}={settings[k]}: must be at least {low}" for k in names if settings[k] < low)
     yield from (f"{k}={settings[k]}: must be above 0" for k in above_0 if settings[k] <= 0)
-    for k, values in dict(choices).items():
-        if settings[k] not in values:
-            yield f"{k}={settings[k]}: must be one of {', '.join(values)}"
-
-
-def nearest(word, words):
-    return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(word, words, 1))
+    choices = dict(choices).items()
+    yield from (f"{k}={settings[k]}: must be one of {', '.join(v)}" for k, v in choices if settings[k] not in v)
