@@ -7,7 +7,6 @@ the same kind. Both are parsed, never executed. All mistakes are reported before
 """
 
 import ast
-import os
 import sys
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def load(script, argv, check=None, command=""):
     --help, or --check, which only checks. check: called with the settings (wrong values left out); yields a sentence
     for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
-    command, (defaults, lines) = command or f"python {os.path.relpath(script)}", read_script(script)
+    command, (defaults, lines) = command or f"python {Path(script).name}", read_script(script)
     if "--help" in argv or "-h" in argv:
         print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{lines}")
         sys.exit(0)
@@ -64,7 +63,9 @@ def parse(argv, defaults):
             problems.append(f"{word}: write {word}={'True' if type(defaults[name]) is bool else 'VALUE'}")
             continue
         else:
-            assigned = [(word, name, text if type(defaults.get(name)) is str else literal(text, text))]
+            kind = type(defaults.get(name))
+            items = [item for item in text.split(",") if item] if kind is tuple else text
+            assigned = [(word, name, text if kind is str else literal(text, items))]
         for origin, name, value in assigned:
             if name not in defaults:
                 problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
@@ -133,18 +134,17 @@ def convert(value, default):
     """Return `value` as the type of `default` (1e6 as 1000000), None if it is of another type."""
     kind = type(default)
     if kind is tuple:
-        items = value.split(",") if isinstance(value, str) else value if isinstance(value, (tuple, list)) else [value]
-        items = tuple(convert(item, (default or (0,))[0]) for item in items if item != "")
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        items = tuple(convert(item, (default or (0,))[0]) for item in items)
         return None if None in items else items
     if kind in (int, float) and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return kind(value) if kind(value) == value else None
     return value if type(value) is kind in (bool, str) else None
 
 
-def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=()):
+def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=()):
     """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
     for low, names in ((1, at_least_1), (0, at_least_0)):
-        yield from (f"{k}={settings[k]}: must be at least {low}" for k in names if settings[k] < low)
-    yield from (f"{k}={settings[k]}: must be above 0" for k in above_0 if settings[k] <= 0)
-    choices = dict(choices).items()
-    yield from (f"{k}={settings[k]}: must be one of {', '.join(v)}" for k, v in choices if settings[k] not in v)
+        yield from (f"{k}={cfg[k]}: must be at least {low}" for k in names if cfg[k] < low)
+    yield from (f"{k}={cfg[k]}: must be above 0" for k in above_0 if cfg[k] <= 0)
+    yield from (f"{k}={cfg[k]}: must be one of {', '.join(v)}" for k, v in dict(choices).items() if cfg[k] not in v)

@@ -310,7 +310,7 @@ def train(cfg):
 
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
-        print(train_batches.repeats(cfg.max_steps))
+        show(print, train_batches.repeats(cfg.max_steps))
 
     # A batch is a pure function of its step, so a background thread can make it ahead.
     micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each

@@ -137,7 +137,8 @@ GOOD = [
     ("keep_steps", "3000,6000", (3000, 6000)),
     ("keep_steps", "[3000, 6000]", (3000, 6000)),
     ("betas", "(0, 1)", (0.0, 1.0)),
-    ("tasks", "'sst2'", ("sst2",)),
+    ("tasks", "'a, b'", ("a, b",)),
+    ("tasks", "('a', '')", ("a", "")),
 ]
 FLAG_ONLY = [  # on the command line a str needs no quotes
     ("out_dir", "610m", "610m"),
@@ -181,7 +182,7 @@ def test_bad_values(problems, key, text, takes):
 
 def test_flag_text_that_is_no_literal(problems):
     flags = {"--lr=nan": "'nan'", "--lr=": "''", "--resume=true": "'true'", "--max_steps=12*2048": "'12*2048'"}
-    flags |= {"--max_steps=007": "'007'", "--keep_steps=3000,x": "'3000,x'"}
+    flags |= {"--max_steps=007": "'007'", "--keep_steps=3000,x": "['3000', 'x']"}
     for problem, (flag, got) in zip(problems(*flags), flags.items(), strict=True):
         assert problem.startswith(f"{flag}: ") and problem.endswith(f", got {got}")
 
