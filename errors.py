@@ -1,4 +1,4 @@
-"""The two errors that a user can cause. Scripts print their message and exit with status 1."""
+"""The two errors that a user can cause, and a hint for their messages. Scripts print the message and exit with status 1."""
 
 import difflib
 
