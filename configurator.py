@@ -7,11 +7,10 @@ the same kind. Both are parsed, never executed. All mistakes are reported before
 """
 
 import ast
-import difflib
-import os
 import sys
-from contextlib import suppress
 from pathlib import Path
+
+from errors import nearest
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
@@ -21,28 +20,23 @@ class Settings(dict):
     """A dict whose values are attributes too: `cfg.lr` is `cfg["lr"]`."""
 
     def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"no setting is called {name!r}") from None
+        if name not in self:
+            raise AttributeError(f"no setting is called {name!r}")
+        return self[name]
 
 
 def load(script, argv, check=None, command=""):
     """Return the Settings of `script` with `argv` applied, after everything that is wrong was reported in one message.
 
-    script: `__file__`; see `read_script` for which of its lines are settings. argv: config files and `--key=value`
-    words, of which a later one wins; or --help, or --check, which only checks. check: called with the settings (wrong
-    values left out); yields a sentence for each thing that cannot work. command: what the message calls the script.
-    Raises SystemExit: 2 if something is wrong, 0 after --help or --check.
+    script: `__file__`; see `read_script`. argv: config files and `--key=value` words, of which a later one wins; or
+    --help, or --check, which only checks. check: called with the settings (wrong values left out); yields a sentence
+    for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
-    command, (defaults, lines) = command or start_command(script), read_script(script)
+    command, (defaults, lines) = command or f"python {Path(script).name}", read_script(script)
     if "--help" in argv or "-h" in argv:
-        print(
-            f"usage: {command} [config.py ...] [--key=value ...]   (a later word wins; --check only checks)\n\n{lines}"
-        )
-        raise SystemExit(0)
-    only_check = "--check" in argv and "check" not in defaults
-    settings, problems = parse([word for word in argv if not (only_check and word == "--check")], defaults)
+        print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{lines}")
+        sys.exit(0)
+    settings, problems = parse([word for word in argv if word != "--check"], defaults)
     try:
         problems += (check(settings) if check else None) or ()
     except OSError as error:  # such as a path that is too long
@@ -51,96 +45,37 @@ def load(script, argv, check=None, command=""):
         lines = [f"{command}: {len(problems)} problem{'s' * (len(problems) > 1)} in the settings; nothing was started."]
         lines += [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
         print(*lines, f"{command} --help lists every setting.", sep="\n", file=sys.stderr)
-        raise SystemExit(2)
-    if only_check:
+        sys.exit(2)
+    if "--check" in argv:
         print(f"{command}: the settings fit together")
-        raise SystemExit(0)
+        sys.exit(0)
     return settings
 
 
 def parse(argv, defaults):
     """Return the Settings that argv (see `load`) makes of `defaults`, and what is wrong with it, a sentence each."""
     settings, problems = Settings(defaults), []
-    for origin, name, value in assignments(argv, defaults, problems):
-        if name not in defaults:
-            problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
-        elif (converted := convert(value, defaults[name])) is not None:
-            settings[name] = converted
-        else:
-            default = defaults[name]
-            takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
-            problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
-    return settings, problems
-
-
-def outside_limits(settings, at_least_1=(), at_least_0=(), above_0=(), choices=()):
-    """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
-    for low, names in ((1, at_least_1), (0, at_least_0)):
-        yield from (f"{k}={settings[k]}: must be at least {low}" for k in names if settings[k] < low)
-    yield from (f"{k}={settings[k]}: must be above 0" for k in above_0 if settings[k] <= 0)
-    for k, values in dict(choices).items():
-        if settings[k] not in values:
-            yield f"{k}={settings[k]}: must be one of {', '.join(values)}"
-
-
-def start_command(script):
-    """Return how a user starts a script: `python train.py`, or `python -m eval.study` for a module in a folder."""
-    path = Path(os.path.relpath(Path(script).resolve(), Path(__file__).resolve().parent))
-    if len(path.parts) == 1 or ".." in path.parts:
-        return f"python {os.path.relpath(script)}"
-    return "python -m " + ".".join(path.with_suffix("").parts).removesuffix(".__main__")
-
-
-def read_script(path):
-    """Return the settings of a script as {name: default}, and the lines that set them, comments included.
-
-    Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
-    bare expressions in between do not count, and names in capitals are constants. Raises ValueError: a default is not
-    a bool, int, finite float, str or tuple of one of these.
-    """
-    source = Path(path).read_text(encoding="utf-8")
-    defaults, first, last = {}, 0, 0
-    for node in ast.parse(source).body:
-        name, value = literal_assignment(node)
-        if name and not name.isupper():
-            defaults[name], last = convert(value, value), node.end_lineno
-            if defaults[name] is None:
-                raise ValueError(f"{path}:{node.lineno}: {value!r} cannot be a setting's default")
-        elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
-            break
-        elif not defaults:
-            first = node.end_lineno
-    return defaults, "\n".join(source.splitlines()[first:last]).strip()
-
-
-def literal_assignment(node):
-    """Return (name, value) of a statement `name = literal`, (None, None) of any other."""
-    match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value):
-            with suppress(*NOT_LITERAL):
-                return name, ast.literal_eval(value)
-    return None, None
-
-
-def assignments(argv, defaults, problems):
-    """Yield (origin, name, value) for all that argv sets; add other words to `problems`."""
     for word in argv:
         name, equals, text = word[2:].partition("=")
         if not word.startswith("--"):
-            yield from read_config(word, problems)
+            assigned = read_config(word, problems)
         elif name in defaults and not equals:
             problems.append(f"{word}: write {word}={'True' if type(defaults[name]) is bool else 'VALUE'}")
+            continue
         else:
-            yield word, name, flag_value(text, defaults.get(name, ""))
-
-
-def flag_value(text, default):
-    """Return the value of a flag's text: a literal, but a str needs no quotes and a tuple no parentheses."""
-    try:
-        value = ast.literal_eval(text)
-    except NOT_LITERAL:
-        return [item for item in text.split(",") if item] if type(default) is tuple else text
-    return text if type(default) is str and type(value) is not str else value
+            kind = type(defaults.get(name))
+            items = [item for item in text.split(",") if item] if kind is tuple else text
+            assigned = [(word, name, text if kind is str else literal(text, items))]
+        for origin, name, value in assigned:
+            if name not in defaults:
+                problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
+            elif (converted := convert(value, defaults[name])) is not None:
+                settings[name] = converted
+            else:
+                default = defaults[name]
+                takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
+                problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
+    return settings, problems
 
 
 def read_config(path, problems):
@@ -150,17 +85,49 @@ def read_config(path, problems):
     except (OSError, *NOT_LITERAL) as error:
         problems.append(f"{path}: neither --key=value nor a readable config file: {error}")
         return
-    lines = {}  # {name: the line that sets it}
     for node in tree.body[ast.get_docstring(tree) is not None :]:  # from after the docstring
-        origin, (name, value) = f"{path}:{node.lineno}", literal_assignment(node)
-        if name is None:
-            statement = ast.get_source_segment(source, node).splitlines()[0]
-            problems.append(f"{origin}: a config holds only `name = literal`, not `{statement}`")
-        elif name in lines:
-            problems.append(f"{origin}: {name} is already set on line {lines[name]}")
+        name, value = literal_assignment(node)
+        if name:
+            yield f"{path}:{node.lineno}", name, value
         else:
-            lines[name] = node.lineno
-            yield origin, name, value
+            statement = ast.get_source_segment(source, node).splitlines()[0]
+            problems.append(f"{path}:{node.lineno}: a config holds only `name = literal`, not `{statement}`")
+
+
+def read_script(path):
+    """Return the settings of a script as {name: default}, and the lines that set them, comments included.
+
+    Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
+    bare expressions in between do not count, and names in capitals are constants.
+    """
+    source = Path(path).read_text(encoding="utf-8")
+    defaults, first, last = {}, 0, 0
+    for node in ast.parse(source).body:
+        name, value = literal_assignment(node)
+        if name and not name.isupper():
+            assert convert(value, value) is not None, f"{path}:{node.lineno}: {value!r} cannot be a setting's default"
+            defaults[name], last = value, node.end_lineno
+        elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
+            break
+        elif not defaults:
+            first = node.end_lineno
+    return defaults, "\n".join(source.splitlines()[first:last]).strip()
+
+
+def literal_assignment(node):
+    """Return (name, value) of a statement `name = literal`, ("", None) of any other."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if literal(value, node) is not node:
+            return name, literal(value)
+    return "", None
+
+
+def literal(source, otherwise=None):
+    """Return the value of a literal, given as text or as a syntax tree; `otherwise` where it is none."""
+    try:
+        return ast.literal_eval(source)
+    except NOT_LITERAL:
+        return otherwise
 
 
 def convert(value, default):
@@ -175,5 +142,9 @@ def convert(value, default):
     return value if type(value) is kind in (bool, str) else None
 
 
-def nearest(word, words):
-    return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(word, words, 1))
+def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=()):
+    """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
+    for low, names in ((1, at_least_1), (0, at_least_0)):
+        yield from (f"{k}={cfg[k]}: must be at least {low}" for k in names if cfg[k] < low)
+    yield from (f"{k}={cfg[k]}: must be above 0" for k in above_0 if cfg[k] <= 0)
+    yield from (f"{k}={cfg[k]}: must be one of {', '.join(v)}" for k, v in dict(choices).items() if cfg[k] not in v)

@@ -6,7 +6,6 @@
 The settings are the assignments below. Config files and --key=value change them.
 """
 
-import errno
 import math
 import os
 import signal
@@ -139,8 +138,8 @@ def check(cfg):
     need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
-    branch = "" if begun else cfg.branch_from
-    need(not branch or Path(branch).is_file(), f"branch_from={branch}: no such file")
+    found = begun or not cfg.branch_from or Path(cfg.branch_from).is_file()
+    need(found, f"branch_from={cfg.branch_from}: no such file")
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:
@@ -151,11 +150,10 @@ def check(cfg):
 def check_shape_and_data(cfg, config, world_size):
     """Yield what does not fit between the settings, the model's shape and the data, one sentence each."""
     yield from config.problems()
-    T = max(1, config.seq_len)
-    windows, rest = divmod(cfg.global_batch_tokens, T)
+    T, given = max(1, config.seq_len), cfg.global_batch_tokens
+    windows, rest = divmod(given, T)
     if rest or not windows or windows % world_size:
-        given, of = cfg.global_batch_tokens, f"seq_len * processes = {T} * {world_size}"
-        yield f"global_batch_tokens={given}: must be a multiple of {of}"
+        yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
     if not round(cfg.mask_ratio * T):
         yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
     if cfg.window_split == "random" and T < 24:
@@ -189,9 +187,7 @@ def main():
     except (Damaged, DataError) as error:
         sys.exit(str(error))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "the disk is full" if full else "a file cannot be read or written"
-        sys.exit(f"{what} ({error}). All checkpoints are whole: mend this, then continue with --resume=True")
+        sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
 
 def make_batches(cfg, meta, tokenizer, T):
@@ -261,6 +257,14 @@ def evaluate(loss_module, batches, micro, device, rank, world_size):
     return losses
 
 
+def save(cfg, facts, transformer, optimizer):
+    """Write a checkpoint and delete those that are not to be kept."""
+    step, state = facts["step"], dict(model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
+    checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
+    keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
+    checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
+
+
 def print_samples(step, phase, transformer, tokenizer):
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
@@ -297,8 +301,7 @@ def train(cfg):
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
-        versions, earlier = facts["versions"], resumed and resumed["versions"]
-        versions["attention"] = choose_attention(*case, versions, earlier)
+        facts["versions"]["attention"] = choose_attention(*case, facts["versions"], resumed and resumed["versions"])
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()
@@ -307,6 +310,7 @@ def train(cfg):
 
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
+        show(print, train_batches.repeats(cfg.max_steps))
 
     # A batch is a pure function of its step, so a background thread can make it ahead.
     micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each
@@ -372,11 +376,7 @@ def train(cfg):
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
-            facts |= dict(step=step, log=log.sync())
-            state = dict(model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
-            checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
-            keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
-            checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
+            save(cfg, dict(facts, step=step, log=log.sync()), transformer, optimizer)
         if rank == 0 and "val_clm_loss" in line and (phase_ends or (step // cfg.eval_interval).bit_count() == 1):
             show(plot_run, cfg.out_dir)  # after 1, 2, 4, 8 ... evaluations, because it reads the whole log
         if rank == 0 and phase_ends:

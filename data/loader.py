@@ -132,6 +132,14 @@ class Batches:
         if not any(self.ordinary[stream.windows(np.array([i]), seq_len)].any() for i in range(self.n_windows)):
             raise DataError(f"{stream}: nothing can be predicted, as all its tokens are special ones, such as eos")
 
+    def repeats(self, steps):
+        """Return a sentence on how often a run of so many steps sees each text."""
+        draws = steps * self.windows_per_step
+        least, rest = divmod(draws, self.n_windows)
+        times = f"{least} or {least + 1}" if rest else least
+        seen = f"every text is seen {times} times" if draws > self.n_windows else "no text is seen twice"
+        return f"the budget is {draws / self.n_windows:.1f} epochs of the data: {seen}"
+
     def batch(self, step, causal, first=0, last=None):
         """Return windows first to last - 1 of a step, for CLM (causal) or MLM, as a dict of tensors.
 

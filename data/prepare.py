@@ -44,8 +44,7 @@ max_tokens = 0  # stop before the document with which the train split would exce
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
 pad_token = ""  # with a hub folder: its special token to pad with; empty: the one it names, or eos
-out = "data/prepared/embedded"  # folder to write
-overwrite = False  # replace that folder if it is a prepared one, and an unfinished preparation with other settings
+out = "data/prepared/embedded"  # folder to write; must not exist
 shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
 verify = ""  # a prepared folder whose checksums to check; nothing is prepared then
@@ -190,7 +189,7 @@ def check(cfg):
     if cfg.verify:
         return
     for load, *args in (
-        (check_out, cfg.out, cfg.overwrite),
+        (check_out, cfg.out),
         (find_files, cfg.source),
         (find_files, cfg.val_source or "embedded"),
         (Tokenizer.load, cfg.tokenizer, cfg.mask_token, cfg.pad_token),
@@ -235,7 +234,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
     inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
     started = time.perf_counter()
-    with unfinished_folder(Path(cfg.out), plan, inputs, meta, cfg.overwrite) as output:
+    with unfinished_folder(Path(cfg.out), plan, inputs, meta) as output:
         if output.finished:
             print(f"{cfg.out}: going on after {output.finished} of {len(files)} input files")
         batches = read_batches(files, cfg, output.finished, output.digests() if cfg.deduplicate else None)
@@ -265,7 +264,7 @@ def prepare_embedded():
 
 
 def main():
-    cfg = configurator.load(__file__, sys.argv[1:], check)
+    cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.prepare")
     try:
         if cfg.verify:
             check_shards(cfg.verify, load_meta(cfg.verify))

@@ -2,16 +2,15 @@
 
 While OUT is written, the folder OUT.partial holds the new folder, digests.bin (of the documents, to find duplicates)
 and progress.json: its own checksum, the input files that are done, and meta.json as it was after the last of them. A
-process that goes on reads progress.json and cuts off everything that was written later. An older OUT that is replaced
-moves to OUT.partial/replaced in the last moment, and is deleted when the new one is in its place. The file
+process that goes on reads progress.json and cuts off everything that was written later. The file
 OUT.partial/prepare.lock is locked all the time. It also marks the folder as ours: another OUT.partial is left alone.
+An OUT that exists is never replaced.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -27,15 +26,10 @@ COMMIT_SECONDS = 1  # progress.json is written at most this often
 LOCK = "prepare.lock"
 
 
-def check_out(out, overwrite):
-    """Raise DataError if `out` exists, unless it is a prepared folder and may be replaced."""
-    if not os.path.lexists(out := Path(out)):
-        return
-    if not overwrite:
-        raise DataError(f"{out} exists: choose another --out, or replace it with --overwrite=True")
-    names, own = os.listdir(out) if out.is_dir() else [], r"meta\.json|tokenizer\.(json|tiktoken)|(train|val)-\d+\.bin"
-    if "meta.json" not in names or not all(re.fullmatch(own, name) for name in names):
-        raise DataError(f"{out} is not replaced: it has no meta.json, or also files that are not of a prepared folder")
+def check_out(out):
+    """Raise DataError if `out` exists."""
+    if os.path.lexists(out):
+        raise DataError(f"{out} exists: choose another --out, or remove it")
 
 
 @contextlib.contextmanager
@@ -70,25 +64,17 @@ class Output:
 
     If `partial` holds the progress of the same plan, then `finished` input files are done, and `meta` and digests()
     are as they were after the last of them. The progress of another plan, or of input files that have changed since,
-    raises DataError, or is deleted with `overwrite`.
+    raises DataError.
     """
 
-    def __init__(self, out, partial, plan, files, meta, overwrite):
+    def __init__(self, out, partial, plan, files, meta):
         self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
         self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
-        self.replaced, self.overwrite = partial / "replaced", overwrite
         self.full, self.committed, self.changed = False, time.monotonic(), set()
-        if self.replaced.exists() and not os.path.lexists(out):  # killed in the last moment
-            self.replaced.rename(out)
-        check_out(out, overwrite)
-        progress = None
+        check_out(out)
         if self.progress_file.exists() and self.folder.exists():  # without the folder: it was moved to its place
-            try:
-                progress = self.load_progress()
-            except DataError:
-                if not overwrite:
-                    raise
-        if not progress:
+            progress = self.load_progress()
+        else:
             self.clear()
             self.folder.mkdir()
             self.digest_file.touch()
@@ -99,12 +85,12 @@ class Output:
         """Delete everything in OUT.partial but the lock."""
         for file in self.progress_file, self.digest_file:
             file.unlink(missing_ok=True)
-        for folder in self.folder, self.replaced:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def load_progress(self):
         """Return what progress.json holds, and remove what was written later. Raises DataError if it does not fit."""
-        partial, anew = self.folder.parent, "or start anew with --overwrite=True"
+        partial = self.folder.parent
+        anew = f"or remove {partial} to start anew"
         digest, _, content = self.progress_file.read_bytes().partition(b"\n")
         if hashlib.sha256(content).hexdigest().encode() != digest:
             raise DataError(f"{self.progress_file} is damaged: choose another --out, {anew}")
@@ -197,9 +183,7 @@ class Output:
         self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
         write_whole(self.folder / tokenizer.file_name, lambda file: file.write(tokenizer.file_bytes()))
         write_whole(self.folder / "meta.json", lambda file: file.write(json.dumps(self.meta, indent=1).encode()))
-        check_out(self.out, self.overwrite)  # again: the preparation may have taken days
-        if self.out.exists():
-            self.out.rename(self.replaced)  # deleted with OUT.partial
+        check_out(self.out)  # again: the preparation may have taken days
         self.folder.rename(self.out)
         sync(self.out.parent)
 
@@ -224,7 +208,7 @@ def load_meta(folder):
 
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """
-    folder, again = Path(folder), "prepare it again with --overwrite=True"
+    folder, again = Path(folder), "remove it and prepare it again"
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
     try:

@@ -8,9 +8,7 @@ The record is None for a document that is too long to read. To support another f
 READERS.
 """
 
-import ast
 import codecs
-import contextlib
 import functools
 import gzip
 import io
@@ -267,10 +265,8 @@ def parse_where(where):
             signs = " ".join(OPERATORS)
             raise DataError(f"where: {term!r} is not a field, one of {signs}, and a value, as in score>=0.8")
         field, sign, value = match.groups()
-        with contextlib.suppress(*configurator.NOT_LITERAL):  # of a string without quotes
-            literal = ast.literal_eval(value)
-            value = literal if isinstance(literal, (str, int, float)) else value
-        comparisons.append((field, OPERATORS[sign], value))
+        literal = configurator.literal(value)  # None for a string without quotes
+        comparisons.append((field, OPERATORS[sign], literal if isinstance(literal, (str, int, float)) else value))
     return comparisons
 
 

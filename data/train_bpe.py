@@ -20,8 +20,7 @@ from errors import DataError
 source = "embedded"  # text to learn from: embedded, a file or a folder, as in data/prepare.py
 text_field = "text"  # the field of a .jsonl line that holds the text
 vocab_size = 4_096  # ids: the 256 bytes, one per merge, 4 special tokens; a multiple of 128, the rows of an embedding
-out = "data/embedded.tiktoken"  # rank file to write
-overwrite = False  # replace the rank file if there is one
+out = "data/embedded.tiktoken"  # rank file to write; must not exist
 
 
 def train(texts, size):
@@ -44,8 +43,8 @@ def check(cfg):
     """Yield what is wrong with the settings."""
     if (size := cfg["vocab_size"]) < 384 or size % 128:
         yield f"vocab_size must be a multiple of 128 from 384, as there are 256 bytes and 4 special tokens; got {size}"
-    if Path(cfg["out"]).exists() and not cfg["overwrite"]:
-        yield f"{cfg['out']} exists: choose another --out, or replace it with --overwrite=True"
+    if Path(cfg["out"]).exists():
+        yield f"{cfg['out']} exists: choose another --out, or remove it"
     try:
         find_files(cfg["source"])
         optional_package("tokenizers")
@@ -54,7 +53,7 @@ def check(cfg):
 
 
 def main():
-    cfg = configurator.load(__file__, sys.argv[1:], check)
+    cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.train_bpe")
     documents = tqdm(read_documents(cfg["source"], cfg["text_field"]), unit=" documents", disable=None)
     out = Path(cfg["out"])
     try:

@@ -101,7 +101,7 @@ def check(cfg):
 
 
 def main(argv):
-    cfg = configurator.load(__file__, argv, check)
+    cfg = configurator.load(__file__, argv, check, "python -m eval.sample")
     try:
         state = checkpoint.load(cfg.ckpt)
         lines = Path(cfg.embed).read_text(encoding="utf-8").splitlines() if cfg.embed else []

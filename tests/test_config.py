@@ -1,4 +1,4 @@
-"""train.py accepts every preset and every run of every study, and the presets have the paper's numbers."""
+"""train.py accepts every preset and every run of every study."""
 
 import ast
 import re
@@ -51,15 +51,3 @@ def test_the_demo_is_the_default():
     changed = {node.targets[0].id: ast.literal_eval(node.value) for node in named}
     default, _ = configurator.read_script(TRAIN)
     assert changed == {name: default[name] for name in changed} and {"max_steps", "switch_step", "lr"} <= changed.keys()
-
-
-@pytest.mark.parametrize("name", ["210m", "610m", "1b"])
-def test_the_presets_have_the_papers_numbers(name):
-    cfg = configurator.load(TRAIN, [str(ROOT / f"config/{name}.py")])
-    paper = {
-        "model": name, "global_batch_tokens": 2_359_296, "max_steps": 42_000, "warmup_steps": 2_000,
-        "decay_steps": 2_000, "lr": 5e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1,
-        "grad_clip": 1.0, "mask_ratio": 0.4, "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
-        "tie_embeddings": False,
-    }  # fmt: skip
-    assert {key: cfg[key] for key in paper} == paper

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import checkpoint
+from data.shards import load_meta
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run
 from runtime import stop_signals
@@ -62,6 +63,7 @@ def test_a_run_learns_and_reports(undisturbed):
     assert [line["tokens"] for line in lines] == [512 * s for s in range(21)]
     warmup, constant, decay = [1e-3, 2e-3], [3e-3] * 13, [3e-3 * n / 5 for n in (5, 4, 3, 2, 1)]
     assert [line["lr"] for line in lines[1:]] == pytest.approx(warmup + constant + decay)
+    assert lines[-1]["lr"] == 3e-3 / 5  # lr / decay_steps, as docs/paper.md says
     assert lines[-1]["val_mlm_loss"] < lines[0]["val_mlm_loss"] - 1
     facts = json.loads((out / "config.json").read_text())
     assert facts["settings"]["max_steps"] == 20 and facts["model"]["d_model"] == 32
@@ -190,7 +192,7 @@ def test_an_existing_run_is_never_overwritten(undisturbed, run):
     assert before == {p.name: p.read_bytes() for p in out.iterdir()}
 
 
-def test_a_folder_has_one_writer(tiny, run, tmp_path):
+def test_a_folder_has_one_writer(tiny, data_dir, run, tmp_path):
     """Of two processes that resume one run, one trains and the other stops with the name of the first."""
     args = [*tiny, f"--out_dir={tmp_path / 'run'}", "--resume=True", "--max_steps=200", "--eval_interval=200"]
     first = Run(args, tmp_path / "first")
@@ -201,6 +203,9 @@ def test_a_folder_has_one_writer(tiny, run, tmp_path):
     assert code == 1 and f"in use by process {first.process.pid} on" in text, text
     code, text = first.wait()
     assert code == 0, text
+    windows = load_meta(data_dir)["splits"]["train"]["tokens"] // 32
+    epochs = f"{200 * 16 / windows:.1f} epochs of the data: every text is seen {3200 // windows} or"
+    assert epochs in text
 
 
 def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
@@ -433,7 +438,7 @@ def test_full_disk(undisturbed, run, tmp_path):
     args, reference = undisturbed
     size = checkpoint.path_of(reference, 20).stat().st_size
     code, text = run([*args, f"--out_dir={tmp_path / 'run'}"], FILE_SIZE_LIMIT=str(size // 2))
-    assert code == 1 and "the disk is full" in text, text
+    assert code == 1 and "File too large" in text and "--resume=True" in text, text
     assert not list((tmp_path / "run").glob("*.partial")) and checkpoint.steps(tmp_path / "run") == []
 
 

@@ -121,7 +121,7 @@ def problems(plan, runs, finetunes):
 def study(argv):
     """Do what is missing of a study, or a part of it."""
     args = [f"{arg}=True" if arg in ("--plan", "--slurm") else arg for arg in argv]
-    cfg = configurator.load(__file__, args, check)
+    cfg = configurator.load(__file__, args, check, "python -m eval.study")
     plan = Plan(cfg)
     runs = [run for run in plan.runs.values() if cfg.only in ("", run.name)]
     part = cfg.only.partition("finetune:")[2] if cfg.only else "1/1"  # of the fine-tuning jobs

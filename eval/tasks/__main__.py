@@ -56,7 +56,7 @@ def main():
     if sys.argv[1:2] == ["predict"]:
         return predict.main(sys.argv[2:])
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
-    cfg = configurator.load(__file__, [arg for arg in sys.argv[1:] if arg.startswith("-")])
+    cfg = configurator.load(__file__, [a for a in sys.argv[1:] if a.startswith("-")], command="python -m eval.tasks")
     try:
         for name in names:
             show(load(name, folder=cfg.folder, full_corpus=False))

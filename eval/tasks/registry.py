@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import configurator
-from configurator import nearest
-from errors import DataError
+from errors import DataError, nearest
 from eval.tasks import embedded, readers
 from eval.tasks.examples import Dataset, Pair, Retrieval, listed
 from eval.tasks.metrics import answerable

@@ -87,6 +87,19 @@ def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer)
     assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != everything
 
 
+@pytest.mark.parametrize("split", ["none", "random", "document"])
+def test_how_often_a_budget_shows_each_text(stream, tokenizer, split):
+    batches, windows = Batches(stream, tokenizer, 3, 60, 7, split), len(stream) // 60
+    assert len(stream) % 60 and windows % 7  # the last window is incomplete, and a step crosses the end of an epoch
+    for steps, said in (
+        (windows // 7, "1.0 epochs of the data: no text is seen twice"),
+        (windows // 7 + 1, "1.0 epochs of the data: every text is seen 1 or 2 times"),
+        (windows, "7.0 epochs of the data: every text is seen 7 times"),
+        (windows + 1, "7.0 epochs of the data: every text is seen 7 or 8 times"),
+    ):
+        assert batches.repeats(steps) == f"the budget is {said}"
+
+
 def test_clm_targets(stream, tokenizer):
     for split in ("none", "random", "document"):
         batch = Batches(stream, tokenizer, 1, 64, 6, split).batch(2, True)

@@ -191,23 +191,13 @@ def test_dead_worker_ends_the_preparation(slow_source, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_overwriting(sources, tmp_path):
+def test_a_folder_is_never_replaced(sources, tmp_path):
     out = tmp_path / "out"
-    out.mkdir()
-    with pytest.raises(DataError, match="out exists: choose another --out, or replace it with --overwrite=True"):
-        prepare(**sources, out=out)
-    with pytest.raises(DataError, match="out is not replaced: it has no meta.json"):
-        prepare(**sources, out=out, overwrite=True)
-    out.rmdir()
     before = prepare(**sources, out=out)
-    (tmp_path / "train.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match="UTF-8"):
-        prepare(**sources, out=out, overwrite=True)
-    assert load_meta(out) == before  # a failed replacement changes nothing
     (tmp_path / "train.txt").write_text("New.")
-    prepare(**sources, out=out, overwrite=True)
-    assert texts(out, "train") == ["New."]
-    assert sorted(os.listdir(tmp_path)) == ["out", "train.txt", "val.txt"]
+    with pytest.raises(DataError, match="out exists: choose another --out, or remove it"):
+        prepare(**sources, out=out)
+    assert load_meta(out) == before and sorted(os.listdir(tmp_path)) == ["out", "train.txt", "val.txt"]
 
 
 def test_damage_is_found(sources, tmp_path):
@@ -235,18 +225,14 @@ def test_damage_is_found(sources, tmp_path):
         (out / name).write_text(whole)
 
 
-@pytest.mark.parametrize("place", ["out.partial/a", "out.partial/out/a", "out.partial/replaced/a", "out/a"])
+@pytest.mark.parametrize("place", ["out.partial/a", "out.partial/out/a", "out/a"])
 def test_folders_of_others_are_left_alone(sources, tmp_path, place):
-    (tmp_path / "out.replaced").mkdir()
     file = tmp_path / place
-    if place == "out/a":
-        prepare(**sources, out=tmp_path / "out")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True)
     file.write_text("precious")
     before = sorted(tmp_path.rglob("*"))
-    message = "no preparation made it" if "partial" in place else "out is not replaced"
-    with pytest.raises(DataError, match=message):
-        prepare(**sources, out=tmp_path / "out", overwrite=True)
+    with pytest.raises(DataError, match="no preparation made it" if "partial" in place else "out exists"):
+        prepare(**sources, out=tmp_path / "out")
     assert sorted(tmp_path.rglob("*")) == before and file.read_text() == "precious"
     prepare(**sources, out=tmp_path / "other")
     assert {*before, tmp_path / "other"} <= {*tmp_path.rglob("*")}
@@ -384,32 +370,24 @@ def finished_files(out):
 
 
 @pytest.mark.parametrize(
-    "replace, options, number",
-    [
-        (False, {}, 4),
-        (True, {}, 4),
-        pytest.param(False, {}, None, marks=pytest.mark.slow),
-        pytest.param(True, {"max_tokens": 9_000}, None, marks=pytest.mark.slow),
-    ],
+    "options, number",
+    [({}, 4), *(pytest.param(options, None, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000}))],
 )
-def test_killed_before_a_change_of_the_disk(corpus, sources, tmp_path, replace, options, number):
+def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
     """End at one moment, go on, compare: at `number` moments and the last ones, or at all."""
-    prepare(**sources, out=tmp_path / "old")
 
     def run(name, end=None):
         out = tmp_path / name / "out"
-        if replace and not out.parent.exists():
-            shutil.copytree(tmp_path / "old", out)
-        return out, *in_child(corpus / "in", out, {**options, "overwrite": replace}, end=end)
+        return out, *in_child(corpus / "in", out, options, end=end)
 
     out, code, changes = run("all")
     expected, finished = content(out), set()
     assert code == 0 and (options or expected == content(corpus / "expected"))
     for end in sorted({*range(0, changes, changes // number if number else 1), *range(changes - 6, changes)}):
         out, code, _ = run(str(end), end)
-        assert code == 7 and (not out.exists() or content(out) in (expected, content(tmp_path / "old")))
+        assert code == 7
         finished.add(len(finished_files(out)))
-        if replace or not out.exists():
+        if not out.exists():
             assert run(str(end))[1] == 0 and os.listdir(out.parent) == ["out"]
         assert content(out) == expected
     assert len(finished) > 3
@@ -443,13 +421,14 @@ def test_an_unfinished_folder_of_something_else(unfinished, corpus, tmp_path):
     ranks.write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
     different = {"deduplicate": False, "text_field": "body"}, {"tokenizer": str(ranks)}
     for options, names in zip(different, ("text_field, deduplicate", "tokenizer")):
-        with pytest.raises(DataError, match=f"unfinished preparation .* different: {names}; .*--overwrite=True"):
+        with pytest.raises(DataError, match=f"unfinished preparation .* different: {names}; .*or remove .*out.partial"):
             prepare(source, unfinished, **{**OPTIONS, **options})
     (source / "0.jsonl").write_bytes(first + b"\n")
     with pytest.raises(DataError, match="different: .*0.jsonl; "):
         prepare(source, unfinished, **OPTIONS)
     (source / "0.jsonl").write_bytes(first)
-    meta = prepare(source, unfinished, **OPTIONS, overwrite=True)
+    shutil.rmtree(tmp_path / "out.partial")
+    meta = prepare(source, unfinished, **OPTIONS)
     assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
 
 
@@ -458,24 +437,11 @@ def test_a_damaged_unfinished_folder(unfinished, corpus, tmp_path, name):
     path = tmp_path / "out.partial" / name
     data = path.read_bytes()
     path.write_bytes(data.replace(b"bytes", b"bites") if name == "progress.json" else data[:5])
-    with pytest.raises(DataError, match=f"{name} is (damaged|missing or shorter than .* bytes): .*--overwrite=True"):
+    with pytest.raises(DataError, match=f"{name} is (damaged|missing or shorter than .* bytes): .*or remove"):
         prepare(tmp_path / "in", unfinished, **OPTIONS)
-    meta = prepare(tmp_path / "in", unfinished, **OPTIONS, overwrite=True)
+    shutil.rmtree(tmp_path / "out.partial")
+    meta = prepare(tmp_path / "in", unfinished, **OPTIONS)
     assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
-
-
-def test_a_replacement_that_ended_half_done_is_undone(corpus, sources, tmp_path):
-    """A process that is killed between moving the old folder away and the new one in: the old one is not lost."""
-    before, end = prepare(**sources, out=tmp_path / "out"), in_child(corpus / "in", tmp_path / "new")[1] - 8
-    while (tmp_path / "out").exists():
-        end += 1
-        assert in_child(corpus / "in", tmp_path / "out", {"overwrite": True}, end=end)[0] == 7
-        if (tmp_path / "out").exists():
-            shutil.rmtree(tmp_path / "out.partial")
-    sources["source"].write_bytes(b"\xff")
-    with pytest.raises(DataError, match="UTF-8"):
-        prepare(**sources, out=tmp_path / "out", overwrite=True)
-    assert load_meta(tmp_path / "out") == before
 
 
 def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):

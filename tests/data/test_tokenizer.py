@@ -203,7 +203,7 @@ def test_training_a_bpe(tmp_path, monkeypatch):
     assert trained.ranks == train_bpe.train(DOCUMENTS, 636) and trained.vocab_size == 640
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(train_bpe.__file__, run_name="__main__")
-    wrong = list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new", "overwrite": False}))
+    wrong = list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new"}))
     assert "multiple of 128 from 384" in wrong[0]
     with pytest.raises(DataError, match="has merges for .* ranks only, not for 5000"):
         train_bpe.train(["too little"], 5000)

@@ -1,0 +1,114 @@
+"""What docs/paper.md says about pretraining, where it follows the paper and where it does not.
+
+The learning rate of the last step and the mean of the loss over processes are in test_train.py, the initial weights in
+test_model.py, and that no document begins with a bos token in data/test_prepare.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT
+from model_helpers import small_model
+
+import configurator
+from data.loader import Batches, TokenStream
+from data.shards import load_meta
+from data.tokenizer import Tokenizer
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
+
+T = 2_048
+SIZES = {  # layers, width, MLP, query heads, key-value heads, head dim, millions of parameters: blocks, + input, + output
+    "210m": (12, 768, 3_072, 12, 12, 64, 113.3, 211.8, 310.3),
+    "610m": (26, 1_152, 4_096, 18, 6, 64, 460.1, 607.9, 755.6),
+    "1b": (28, 1_728, 5_120, 18, 6, 96, 966.2, 1187.9, 1409.5),
+}
+
+
+def preset(name):
+    return configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
+
+
+@pytest.fixture(scope="module")
+def make_batches(data_dir):
+    """make_batches(windows a step, seed=1, seq_len=T) with the paper's window split and mask ratio."""
+    stream, tokenizer = TokenStream(data_dir, load_meta(data_dir), "train"), Tokenizer.load("embedded")
+    return lambda n, seed=1, seq_len=T: Batches(stream, tokenizer, seed, seq_len, n, "random", 0.4)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_shapes(name):
+    config = ModelConfig(vocab_size=128_256, **PRESETS[name])
+    shape = config.n_layer, config.d_model, config.d_ff, config.n_head, config.n_kv_head, config.head_dim
+    with torch.device("meta"):
+        model = Transformer(config)
+    total, embedding = sum(p.numel() for p in model.parameters()), model.embedding.weight.numel()
+    counts = (round(n / 1e6, 1) for n in (total - 2 * embedding, total - embedding, total))
+    assert (*shape, *counts) == SIZES[name]
+    assert (config.seq_len, config.rope_theta, config.norm_eps, config.tie_embeddings) == (T, 10_000, 1e-5, False)
+    assert not any(name.endswith("bias") for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_recipe_of_the_presets(name):
+    paper = {
+        "model": name, "global_batch_tokens": 2_359_296, "max_steps": 42_000, "warmup_steps": 2_000,
+        "decay_steps": 2_000, "lr": 5e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1,
+        "grad_clip": 1.0, "mask_ratio": 0.4, "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
+        "tie_embeddings": False,
+    }  # fmt: skip
+    cfg = preset(name)
+    assert {key: cfg[key] for key in paper} == paper
+    assert cfg.global_batch_tokens == 1_152 * T
+
+
+def test_the_schedule_of_continued_pretraining():
+    cfg = preset("continue")
+    assert (cfg.warmup_steps, cfg.lr, cfg.decay_steps, cfg.global_batch_tokens) == (500, 5e-4, 2_000, 2_359_296)
+
+
+def test_the_number_of_masked_tokens_is_exact(make_batches):
+    """round(0.4 * 2,048) = 819 in each window, never a special token, and each shown as the mask token."""
+    batches = make_batches(8)
+    plain, batch = batches.batch(0, True)["tokens"], batches.batch(0, False)
+    assert torch.equal(torch.bincount(batch["positions"] // T), torch.full((8,), 819))
+    masked = torch.isin(torch.arange(8 * T), batch["positions"]).view(8, T)
+    assert (batch["tokens"][masked] == batches.mask_id).all() and torch.equal(batch["targets"], plain[masked])
+    assert batches.ordinary[plain[masked]].all() and not batches.ordinary[plain].all()
+
+
+def test_windows_are_cut_between_12_and_2037_anew_for_each_use(make_batches):
+    batches, shape = make_batches(1), np.zeros((1_000, T), np.int64)
+    cuts = np.concatenate([batches.bounds(shape, np.arange(i, i + 1_000))[1][:, 0] for i in range(0, 16_000, 1_000)])
+    assert (cuts.min(), cuts.max()) == (12, 2_036)
+    assert abs(cuts.mean() - 1_024) < 15
+    uses = cuts[:: batches.n_windows][:50]  # of the first draw of each epoch
+    assert len(set(uses)) > 40
+
+
+def test_all_runs_with_a_seed_see_the_same_windows_in_the_same_order(make_batches):
+    """Whatever the objective and the number of windows in a step."""
+    clm, mlm = make_batches(4).batch(1, True), make_batches(2).batch(2, False)
+    tokens, shown = clm["tokens"][:2], mlm["tokens"].clone().flatten()
+    shown[mlm["positions"]] = mlm["targets"]
+    assert torch.equal(shown.view(2, T), tokens) and torch.equal(mlm["doc_end"], clm["doc_end"][:2])
+    assert not torch.equal(make_batches(4, seed=2).batch(1, True)["tokens"], clm["tokens"])
+
+
+def test_the_loss_is_a_mean_over_tokens_not_over_micro_batches(make_batches):
+    """Micro-batches of 1 and 3 windows: their sums and counts add up to those of the step, their means do not."""
+    model = small_model(vocab_size=4_096)
+    batches, loss = make_batches(4, seq_len=32), PretrainingLoss(model)
+    whole, *parts = (torch.stack(loss(batches.batch(0, True, *windows), True)) for windows in ((0, 4), (0, 1), (1, 4)))
+    torch.testing.assert_close(sum(parts), whole)
+    means = [loss_sum / count for loss_sum, count in (whole, *parts)]
+    assert abs(means[0] - (means[1] + means[2]) / 2) > 1e-3
+
+
+def test_the_residual_stream_is_bf16_and_the_weights_are_fp32():
+    model, seen = small_model(), []
+    model.compute_dtype = torch.bfloat16
+    for block in model.blocks:
+        block.register_forward_hook(lambda module, inputs, output: seen.extend((inputs[0].dtype, output.dtype)))
+    model(torch.zeros(1, 8, dtype=torch.long), causal=True).float().sum().backward()
+    assert set(seen) == {torch.bfloat16}
+    assert {x.dtype for p in model.parameters() for x in (p, p.grad) if x is not None} == {torch.float32}
