@@ -240,7 +240,7 @@ def mean_over_seeds(job):
     for parent in job.parents:
         for file in parent / "results.csv", parent / "report" / "results.csv":
             with suppress(OSError, ValueError, csv.Error), open(file, newline="", encoding="utf-8") as lines:
-                for row in csv.DictReader(lines):
-                    if str(job).endswith(f"/{row.get('folder')}"):
-                        return row.get("main_score")
+                rows = [row for row in csv.DictReader(lines) if str(job).endswith(f"/{row.get('folder')}")]
+                if rows:  # several for the sets of a retrieval task, in the order of the metrics
+                    return ", ".join(row["field_score"] for row in rows)
     return ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from eval.study import figures
 from eval.study.compare import Scores, compare, correct
-from eval.study.results import METRICS, differences
+from eval.study.results import GLUE_AVERAGE, METRICS, differences
 from eval.tasks.metrics import rounded
 
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
@@ -22,11 +22,16 @@ objective pays must count. By chance each model includes about 2.5 % of the inse
 which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
+GLUE_MEDIANS = """\
+GLUE as the literature gives it: for each task the median over the fine-tuning seeds at the chosen learning rate, and the \
+average of these medians (two-metric tasks: the mean of both metrics, MNLI: the mean of both test sets)."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
-chosen on validation data alone, for each model and task, among the rates with the most finished runs. A family's score \
-is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others.
+chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
+family's score is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others. \
+"By the field's metrics" is the usual metric of each task, or the paper's where there is no other. All but the tables of \
+scores is by the {metric}'s metrics.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
@@ -53,8 +58,9 @@ class Page:
     def draw_lines(self, axis, scores):
         """Add a figure of the scores along an axis (a name in figures.AXES), if it has more than one place."""
         if lines := figures.lines_of(scores, axis):
-            metric = "the metric of each task" if self.metric == "main" else f"the {self.metric}'s metric"
-            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})")
+            self.draw(
+                axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {self.metric}'s metrics)"
+            )
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""
@@ -66,10 +72,10 @@ class Page:
         """Write the page and its tables; return its path."""
         if not find_spec("matplotlib"):
             self.add("There are no figures, because matplotlib is not installed.")
-        self.add("## How to read the numbers", HOW.format(resamples=self.resamples))
+        self.add("## How to read the numbers", HOW.format(metric=self.metric, resamples=self.resamples))
         header = ["question", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm"]
         write_csv(self.folder / "comparisons.csv", [*header, "units", "unit", "better"], self.comparisons)
-        write_results(results, Scores(results, "main"), self.folder / "results.csv")
+        write_results(results, self.folder / "results.csv")
         path = self.folder / "report.md"
         path.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
         return path
@@ -92,18 +98,18 @@ def write_csv(path, header, rows):
         csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
 
 
-def write_results(results, scores, path):
-    """Write results.csv, a row per fine-tuning. Those at the chosen learning rate have the score of their model."""
-    columns = [*itertools.product(METRICS, ("validation", "test"))]
+def write_results(results, path):
+    """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
+    columns, by_metric = [*itertools.product(METRICS, ("validation", "test"))], [Scores(results, m) for m in METRICS]
     header = ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed"]
-    header += [*map("_".join, columns), "main_score", "error"]
+    header += [*map("_".join, columns), *(f"{metric}_score" for metric in METRICS), "error"]
     rows = []
     for variant in results.variants:
         for r in variant.runs:
             facts = [r.folder, "done", variant.label, r.pretraining_seed, r.task, r.family, r.lr, r.seed]
-            score = scores[variant, r.task]
-            chosen = score and r in score.runs.values()
-            rows.append([*facts, *map(r.scores.get, columns), str(score) if chosen else "", ""])
+            scores = [scores[variant, r.task] for scores in by_metric]
+            scores = [str(score) if r in score.runs.values() else "" for score in scores]
+            rows.append([*facts, *map(r.scores.get, columns), *scores, ""])
     rows.sort(key=lambda row: row[0])
     rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
     write_csv(path, header, rows)
@@ -118,7 +124,7 @@ def overview(results):
     header, rows = ["model", "checkpoints", "pretraining seeds", "parameters"], []
     for v in results.variants:
         rows.append([v.label, ", ".join(v.names), ", ".join(map(str, v.seeds)), f"{v.facts['parameters']:,}"])
-    text = f"{len(results.runs)} results, {len(results.failed)} failed jobs."
+    text = f"{len({run.folder for run in results.runs})} results, {len(results.failed)} failed jobs."
     return "\n\n".join([text, table(header, rows), *differing_settings(results.runs)])
 
 
@@ -131,19 +137,45 @@ def differing_settings(runs):
     return lines
 
 
+def score_tables(results, metric):
+    """Return tables of scores by the metric that the report is about and, where they differ, by the other one."""
+    same = all(its["field"] == its["paper"] for its in results.metrics.values())
+    texts = []
+    for name in [metric] if same else sorted(METRICS, key=lambda other: other != metric):
+        texts += ["" if same else f"By the {name}'s metrics:", score_table(Scores(results, name))]
+    if GLUE_AVERAGE in results.targets:
+        texts += [GLUE_MEDIANS, glue_table(Scores(results, "field"))]
+    for task, other in results.repeated.items():
+        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
+    return "\n\n".join(filter(None, texts))
+
+
 def score_table(scores):
     """Return a table of scores: a row per variant, the baselines below."""
     results, titles = scores.results, [*scores.targets]
-    metrics = {task: f"{task} ({', '.join(its[scores.metric]) or '-'})" for task, its in results.metrics.items()}
+    metrics = {title: f"{title} ({scores.metric}'s metrics)" for title in titles}
+    for task, its in results.metrics.items():
+        names = [name.removeprefix(f"{task.partition('/')[2]}/") for name in its[scores.metric]]
+        metrics[task] = f"{task} ({', '.join(names)})"
     rows = [[variant.label, *(str(scores[variant, title] or "-") for title in titles)] for variant in results.variants]
     for name in dict.fromkeys(name for its in results.baselines.values() for name, _ in its):
         values = [[results.baselines[task].get((name, scores.metric)) for task in scores.targets[t]] for t in titles]
         if any(None not in its for its in values):
             rows.append([f"*{name}*", *("-" if None in its else f"{rounded(np.mean(its)):.1f}" for its in values)])
-    texts = [table(["model", *(metrics.get(title, title) for title in titles)], rows)]
-    for task, other in results.repeated.items():
-        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
-    return "\n\n".join(texts)
+    return table(["model", *(metrics[title] for title in titles)], rows)
+
+
+def glue_table(scores):
+    """Return a table of medians: a row per variant, a column per task of GLUE, and their average."""
+    tasks, rows = scores.targets[GLUE_AVERAGE], []
+    for variant in scores.results.variants:
+        medians = []
+        for score in [scores[variant, task] for task in tasks]:
+            values = [run.scores["field", "test"] for run in score.runs.values()] if score else [math.nan]
+            medians.append(np.median(values))
+        cells = [*medians, np.mean(medians)]
+        rows.append([variant.label, *("-" if math.isnan(cell) else f"{rounded(cell):.1f}" for cell in cells)])
+    return table(["model", *tasks, "average"], rows)
 
 
 def difference_table(scores, comparisons):

@@ -22,12 +22,13 @@ from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
 from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
-from eval.study.page import score_table, sensitivity, stability_section, table
+from eval.study.page import score_tables, sensitivity, stability_section, table
 from eval.study.plan import results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
+from eval.study.run import has_result
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
-metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
+metric = "field"  # field = the usual metric of each task, or the paper's for a task that has no other; paper
 resamples = 2000  # of the test instances, for the comparisons
 
 LOSSES = """\
@@ -40,7 +41,7 @@ def write_study(plan, resamples=2000):
 
     Raises DataError: damaged results.
     """
-    page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
+    page, results = Page(Path(plan.cfg.out_dir, "report"), plan.cfg.metrics, resamples), read_plan_results(plan)
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
     answers = answer_section(page, plan, results)
@@ -51,7 +52,7 @@ def write_study(plan, resamples=2000):
     return "\n\n".join([*answers, str(page.write(results))])
 
 
-def write_folder(root, folder, metric="main", resamples=2000):
+def write_folder(root, folder, metric="field", resamples=2000):
     """Write the report on all results below `root` to `folder`; return the scores and its path. Raises DataError."""
     results = read_results(root)
     if not results.runs:
@@ -60,7 +61,7 @@ def write_folder(root, folder, metric="main", resamples=2000):
     page.add("# Fine-tuning results", overview(results), "## Scores")
     for axis in figures.AXES:
         page.draw_lines(axis, scores)
-    page.add(scores_text := score_table(scores))
+    page.add(scores_text := score_tables(results, metric))
     for variant in results.variants:
         if variant.random_weights:
             page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
@@ -78,10 +79,9 @@ def last_sections(page, scores):
 
 
 def check(cfg):
+    yield from configurator.outside_limits(cfg, choices={"metric": METRICS})
     if cfg.resamples < 100:
         yield f"resamples={cfg.resamples}: must be at least 100"
-    if cfg.metric not in ("main", *METRICS):
-        yield f"metric={cfg.metric}: must be main, field or paper"
 
 
 def main(argv):
@@ -140,10 +140,11 @@ def what_was_run(plan, curves, results):
     """List what was trained, on what, and how much of it is there."""
     cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
     seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
-    jobs, budgets = len(plan.points()), " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
+    done = [has_result(plan, *point) for point in plan.points()]
+    budgets = " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
     lines = [
         f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
-        f"fine-tuning: {len(results.runs)} of {jobs} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
+        f"fine-tuning: {sum(done)} of {len(done)} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
         f"budgets: {budgets} steps of {settings.global_batch_tokens:,} tokens",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
@@ -242,7 +243,7 @@ def scores_section(page, plan, results):
     if plan.inside:
         pure = [model for model in plan.finals if model.run in (plan.pure(0), plan.pure(plan.longest))]
         page.draw_lines("steps", Scores(select(results, plan.inside + pure), page.metric))
-    page.add(score_table(Scores(results, page.metric)))
+    page.add(score_tables(results, page.metric))
 
 
 def continued_section(page, plan, results):

@@ -16,9 +16,10 @@ from pathlib import Path
 import checkpoint
 import configurator
 from eval.study.jobs import check_lists, finetuning, grid, is_part, part_of, run_all, slots
+from eval.tasks.registry import GLUE
 
-checkpoints = ("out/demo",)  # checkpoints of train.py, or folders of runs: the newest one of each
-tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name, or task files
+checkpoints = ("out/demo",)  # checkpoints of train.py, folders of runs (the newest one of each), or models of the hub
+tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name, task files, glue = its eight
 lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)  # peak learning rates
 seeds = (1, 2, 3, 4, 5)  # of fine-tuning
 finetune = ""  # further arguments of finetune.py, the same for every job: "config/x.py --max_steps=300"
@@ -29,7 +30,7 @@ jobs = 0  # at a time on each GPU; without a GPU in all. 0 = one on each GPU, on
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    yield from check_lists(cfg)
+    yield from check_lists(type(cfg)(cfg | {"tasks": expand(cfg.tasks)}))
     names = {}
     for path in cfg.checkpoints:
         if not checkpoint.steps(path) and (why := checkpoint.problem(path)):
@@ -54,6 +55,11 @@ def label(path):
     return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name
 
 
+def expand(tasks):
+    """Return tasks with the eight of GLUE in place of "glue"."""
+    return tuple(name for task in tasks for name in (GLUE if task == "glue" else [task]))
+
+
 def plan_jobs(cfg):
     """Return every Job of the grid."""
     files = [newest(path) for path in cfg.checkpoints]  # exact files, because pretraining may go on
@@ -61,7 +67,7 @@ def plan_jobs(cfg):
     first = files[0], cfg.lrs[0], cfg.seeds[0]
     return [
         finetuning(results, names[path], path, task, lr, seed, args, baseline=(path, lr, seed) == first)
-        for path, task, lr, seed in grid(files, cfg.tasks, cfg.lrs, cfg.seeds)
+        for path, task, lr, seed in grid(files, expand(cfg.tasks), cfg.lrs, cfg.seeds)
     ]
 
 
