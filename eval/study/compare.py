@@ -16,7 +16,7 @@ import numpy as np
 
 from errors import DataError
 from eval.study import stats
-from eval.study.results import GLUE_AVERAGE, Variant, training_of
+from eval.study.results import GLUE_AVERAGE, Variant
 from eval.tasks import metrics
 
 
@@ -182,9 +182,11 @@ def compare_pair(scores, target, a, b):
     comparison = Comparison(target, a, b, len(shared), unit)
     if len(shared) > 1:
         parts = [scores.differences(task, [units[u] for u in shared]) for task, units in zip(tasks, by_task)]
-        dependent = defaultdict(list)  # tasks that share the pretraining seeds, or sets that share the fine-tuning
+        dependent = defaultdict(
+            list
+        )  # tasks that share pretraining seeds; msmarco/nq and msmarco/mldr, one fine-tuning
         for task, part in zip(tasks, parts):
-            dependent["" if len(common) > 1 else training_of(task)].append(part)
+            dependent["" if len(common) > 1 else task.partition("/")[0]].append(part)
         weight = len(dependent) / len(tasks)
         parts = [(weight * sum(d for d, _ in its), weight**2 * sum(c for _, c in its)) for its in dependent.values()]
         comparison.estimate, comparison.half, comparison.p = stats.compare(parts)

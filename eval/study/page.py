@@ -30,8 +30,8 @@ A score is the mean over seeds ± half of its 95 % interval (Student's t). The s
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
 chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
 family's score is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others. \
-"By the field's metrics" is the usual metric of each task, or the paper's where there is no other. All but the tables of \
-scores is by the {metric}'s metrics.
+The field's metric is the usual one of a task, or the paper's if there is no other. Besides the tables of scores, this \
+report uses the {metric}'s metrics.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
@@ -58,9 +58,8 @@ class Page:
     def draw_lines(self, axis, scores):
         """Add a figure of the scores along an axis (a name in figures.AXES), if it has more than one place."""
         if lines := figures.lines_of(scores, axis):
-            self.draw(
-                axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {self.metric}'s metrics)"
-            )
+            label = f"score (%, {self.metric}'s metrics)"
+            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], label)
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""
@@ -138,16 +137,20 @@ def differing_settings(runs):
 
 
 def score_tables(results, metric):
-    """Return tables of scores by the metric that the report is about and, where they differ, by the other one."""
-    same = all(its["field"] == its["paper"] for its in results.metrics.values())
-    texts = []
-    for name in [metric] if same else sorted(METRICS, key=lambda other: other != metric):
-        texts += ["" if same else f"By the {name}'s metrics:", score_table(Scores(results, name))]
+    """Return the table of scores by the metric of a report and, if a task has two, that by the other metric."""
+    texts, (other,) = [score_table(Scores(results, metric))], {*METRICS} - {metric}
+    if any(its["field"] != its["paper"] for its in results.metrics.values()):
+        texts = [
+            f"By the {metric}'s metrics:",
+            *texts,
+            f"By the {other}'s metrics:",
+            score_table(Scores(results, other)),
+        ]
     if GLUE_AVERAGE in results.targets:
         texts += [GLUE_MEDIANS, glue_table(Scores(results, "field"))]
     for task, other in results.repeated.items():
         texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
-    return "\n\n".join(filter(None, texts))
+    return "\n\n".join(texts)
 
 
 def score_table(scores):
@@ -169,10 +172,8 @@ def glue_table(scores):
     """Return a table of medians: a row per variant, a column per task of GLUE, and their average."""
     tasks, rows = scores.targets[GLUE_AVERAGE], []
     for variant in scores.results.variants:
-        medians = []
-        for score in [scores[variant, task] for task in tasks]:
-            values = [run.scores["field", "test"] for run in score.runs.values()] if score else [math.nan]
-            medians.append(np.median(values))
+        runs = [score.runs.values() if (score := scores[variant, task]) else () for task in tasks]
+        medians = [np.median([run.scores["field", "test"] for run in its]) if its else math.nan for its in runs]
         cells = [*medians, np.mean(medians)]
         rows.append([variant.label, *("-" if math.isnan(cell) else f"{rounded(cell):.1f}" for cell in cells)])
     return table(["model", *tasks, "average"], rows)

@@ -92,7 +92,7 @@ class Results:
     targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
     repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
-    seeds: {task: fine-tuning seeds} of all jobs, failed ones included. failed: {folder: last line of its error.txt}.
+    seeds: {task: fine-tuning seeds of all models}. failed: {folder: last line of its error.txt}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
@@ -111,10 +111,6 @@ class Results:
                 raise DataError(f"{run.task}: {like.folder} and {run.folder} {why}")
             self.seeds[run.task].add(run.seed)
             self.baselines[run.task] |= run.baselines  # one run of each task has them
-        for job in map(Path, failed):  # .../checkpoint/task/lr-<lr>_seed-<seed>
-            if match := re.search(r"_seed-(\d+)$", job.name):
-                for task in [task for task in self.tasks if training_of(task) == job.parent.name]:
-                    self.seeds[task].add(int(match[1]))
         for variant in self.variants:
             for run in variant.runs:
                 key = run.pretraining_seed, run.seed
@@ -165,11 +161,6 @@ def read_runs(root, folders):
             "\n  ".join(["not results of finetune.py, or damaged; delete them or run them again:", *damaged])
         )
     return runs
-
-
-def training_of(task):
-    """Return the task that a fine-tuning has trained on: msmarco for its set msmarco/nq."""
-    return task.partition("/")[0]
 
 
 def mean(values):

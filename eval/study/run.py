@@ -166,12 +166,10 @@ def job_of(plan, point):
 def finetune_all(plan, part="1/1"):
     """Run a part of the fine-tuning runs, such as "3/100": first those that choose a rate. Return what failed."""
     points, problems = part_of(part, plan.points()), []
-
-    def run(points):
-        failed, waiting = run_all(points, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
-        problems.extend([(point, "failed") for point in failed] + [(point, WAITING) for point in waiting])
-
-    run([point for point in points if point[2]])
-    if chosen := [point for point in points if not point[2]]:
-        run([(m, task, lr, seed) for m, task, _, seed in chosen for lr in best_lrs(plan, m, task) or [None]])
+    for searching in (True, False):
+        its = [point for point in points if (point[2] is not None) == searching]
+        if not searching:
+            its = [(m, task, lr, seed) for m, task, _, seed in its for lr in best_lrs(plan, m, task) or [None]]
+        failed, waiting = run_all(its, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
+        problems += [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
     return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in problems]
