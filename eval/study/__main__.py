@@ -67,8 +67,7 @@ only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, o
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     yield from check_lists(cfg, optional=("continued", "intermediate", "repeated"))
-    yield from configurator.outside_limits(cfg, at_least_1=["processes"], at_least_0=["jobs", "late_switch"])
-    yield from configurator.outside_limits(cfg, choices={"metrics": METRICS})
+    yield from configurator.outside_limits(cfg, ["processes"], ["jobs", "late_switch"], choices={"metrics": METRICS})
     for name in ("sizes", "tasks"):
         yield from (f"{name}: each is (name, arguments), got {pair}" for pair in cfg[name] if len(pair) != 2)
     for name in [pair[0] for pair in cfg.sizes if not re.fullmatch("[A-Za-z0-9._-]+", pair[0])]:  # part of file names

@@ -11,7 +11,7 @@ import numpy as np
 
 from eval.study import figures
 from eval.study.compare import Scores, compare, correct
-from eval.study.results import GLUE_AVERAGE, METRICS, differences
+from eval.study.results import GLUE_AVERAGE, METRICS
 from eval.tasks.metrics import rounded
 
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
@@ -58,8 +58,8 @@ class Page:
     def draw_lines(self, axis, scores):
         """Add a figure of the scores along an axis (a name in figures.AXES), if it has more than one place."""
         if lines := figures.lines_of(scores, axis):
-            label = f"score (%, {self.metric}'s metrics)"
-            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], label)
+            metric = f"the {self.metric}'s metrics"
+            self.draw(axis, figures.draw_lines, scores, lines, figures.AXES[axis], f"score (%, {metric})")
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""
@@ -129,43 +129,40 @@ def overview(results):
 
 def differing_settings(runs):
     """List the settings of fine-tuning that differ between the runs of a task by accident."""
-    lines = []
-    for task in sorted({run.task for run in runs}):
-        for name, values in differences([run for run in runs if run.task == task]).items():
-            lines.append(f"- Careful: the runs of {task} differ in `{name}`: {', '.join(values)}")
-    return lines
+    values = defaultdict(set)
+    for run in runs:
+        for name, value in run.settings.items():
+            values[f"the runs of {run.task} differ in `{name}`"].add(str(value))
+    return [f"- Careful: {what}: {', '.join(sorted(its))}" for what, its in sorted(values.items()) if len(its) > 1]
 
 
-def score_tables(results, metric):
-    """Return the table of scores by the metric of a report and, if a task has two, that by the other metric."""
-    texts, (other,) = [score_table(Scores(results, metric))], {*METRICS} - {metric}
-    if any(its["field"] != its["paper"] for its in results.metrics.values()):
-        texts = [
-            f"By the {metric}'s metrics:",
-            *texts,
-            f"By the {other}'s metrics:",
-            score_table(Scores(results, other)),
-        ]
+def score_table(results):
+    """Return a table of scores, a column per target and metric, baselines in its last rows; and GLUE's medians."""
+    by_metric = [Scores(results, metric) for metric in METRICS]
+    baselines = dict.fromkeys(name for its in results.baselines.values() for name, _ in its)
+    columns = {"model": [*(v.label for v in results.variants), *(f"*{name}*" for name in baselines)]}
+    for title, scores in itertools.product(results.targets, by_metric):
+        if title in scores.targets:
+            columns |= score_column(scores, title, baselines)
+    texts = [table([*columns], [*zip(*columns.values())])]
     if GLUE_AVERAGE in results.targets:
-        texts += [GLUE_MEDIANS, glue_table(Scores(results, "field"))]
+        texts += [GLUE_MEDIANS, glue_table(by_metric[0])]
     for task, other in results.repeated.items():
         texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
     return "\n\n".join(texts)
 
 
-def score_table(scores):
-    """Return a table of scores: a row per variant, the baselines below."""
-    results, titles = scores.results, [*scores.targets]
-    metrics = {title: f"{title} ({scores.metric}'s metrics)" for title in titles}
-    for task, its in results.metrics.items():
-        names = [name.removeprefix(f"{task.partition('/')[2]}/") for name in its[scores.metric]]
-        metrics[task] = f"{task} ({', '.join(names)})"
-    rows = [[variant.label, *(str(scores[variant, title] or "-") for title in titles)] for variant in results.variants]
-    for name in dict.fromkeys(name for its in results.baselines.values() for name, _ in its):
-        values = [[results.baselines[task].get((name, scores.metric)) for task in scores.targets[t]] for t in titles]
-        if any(None not in its for its in values):
-            rows.append([f"*{name}*", *("-" if None in its else f"{rounded(np.mean(its)):.1f}" for its in values)])
-    return table(["model", *(metrics[title] for title in titles)], rows)
+def score_column(scores, title, baselines):
+    """Return {header: cells of all variants and baselines}. The header names the metrics, if they are not many."""
+    cells, names = [str(scores[variant, title] or "-") for variant in scores.results.variants], {}
+    for baseline in baselines:
+        values = [scores.results.baselines[task].get((baseline, scores.metric)) for task in scores.targets[title]]
+        cells.append("-" if None in values else f"{rounded(np.mean(values)):.1f}")
+    for task in scores.targets[title]:
+        names |= {
+            name.removeprefix(task.partition("/")[2] + "/"): 0 for name in scores.results.metrics[task][scores.metric]
+        }
+    return {f"{title} ({', '.join(names) if len(names) < 3 else f'{scores.metric} metrics'})": cells}
 
 
 def glue_table(scores):

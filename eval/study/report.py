@@ -22,7 +22,7 @@ from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare, correct
 from eval.study.jobs import job_folder
 from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
-from eval.study.page import score_tables, sensitivity, stability_section, table
+from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.plan import results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
 from eval.study.run import has_result
@@ -61,7 +61,7 @@ def write_folder(root, folder, metric="field", resamples=2000):
     page.add("# Fine-tuning results", overview(results), "## Scores")
     for axis in figures.AXES:
         page.draw_lines(axis, scores)
-    page.add(scores_text := score_tables(results, metric))
+    page.add(scores_text := score_table(results))
     for variant in results.variants:
         if variant.random_weights:
             page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
@@ -243,7 +243,7 @@ def scores_section(page, plan, results):
     if plan.inside:
         pure = [model for model in plan.finals if model.run in (plan.pure(0), plan.pure(plan.longest))]
         page.draw_lines("steps", Scores(select(results, plan.inside + pure), page.metric))
-    page.add(score_tables(results, page.metric))
+    page.add(score_table(results))
 
 
 def continued_section(page, plan, results):

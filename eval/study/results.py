@@ -169,13 +169,6 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def differences(runs):
-    """Return {setting: its values} where the settings of these runs differ."""
-    names = sorted({name for run in runs for name in run.settings})
-    values = {name: sorted({str(run.settings.get(name)) for run in runs}) for name in names}
-    return {name: its for name, its in values.items() if len(its) > 1}
-
-
 # ----------------------------------------------------------------------------
 # Variants and their labels
 

@@ -30,14 +30,12 @@ jobs = 0  # at a time on each GPU; without a GPU in all. 0 = one on each GPU, on
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    yield from check_lists(type(cfg)(cfg | {"tasks": expand(cfg.tasks)}))
-    names = {}
+    yield from check_lists(cfg | {"tasks": expand(cfg.tasks)})
+    names = [label(newest(path)) for path in cfg.checkpoints]
+    yield from (f"checkpoints: two would be called {name}: rename one" for name in {*names} if names.count(name) > 1)
     for path in cfg.checkpoints:
         if not checkpoint.steps(path) and (why := checkpoint.problem(path)):
             yield f"checkpoints: {why}"
-        name = label(newest(path))
-        if (other := names.setdefault(name, path)) != path:
-            yield f"checkpoints: {other} and {path} would both be called {name}: rename one's folder"
     if not is_part(cfg.part):
         yield f"part={cfg.part}: must be I/N with 1 <= I <= N, such as 3/100"
     yield from configurator.outside_limits(cfg, at_least_0=["jobs"])
