@@ -13,6 +13,7 @@ from eval.study import figures
 from eval.study.compare import Scores, compare, correct
 from eval.study.results import GLUE_AVERAGE, METRICS
 from eval.tasks.metrics import rounded
+from eval.tasks.registry import GLUE
 
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
 SENSITIVITY = """\
@@ -23,8 +24,7 @@ which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
 GLUE_MEDIANS = """\
-GLUE as the literature gives it: for each task the median over the fine-tuning seeds at the chosen learning rate, and the \
-average of these medians (two-metric tasks: the mean of both metrics, MNLI: the mean of both test sets)."""
+GLUE as most papers report it: each task's median over the seeds at the chosen learning rate, and the average of these."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
@@ -166,14 +166,13 @@ def score_column(scores, title, baselines):
 
 
 def glue_table(scores):
-    """Return a table of medians: a row per variant, a column per task of GLUE, and their average."""
-    tasks, rows = scores.targets[GLUE_AVERAGE], []
+    """Return a table of medians: a row per variant with all tasks of GLUE, a column per task, and their average."""
+    rows = []
     for variant in scores.results.variants:
-        runs = [score.runs.values() if (score := scores[variant, task]) else () for task in tasks]
-        medians = [np.median([run.scores["field", "test"] for run in its]) if its else math.nan for its in runs]
-        cells = [*medians, np.mean(medians)]
-        rows.append([variant.label, *("-" if math.isnan(cell) else f"{rounded(cell):.1f}" for cell in cells)])
-    return table(["model", *tasks, "average"], rows)
+        if all(its := [scores[variant, task] for task in GLUE]):
+            medians = [np.median([run.scores["field", "test"] for run in score.runs.values()]) for score in its]
+            rows.append([variant.label, *(f"{rounded(median):.1f}" for median in [*medians, np.mean(medians)])])
+    return table(["model", *GLUE, "average"], rows)
 
 
 def difference_table(scores, comparisons):

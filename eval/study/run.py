@@ -143,9 +143,8 @@ def best_lrs(plan, model, task):
     there = [job.folder for job in tried if job.result.exists()]
     if not all(job.folder in there or (job.folder / "error.txt").exists() for job in tried):
         return []
-    runs, best, key = read_runs(results_of(plan), there), {}, (cfg.metrics, "validation")
-    for run in sorted(runs, key=lambda run: (run.scores[key], -run.lr)):
-        best[run.task] = run.lr
+    runs = sorted(read_runs(results_of(plan), there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
+    best = {run.task: run.lr for run in runs}  # the last one is the best
     return sorted({*best.values()})
 
 

@@ -60,12 +60,11 @@ def expand(tasks):
 
 def plan_jobs(cfg):
     """Return every Job of the grid."""
-    files = [newest(path) for path in cfg.checkpoints]  # exact files, because pretraining may go on
-    names, results, args = {path: label(path) for path in files}, Path(cfg.out_dir), shlex.split(cfg.finetune)
-    first = files[0], cfg.lrs[0], cfg.seeds[0]
+    models = [(label(path), path) for path in map(newest, cfg.checkpoints)]  # exact files, as pretraining may go on
+    results, args, first = Path(cfg.out_dir), shlex.split(cfg.finetune), (models[0], cfg.lrs[0], cfg.seeds[0])
     return [
-        finetuning(results, names[path], path, task, lr, seed, args, baseline=(path, lr, seed) == first)
-        for path, task, lr, seed in grid(files, expand(cfg.tasks), cfg.lrs, cfg.seeds)
+        finetuning(results, *model, task, lr, seed, args, baseline=(model, lr, seed) == first)
+        for model, task, lr, seed in grid(models, expand(cfg.tasks), cfg.lrs, cfg.seeds)
     ]
 
 
