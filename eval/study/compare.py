@@ -182,9 +182,7 @@ def compare_pair(scores, target, a, b):
     comparison = Comparison(target, a, b, len(shared), unit)
     if len(shared) > 1:
         parts = [scores.differences(task, [units[u] for u in shared]) for task, units in zip(tasks, by_task)]
-        dependent = defaultdict(
-            list
-        )  # tasks that share pretraining seeds, or as msmarco/nq and msmarco/mldr a training
+        dependent = defaultdict(list)  # tasks that share pretraining seeds; msmarco/nq and msmarco/mldr, fine-tuning
         for task, part in zip(tasks, parts):
             dependent["" if len(common) > 1 else task.partition("/")[0]].append(part)
         weight = len(dependent) / len(tasks)
