@@ -241,6 +241,7 @@ def mean_over_seeds(job):
         for file in parent / "results.csv", parent / "report" / "results.csv":
             with suppress(OSError, ValueError, csv.Error), open(file, newline="", encoding="utf-8") as lines:
                 rows = [row for row in csv.DictReader(lines) if str(job).endswith(f"/{row.get('folder')}")]
-                if rows:  # several for the sets of a retrieval task, in the order of the metrics
-                    return ", ".join(row["field_score"] for row in rows)
+                scores = [row.get("field_score") for row in rows]  # one for each set of retrieval
+                if scores and all(scores):
+                    return ", ".join(scores)
     return ""

@@ -23,15 +23,14 @@ objective pays must count. By chance each model includes about 2.5 % of the inse
 which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
-GLUE_MEDIANS = """\
-GLUE as most papers report it: each task's median over the seeds at the chosen learning rate, and the average of these."""
+GLUE_MEDIANS = "GLUE as most papers report it: each task's median over the seeds, and the average of these medians."
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
 chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
 family's score is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others. \
-The field's metric is the usual one of a task, or the paper's if there is no other. Besides the tables of scores, this \
-report uses the {metric}'s metrics.
+If a task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but \
+the scores is by the {metric}'s metrics.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
@@ -151,15 +150,15 @@ def score_table(results):
 
 
 def score_column(scores, title, baselines):
-    """Return {header: cells of all variants and baselines}. The header names the metrics, if they are not many."""
-    cells, names = [str(scores[variant, title] or "-") for variant in scores.results.variants], {}
+    """Return {header: cells of all variants and baselines}. The header names the metrics, if they are one or two."""
+    results, tasks, names = scores.results, scores.targets[title], {}
+    for task in tasks:
+        prefix = task.partition("/")[2] + "/"
+        names |= {name.removeprefix(prefix): None for name in results.metrics[task][scores.metric]}
+    cells = [str(scores[variant, title] or "-") for variant in results.variants]
     for baseline in baselines:
-        values = [scores.results.baselines[task].get((baseline, scores.metric)) for task in scores.targets[title]]
+        values = [results.baselines[task].get((baseline, scores.metric)) for task in tasks]
         cells.append("-" if None in values else f"{rounded(np.mean(values)):.1f}")
-    for task in scores.targets[title]:
-        names |= {
-            name.removeprefix(task.partition("/")[2] + "/"): 0 for name in scores.results.metrics[task][scores.metric]
-        }
     return {f"{title} ({', '.join(names) if len(names) < 3 else f'{scores.metric} metrics'})": cells}
 
 

@@ -540,9 +540,9 @@ def write_study(plan):
     return text
 
 
-def write_made_up(folder, scores, *args):
+def write_made_up(folder, scores):
     """Return the report of a study in which 0, 50 and 100 % CLM and random weights got about `scores` of 400 right."""
-    plan = plan_of(folder, *args)
+    plan = plan_of(folder)
 
     def right(model, task, seed):
         about = scores[3 if model.random_weights else 2 * model.run.clm // model.run.budget]
@@ -568,6 +568,18 @@ ANSWERS = {  # the scores of write_made_up, and what the report must say
 def test_the_answer_follows_from_the_comparisons(tmp_path, scores):
     text = write_made_up(tmp_path, scores)
     assert [sentence for sentence in ANSWERS[scores] if sentence not in text] == []
+
+
+@pytest.mark.parametrize("metric, best", [("field", "CLM only"), ("paper", "50 % CLM")])
+def test_the_answer_is_by_the_metric_of_the_study(tmp_path, metric, best):
+    plan = plan_of(tmp_path, f"--metrics={metric}", '--tasks=(("wnut17", ""),)')
+
+    def right(model, task, seed):
+        level, clm = 200 if model.random_weights else 300 + seed, 0 if model.random_weights else model.run.clm
+        return {"entity_f1": level + 60 * (clm == 40), "sentence_macro_f1": level + 60 * (clm == 20)}
+
+    fill(plan, right)
+    assert f"on wnut17, best first: **{best}**" in write_study(plan)
 
 
 def test_the_answer_claims_nothing_that_was_not_tested(tmp_path):
