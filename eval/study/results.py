@@ -24,8 +24,7 @@ PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # se
 class Run:
     """One fine-tuning: the contents `r` of the result.json in a folder.
 
-    prefix: of its metrics, such as "nq/" for one of several sets that a retrieval task searches. Each of these is a
-    task of its own here, such as msmarco/nq.
+    prefix: of its metrics, such as "nq/": one of several sets of a retrieval task, each a task here, such as msmarco/nq.
     """
 
     def __init__(self, folder, r, prefix=""):

@@ -30,18 +30,7 @@ RESAMPLES = 200
 
 
 def make_result(
-    root,
-    name="mlm",
-    task="sst2",
-    family="sc",
-    lr=1e-4,
-    seed=1,
-    test=50,
-    validation=50.0,
-    n=100,
-    settings=(),
-    main=None,
-    **facts,
+    root, name="mlm", task="sst2", family="sc", lr=1e-4, seed=1, test=50, validation=50.0, n=100, settings=(), **facts
 ):
     """Write one result as finetune.py does.
 
@@ -49,7 +38,7 @@ def make_result(
     metric, {name: value}. main: {"field": names of metrics, "paper": names}. facts: of the checkpoint; its pretraining
     seed is pretraining=...
     """
-    main = main or {"field": [METRICS[family][0]], "paper": [METRICS[family][1]]}
+    main = facts.pop("main", {"field": [METRICS[family][0]], "paper": [METRICS[family][1]]})
     names = main["field"] + main["paper"]
     test, validation = (its if isinstance(its, dict) else dict.fromkeys(names, its) for its in (test, validation))
     right = {metric: np.arange(n) < its if np.ndim(its) == 0 else its for metric, its in test.items()}
