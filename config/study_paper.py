@@ -38,5 +38,6 @@ tasks = (
     ("record", ""),
     ("msmarco", "--full_corpus=False"),
 )
+metrics = "paper"
 finetune_lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 finetune_seeds = (1, 2, 3, 4, 5)

@@ -240,7 +240,8 @@ def mean_over_seeds(job):
     for parent in job.parents:
         for file in parent / "results.csv", parent / "report" / "results.csv":
             with suppress(OSError, ValueError, csv.Error), open(file, newline="", encoding="utf-8") as lines:
-                for row in csv.DictReader(lines):
-                    if str(job).endswith(f"/{row.get('folder')}"):
-                        return row.get("main_score")
+                rows = [row for row in csv.DictReader(lines) if str(job).endswith(f"/{row.get('folder')}")]
+                scores = [row.get("field_score") for row in rows]  # one for each set of retrieval
+                if scores and all(scores):
+                    return ", ".join(scores)
     return ""

@@ -29,6 +29,7 @@ from eval.study import report, sweep
 from eval.study.costs import describe
 from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
 from eval.study.plan import TRAIN, Plan
+from eval.study.results import METRICS
 from eval.study.run import args_for, finetune_all, pretrain
 from eval.study.slurm import write_scripts
 from eval.tasks.registry import find_task, missing
@@ -54,6 +55,7 @@ tasks = (("embedded-tc", ""),)  # (data set by name or task file, further argume
 finetune = ""  # arguments of finetune.py that all jobs share
 finetune_lrs = (1e-3, 3e-3)  # peak learning rates
 finetune_seeds = (1, 2, 3)
+metrics = "field"  # by which rates are chosen and models compared: the usual one of each task, or "paper": the paper's
 choose_once = False  # choose a model's rate on a task on the first seeds of pretraining and fine-tuning alone
 random_weights = True  # also fine-tune randomly initialized models, one of each size
 # --- where and how ---
@@ -67,7 +69,7 @@ only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, o
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     yield from check_lists(cfg, optional=("continued", "intermediate", "repeated"))
-    yield from configurator.outside_limits(cfg, at_least_1=["processes"], at_least_0=["jobs", "late_switch"])
+    yield from configurator.outside_limits(cfg, ["processes"], ["jobs", "late_switch"], choices={"metrics": METRICS})
     yield from (f"tasks: each is (name, arguments), got {pair}" for pair in cfg.tasks if len(pair) != 2)
     yield from (f"sizes: each is (name, arguments) or more, got {size}" for size in cfg.sizes if len(size) < 2)
     for name in [size[0] for size in cfg.sizes if not re.fullmatch("[A-Za-z0-9._-]+", size[0])]:  # part of file names

@@ -16,7 +16,7 @@ import numpy as np
 
 from errors import DataError
 from eval.study import stats
-from eval.study.results import Variant
+from eval.study.results import GLUE_AVERAGE, Variant
 from eval.tasks import metrics
 
 
@@ -39,15 +39,13 @@ class Score:
 class Scores:
     """The scores of all variants of `results` by one metric, and what their comparisons need.
 
-    metric: "field", "paper" or "main". targets: {title: tasks} to score, default results.targets. compared: the titles
-    without repeated tasks. resamples: of the test instances. Indexed by (variant, title of a target or name of a task):
-    a Score, or None where a run is missing.
+    metric: "field" or "paper". targets: {title: tasks} to score, default results.targets. resamples: of the test
+    instances. Indexed by (variant, title of a target or name of a task): a Score, or None where a run is missing.
     """
 
     def __init__(self, results, metric, resamples=2000, targets=None):
         self.results, self.metric, self.resamples = results, metric, resamples
-        self.targets = targets or results.targets
-        self.compared = [target for target in self.targets if target not in results.repeated]
+        self.targets = targets or {k: v for k, v in results.targets.items() if metric == "field" or k != GLUE_AVERAGE}
         self.tasks = [*dict.fromkeys(itertools.chain(*self.targets.values()))]
         self.cells, self.covariances = {}, {}
         for variant in results.variants:
@@ -63,7 +61,7 @@ class Scores:
     def score_task(self, variant, task):
         """Return the Score of a variant at the learning rate that validation chooses, or None."""
         rates = self.results.grid.get((variant, task))
-        if not rates or not self.results.metrics[task][self.metric]:
+        if not rates:
             return None
         most = max(map(len, rates.values()))
         validation = {
@@ -84,8 +82,8 @@ class Scores:
             runs = [run for v in self.results.variants if self[v, task] for run in self[v, task].runs.values()]
             names, resampled = self.results.metrics[task][self.metric], np.zeros((self.resamples, len(runs)))
             for name in names:
-                retrieval_set = name.rpartition("/")[0]  # the metrics of one share its resamples
-                seed = zlib.crc32(f"{task}/{retrieval_set}".encode())
+                test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
+                seed = zlib.crc32(f"{task}/{test_set}".encode())
                 instances = load_instances(self.results.root, runs, name)
                 resampled += stats.bootstrap(instances, self.resamples, seed) / len(names)
             covariance = np.cov(resampled.T).reshape(len(runs), len(runs))
@@ -162,7 +160,7 @@ def load_instances(root, runs, name):
 def compare(scores, pairs=None):
     """Return the Comparisons of pairs of variants (default: all) on every target where both have a score."""
     pairs = [*itertools.combinations(scores.results.variants, 2)] if pairs is None else pairs
-    points = itertools.product(scores.compared, pairs)
+    points = itertools.product(scores.targets, pairs)
     return [compare_pair(scores, t, a, b) for t, (a, b) in points if scores[a, t] and scores[b, t]]
 
 
@@ -182,8 +180,11 @@ def compare_pair(scores, target, a, b):
     comparison = Comparison(target, a, b, len(shared), unit)
     if len(shared) > 1:
         parts = [scores.differences(task, [units[u] for u in shared]) for task, units in zip(tasks, by_task)]
-        if len(common) > 1:  # the tasks share the pretraining seeds: their parts are not independent
-            parts = [(sum(d for d, _ in parts) / len(parts), sum(c for _, c in parts) / len(parts) ** 2)]
+        dependent = defaultdict(list)  # tasks that share pretraining seeds; msmarco/nq and msmarco/mldr, fine-tuning
+        for task, part in zip(tasks, parts):
+            dependent["" if len(common) > 1 else task.partition("/")[0]].append(part)
+        weight = len(dependent) / len(tasks)
+        parts = [(weight * sum(d for d, _ in its), weight**2 * sum(c for _, c in its)) for its in dependent.values()]
         comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
     return comparison
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from eval.study import figures, stats
 from eval.study.compare import Scores, compare, correct
-from eval.study.results import METRICS, differences
+from eval.study.results import GLUE_AVERAGE, METRICS
 from eval.tasks.metrics import rounded
+from eval.tasks.registry import GLUE
 
 MAX_ROWS = 300  # comparisons in report.md; if there are more, it lists those that are clearly different
 SENSITIVITY = """\
@@ -22,11 +23,14 @@ objective pays must count. By chance each model includes about 2.5 % of the inse
 which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
+GLUE_MEDIANS = "GLUE as most papers report it: each task's median over the seeds, and the average of these medians."
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
-chosen on validation data alone, for each model and task, among the rates with the most finished runs. A family's score \
-is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others.
+chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
+family's score is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others. \
+If a task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but \
+the scores is by the {metric}'s metrics.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
@@ -53,8 +57,7 @@ class Page:
     def draw_lines(self, axis, scores):
         """Add a figure of the scores along a figures.Axis, if it has more than one place."""
         if panels := figures.panels_of(scores, axis):
-            metric = "the metric of each task" if self.metric == "main" else f"the {self.metric}'s metric"
-            self.draw(axis.name, figures.draw_lines, panels, axis.label, f"score (%, {metric})")
+            self.draw(axis.name, figures.draw_lines, panels, axis.label, f"score (%, the {self.metric}'s metrics)")
 
     def record(self, question, comparisons):
         """Keep comparisons for comparisons.csv."""
@@ -66,10 +69,10 @@ class Page:
         """Write the page and its tables; return its path."""
         if not find_spec("matplotlib"):
             self.add("There are no figures, because matplotlib is not installed.")
-        self.add("## How to read the numbers", HOW.format(resamples=self.resamples))
+        self.add("## How to read the numbers", HOW.format(metric=self.metric, resamples=self.resamples))
         header = ["question", "target", "model_a", "model_b", "difference", "low_95", "high_95", "p", "p_holm"]
         write_csv(self.folder / "comparisons.csv", [*header, "units", "unit", "better"], self.comparisons)
-        write_results(results, Scores(results, "main"), self.folder / "results.csv")
+        write_results(results, self.folder / "results.csv")
         path = self.folder / "report.md"
         path.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
         return path
@@ -92,18 +95,18 @@ def write_csv(path, header, rows):
         csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
 
 
-def write_results(results, scores, path):
-    """Write results.csv, a row per fine-tuning. Those at the chosen learning rate have the score of their model."""
-    columns = [*itertools.product(METRICS, ("validation", "test"))]
+def write_results(results, path):
+    """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
+    columns, by_metric = [*itertools.product(METRICS, ("validation", "test"))], [Scores(results, m) for m in METRICS]
     header = ["folder", "status", "model", "pretraining_seed", "task", "family", "lr", "seed"]
-    header += [*map("_".join, columns), "main_score", "error"]
+    header += [*map("_".join, columns), *(f"{metric}_score" for metric in METRICS), "error"]
     rows = []
     for variant in results.variants:
         for r in variant.runs:
             facts = [r.folder, "done", variant.label, r.pretraining_seed, r.task, r.family, r.lr, r.seed]
-            score = scores[variant, r.task]
-            chosen = score and r in score.runs.values()
-            rows.append([*facts, *map(r.scores.get, columns), str(score) if chosen else "", ""])
+            scores = [scores[variant, r.task] for scores in by_metric]
+            scores = [str(score) if r in score.runs.values() else "" for score in scores]
+            rows.append([*facts, *map(r.scores.get, columns), *scores, ""])
     rows.sort(key=lambda row: row[0])
     rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
     write_csv(path, header, rows)
@@ -118,41 +121,63 @@ def overview(results):
     header, rows = ["model", "checkpoints", "pretraining seeds", "parameters"], []
     for v in results.variants:
         rows.append([v.label, ", ".join(v.names), ", ".join(map(str, v.seeds)), f"{v.facts['parameters']:,}"])
-    text = f"{len(results.runs)} results, {len(results.failed)} failed jobs."
+    text = f"{len({run.folder for run in results.runs})} results, {len(results.failed)} failed jobs."
     return "\n\n".join([text, table(header, rows), *differing_settings(results.runs)])
 
 
 def differing_settings(runs):
     """List the settings of fine-tuning that differ between the runs of a task by accident."""
-    lines = []
-    for task in sorted({run.task for run in runs}):
-        for name, values in differences([run for run in runs if run.task == task]).items():
-            lines.append(f"- Careful: the runs of {task} differ in `{name}`: {', '.join(values)}")
-    return lines
+    values = defaultdict(set)
+    for run in runs:
+        for name, value in run.settings.items():
+            values[f"the runs of {run.task} differ in `{name}`"].add(str(value))
+    return [f"- Careful: {what}: {', '.join(sorted(its))}" for what, its in sorted(values.items()) if len(its) > 1]
 
 
-def score_table(scores):
-    """Return a table of scores: a row per variant, the baselines below."""
-    results, titles = scores.results, [*scores.targets]
-    metrics = {task: f"{task} ({', '.join(its[scores.metric]) or '-'})" for task, its in results.metrics.items()}
-    rows = [[variant.label, *(str(scores[variant, title] or "-") for title in titles)] for variant in results.variants]
-    for name in dict.fromkeys(name for its in results.baselines.values() for name, _ in its):
-        values = [[results.baselines[task].get((name, scores.metric)) for task in scores.targets[t]] for t in titles]
-        if any(None not in its for its in values):
-            rows.append([f"*{name}*", *("-" if None in its else f"{rounded(np.mean(its)):.1f}" for its in values)])
-    texts = [table(["model", *(metrics.get(title, title) for title in titles)], rows)]
-    for task, other in results.repeated.items():
-        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
+def score_table(results):
+    """Return a table of scores, a column per target and metric, baselines in its last rows; and GLUE's medians."""
+    by_metric = [Scores(results, metric) for metric in METRICS]
+    baselines = dict.fromkeys(name for its in results.baselines.values() for name, _ in its)
+    columns = {"model": [*(v.label for v in results.variants), *(f"*{name}*" for name in baselines)]}
+    for title, scores in itertools.product(results.targets, by_metric):
+        if title in scores.targets:
+            columns |= score_column(scores, title, baselines)
+    texts = [table([*columns], [*zip(*columns.values())])]
+    if GLUE_AVERAGE in results.targets:
+        texts += [GLUE_MEDIANS, glue_table(by_metric[0])]
     return "\n\n".join(texts)
+
+
+def score_column(scores, title, baselines):
+    """Return {header: cells of all variants and baselines}. The header names the metrics, if they are one or two."""
+    results, tasks, names = scores.results, scores.targets[title], {}
+    for task in tasks:
+        prefix = task.partition("/")[2] + "/"
+        names |= {name.removeprefix(prefix): None for name in results.metrics[task][scores.metric]}
+    cells = [str(scores[variant, title] or "-") for variant in results.variants]
+    for baseline in baselines:
+        values = [results.baselines[task].get((baseline, scores.metric)) for task in tasks]
+        cells.append("-" if None in values else f"{rounded(np.mean(values)):.1f}")
+    return {f"{title} ({', '.join(names) if len(names) < 3 else f'{scores.metric} metrics'})": cells}
+
+
+def glue_table(scores):
+    """Return a table of medians: a row per variant with all tasks of GLUE, a column per task, and their average."""
+    rows = []
+    for variant in scores.results.variants:
+        if all(its := [scores[variant, task] for task in GLUE]):
+            medians = [np.median([run.scores["field", "test"] for run in score.runs.values()]) for score in its]
+            rows.append([variant.label, *(f"{rounded(median):.1f}" for median in [*medians, np.mean(medians)])])
+    return table(["model", *GLUE, "average"], rows)
 
 
 def difference_table(scores, comparisons):
     """Return a table of comparisons with one variant: a row for each other variant, a column per target."""
-    cells, over = defaultdict(lambda: dict.fromkeys(scores.compared, "-")), {}
+    cells, over = defaultdict(lambda: dict.fromkeys(scores.targets, "-")), {}
     for c in comparisons:
         cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
         over.setdefault(c.a, c.over)
-    return table(["model", *scores.compared, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
+    return table(["model", *scores.targets, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
 
 
 def sensitivity(scores, random):

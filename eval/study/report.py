@@ -25,9 +25,10 @@ from eval.study.page import Page, comparison_text, difference_table, differing_s
 from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.plan import results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
+from eval.study.run import has_result
 
 out = ""  # the folder to write to; "" = RESULTS_DIR
-metric = "main"  # main = the field's metric, or the paper's for a task that has no other; field; paper
+metric = "field"  # field = the usual metric of each task, or the paper's for a task that has no other; paper
 resamples = 2000  # of the test instances, for the comparisons
 
 LOSSES = """\
@@ -42,7 +43,7 @@ def write_study(plan, resamples=2000):
 
     Raises DataError: damaged results.
     """
-    page, results = Page(Path(plan.cfg.out_dir, "report"), "main", resamples), read_plan_results(plan)
+    page, results = Page(Path(plan.cfg.out_dir, "report"), plan.cfg.metrics, resamples), read_plan_results(plan)
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
     answers = answer_section(page, plan, results)
@@ -54,7 +55,7 @@ def write_study(plan, resamples=2000):
     return "\n\n".join([*answers, str(page.write(results))])
 
 
-def write_folder(root, folder, metric="main", resamples=2000):
+def write_folder(root, folder, metric="field", resamples=2000):
     """Write the report on all results below `root` to `folder`; return the scores and its path. Raises DataError."""
     results = read_results(root)
     if not results.runs:
@@ -63,7 +64,7 @@ def write_folder(root, folder, metric="main", resamples=2000):
     page.add("# Fine-tuning results", overview(results), "## Scores")
     for axis in (figures.CLM_FRACTION, figures.STEPS, figures.MASK_RATIO):
         page.draw_lines(axis, scores)
-    page.add(scores_text := score_table(scores))
+    page.add(scores_text := score_table(results))
     for variant in results.variants:
         if variant.random_weights:
             page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
@@ -81,10 +82,9 @@ def last_sections(page, scores):
 
 
 def check(cfg):
+    yield from configurator.outside_limits(cfg, choices={"metric": METRICS})
     if cfg.resamples < 100:
         yield f"resamples={cfg.resamples}: must be at least 100"
-    if cfg.metric not in ("main", *METRICS):
-        yield f"metric={cfg.metric}: must be main, field or paper"
 
 
 def main(argv):
@@ -143,10 +143,11 @@ def what_was_run(plan, curves, results):
     """List what was trained, on what, and how much of it is there."""
     cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
     seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
-    jobs, budgets = len(plan.points()), " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
+    done = [has_result(plan, *point) for point in plan.points()]
+    budgets = " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
     lines = [
         f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
-        f"fine-tuning: {len(results.runs)} of {jobs} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
+        f"fine-tuning: {sum(done)} of {len(done)} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
         f"budgets: {budgets} steps of {settings.global_batch_tokens:,} tokens",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
@@ -176,7 +177,6 @@ def answer_section(page, plan, results):
     for variant in judged.variants:
         if variant.random_weights:
             included, why = sensitivity(scores, variant)
-    included = [task for task in included if task not in judged.repeated]
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
@@ -250,7 +250,7 @@ def scores_section(page, plan, results):
     page.draw_lines(figures.MASK_RATIO, Scores(select(results, finals), page.metric))
     if panels := figures.panels_of(scores, figures.CLM_FRACTION, figures.deviation):
         page.draw("stability", figures.draw_lines, panels, figures.CLM_FRACTION.label, DEVIATION)
-    page.add(score_table(Scores(results, page.metric)))
+    page.add(score_table(results))
 
 
 def continued_section(page, plan, results):

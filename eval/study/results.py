@@ -11,38 +11,45 @@ from pathlib import Path
 
 from errors import DataError
 from eval.study.jobs import last_line
-from eval.tasks.registry import REGRESSION
+from eval.tasks.registry import GLUE, REGRESSION
 
 FAMILIES = dict(sc="Sequence classification", tc="Token classification", qa="Question answering", ir="Retrieval")
-METRICS = ("field", "paper")  # and "main": the field's metric, or the paper's for a task that has no other
+METRICS = ("field", "paper")  # the field's is the paper's for a task that has no other
+GLUE_AVERAGE = "GLUE average"  # the title of a target; it is by the field's metrics
 # The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
 FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
 class Run:
-    """One fine-tuning: the contents `r` of the result.json in a folder."""
+    """One fine-tuning: the contents `r` of the result.json in a folder.
 
-    def __init__(self, folder, r):
+    prefix: of its metrics, such as "nq/": one of several sets of a retrieval task, each a task here, such as msmarco/nq.
+    """
+
+    def __init__(self, folder, r, prefix=""):
         checkpoint, validation, test = r["checkpoint"], r["metrics"]["validation"], r["metrics"]["test"]
         self.folder = folder  # relative to the folder of all results
-        self.task, self.family, self.lr, self.seed = r["task"], r["family"], float(r["lr"]), int(r["seed"])
+        self.task = f"{r['task']}/{prefix}".removesuffix("/")
+        self.family, self.lr, self.seed = r["family"], float(r["lr"]), int(r["seed"])
         if self.family not in FAMILIES:
             raise ValueError(f"family {self.family!r} is none of {', '.join(FAMILIES)}")
         self.name, self.pretraining_seed = checkpoint["name"], checkpoint["seed"]
+        if revision := checkpoint.get("revision"):  # of a model of the hub
+            self.name += f"@{revision[:7]}"
         # A run that continues another checkpoint has a path to it, which differs between pretraining seeds as well.
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
         self.test = test  # {name of a metric: score in percent}
         self.test_set = r["examples"]["test"], r["test_set"]  # number of examples and checksum
         self.versions = r["versions"]
         self.settings = {k: v for k, v in {**r["settings"], **r["versions"]}.items() if k not in PER_RUN}
-        self.metrics = {**r["main"], "main": r["main"]["field"] or r["main"]["paper"]}  # {"field": [names], ...}
+        self.metrics = {}  # {"field": [names], ...}
         self.scores = {}  # {("field", "validation"): percent, ...}
         self.baselines = {}  # {(baseline, "field"): percent on the test set, ...}
-        for metric, names in self.metrics.items():
-            if not names:  # retrieval among judged documents only has no metric of the field
-                continue
-            # Of several retrieval sets, those without a validation part do not count in the choice of a learning rate.
+        for metric in METRICS:  # retrieval among judged documents only has no metric of the field
+            names = [name for name in r["main"][metric] or r["main"]["paper"] if name.startswith(prefix)]
+            self.metrics[metric] = names
+            # MNLI has two test sets and one validation set.
             self.scores[metric, "validation"] = mean([validation[name] for name in names if name in validation])
             self.scores[metric, "test"] = mean([test[name] for name in names])
             for baseline, values in r["baselines"].items():
@@ -69,7 +76,7 @@ class Variant:
         if self.random_weights:
             return words
         if not f["step"]:  # pretrained elsewhere
-            return words | {"objective": "/".join(self.names)}
+            return words | {"objective": "/".join(name.partition("@")[0] for name in self.names)}
         words["objective"] = fraction_label(self.clm_fraction)
         words["mask"] = f"mask {100 * f['mask_ratio']:.3g} %" if self.clm_fraction < 1 else ""
         words["steps"] = f"{f['step']:,} steps" if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
@@ -82,9 +89,8 @@ class Results:
 
     variants: every Variant, in the order of the tables. tasks: {task: family}, ordered by family.
     targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
-    repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
-    seeds: {task: fine-tuning seeds} of all jobs, failed ones included. failed: {folder: last line of its error.txt}.
+    seeds: {task: fine-tuning seeds of all models}. failed: {folder: last line of its error.txt}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
@@ -103,9 +109,6 @@ class Results:
                 raise DataError(f"{run.task}: {like.folder} and {run.folder} {why}")
             self.seeds[run.task].add(run.seed)
             self.baselines[run.task] |= run.baselines  # one run of each task has them
-        for job in map(Path, failed):  # .../checkpoint/task/lr-<lr>_seed-<seed>
-            if match := re.search(r"_seed-(\d+)$", job.name):
-                self.seeds[job.parent.name].add(int(match[1]))
         for variant in self.variants:
             for run in variant.runs:
                 key = run.pretraining_seed, run.seed
@@ -114,18 +117,15 @@ class Results:
                     why = "are the same pretraining, task, learning rate and seed: delete one of them"
                     raise DataError(f"{other.folder} and {run.folder} {why}")
 
-        first_with = {test_sets[task].test_set: task for task in reversed(self.tasks)}
-        first_of = {task: first_with[test_sets[task].test_set] for task in self.tasks}
-        self.repeated = {task: first for task, first in first_of.items() if task != first}
         self.targets = {}
         for family in dict.fromkeys(self.tasks.values()):
             group = [task for task in self.tasks if self.tasks[task] == family]
-            counted = [task for task in group if task not in self.repeated]
-            if classes := [task for task in counted if not {*REGRESSION} & {*self.metrics[task]["main"]}]:
-                counted = classes  # a correlation and an accuracy have no common scale
-            if len(counted) > 1:
+            classes = [task for task in group if not {*REGRESSION} & {*self.metrics[task]["field"]}]
+            if len(counted := classes or group) > 1:  # a correlation and an accuracy have no common scale
                 self.targets[f"{family} mean"] = counted
             self.targets |= {task: [task] for task in group}
+        if self.tasks.keys() >= {*GLUE}:
+            self.targets[GLUE_AVERAGE] = [*GLUE]
 
 
 def read_results(root, only=None):
@@ -139,12 +139,14 @@ def read_results(root, only=None):
 
 
 def read_runs(root, folders):
-    """Return the Run of each folder. Raises DataError that names every file which is not a result."""
+    """Return the Runs of all folders, one for each task. Raises DataError that names every file which is not a result."""
     runs, damaged = [], []
     for folder in folders:
         path = Path(folder, "result.json")
         try:
-            runs.append(Run(str(Path(folder).relative_to(root)), json.loads(path.read_bytes())))
+            r, job = json.loads(path.read_bytes()), str(Path(folder).relative_to(root))
+            prefixes = {name[: name.rfind("/") + 1]: 0 for name in r["main"]["paper"]} if r["family"] == "ir" else [""]
+            runs += [Run(job, r, prefix) for prefix in prefixes]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             damaged.append(f"{path}: {'lacks ' * isinstance(error, KeyError)}{error}")
     if damaged:
@@ -156,15 +158,8 @@ def read_runs(root, folders):
 
 def mean(values):
     if not values or not all(map(math.isfinite, values)):
-        raise ValueError(f"the main metric's values are {values}, must be finite numbers")
+        raise ValueError(f"the metric's values are {values}, must be finite numbers")
     return sum(values) / len(values)
-
-
-def differences(runs):
-    """Return {setting: its values} where the settings of these runs differ."""
-    names = sorted({name for run in runs for name in run.settings})
-    values = {name: sorted({str(run.settings.get(name)) for run in runs}) for name in names}
-    return {name: its for name, its in values.items() if len(its) > 1}
 
 
 # ----------------------------------------------------------------------------

@@ -133,39 +133,42 @@ def finetuning_of(plan, model, task, lr, seed):
     return finetuning(results_of(plan), model.name, model.checkpoint, name, lr, seed, args, baseline=first)
 
 
-def best_lr(plan, model, task):
-    """Return the learning rate that did best on validation with the first seeds of pretraining and fine-tuning.
+def best_lrs(plan, model, task):
+    """Return the learning rates that did best on validation with the first seeds of pretraining and fine-tuning.
 
-    None before all have been tried, and if all failed.
+    Each set that a retrieval task searches chooses one. [] before all rates have been tried, and if all failed.
     """
     cfg, first = plan.cfg, next(other for other in plan.models if other.variant == model.variant)
     tried = [finetuning_of(plan, first, task, lr, cfg.finetune_seeds[0]) for lr in cfg.finetune_lrs]
     there = [job.folder for job in tried if job.result.exists()]
-    if not there or not all(job.folder in there or (job.folder / "error.txt").exists() for job in tried):
-        return None
-    results = read_runs(results_of(plan), there)
-    return max(results, key=lambda result: (result.scores["main", "validation"], -result.lr)).lr
+    if not all(job.folder in there or (job.folder / "error.txt").exists() for job in tried):
+        return []
+    runs = sorted(read_runs(results_of(plan), there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
+    best = {run.task: run.lr for run in runs}  # the last one is the best
+    return sorted({*best.values()})
 
 
 def has_result(plan, model, task, lr, seed):
-    """Whether a fine-tuning run is done. lr: None for the chosen one, or for any of them before one is chosen."""
-    lr = lr or best_lr(plan, model, task)
-    rates = [lr] if lr else plan.cfg.finetune_lrs
-    return any(finetuning_of(plan, model, task, rate, seed).result.exists() for rate in rates)
+    """Whether a fine-tuning run is done. lr: None for the chosen ones, or for any of them before they are chosen."""
+    rates = [lr] if lr else best_lrs(plan, model, task)
+    done = [finetuning_of(plan, model, task, rate, seed).result.exists() for rate in rates or plan.cfg.finetune_lrs]
+    return all(done) if rates else any(done)
 
 
 def job_of(plan, point):
-    """Return the Job of a fine-tuning run; None until its learning rate is chosen and its checkpoint is there."""
+    """Return the Job of a fine-tuning run; None if no learning rate is chosen, or until its checkpoint is there."""
     model, task, lr, seed = point
-    if lr := lr or best_lr(plan, model, task):
-        job = finetuning_of(plan, model, task, lr, seed)
-        if job.result.exists() or model.checkpoint.exists():
-            return job
-    return None
+    job = finetuning_of(plan, model, task, lr, seed) if lr else None
+    return job if job and (job.result.exists() or model.checkpoint.exists()) else None
 
 
 def finetune_all(plan, part="1/1"):
-    """Run a part of the fine-tuning runs, such as "3/100". Return what failed."""
-    failed, waiting = run_all(part_of(part, plan.points()), partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
-    failed = [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
-    return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in failed]
+    """Run a part of the fine-tuning runs, such as "3/100": first those that choose a rate. Return what failed."""
+    points, problems = part_of(part, plan.points()), []
+    for searching in (True, False):
+        its = [point for point in points if (point[2] is not None) == searching]
+        if not searching:
+            its = [(m, task, lr, seed) for m, task, _, seed in its for lr in best_lrs(plan, m, task) or [None]]
+        failed, waiting = run_all(its, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
+        problems += [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
+    return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in problems]

@@ -10,8 +10,8 @@ difference of their scores in unit u; the estimate is the mean of the D_u over U
   every run. The mean covariance between the D_u of different units is the variance that more units would not remove.
 
 The variances of several tasks add up in their mean, as if a seed's runs on two tasks were independent; Welch and
-Satterthwaite's formula gives the degrees of freedom. Pretraining seeds are not independent over tasks, so the caller
-averages the D_u over tasks first.
+Satterthwaite's formula gives the degrees of freedom. Where tasks share pretraining seeds, or sets of a retrieval task
+one fine-tuning, this does not hold, so the caller averages their D_u first.
 
 The error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution gives
 the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects a true

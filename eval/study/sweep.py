@@ -17,9 +17,10 @@ import checkpoint
 import configurator
 from eval.study.jobs import check_lists, finetuning, grid, is_part, part_of, run_all, slots
 from eval.tasks.hub_encoder import problem
+from eval.tasks.registry import GLUE
 
 checkpoints = ("out/demo",)  # checkpoints of train.py, folders of runs (the newest one of each), or models of the hub
-tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name, or task files
+tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # data sets by name, task files, glue = its eight
 lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)  # peak learning rates
 seeds = (1, 2, 3, 4, 5)  # of fine-tuning
 finetune = ""  # further arguments of finetune.py, the same for every job: "config/x.py --max_steps=300"
@@ -30,14 +31,12 @@ jobs = 0  # at a time on each GPU; without a GPU in all. 0 = one on each GPU, on
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    yield from check_lists(cfg)
-    names = {}
+    yield from check_lists(cfg | {"tasks": expand(cfg.tasks)})
+    names = [label(newest(path)) for path in cfg.checkpoints]
+    yield from (f"checkpoints: two would be called {name}: rename one" for name in {*names} if names.count(name) > 1)
     for path in cfg.checkpoints:
         if not checkpoint.steps(path) and (why := problem(path)):
             yield f"checkpoints: {why}"
-        name = label(newest(path))
-        if (other := names.setdefault(name, path)) != path:
-            yield f"checkpoints: {other} and {path} would both be called {name}: rename one's folder"
     if not is_part(cfg.part):
         yield f"part={cfg.part}: must be I/N with 1 <= I <= N, such as 3/100"
     yield from configurator.outside_limits(cfg, at_least_0=["jobs"])
@@ -55,14 +54,18 @@ def label(path):
     return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name
 
 
+def expand(tasks):
+    """Return tasks with the eight of GLUE in place of "glue"."""
+    return tuple(name for task in tasks for name in (GLUE if task == "glue" else [task]))
+
+
 def plan_jobs(cfg):
     """Return every Job of the grid."""
-    files = [newest(path) for path in cfg.checkpoints]  # exact files, because pretraining may go on
-    names, results, args = {path: label(path) for path in files}, Path(cfg.out_dir), shlex.split(cfg.finetune)
-    first = files[0], cfg.lrs[0], cfg.seeds[0]
+    models = [(label(path), path) for path in map(newest, cfg.checkpoints)]  # exact files, as pretraining may go on
+    results, args, first = Path(cfg.out_dir), shlex.split(cfg.finetune), (models[0], cfg.lrs[0], cfg.seeds[0])
     return [
-        finetuning(results, names[path], path, task, lr, seed, args, baseline=(path, lr, seed) == first)
-        for path, task, lr, seed in grid(files, cfg.tasks, cfg.lrs, cfg.seeds)
+        finetuning(results, *model, task, lr, seed, args, baseline=(model, lr, seed) == first)
+        for model, task, lr, seed in grid(models, expand(cfg.tasks), cfg.lrs, cfg.seeds)
     ]
 
 

@@ -28,6 +28,7 @@ from eval.tasks.readers import file_format, find_files
 SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 EMBEDDED = [f"embedded-{family}" for family in ("sc", "tc", "qa", "ir")]  # made from Python itself, in embedded.py
 
 REGRESSION = ("pearson", "spearman")
@@ -94,7 +95,7 @@ def hub(name, test="test", validation="", **fields):
     return {"paths": files(f"hf:{name}:", "train", test, validation), **fields}
 
 
-GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
+GLUE_FILES = "https://dl.fbaipublicfiles.com/glue/data/"
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
 CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, the New Testament: it has no names marked
@@ -102,7 +103,7 @@ CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, th
 TASKS = {
     "sst2": Task(
         "sc",
-        f"{GLUE}SST-2.zip (research use)",
+        f"{GLUE_FILES}SST-2.zip (research use)",
         files("sst2/", "train.tsv", "dev.tsv"),
         columns=("sentence",),
         names=("negative", "positive"),
@@ -110,7 +111,7 @@ TASKS = {
     ),
     "qqp": Task(
         "sc",
-        f"{GLUE}QQP-clean.zip (Quora's terms: not commercial)",
+        f"{GLUE_FILES}QQP-clean.zip (Quora's terms: not commercial)",
         files("qqp/", "train.tsv", "dev.tsv"),
         columns=("question1", "question2"),
         label="is_duplicate",
@@ -121,7 +122,7 @@ TASKS = {
     ),
     "mnli": Task(  # matched
         "sc",
-        f"{GLUE}MNLI.zip (OANC's and other open licenses)",
+        f"{GLUE_FILES}MNLI.zip (OANC's and other open licenses)",
         files("mnli/", "train.tsv", "dev_matched.tsv"),
         columns=("sentence1", "sentence2"),
         label="gold_label",

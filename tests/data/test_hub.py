@@ -389,7 +389,7 @@ def test_fine_tune_from_a_folder(run, folder, tmp_path):
     assert json.loads((tmp_path / "exported/config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}
     card, accuracy = (tmp_path / "exported/README.md").read_text(), result["metrics"]["test"]["accuracy"]
     with open(tmp_path / "runs/results.csv") as file:
-        over_seeds = [row["main_score"] for row in csv.DictReader(file)]
+        over_seeds = [row["field_score"] for row in csv.DictReader(file)]
     assert over_seeds[0] == over_seeds[1] and " ± " in over_seeds[0]
     for fact in f"- test, 40 examples: accuracy {accuracy:.1f}", over_seeds[0], r"'{}\n{}'", "`tiny`", "`lr=0.0001`":
         assert fact in card, card

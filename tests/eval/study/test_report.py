@@ -19,6 +19,7 @@ from eval.study.compare import Scores, compare
 from eval.study.plan import Plan
 from eval.study.results import read_results
 from eval.tasks import metrics
+from eval.tasks.registry import GLUE
 
 METRICS = {
     "sc": ("accuracy", "accuracy"),
@@ -33,11 +34,15 @@ def make_result(
 ):
     """Write one result as finetune.py does.
 
-    test: how many of the n test instances are right, or whether each is (n,). validation: percent. facts: of the
-    checkpoint; its pretraining seed is pretraining=...
+    test: how many of the n test instances are right, or whether each is (n,). validation: percent. Both may be of each
+    metric, {name: value}. main: {"field": names of metrics, "paper": names}. facts: of the checkpoint; its pretraining
+    seed is pretraining=...
     """
-    right = np.arange(n) < test if np.ndim(test) == 0 else test
-    arrays = dict.fromkeys(METRICS[family], np.stack([right, np.ones(n)], -1)[:, None].astype(np.float32))  # (n, 1, 2)
+    main = facts.pop("main", {"field": [METRICS[family][0]], "paper": [METRICS[family][1]]})
+    names = main["field"] + main["paper"]
+    test, validation = (its if isinstance(its, dict) else dict.fromkeys(names, its) for its in (test, validation))
+    right = {metric: np.arange(n) < its if np.ndim(its) == 0 else its for metric, its in test.items()}
+    arrays = {metric: metrics.one_class(its).astype(np.float32) for metric, its in right.items()}
     checkpoint = {"name": name, "step": 2000, "max_steps": 2000, "clm_steps": 0, "mask_ratio": 0.4, "init_from": ""}
     checkpoint |= {"seed": facts.pop("pretraining", 1), "untrained": False, "peak_lr": 1e-3, "recipe": "0" * 8}
     result = {
@@ -49,13 +54,13 @@ def make_result(
         "versions": {"torch": "2.13"},
     }
     result["examples"] = {"train": 1000, "validation": 50, "test": n}
-    result["main"] = dict(zip(("field", "paper"), ([metric] for metric in METRICS[family])))
+    result["main"] = main
     result["metrics"] = {
-        "validation": dict.fromkeys(arrays, validation),
+        "validation": validation,
         "test": {metric: metrics.score(array) for metric, array in arrays.items()},
     }
     result["checkpoint"] = checkpoint | {"parameters": 1_740_000, "model": {"n_layer": 4}, **facts}
-    result["baselines"] = {"majority": {METRICS[family][0]: 40.0}}
+    result["baselines"] = {"majority": dict.fromkeys(main["field"][:1], 40.0)}
     result["settings"] = {"task": task, "lr": lr, "seed": seed, "batch": 32, **dict(settings)}
     folder = Path(root, name, task, f"lr-{lr:g}_seed-{seed}")
     folder.mkdir(parents=True)
@@ -119,23 +124,27 @@ def test_scores_by_hand(tmp_path):
     assert ["sst2", "mlm", "0.0001", "1.00", "3 of 3"] in cells(text)
     runs = read(tmp_path, "results.csv")
     assert {run["status"] for run in runs} == {"done"}
-    assert {run["main_score"] for run in runs if run["lr"] == "0.0001"} == {"60.0 ± 2.5"}
-    assert {run["main_score"] for run in runs if run["lr"] != "0.0001"} == {""}
+    assert {run["field_score"] for run in runs if run["lr"] == "0.0001"} == {"60.0 ± 2.5"}
+    assert {run["paper_score"] for run in runs if run["lr"] != "0.0001"} == {""}
     assert sorted(float(run["field_test"]) for run in runs) == [59, 60, 61, 80, 80, 80, 90, 90, 90]
 
 
-def test_retrieval_among_judged_documents_only_has_no_metric_of_the_field(tmp_path):
-    edit(make_result(tmp_path, task="nq", family="ir"), lambda r: r["main"].update(field=[]))
-    for metric, of_nq in (("field", "-"), ("paper", "50.0 (one seed)"), ("main", "50.0 (one seed)")):
-        assert scores(tmp_path, metric)["mlm", "nq"] == of_nq
-
-
-def test_each_metric_chooses_its_own_learning_rate(tmp_path):
+def test_each_metric_chooses_its_own_learning_rate_and_has_a_column(tmp_path):
     for lr, right, field, paper in ((1e-4, 60, 80, 10), (2e-4, 50, 70, 90)):
-        folder = make_result(tmp_path, task="conll", family="tc", lr=lr, test=right)
-        edit(folder, lambda r: r["metrics"].update(validation={"entity_f1": field, "sentence_macro_f1": paper}))
-    assert scores(tmp_path, "field")["mlm", "conll"] == "60.0 (one seed)"
-    assert scores(tmp_path, "paper")["mlm", "conll"] == "50.0 (one seed)"
+        for task in ("conll", "uner"):
+            validation = {"entity_f1": field, "sentence_macro_f1": paper}
+            make_result(tmp_path, task=task, family="tc", lr=lr, test=right, validation=validation)
+        make_result(tmp_path, task="nq", family="ir", lr=lr, main={"field": [], "paper": ["ndcg@10_judged"]})
+    for metric, lr, of_conll in (("field", "0.0001", "60.0 (one seed)"), ("paper", "0.0002", "50.0 (one seed)")):
+        text = write(tmp_path, metric=metric)
+        header, row = cells(text)[3], cells(text)[5]
+        expected = {f"{task} (entity_f1)": "60.0" for task in ("tc mean", "conll", "uner")}
+        expected |= {f"{task} (sentence_macro_f1)": "50.0" for task in ("tc mean", "conll", "uner")}
+        expected["nq (ndcg@10_judged)"] = "50.0"  # among judged documents only, the field has no other metric
+        assert dict(zip(header[1:], row[1:])) == {name: f"{its} (one seed)" for name, its in expected.items()}
+        assert ["conll", "mlm", lr, "-", "1 of 1"] in cells(text)
+        runs = [run for run in read(tmp_path, "results.csv") if run["task"] == "conll" and run[f"{metric}_score"]]
+        assert [(run["lr"], run[f"{metric}_score"]) for run in runs] == [(lr, of_conll)]
 
 
 def test_the_interval_of_a_family_is_computed_seed_by_seed(tmp_path):
@@ -146,24 +155,10 @@ def test_the_interval_of_a_family_is_computed_seed_by_seed(tmp_path):
     assert found["mlm", "sst2"] == found["mlm", "mnli"] == "60.0 ± 24.8" and found["mlm", "sc mean"] == "60.0 ± 0.0"
 
 
-def test_a_test_set_under_two_names_counts_once_in_means_and_comparisons(tmp_path):
-    points = itertools.product((("sst2", 50), ("mine", 70), ("mnli", 60)), (0, 2000), (1, 2))
-    for (task, right), steps, seed in points:
-        folder = make_result(tmp_path, f"clm{steps}", task, test=right, seed=seed, clm_steps=steps)
-        edit(folder, lambda r: r.update(test_set=r["test_set"].replace("mine", "sst2")))
-    found, text = scores(tmp_path), write(tmp_path)
-    assert found["MLM only", "mine"] == "70.0 ± 0.0" and found["MLM only", "sc mean"] == "65.0 ± 0.0"  # mine is first
-    assert "Careful: sst2 has the same test set as mine" in text and "Corrected together: 3 comparisons" in text
-    assert {c["target"] for c in read(tmp_path, "comparisons.csv")} == {"sc mean", "mine", "mnli"}
-
-
 def test_regression_counts_in_the_mean_of_a_family_only_without_other_tasks(tmp_path):
-    def regression(r):
-        r["main"] = dict.fromkeys(r["main"], ["pearson"])
-        r["metrics"] = {"validation": {"pearson": 50.0}, "test": {"pearson": -0.02}}
-
+    main = dict.fromkeys(("field", "paper"), ["pearson"])
     for task in ("stsb", "sickr"):
-        edit(make_result(tmp_path, task=task), regression)
+        edit(make_result(tmp_path, task=task, main=main), lambda r: r["metrics"].update(test={"pearson": -0.02}))
     assert scores(tmp_path)["mlm", "sc mean"] == "0.0 (one seed)"  # and not -0.0
     make_result(tmp_path, task="sst2")
     assert ("mlm", "sc mean") not in scores(tmp_path)
@@ -218,15 +213,55 @@ def test_several_pretraining_seeds_are_the_unit(tmp_path):
     assert ["MLM only", "mlm-seed-1, mlm-seed-2, mlm-seed-3", "1, 2, 3", "1,740,000"] in cells(write(tmp_path))
 
 
-def test_one_of_several_retrieval_sets_may_lack_validation(tmp_path):
-    def change(r):
-        r["main"]["field"] = ["nq/ndcg@10", "mldr/ndcg@10"]
-        r["metrics"]["test"] |= {"nq/ndcg@10": 30.0, "mldr/ndcg@10": 50.0}
-        r["metrics"]["validation"]["nq/ndcg@10"] = 77.0
+def test_each_set_of_a_retrieval_task_is_a_task(tmp_path):
+    nq, mldr = names = ["nq/ndcg@10_judged", "mldr/ndcg@10_judged"]
+    for seed, (name, clm, gain) in itertools.product((1, 2, 3), (("mlm", 0, 1), ("clm", 2000, 2))):
+        for lr, validation, right in ((1e-4, (70, 60), (50, 10)), (2e-4, (60, 80), (90, 30))):
+            validation, right = dict(zip(names, validation)), dict(zip(names, np.add(right, gain * seed)))
+            main = {"field": [], "paper": names}
+            make_result(tmp_path, name, "msmarco", "ir", lr, seed, right, validation, main=main, clm_steps=clm)
+    found, text = scores(tmp_path), write(tmp_path)
+    assert [found["MLM only", task] for task in ("msmarco/nq", "msmarco/mldr")] == ["52.0 ± 2.5", "32.0 ± 2.5"]
+    assert found["MLM only", "ir mean"] == "42.0 ± 2.5"
+    header = ["model", *(f"{task} (ndcg@10_judged)" for task in ("ir mean", "msmarco/mldr", "msmarco/nq"))]
+    assert header in cells(text) and "12 results, 0 failed" in text
+    c = comparisons(tmp_path)["ir mean", "MLM only", "CLM only"]  # -1, -2, -3 points: the sets share what training did
+    assert c.estimate == pytest.approx(-2) and 4.3026 / 3**0.5 < c.half < 4.3026 / 3**0.5 + 0.5
 
-    edit(make_result(tmp_path, task="ir", family="ir", validation=0), change)
-    assert read_results(tmp_path).runs[0].scores["field", "validation"] == 77
-    assert scores(tmp_path)["mlm", "ir"] == "40.0 (one seed)"
+
+def test_the_average_of_glue(tmp_path):
+    main = {task: {"field": ["accuracy"], "paper": ["accuracy"]} for task in GLUE}
+    main["cola"]["field"], main["mnli"]["field"] = ["matthews"], ["accuracy", "mismatched/accuracy"]
+    main["stsb"], main["qqp"]["field"] = dict.fromkeys(("field", "paper"), ["pearson", "spearman"]), ["accuracy", "f1"]
+    main["mrpc"] = main["qqp"]
+    rng, best = np.random.default_rng(0), {"mlm": [], "clm": []}  # {model: [scores (seeds,) of each task]}
+    for name, task in itertools.product(best, GLUE):
+        names = [*dict.fromkeys(main[task]["field"] + main[task]["paper"])]
+        of_field = [names.index(metric) for metric in main[task]["field"]]
+        in_validation = [i for i in of_field if "mismatched" not in names[i]]  # which has no validation set
+        right, validation = rng.integers(30, 90, (2, 2, 3, len(names)))  # (learning rates, seeds, metrics) each
+        for i, lr in enumerate((1e-4, 2e-4)):
+            for j in range(3):
+                values = {metric: float(x) for metric, x in zip(names, validation[i, j]) if "mismatched" not in metric}
+                its = dict(zip(names, right[i, j]))
+                make_result(
+                    tmp_path, name, task, "sc", lr, j, its, values, main=main[task], clm_steps=2000 * (name == "clm")
+                )
+        chosen = validation[:, :, in_validation].mean((1, 2)).argmax()
+        best[name].append(right[chosen][:, of_field].mean(1))
+    text, found = cells(write(tmp_path)), scores(tmp_path)
+    for name, label in (("mlm", "MLM only"), ("clm", "CLM only")):
+        medians = np.median(best[name], 1)
+        assert [label, *(f"{x:.1f}" for x in [*medians, medians.mean()])] in text
+        seeds = np.mean(best[name], 0)
+        assert found[label, "GLUE average"] == f"{seeds.mean():.1f} ± {4.3026 * seeds.std(ddof=1) / 3**0.5:.1f}"
+        seven = np.delete(best[name], GLUE.index("stsb"), 0).mean()  # a regression is not in the mean of the family
+        assert found[label, "sc mean"].startswith(f"{seven:.1f} ± ")
+    assert ("MLM only", "GLUE average") not in scores(tmp_path, "paper")
+    assert ("GLUE average", "MLM only", "CLM only") in comparisons(tmp_path)
+    shutil.rmtree(tmp_path / "clm")
+    shutil.rmtree(tmp_path / "mlm/rte")
+    assert ("mlm", "GLUE average") not in scores(tmp_path)
 
 
 # ----------------------------------------------------------------------------
@@ -258,10 +293,14 @@ def test_variants_go_by_name_if_no_words_tell_them_apart(tmp_path):
     for name, recipe in (("books", "1"), ("web", "2")):
         for pretraining in (1, 2):
             make_result(tmp_path / "own", f"{name}-seed-{pretraining}", pretraining=pretraining, recipe=recipe)
-        make_result(tmp_path / "hub", name, step=0, max_steps=0)
+        make_result(tmp_path / "hub", name, step=0, max_steps=0, revision=f"8949b9{recipe}0ec900")
     for folder, seeds in (("own", [1, 2]), ("hub", [1])):
         variants = read_results(tmp_path / folder).variants
         assert [(v.label, v.seeds) for v in variants] == [("books", seeds), ("web", seeds)]
+    assert ["books", "books@8949b91", "1", "1,740,000"] in cells(write(tmp_path / "hub"))
+    make_result(tmp_path / "hub/newer", "web", step=0, max_steps=0, revision="9")
+    labels = [v.label for v in read_results(tmp_path / "hub").variants]
+    assert labels == ["books", "web (web@8949b92)", "web (web@9)"]
 
 
 # ----------------------------------------------------------------------------
@@ -518,6 +557,18 @@ ANSWERS = {  # the scores of write_made_up, and what the report must say
 def test_the_answer_follows_from_the_comparisons(tmp_path, scores):
     text = write_made_up(tmp_path, scores)
     assert [sentence for sentence in ANSWERS[scores] if sentence not in text] == []
+
+
+@pytest.mark.parametrize("metric, best", [("field", "CLM only"), ("paper", "50 % CLM")])
+def test_the_answer_is_by_the_metric_of_the_study(tmp_path, metric, best):
+    plan = plan_of(tmp_path, f"--metrics={metric}", '--tasks=(("wnut17", ""),)')
+
+    def right(model, task, seed):
+        level, clm = 200 if model.random_weights else 300 + seed, 0 if model.random_weights else model.run.clm
+        return {"entity_f1": level + 60 * (clm == 40), "sentence_macro_f1": level + 60 * (clm == 20)}
+
+    fill(plan, right)
+    assert f"on wnut17, best first: **{best}**" in write_study(plan)
 
 
 def test_the_answer_claims_nothing_that_was_not_tested(tmp_path):

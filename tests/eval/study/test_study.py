@@ -161,11 +161,14 @@ def wait_for(folder, pattern, n, process):
 
 def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path):
     args = [*tiny_study, "--splits=((12, 0),)", "--random_weights=False"]
+    args += ["--choose_once=True", "--finetune_lrs=1e-3,2e-3", "--finetune_seeds=1,2"]
     first = start(args, tmp_path)
     wait_for(tmp_path, "runs/*/config.json", 1, first.process)
     os.kill(first.process.pid, signal.SIGKILL)  # its run trains on
     finish(args, tmp_path)
     assert {job.parts[2] for job in results(tmp_path)} == {"tiny-mlm40-12-12"}
+    seeds = [job.name.rpartition("-")[2] for job in results(tmp_path)]
+    assert sorted(seeds) == ["1", "1", "2"]  # the second seed only at the chosen rate
     assert list((tmp_path / "study/report").glob("*.md"))
 
 
@@ -232,15 +235,15 @@ RESULT = """{"task": "sst2", "family": "sc", "main": {"field": ["accuracy"], "pa
 "settings": {}, "versions": {}, "counts": {}, "steps": 9}"""
 
 
-def tuned(plan, models, lr=1e-3, seeds=(1, 2, 3), validation=50.0):
-    """Leave the results of models on sst2."""
+def tuned(plan, models, lr=1e-3, seeds=(1, 2, 3), validation=50.0, **other):
+    """Leave the results of models on sst2. other: what differs in them."""
     for model, seed in itertools.product(models, seeds):
         result = json.loads(RESULT) | {"lr": lr, "seed": seed}
         result["metrics"] = {"validation": {"accuracy": validation}, "test": {"accuracy": 50.0}}
         result["checkpoint"] |= {"seed": model.run.seed, "name": model.name}
         folder = runs.finetuning_of(plan, model, ("sst2", ""), lr, seed).folder
         folder.mkdir(parents=True)
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(json.dumps(result | other))
 
 
 def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_is_out(tmp_path, plan_of):
@@ -296,6 +299,22 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
     assert runs.to_train(plan) == {"demo-mlm40-650", branch.name}
 
 
+@pytest.mark.parametrize("metric, chosen", [("field", [1e-3, 3e-3]), ("paper", [3e-3])])
+def test_each_set_of_a_retrieval_task_chooses_a_rate_by_the_studys_metric(tmp_path, plan_of, metric, chosen):
+    plan = plan_of(*ONCE, f"--out_dir={tmp_path}", "--finetune_lrs=1e-3,3e-3", f"--metrics={metric}")
+    first, second = (m for m in plan.models if m.variant == plan.models[0].variant)
+    names = ["nq/ndcg@10", "mldr/ndcg@10", "nq/ndcg@10_judged", "mldr/ndcg@10_judged"]
+    main, test = {"field": names[:2], "paper": names[2:]}, dict.fromkeys(names, 50.0)
+    for lr, values in ((1e-3, (60, 10, 10, 10)), (3e-3, (10, 60, 60, 60))):
+        metrics = {"validation": dict(zip(names, values)), "test": test}
+        tuned(plan, [first], lr, [1], family="ir", main=main, metrics=metrics)
+    assert runs.best_lrs(plan, second, ("sst2", "")) == chosen
+    for lr in chosen:
+        assert not runs.has_result(plan, second, ("sst2", ""), None, 2)
+        tuned(plan, [second], lr, [2])
+    assert runs.has_result(plan, second, ("sst2", ""), None, 2)
+
+
 def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
     plan = plan_of(*ONCE, f"--out_dir={tmp_path}", "--finetune_lrs=1e-3,3e-3,1.0")
     first, second = (next(m for m in plan.models if m.run.name == f"demo-mlm40-650{seed}") for seed in ("", "-seed-2"))
@@ -304,11 +323,11 @@ def test_a_rate_is_chosen_among_those_that_worked(tmp_path, plan_of):
     assert len(chosen) == 7 * 3 - 4  # without the one that the search has made
     for lr, validation in ((1e-3, 60.0), (3e-3, 70.0)):
         tuned(plan, [first], lr, [1], validation)
-        assert runs.best_lr(plan, second, ("sst2", "")) is None  # the third has not been tried
+        assert runs.best_lrs(plan, second, ("sst2", "")) == []  # the third has not been tried
     failed = runs.finetuning_of(plan, first, ("sst2", ""), 1.0, 1).folder
     failed.mkdir()
     (failed / "error.txt").write_text("the loss is nan\n")
-    assert runs.best_lr(plan, first, ("sst2", "")) == runs.best_lr(plan, second, ("sst2", "")) == 3e-3
+    assert runs.best_lrs(plan, first, ("sst2", "")) == runs.best_lrs(plan, second, ("sst2", "")) == [3e-3]
 
 
 # ----------------------------------------------------------------------------

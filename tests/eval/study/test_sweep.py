@@ -11,6 +11,7 @@ import configurator
 from data.files import lock_folder
 from eval.study import sweep
 from eval.study.jobs import Job, run_all
+from eval.tasks.registry import GLUE
 
 
 def settings(*args):
@@ -79,6 +80,11 @@ def test_parts_are_the_grid_and_its_baselines_are_computed_once(args):
     assert all("--seed=1" in job.command for job in jobs[:8])  # a whole table of one seed comes first
     for part in range(2):  # and no part has all of a slow task
         assert len({job.folder.parent.name for job in jobs[part::2]}) == 2
+    cfg = settings(*args)
+    cfg |= {"checkpoints": ("hf:an-organization/a-model",), "tasks": ("wnut17", "glue")}
+    jobs = sweep.plan_jobs(cfg)
+    assert {job.folder.parts[2:4] for job in jobs} == {("a-model", task) for task in ("wnut17", *GLUE)}
+    assert all("--init_from=hf:an-organization/a-model" in job.command for job in jobs)
 
 
 def test_task_files_of_one_family_live_side_by_side(args, encoder, tasks_dir, tmp_path, run):
@@ -106,7 +112,7 @@ def test_wrong_settings_are_told_together(args, encoder, tmp_path, capsys):
     sentences = """lrs: give at least one
         seeds: 1 is given twice
         nowhere is neither a checkpoint nor a folder
-        would both be called tiny-650
+        two would be called tiny-650
         tasks: task=sst3: no such task
         part=0/4: must be I/N
         jobs=-1: must be at least 0"""
