@@ -145,6 +145,8 @@ def score_table(results):
     texts = [table([*columns], [*zip(*columns.values())])]
     if GLUE_AVERAGE in results.targets:
         texts += [GLUE_MEDIANS, glue_table(by_metric[0])]
+    for task, other in results.repeated.items():
+        texts.append(f"Careful: {task} has the same test set as {other}, so it is left out of means and comparisons.")
     return "\n\n".join(texts)
 
 
@@ -173,11 +175,11 @@ def glue_table(scores):
 
 def difference_table(scores, comparisons):
     """Return a table of comparisons with one variant: a row for each other variant, a column per target."""
-    cells, over = defaultdict(lambda: dict.fromkeys(scores.targets, "-")), {}
+    cells, over = defaultdict(lambda: dict.fromkeys(scores.compared, "-")), {}
     for c in comparisons:
         cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
         over.setdefault(c.a, c.over)
-    return table(["model", *scores.targets, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
+    return table(["model", *scores.compared, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
 
 
 def sensitivity(scores, random):

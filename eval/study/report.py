@@ -177,6 +177,7 @@ def answer_section(page, plan, results):
     for variant in judged.variants:
         if variant.random_weights:
             included, why = sensitivity(scores, variant)
+    included = [task for task in included if task not in judged.repeated]
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):

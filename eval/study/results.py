@@ -40,7 +40,7 @@ class Run:
         # A run that continues another checkpoint has a path to it, which differs between pretraining seeds as well.
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
         self.test = test  # {name of a metric: score in percent}
-        self.test_set = r["examples"]["test"], r["test_set"]  # number of examples and checksum
+        self.test_set = r["examples"]["test"], r["test_set"] + prefix  # number of examples and checksum
         self.versions = r["versions"]
         self.settings = {k: v for k, v in {**r["settings"], **r["versions"]}.items() if k not in PER_RUN}
         self.metrics = {}  # {"field": [names], ...}
@@ -89,6 +89,7 @@ class Results:
 
     variants: every Variant, in the order of the tables. tasks: {task: family}, ordered by family.
     targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
+    repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
     seeds: {task: fine-tuning seeds of all models}. failed: {folder: last line of its error.txt}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
@@ -117,11 +118,16 @@ class Results:
                     why = "are the same pretraining, task, learning rate and seed: delete one of them"
                     raise DataError(f"{other.folder} and {run.folder} {why}")
 
+        first_with = {test_sets[task].test_set: task for task in reversed(self.tasks)}
+        first_of = {task: first_with[test_sets[task].test_set] for task in self.tasks}
+        self.repeated = {task: first for task, first in first_of.items() if task != first}
         self.targets = {}
         for family in dict.fromkeys(self.tasks.values()):
             group = [task for task in self.tasks if self.tasks[task] == family]
-            classes = [task for task in group if not {*REGRESSION} & {*self.metrics[task]["field"]}]
-            if len(counted := classes or group) > 1:  # a correlation and an accuracy have no common scale
+            counted = [task for task in group if task not in self.repeated]
+            if classes := [task for task in counted if not {*REGRESSION} & {*self.metrics[task]["field"]}]:
+                counted = classes  # a correlation and an accuracy have no common scale
+            if len(counted) > 1:
                 self.targets[f"{family} mean"] = counted
             self.targets |= {task: [task] for task in group}
         if self.tasks.keys() >= {*GLUE}:

@@ -155,6 +155,17 @@ def test_the_interval_of_a_family_is_computed_seed_by_seed(tmp_path):
     assert found["mlm", "sst2"] == found["mlm", "mnli"] == "60.0 ± 24.8" and found["mlm", "sc mean"] == "60.0 ± 0.0"
 
 
+def test_a_test_set_under_two_names_counts_once_in_means_and_comparisons(tmp_path):
+    points = itertools.product((("sst2", 50), ("mine", 70), ("mnli", 60)), (0, 2000), (1, 2))
+    for (task, right), steps, seed in points:
+        folder = make_result(tmp_path, f"clm{steps}", task, test=right, seed=seed, clm_steps=steps)
+        edit(folder, lambda r: r.update(test_set=r["test_set"].replace("mine", "sst2")))
+    found, text = scores(tmp_path), write(tmp_path)
+    assert found["MLM only", "mine"] == "70.0 ± 0.0" and found["MLM only", "sc mean"] == "65.0 ± 0.0"  # mine is first
+    assert "Careful: sst2 has the same test set as mine" in text and "Corrected together: 3 comparisons" in text
+    assert {c["target"] for c in read(tmp_path, "comparisons.csv")} == {"sc mean", "mine", "mnli"}
+
+
 def test_regression_counts_in_the_mean_of_a_family_only_without_other_tasks(tmp_path):
     main = dict.fromkeys(("field", "paper"), ["pearson"])
     for task in ("stsb", "sickr"):
