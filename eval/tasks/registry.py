@@ -22,9 +22,9 @@ import configurator
 from configurator import nearest
 from errors import DataError
 from eval.tasks import embedded, readers
-from eval.tasks.examples import Dataset, Pair, Retrieval, listed
-from eval.tasks.metrics import answerable
-from eval.tasks.readers import file_format, find_files
+from eval.tasks.examples import Dataset, Mismatched, Pair, Retrieval, listed
+from eval.tasks.metrics import answerable, in_set
+from eval.tasks.readers import DELIMITED, file_format, find_files
 
 SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
@@ -34,7 +34,7 @@ EMBEDDED = [f"embedded-{family}" for family in ("sc", "tc", "qa", "ir")]  # made
 
 REGRESSION = ("pearson", "spearman")
 METRICS = {  # by family: groups of metrics, the field's main one first; those of a task are of one group
-    "sc": (("accuracy", "f1"), REGRESSION),
+    "sc": (("accuracy", "f1", "matthews"), REGRESSION),
     "tc": (("entity_f1", "sentence_macro_f1"),),
     "qa": (("f1", "exact_match", "token_set_f1"),),
     "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
@@ -76,6 +76,11 @@ class Task:
         return self.name or f"family={self.family}"
 
     @property
+    def parts(self):
+        """The names of the test sets beside the one in paths["test"]: of MNLI."""
+        return [name for name in self.paths if name == Mismatched.part]
+
+    @property
     def metrics(self):
         return self.metric.split(",") if self.metric else [METRICS[self.family][0][0]]
 
@@ -96,40 +101,82 @@ def hub(name, test="test", validation="", **fields):
     return {"paths": files(f"hf:{name}:", "train", test, validation), **fields}
 
 
+def glue(source, name_and_prefix, columns, tests={"test": ""}, on_hub=(), **fields):
+    """Return the Task of a data set of GLUE. Its test set is the official validation set.
+
+    name_and_prefix: "NAME:PREFIX": of the configuration on the hub; of the paths. tests: {split: what the names of its
+    files end in}. on_hub: the columns there, if they have other names.
+    """
+    name, prefix = name_and_prefix.split(":")
+
+    def paths(prefix, test, end):
+        return {"train": f"{prefix}train{end}"} | {split: f"{prefix}{test}{half}{end}" for split, half in tests.items()}
+
+    there = dict(paths=paths(f"hf:nyu-mll/glue:{name}:", "validation", ""), columns=on_hub or columns, label="label")
+    return Task("sc", source, paths(prefix, "dev", ".tsv"), columns=columns, hub=there, **fields)
+
+
+SENTENCES, ENTAILMENT = "Sentence 1: {}\nSentence 2: {}", "Premise: {}\nHypothesis: {}"
 GLUE_FILES = "https://dl.fbaipublicfiles.com/glue/data/"
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
 CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, the New Testament: it has no names marked
 
 TASKS = {
-    "sst2": Task(
-        "sc",
-        f"{GLUE_FILES}SST-2.zip (research use)",
-        files("sst2/", "train.tsv", "dev.tsv"),
-        columns=("sentence",),
-        names=("negative", "positive"),
-        hub=hub("nyu-mll/glue:sst2", "validation"),
+    "cola": glue(  # its files have no header
+        f"{GLUE_FILES}CoLA.zip (research use)",
+        "cola:glue/CoLA/*",
+        ("3",),
+        label="1",
+        names=("unacceptable", "acceptable"),
+        metric="matthews",
+        on_hub=("sentence",),
     ),
-    "qqp": Task(
-        "sc",
+    "sst2": glue(f"{GLUE_FILES}SST-2.zip (research use)", "sst2:sst2/", ("sentence",), names=("negative", "positive")),
+    "mrpc": glue(
+        "https://www.microsoft.com/en-us/download/details.aspx?id=52398 (Microsoft Research's license), which GLUE's "
+        "script download_glue_data.py divides",
+        "mrpc:glue/MRPC/",
+        ("#1 String", "#2 String"),
+        label="Quality",
+        form=SENTENCES,
+        names=("not_equivalent", "equivalent"),
+        metric="accuracy,f1",
+        on_hub=("sentence1", "sentence2"),
+    ),
+    "stsb": glue(
+        f"{GLUE_FILES}STS-B.zip (CC BY-SA 4.0 and other open licenses)",
+        "stsb:glue/STS-B/",
+        ("sentence1", "sentence2"),
+        label="score",
+        form=SENTENCES,
+        metric="pearson,spearman",
+    ),
+    "qqp": glue(
         f"{GLUE_FILES}QQP-clean.zip (Quora's terms: not commercial)",
-        files("qqp/", "train.tsv", "dev.tsv"),
-        columns=("question1", "question2"),
+        "qqp:qqp/",
+        ("question1", "question2"),
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
         names=("not_duplicate", "duplicate"),
-        metric="f1",
-        hub=hub("nyu-mll/glue:qqp", "validation", label="label"),
+        metric="accuracy,f1",
     ),
-    "mnli": Task(  # matched
-        "sc",
+    "mnli": glue(
         f"{GLUE_FILES}MNLI.zip (OANC's and other open licenses)",
-        files("mnli/", "train.tsv", "dev_matched.tsv"),
-        columns=("sentence1", "sentence2"),
+        "mnli:mnli/",
+        ("sentence1", "sentence2"),
+        {"test": "_matched", "mismatched": "_mismatched"},
         label="gold_label",
-        form="Premise: {}\nHypothesis: {}",
-        hub=hub("nyu-mll/glue:mnli", "validation_matched", columns=("premise", "hypothesis"), label="label"),
+        form=ENTAILMENT,
+        on_hub=("premise", "hypothesis"),
     ),
+    "qnli": glue(
+        f"{GLUE_FILES}QNLIv2.zip (CC BY-SA 4.0)",
+        "qnli:glue/QNLI/",
+        ("question", "sentence"),
+        form="Question: {}\nSentence: {}",
+    ),
+    "rte": glue(f"{GLUE_FILES}RTE.zip (research use)", "rte:glue/RTE/", ("sentence1", "sentence2"), form=ENTAILMENT),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc",
         "https://www.clips.uantwerpen.be/conll2003/ner/, which makes them from the Reuters corpus "
@@ -228,7 +275,7 @@ def missing(task):
 
 def is_beir(train):
     """Return whether retrieval is trained on the judgments of a BEIR folder, and not on a file of pairs."""
-    return Path(train).is_dir() or file_format(train) not in ("hub", "json", "jsonl", "tsv", "csv")
+    return Path(train).is_dir() or file_format(train) not in ("hub", "json", "jsonl", *DELIMITED)
 
 
 def judgment_files(task):
@@ -313,6 +360,8 @@ def customize(task, fields):
                 paths[split] += f"/qrels/{file}.tsv"
         if "train" in paths and is_beir(paths["train"]) and not task.sets:
             paths = {"corpus": paths["train"]} | task.paths | paths
+    if "test" in paths:  # in place of both halves of MNLI's
+        task = replace(task, paths={name: path for name, path in task.paths.items() if name not in task.parts})
     if "columns" in given:
         given["columns"] = tuple(given["columns"].split(","))
     if "form" in given:
@@ -337,7 +386,7 @@ def for_testing(task, labels, fields):
     task = customize(task, fields)
     paths, corpus = dict(task.paths), task.paths.get("corpus")
     if task.family != "ir":
-        paths = {name: path for name, path in paths.items() if name == "test"}
+        paths = {name: paths[name] for name in ("test", *task.parts)}
     elif is_new and corpus:
         test = paths["test"] if fields.get("test") else f"{corpus}/qrels/test.tsv"
         paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
@@ -366,11 +415,13 @@ def read(task, full_corpus=True):
         splits = example_splits(task, counts)
     labels = label_names(task, splits, counts)
     count_known_keys(task.family, splits, counts)
-    main = {"field": task.metrics, "paper": task.metrics if task.regression else [PAPER[task.family]]}
+    sets, paper = [*task.sets] or [""], task.metrics if task.regression else [PAPER[task.family]]
+    main = {
+        "field": [in_set(name, metric) for name in (*sets, *task.parts) for metric in task.metrics],
+        "paper": [in_set(name, metric) for name in sets for metric in paper],
+    }
     if task.family == "ir" and not full_corpus:
         main["field"] = []
-    prefixes = [f"{name}/" for name in task.sets] or [""]
-    main = {name: [prefix + metric for prefix in prefixes for metric in metrics] for name, metrics in main.items()}
     counts = {rule: count for rule, count in counts.items() if count}
     return Dataset(task.name or task.family, task.family, labels, **splits, counts=counts, main=main, task=task)
 
@@ -405,8 +456,8 @@ def label_names(task, splits, counts):
     order = {name: i for i, name in enumerate((*task.names, "O"))}
     labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
     labels = labels if task.training else list(task.labels)
-    if task.positive and len(labels) != 2:
-        raise DataError(f"positive is for two labels, but there are {len(labels)}: {listed(labels)}")
+    if (task.positive or "matthews" in task.metrics) and len(labels) != 2:
+        raise DataError(f"positive and matthews are only for two labels, but there are {len(labels)}: {listed(labels)}")
     if task.positive and task.positive != labels[1]:
         choice = f"one of the two labels {listed(labels)}" if task.training else f"{labels[1]}, as in training"
         raise DataError(f"positive={task.positive}: choose {choice}")
@@ -448,6 +499,8 @@ def example_splits(task, counts):
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
+    for part in task.parts:
+        splits["test"] += [Mismatched(*text) for text in splits.pop(part)]
     return {"train": [], "validation": []} | splits
 
 
