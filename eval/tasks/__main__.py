@@ -25,10 +25,8 @@ def list_tasks(folder):
     for name in (*TASKS, *EMBEDDED):
         task = find_task(name, folder)
         folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(TASKS.get(name, task)))
-        there = "no" if missing(task) else "yes"
-        print(
-            row(name, task.family, ",".join(task.metrics), ", ".join(folders) or "none: made from Python itself", there)
-        )
+        place, there = ", ".join(folders) or "none: made from Python itself", "no" if missing(task) else "yes"
+        print(row(name, task.family, ",".join(task.metrics), place, there))
 
 
 def show(dataset):

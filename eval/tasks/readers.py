@@ -96,7 +96,7 @@ def rows(path, columns, counts=None):
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
-    formats = dict(zip(DELIMITED, [delimited_rows] * 3), jsonl=json_rows, hub=hub_rows)
+    formats = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows, "hub": hub_rows}
     if file_format(path) not in formats:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
     yield from with_columns(path, formats[file_format(path)](path, columns, counts), columns)

@@ -101,16 +101,15 @@ def hub(name, test="test", validation="", **fields):
     return {"paths": files(f"hf:{name}:", "train", test, validation), **fields}
 
 
-def glue(source, name_and_prefix, columns, tests={"test": ""}, on_hub=(), **fields):
+def glue(name, prefix, source, columns, tests=(("test", ""),), on_hub=(), **fields):
     """Return the Task of a data set of GLUE. Its test set is the official validation set.
 
-    name_and_prefix: "NAME:PREFIX": of the configuration on the hub; of the paths. tests: {split: what the names of its
-    files end in}. on_hub: the columns there, if they have other names.
+    prefix: of the paths. tests: (split, what the names of its files end in) of each test set. on_hub: the columns there,
+    if they have other names.
     """
-    name, prefix = name_and_prefix.split(":")
 
     def paths(prefix, test, end):
-        return {"train": f"{prefix}train{end}"} | {split: f"{prefix}{test}{half}{end}" for split, half in tests.items()}
+        return {"train": f"{prefix}train{end}"} | {split: f"{prefix}{test}{half}{end}" for split, half in tests}
 
     there = dict(paths=paths(f"hf:nyu-mll/glue:{name}:", "validation", ""), columns=on_hub or columns, label="label")
     return Task("sc", source, paths(prefix, "dev", ".tsv"), columns=columns, hub=there, **fields)
@@ -124,19 +123,23 @@ CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, th
 
 TASKS = {
     "cola": glue(  # its files have no header
+        "cola",
+        "glue/CoLA/*",
         f"{GLUE_FILES}CoLA.zip (research use)",
-        "cola:glue/CoLA/*",
         ("3",),
         label="1",
         names=("unacceptable", "acceptable"),
         metric="matthews",
         on_hub=("sentence",),
     ),
-    "sst2": glue(f"{GLUE_FILES}SST-2.zip (research use)", "sst2:sst2/", ("sentence",), names=("negative", "positive")),
+    "sst2": glue(
+        "sst2", "sst2/", f"{GLUE_FILES}SST-2.zip (research use)", ("sentence",), names=("negative", "positive")
+    ),
     "mrpc": glue(
+        "mrpc",
+        "glue/MRPC/",
         "https://www.microsoft.com/en-us/download/details.aspx?id=52398 (Microsoft Research's license), which GLUE's "
         "script download_glue_data.py divides",
-        "mrpc:glue/MRPC/",
         ("#1 String", "#2 String"),
         label="Quality",
         form=SENTENCES,
@@ -145,16 +148,18 @@ TASKS = {
         on_hub=("sentence1", "sentence2"),
     ),
     "stsb": glue(
+        "stsb",
+        "glue/STS-B/",
         f"{GLUE_FILES}STS-B.zip (CC BY-SA 4.0 and other open licenses)",
-        "stsb:glue/STS-B/",
         ("sentence1", "sentence2"),
         label="score",
         form=SENTENCES,
         metric="pearson,spearman",
     ),
     "qqp": glue(
+        "qqp",
+        "qqp/",
         f"{GLUE_FILES}QQP-clean.zip (Quora's terms: not commercial)",
-        "qqp:qqp/",
         ("question1", "question2"),
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
@@ -162,21 +167,23 @@ TASKS = {
         metric="accuracy,f1",
     ),
     "mnli": glue(
+        "mnli",
+        "mnli/",
         f"{GLUE_FILES}MNLI.zip (OANC's and other open licenses)",
-        "mnli:mnli/",
         ("sentence1", "sentence2"),
-        {"test": "_matched", "mismatched": "_mismatched"},
+        (("test", "_matched"), ("mismatched", "_mismatched")),
         label="gold_label",
         form=ENTAILMENT,
         on_hub=("premise", "hypothesis"),
     ),
     "qnli": glue(
+        "qnli",
+        "glue/QNLI/",
         f"{GLUE_FILES}QNLIv2.zip (CC BY-SA 4.0)",
-        "qnli:glue/QNLI/",
         ("question", "sentence"),
         form="Question: {}\nSentence: {}",
     ),
-    "rte": glue(f"{GLUE_FILES}RTE.zip (research use)", "rte:glue/RTE/", ("sentence1", "sentence2"), form=ENTAILMENT),
+    "rte": glue("rte", "glue/RTE/", f"{GLUE_FILES}RTE.zip (research use)", ("sentence1", "sentence2"), form=ENTAILMENT),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc",
         "https://www.clips.uantwerpen.be/conll2003/ner/, which makes them from the Reuters corpus "
@@ -386,7 +393,7 @@ def for_testing(task, labels, fields):
     task = customize(task, fields)
     paths, corpus = dict(task.paths), task.paths.get("corpus")
     if task.family != "ir":
-        paths = {name: paths[name] for name in ("test", *task.parts)}
+        paths = {name: path for name, path in paths.items() if name in ("test", *task.parts)}
     elif is_new and corpus:
         test = paths["test"] if fields.get("test") else f"{corpus}/qrels/test.tsv"
         paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
