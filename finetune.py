@@ -197,8 +197,7 @@ def fine_tune(cfg):
         scores = {}
         if cfg.patience or not last:  # after the last step all of the validation set is scored, below
             scores, *_ = evaluate(task, model, eval_set)
-            main = dataset.main["field"] or dataset.main["paper"]
-            score = np.mean([scores[name] for name in main if name in scores])  # MNLI validates on one half
+            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"] if name in scores])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
         if cfg.patience and score > best_score:

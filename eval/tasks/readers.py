@@ -73,11 +73,9 @@ def parse_json(text, path, first=1):
     """Parse the JSON in some lines of a file, which begin with line `first`."""
     try:
         return json.loads(text)
-    except RecursionError:
-        raise DataError(f"{path}, line {first}: lists or objects are nested too deep") from None
-    except ValueError as error:
-        number, reason = first + getattr(error, "lineno", 1) - 1, getattr(error, "msg", "a number has too many digits")
-        raise DataError(f"{path}, line {number}: not JSON: {reason}") from None
+    except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
+        number = first + getattr(error, "lineno", 1) - 1
+        raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
 
 
 # ----------------------------------------------------------------------------
@@ -110,8 +108,7 @@ def with_columns(path, numbered, columns):
             if column not in row:
                 problem = f"no column {column}; the columns are {', '.join(row)}"
                 if file_format(path) in DELIMITED:
-                    hint = "If that is data, the header is missing: give the numbers of the columns, from 0"
-                    raise DataError(f"{path}, line 1: {problem}. {hint}")
+                    raise DataError(f"{path}, line 1: {problem}. Without a header, give their numbers, from 0")
                 raise DataError(f"{location}: {problem}")
             if not isinstance(row[column], kind):
                 expected = getattr(kind, "__name__", kind)

@@ -5,7 +5,7 @@
     load("sst2"), load("topics.py")            # return a Dataset
     load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
 
-The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
+The splits are the paper's (arXiv 2507.00994), those of GLUE too: SC and QA are tested on the official validation set, because the labels
 of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
 is on one side of a random split only.
 """
@@ -57,7 +57,7 @@ class Task:
 
     family: str
     source: str = ""  # where to get the files, and under which terms
-    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}
+    paths: dict = field(default_factory=dict)  # {split, corpus of ir, mismatched: path in the folder of all tasks}
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
     columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
@@ -74,11 +74,6 @@ class Task:
     @property
     def title(self):
         return self.name or f"family={self.family}"
-
-    @property
-    def parts(self):
-        """The names of the test sets beside the one in paths["test"]: of MNLI."""
-        return [name for name in self.paths if name == Mismatched.part]
 
     @property
     def metrics(self):
@@ -101,7 +96,7 @@ def hub(name, test="test", validation="", **fields):
     return {"paths": files(f"hf:{name}:", "train", test, validation), **fields}
 
 
-def glue(name, prefix, source, columns, tests=(("test", ""),), on_hub=(), **fields):
+def glue(name, prefix, archive, columns, tests=(("test", ""),), on_hub=(), **fields):
     """Return the Task of a data set of GLUE. Its test set is the official validation set.
 
     prefix: of the paths. tests: (split, what the names of its files end in) of each test set. on_hub: the columns there,
@@ -111,12 +106,12 @@ def glue(name, prefix, source, columns, tests=(("test", ""),), on_hub=(), **fiel
     def paths(prefix, test, end):
         return {"train": f"{prefix}train{end}"} | {split: f"{prefix}{test}{half}{end}" for split, half in tests}
 
-    there = dict(paths=paths(f"hf:nyu-mll/glue:{name}:", "validation", ""), columns=on_hub or columns, label="label")
-    return Task("sc", source, paths(prefix, "dev", ".tsv"), columns=columns, hub=there, **fields)
+    there = paths(f"hf:nyu-mll/glue:{name}:", "validation", "")
+    fields |= {"columns": columns, "hub": {"paths": there, "columns": on_hub or columns, "label": "label"}}
+    return Task("sc", f"https://dl.fbaipublicfiles.com/glue/data/{archive}", paths(prefix, "dev", ".tsv"), **fields)
 
 
 SENTENCES, ENTAILMENT = "Sentence 1: {}\nSentence 2: {}", "Premise: {}\nHypothesis: {}"
-GLUE_FILES = "https://dl.fbaipublicfiles.com/glue/data/"
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
 CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, the New Testament: it has no names marked
@@ -125,21 +120,19 @@ TASKS = {
     "cola": glue(  # its files have no header
         "cola",
         "glue/CoLA/*",
-        f"{GLUE_FILES}CoLA.zip (research use)",
+        "CoLA.zip (research use)",
         ("3",),
         label="1",
         names=("unacceptable", "acceptable"),
         metric="matthews",
         on_hub=("sentence",),
     ),
-    "sst2": glue(
-        "sst2", "sst2/", f"{GLUE_FILES}SST-2.zip (research use)", ("sentence",), names=("negative", "positive")
-    ),
+    "sst2": glue("sst2", "sst2/", "SST-2.zip (research use)", ("sentence",), names=("negative", "positive")),
     "mrpc": glue(
         "mrpc",
         "glue/MRPC/",
-        "https://www.microsoft.com/en-us/download/details.aspx?id=52398 (Microsoft Research's license), which GLUE's "
-        "script download_glue_data.py divides",
+        "mrpc_dev_ids.tsv, by which GLUE's download_glue_data.py divides msr_paraphrase_train.txt of "
+        "https://www.microsoft.com/download/details.aspx?id=52398 (Microsoft Research's license)",
         ("#1 String", "#2 String"),
         label="Quality",
         form=SENTENCES,
@@ -150,7 +143,7 @@ TASKS = {
     "stsb": glue(
         "stsb",
         "glue/STS-B/",
-        f"{GLUE_FILES}STS-B.zip (CC BY-SA 4.0 and other open licenses)",
+        "STS-B.zip (terms in its LICENSE.txt)",
         ("sentence1", "sentence2"),
         label="score",
         form=SENTENCES,
@@ -159,7 +152,7 @@ TASKS = {
     "qqp": glue(
         "qqp",
         "qqp/",
-        f"{GLUE_FILES}QQP-clean.zip (Quora's terms: not commercial)",
+        "QQP-clean.zip (Quora's terms: not commercial)",
         ("question1", "question2"),
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
@@ -169,7 +162,7 @@ TASKS = {
     "mnli": glue(
         "mnli",
         "mnli/",
-        f"{GLUE_FILES}MNLI.zip (OANC's and other open licenses)",
+        "MNLI.zip (OANC's and other open licenses)",
         ("sentence1", "sentence2"),
         (("test", "_matched"), ("mismatched", "_mismatched")),
         label="gold_label",
@@ -177,13 +170,9 @@ TASKS = {
         on_hub=("premise", "hypothesis"),
     ),
     "qnli": glue(
-        "qnli",
-        "glue/QNLI/",
-        f"{GLUE_FILES}QNLIv2.zip (CC BY-SA 4.0)",
-        ("question", "sentence"),
-        form="Question: {}\nSentence: {}",
+        "qnli", "glue/QNLI/", "QNLIv2.zip (CC BY-SA 4.0)", ("question", "sentence"), form="Question: {}\nSentence: {}"
     ),
-    "rte": glue("rte", "glue/RTE/", f"{GLUE_FILES}RTE.zip (research use)", ("sentence1", "sentence2"), form=ENTAILMENT),
+    "rte": glue("rte", "glue/RTE/", "RTE.zip (research use)", ("sentence1", "sentence2"), form=ENTAILMENT),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc",
         "https://www.clips.uantwerpen.be/conll2003/ner/, which makes them from the Reuters corpus "
@@ -367,13 +356,12 @@ def customize(task, fields):
                 paths[split] += f"/qrels/{file}.tsv"
         if "train" in paths and is_beir(paths["train"]) and not task.sets:
             paths = {"corpus": paths["train"]} | task.paths | paths
-    if "test" in paths:  # in place of both halves of MNLI's
-        task = replace(task, paths={name: path for name, path in task.paths.items() if name not in task.parts})
     if "columns" in given:
         given["columns"] = tuple(given["columns"].split(","))
     if "form" in given:
         given["form"] = given["form"].replace(r"\n", "\n")  # as a shell passes it on
-    task = replace(task, paths=task.paths | paths, **given)
+    own = {name: path for name, path in task.paths.items() if name != "mismatched" or "test" not in paths}
+    task = replace(task, paths=own | paths, **given)
     groups = METRICS[task.family]
     if not any({*task.metrics} <= {*group} for group in groups):
         choices = ", or of ".join(", ".join(group) for group in groups)
@@ -393,7 +381,7 @@ def for_testing(task, labels, fields):
     task = customize(task, fields)
     paths, corpus = dict(task.paths), task.paths.get("corpus")
     if task.family != "ir":
-        paths = {name: path for name, path in paths.items() if name in ("test", *task.parts)}
+        paths = {name: path for name, path in paths.items() if name in ("test", "mismatched")}
     elif is_new and corpus:
         test = paths["test"] if fields.get("test") else f"{corpus}/qrels/test.tsv"
         paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
@@ -423,8 +411,9 @@ def read(task, full_corpus=True):
     labels = label_names(task, splits, counts)
     count_known_keys(task.family, splits, counts)
     sets, paper = [*task.sets] or [""], task.metrics if task.regression else [PAPER[task.family]]
+    halves = [name for name in task.paths if name == "mismatched"]
     main = {
-        "field": [in_set(name, metric) for name in (*sets, *task.parts) for metric in task.metrics],
+        "field": [in_set(name, metric) for name in (*sets, *halves) for metric in task.metrics],
         "paper": [in_set(name, metric) for name in sets for metric in paper],
     }
     if task.family == "ir" and not full_corpus:
@@ -506,8 +495,7 @@ def example_splits(task, counts):
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
-    for part in task.parts:
-        splits["test"] += [Mismatched(*text) for text in splits.pop(part)]
+    splits["test"] += [Mismatched(*text) for text in splits.pop("mismatched", [])]
     return {"train": [], "validation": []} | splits
 
 

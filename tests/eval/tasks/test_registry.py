@@ -9,7 +9,7 @@ import pytest
 
 from errors import DataError
 from eval.tasks.examples import Pair, Question, Sentence, Text
-from eval.tasks.registry import EMBEDDED, TASKS, find_task, for_testing, hold_out, load, read
+from eval.tasks.registry import EMBEDDED, GLUE, TASKS, find_task, for_testing, hold_out, load, read
 
 
 # ----------------------------------------------------------------------------
@@ -17,61 +17,32 @@ from eval.tasks.registry import EMBEDDED, TASKS, find_task, for_testing, hold_ou
 # training pair) and the labels.
 
 
-def glue(files, name, header, train, *tests):
-    """Write tables with a column for each name of a header, if there is one. `train` holds many rows, the others one."""
-    for path, rows in zip(TASKS[name].paths.values(), (train, *([row] for row in tests)), strict=True):
-        table = "".join("\t".join(row.split("|")) + "\n" for row in [header, *rows] if row)
-        files.put(path.replace("*", ""), table)
+PAIR = "index|sentence1|sentence2|"
+GLUE_ROWS = {  # {task: (header, training rows, their labels, names of the labels, text, a row of each test set)}
+    "cola": ("", "x{0}|{1}|*|Go {0}.", "0 1", "unacceptable acceptable", '"Who he?', ['y1|0|*|"Who he?']),
+    "sst2": ("sentence|label", 'a "film {} |{}', "1 0", "positive negative", "\"it 's good ", ["\"it 's good |1"]),
+    "mrpc": ("\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String", "{1}|5|6|He {0}.|Him.", "0 1", "not_equivalent equivalent",
+             'Sentence 1: "He.\nSentence 2: She.', ['0|5|6|"He.|She.']),
+    "stsb": (PAIR + "score", "0|A {}|B|{}", "2.5 5.000", "", "Sentence 1: A\nSentence 2: B", ["0|A|B|2.500"]),
+    "qqp": ("id|question1|question2|is_duplicate", "0|A {}?|B?|{}", "1 0", "duplicate not_duplicate",
+            "Question 1: What {is} it?\nQuestion 2: Which?", ["9|What {is} it?|Which?|1"]),
+    "mnli": (PAIR + "label1|gold_label", "0|P {}|H|neutral|{}", "entailment neutral contradiction", "=",
+             "Premise: P.\nHypothesis: H.", [f"0|{letter}.|H.|neutral|entailment" for letter in "PQ"]),
+    "qnli": ("index|question|sentence|label", "0|Who {}?|I.|{}", "entailment not_entailment", "=",
+             "Question: Who?\nSentence: Me.", ["0|Who?|Me.|entailment"]),
+    "rte": (PAIR + "label", "0|P {}.|H.|{}", "entailment not_entailment", "=",
+            "Premise: P.\nHypothesis: H.", ["0|P.|H.|entailment"]),
+}  # fmt: skip
 
 
-def cola(files):
-    glue(files, "cola", "", [f"x{i}|{i % 2}|{'*' * (i % 2)}|Go {i}." for i in range(20)], 'y1|0|*|"Who he?')
-    return Text('"Who he?', "unacceptable"), ["unacceptable", "acceptable"]
-
-
-def sst2(files):
-    glue(files, "sst2", "sentence|label", [f'a "film {i} |{i % 2}' for i in range(20)], "\"it 's good |1")
-    return Text("\"it 's good ", "positive"), ["negative", "positive"]
-
-
-def mrpc(files):
-    train = [f"{i % 2}|{i}|0|He {i}.|Him." for i in range(20)]
-    glue(files, "mrpc", "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String", train, '0|5|6|"He.|She.')
-    return Text('Sentence 1: "He.\nSentence 2: She.', "not_equivalent"), ["not_equivalent", "equivalent"]
-
-
-def stsb(files):
-    train = [f"{i}|MSRvid|A {i}|B|{i / 10:.3f}" for i in range(20)]
-    glue(files, "stsb", "index|filename|sentence1|sentence2|score", train, "0|MSRvid|A|B|5.000")
-    return Text("Sentence 1: A\nSentence 2: B", 5.0), []
-
-
-def qqp(files):
-    train = [f"{i}|A {i}?|B?|{i % 2}" for i in range(20)]
-    glue(files, "qqp", "id|question1|question2|is_duplicate", train, "9|What {is} it?|Which?|1")
-    return Text("Question 1: What {is} it?\nQuestion 2: Which?", "duplicate"), ["not_duplicate", "duplicate"]
-
-
-def mnli(files):
-    labels = ["contradiction", "entailment", "neutral"]
-    train, tests = (
-        [f"P {i}|H|neutral|{labels[i % 3]}" for i in range(21)],
-        [f"{p}.|H.|neutral|entailment" for p in "PQ"],
-    )
-    glue(files, "mnli", "sentence1|sentence2|label1|gold_label", train, *tests)
-    return Text("Premise: P.\nHypothesis: H.", "entailment"), labels
-
-
-def qnli(files):
-    train = [f"{i}|Who {i}?|I.|{'not_' * (i % 2)}entailment" for i in range(20)]
-    glue(files, "qnli", "index|question|sentence|label", train, "0|Who?|Me.|entailment")
-    return Text("Question: Who?\nSentence: Me.", "entailment"), ["entailment", "not_entailment"]
-
-
-def rte(files):
-    train = [f"{i}|P {i}.|H.|{'not_' * (i % 2)}entailment" for i in range(20)]
-    glue(files, "rte", "index|sentence1|sentence2|label", train, "0|P.|H.|not_entailment")
-    return Text("Premise: P.\nHypothesis: H.", "not_entailment"), ["entailment", "not_entailment"]
+def glue(files, name):
+    header, train, labels, names, text, tests = GLUE_ROWS[name]
+    labels, order = labels.split(), (labels if names == "=" else names).split()
+    rows = [train.format(i, labels[i % len(labels)]) for i in range(21)]
+    for path, part in zip(TASKS[name].paths.values(), (rows, *([row] for row in tests)), strict=True):
+        table = [row.replace("|", "\t") + "\n" for row in [header, *part] if row]
+        files.put(path.replace("*", ""), "".join(table))
+    return Text(text, order[0] if order else 2.5), list(TASKS[name].names) or sorted(order)
 
 
 def tagged(files, name, text, words, tags):
@@ -147,7 +118,7 @@ def scifact(files):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_declared_data_set(files, tmp_path, name):
-    first, labels = globals()[name](files)
+    first, labels = glue(files, name) if name in GLUE else globals()[name](files)
     data = load(name, folder=tmp_path)
     held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
     assert (data.name, data.family, data.labels) == (name, TASKS[name].family, labels)
@@ -157,7 +128,7 @@ def test_declared_data_set(files, tmp_path, name):
 
 
 def test_main_metrics_and_retrieval_sets(files, tmp_path):
-    qqp(files), mnli(files), msmarco(files)
+    glue(files, "qqp"), glue(files, "mnli"), msmarco(files)
     assert load("qqp", folder=tmp_path).main == {"field": ["accuracy", "f1"], "paper": ["accuracy"]}
     assert load("mnli", folder=tmp_path).main == {"field": ["accuracy", "mismatched/accuracy"], "paper": ["accuracy"]}
     data = load("msmarco", folder=tmp_path)
@@ -173,7 +144,7 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
 
 
 def test_both_halves_of_mnli_are_in_its_test_set_unless_another_is_given(files, tmp_path):
-    halves = [(mnli(files)[0], ""), (Text("Premise: Q.\nHypothesis: H.", "entailment"), "mismatched")]
+    halves = [(glue(files, "mnli")[0], ""), (Text("Premise: Q.\nHypothesis: H.", "entailment"), "mismatched")]
     task = find_task("mnli", tmp_path)
     for data in (read(task), read(for_testing(task, ["contradiction", "entailment", "neutral"], {}))):
         assert [(example, example.part) for example in data.test] == halves
@@ -449,7 +420,7 @@ def test_missing_files_are_listed_with_where_to_get_them(monkeypatch, files, tmp
 
 
 def test_arguments_replace_the_fields_of_a_task(files, tmp_path):
-    sst2(files)
+    glue(files, "sst2")
     rows = [{"text": f"t{i}", "label": i % 2} for i in range(5)]
     paths = dict(train=files.put("more.jsonl", rows), test=files.put("mine.jsonl", rows[:1]))
     data = load("sst2", folder=tmp_path, columns="text", **paths)
@@ -499,7 +470,7 @@ def test_the_hub_is_asked_if_the_folder_is_absent(hub, files, tmp_path):
     assert data.test == texts and len(data.train) == 20
     with pytest.raises(DataError, match="hf:nyu-mll/glue:qqp:train: no network"):
         load("qqp", folder=tmp_path)
-    sst2(files)
+    glue(files, "sst2")
     (tmp_path / "sst2" / "dev.tsv").unlink()
     with pytest.raises(DataError, match="sst2: missing:\n  .*sst2/dev.tsv\n  Get them from https"):
         load("sst2", folder=tmp_path)  # the folder is there, so the hub is not asked
@@ -524,8 +495,7 @@ def test_tags_and_questions_of_the_hub(hub, monkeypatch):
 
 
 def test_the_list_and_a_look(files, run, tmp_path):
-    for miniature in (sst2, wnut17, scifact):
-        miniature(files)
+    glue(files, "sst2"), wnut17(files), scifact(files)
     folder = f"--folder={tmp_path}"
     code, output = run([folder], "eval.tasks")
     lines = output.splitlines()[1:]
