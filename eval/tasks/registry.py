@@ -5,7 +5,7 @@
     load("sst2"), load("topics.py")            # return a Dataset
     load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
 
-The splits are the paper's (arXiv 2507.00994), those of GLUE too: SC and QA are tested on the official validation set, because the labels
+The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
 of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
 is on one side of a random split only.
 """

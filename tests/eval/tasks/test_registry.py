@@ -18,31 +18,28 @@ from eval.tasks.registry import EMBEDDED, GLUE, TASKS, find_task, for_testing, h
 
 
 PAIR = "index|sentence1|sentence2|"
-GLUE_ROWS = {  # {task: (header, training rows, their labels, names of the labels, text, a row of each test set)}
-    "cola": ("", "x{0}|{1}|*|Go {0}.", "0 1", "unacceptable acceptable", '"Who he?', ['y1|0|*|"Who he?']),
-    "sst2": ("sentence|label", 'a "film {} |{}', "1 0", "positive negative", "\"it 's good ", ["\"it 's good |1"]),
-    "mrpc": ("\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String", "{1}|5|6|He {0}.|Him.", "0 1", "not_equivalent equivalent",
-             'Sentence 1: "He.\nSentence 2: She.', ['0|5|6|"He.|She.']),
-    "stsb": (PAIR + "score", "0|A {}|B|{}", "2.5 5.000", "", "Sentence 1: A\nSentence 2: B", ["0|A|B|2.500"]),
-    "qqp": ("id|question1|question2|is_duplicate", "0|A {}?|B?|{}", "1 0", "duplicate not_duplicate",
-            "Question 1: What {is} it?\nQuestion 2: Which?", ["9|What {is} it?|Which?|1"]),
-    "mnli": (PAIR + "label1|gold_label", "0|P {}|H|neutral|{}", "entailment neutral contradiction", "=",
-             "Premise: P.\nHypothesis: H.", [f"0|{letter}.|H.|neutral|entailment" for letter in "PQ"]),
-    "qnli": ("index|question|sentence|label", "0|Who {}?|I.|{}", "entailment not_entailment", "=",
-             "Question: Who?\nSentence: Me.", ["0|Who?|Me.|entailment"]),
-    "rte": (PAIR + "label", "0|P {}.|H.|{}", "entailment not_entailment", "=",
-            "Premise: P.\nHypothesis: H.", ["0|P.|H.|entailment"]),
-}  # fmt: skip
+QUALITY = "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String"
+GLUE_ROWS = {  # {task: (header, row with a place for a number and a label, labels, text of row 99, its label)}
+    "cola": ("", 'x|{1}|*|"Go {0}.', "0 1", '"Go 99.', "unacceptable"),
+    "sst2": ("sentence|label", 'a "film {} |{}', "1 0", 'a "film 99 ', "positive"),
+    "mrpc": (QUALITY, '{1}|5|6|"He {0}.|I.', "0 1", 'Sentence 1: "He 99.\nSentence 2: I.', "not_equivalent"),
+    "stsb": (PAIR + "score", "0|A {}|B|{}", "2.500 5.000", "Sentence 1: A 99\nSentence 2: B", 2.5),
+    "qqp": ("question1|question2|is_duplicate", "{}?|B?|{}", "1 0", "Question 1: 99?\nQuestion 2: B?", "duplicate"),
+    "mnli": (PAIR + "gold_label", "0|P {}|H|{}", "neutral entailment", "Premise: P 99\nHypothesis: H", "neutral"),
+    "qnli": ("question|sentence|label", "{}?|I.|{}", "not_entailment entailment", "Question: 99?\nSentence: I.", ""),
+    "rte": (PAIR + "label", "0|P {}|H|{}", "not_entailment entailment", "Premise: P 99\nHypothesis: H", ""),
+}
 
 
 def glue(files, name):
-    header, train, labels, names, text, tests = GLUE_ROWS[name]
-    labels, order = labels.split(), (labels if names == "=" else names).split()
-    rows = [train.format(i, labels[i % len(labels)]) for i in range(21)]
-    for path, part in zip(TASKS[name].paths.values(), (rows, *([row] for row in tests)), strict=True):
-        table = [row.replace("|", "\t") + "\n" for row in [header, *part] if row]
-        files.put(path.replace("*", ""), "".join(table))
-    return Text(text, order[0] if order else 2.5), list(TASKS[name].names) or sorted(order)
+    header, row, labels, text, label = GLUE_ROWS[name]
+    labels = labels.split()
+    train = [row.format(i, labels[i % 2]) for i in range(20)]
+    tests = [[row.format(99 - i, labels[0])] for i in range(2)]  # the second one of mnli alone
+    for path, rows in zip(TASKS[name].paths.values(), (train, *tests)):
+        lines = [line.replace("|", "\t") + "\n" for line in (header, *rows) if line]
+        files.put(path.replace("*", ""), "".join(lines))
+    return Text(text, label or labels[0]), [] if name == "stsb" else list(TASKS[name].names) or sorted(labels)
 
 
 def tagged(files, name, text, words, tags):
@@ -144,9 +141,9 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
 
 
 def test_both_halves_of_mnli_are_in_its_test_set_unless_another_is_given(files, tmp_path):
-    halves = [(glue(files, "mnli")[0], ""), (Text("Premise: Q.\nHypothesis: H.", "entailment"), "mismatched")]
+    halves = [(glue(files, "mnli")[0], ""), (Text("Premise: P 98\nHypothesis: H", "neutral"), "mismatched")]
     task = find_task("mnli", tmp_path)
-    for data in (read(task), read(for_testing(task, ["contradiction", "entailment", "neutral"], {}))):
+    for data in (read(task), read(for_testing(task, ["entailment", "neutral"], {}))):
         assert [(example, example.part) for example in data.test] == halves
     test = files.put("mine.tsv", "sentence1\tsentence2\tgold_label\nX\tY\tneutral\n")
     for data in (load("mnli", tmp_path, test=test), read(for_testing(task, ["entailment", "neutral"], {"test": test}))):
