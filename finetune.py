@@ -195,8 +195,8 @@ def fine_tune(cfg):
             sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
         scores = {}
         if cfg.patience or not last:  # after the last step all of the validation set is scored, below
-            scores, *_ = evaluate(task, model, eval_set)
-            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
+            scores, *_ = evaluate(task, model, eval_set)  # of MNLI on the matched half alone
+            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"] if name in scores])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
         if cfg.patience and score > best_score:

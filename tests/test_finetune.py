@@ -193,6 +193,23 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
     assert read(scored)["metrics"] == result["metrics"]
 
 
+def test_mnli_is_tested_on_both_halves(fine_tune, tmp_path):
+    (tmp_path / "mnli").mkdir()
+    for name, n in (("train", 60), ("dev_matched", 8), ("dev_mismatched", 5)):
+        rows = "".join(f"{WORDS[i % 9]} {i}\tit\t{'entailment neutral'.split()[i % 2]}\n" for i in range(n))
+        (tmp_path / f"mnli/{name}.tsv").write_text(f"sentence1\tsentence2\tgold_label\n{rows}")
+    task = ["--task=mnli", f"--tasks_dir={tmp_path}", "--dtype=float32", "--max_steps=2", "--eval_interval=1"]
+    _, folder = fine_tune([*task, "--batch_size=4", "--save_model=True"])
+    _, again = fine_tune(["--test_only=True", "--dtype=float32"], folder / "model.pt")
+    assert read(again)["metrics"]["test"] == read(folder)["metrics"]["test"]
+    for result in (folder, again):
+        scores, arrays = read(result)["metrics"], np.load(result / "instances.npz")
+        assert [*scores["test"]] == [*arrays] and [*scores["validation"]] == ["accuracy", "f1", "matthews"]
+        assert (len(arrays["accuracy"]), len(arrays["mismatched/accuracy"])) == (8, 5)
+        ids = [json.loads(line)["id"] for line in (result / "predictions.jsonl").read_text().splitlines()]
+        assert ids == [*range(1, 9), *(f"mismatched/{i}" for i in range(1, 6))]
+
+
 @pytest.mark.parametrize("family", ["tc", *map(slow, ("sc", "qa", "ir"))])
 def test_the_embedded_tasks_run_to_their_end(fine_tune, family):
     more = ["--max_steps=2", "--dtype=float32", "--test_examples=20"]

@@ -20,13 +20,13 @@ folder = "data/tasks"  # where the files of the data sets are
 
 def list_tasks(folder):
     """Print the tasks and whether their files are there."""
-    row = "{:12}  {:6}  {:11}  {:30}  {}".format
-    print(row("task", "family", "main metric", f"folder in {folder}", "there"))
+    row = "{:12}  {:6}  {:16}  {:30}  {}".format
+    print(row("task", "family", "main metrics", f"folder in {folder}", "there"))
     for name in (*TASKS, *EMBEDDED):
         task = find_task(name, folder)
         folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(TASKS.get(name, task)))
-        there = "no" if missing(task) else "yes"
-        print(row(name, task.family, task.metrics[0], ", ".join(folders) or "none: made from Python itself", there))
+        place, there = ", ".join(folders) or "none: made from Python itself", "no" if missing(task) else "yes"
+        print(row(name, task.family, ",".join(task.metrics), place, there))
 
 
 def show(dataset):

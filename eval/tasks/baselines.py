@@ -53,11 +53,11 @@ def baselines(dataset):
 
 def predict(dataset, method):
     """Return {metric: instances}. method(dataset) returns the label, tags or answer of each test example."""
-    predicted, gold = method(dataset), [example.gold for example in dataset.test]
+    predicted = method(dataset)
     if dataset.family == "sc":
-        return metrics.text_scores(predicted, gold, dataset.labels)
+        return metrics.scores_of_texts(predicted, dataset.test, dataset.labels)
     if dataset.family == "tc":
-        return metrics.tag_scores(predicted, gold)
+        return metrics.tag_scores(predicted, [example.gold for example in dataset.test])
     answers = {question.id: answer for question, answer in zip(dataset.test, predicted)}
     return metrics.squad(answers, dataset.test)
 

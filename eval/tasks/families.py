@@ -77,9 +77,12 @@ class Family:
         return self.answers(forward(items), items, examples, split)
 
     def lines(self, answers, examples):
-        """Yield a line of predictions.jsonl for each example, with its id or its number, counted from 1."""
-        for number, (answer, example) in enumerate(zip(answers, examples), 1):
-            yield answer.line(getattr(example, "id", number), gold=example.gold)
+        """Yield a line of predictions.jsonl for each example, with its id or its number in its part, from 1."""
+        numbers = Counter()
+        for answer, example in zip(answers, examples):
+            part = getattr(example, "part", "")
+            numbers[part] += 1
+            yield answer.line(getattr(example, "id", metrics.in_set(part, numbers[part])), gold=example.gold)
 
 
 class SequenceClassification(Family):
@@ -117,8 +120,7 @@ class SequenceClassification(Family):
         return [Answer(self.labels[i], p[i]) for i, p in zip(logits.argmax(-1), softmax(logits))]
 
     def metrics(self, answers, examples):
-        predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
-        return metrics.text_scores(predicted, gold, self.labels)
+        return metrics.scores_of_texts([answer.predicted for answer in answers], examples, self.labels)
 
 
 class TokenClassification(Family):
@@ -327,7 +329,7 @@ class InformationRetrieval(Family):
         """Yield a line for each query, with the ten best documents, and the judged ones with their grades as gold."""
         for name, runs in answers.items():
             for query, documents in runs.get("corpus", runs["judged"]).items():
-                yield ranking(documents, 10).line(f"{name}/{query}" if name else query, gold=sets[name].qrels[query])
+                yield ranking(documents, 10).line(metrics.in_set(name, query), gold=sets[name].qrels[query])
 
 
 def ranking(documents, k):

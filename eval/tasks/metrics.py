@@ -34,6 +34,11 @@ def score_of_sums(sums):
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
+def in_set(name, what):
+    """Put the name of one of several test sets before the name of a metric or the number of an example."""
+    return f"{name}/{what}" if name else what
+
+
 def rounded(score, digits=1):
     """Round a score for text, to 0.0 and never to -0.0."""
     return round(float(score), digits) + 0.0
@@ -87,11 +92,25 @@ def ranks(values):
 
 
 def text_scores(predicted, gold, labels):
-    """Compute all metrics of sequence classification, or of regression if there are no labels (Spearman's correlation
-    is Pearson's of the ranks)."""
-    if labels:
-        return {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
-    return {"pearson": correlation(predicted, gold), "spearman": correlation(ranks(predicted), ranks(gold))}
+    """Compute all metrics of sequence classification, or of regression if there are no labels.
+
+    Spearman's correlation is Pearson's of the ranks. Matthews' correlation of two labels is Pearson's of 0 and 1.
+    """
+    if not labels:
+        return {"pearson": correlation(predicted, gold), "spearman": correlation(ranks(predicted), ranks(gold))}
+    scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
+    if len(labels) == 2:
+        scores["matthews"] = correlation([p == labels[1] for p in predicted], [g == labels[1] for g in gold])
+    return scores
+
+
+def scores_of_texts(predicted, examples, labels):
+    """Compute `text_scores` of each part of a test set (of MNLI there are two) for predictions and Texts."""
+    scores = {}
+    for part in dict.fromkeys(example.part for example in examples):
+        pairs = [(p, example.gold) for p, example in zip(predicted, examples, strict=True) if example.part == part]
+        scores |= {in_set(part, name): values for name, values in text_scores(*zip(*pairs), labels).items()}
+    return scores
 
 
 # -----------------------------------------------------------------------------
@@ -260,5 +279,5 @@ def retrieval_scores(runs, sets):
         values = {"ndcg@10_judged": ndcg_retrieved(found["judged"], sets[name].qrels)}
         if "corpus" in found:
             values |= retrieval(found["corpus"], sets[name].qrels)
-        scores |= {f"{name}/{metric}" if name else metric: value for metric, value in values.items()}
+        scores |= {in_set(name, metric): value for metric, value in values.items()}
     return scores

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from itertools import dropwhile, groupby
+from itertools import chain, dropwhile, groupby
 from math import isfinite
 from pathlib import Path
 
@@ -73,30 +73,31 @@ def parse_json(text, path, first=1):
     """Parse the JSON in some lines of a file, which begin with line `first`."""
     try:
         return json.loads(text)
-    except RecursionError:
-        raise DataError(f"{path}, line {first}: lists or objects are nested too deep") from None
-    except ValueError as error:
-        number, reason = first + getattr(error, "lineno", 1) - 1, getattr(error, "msg", "a number has too many digits")
-        raise DataError(f"{path}, line {number}: not JSON: {reason}") from None
+    except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
+        number = first + getattr(error, "lineno", 1) - 1
+        raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
 
 
 # ----------------------------------------------------------------------------
 # Tables
 
+DELIMITED = ("tsv", "txt", "csv")
+
 
 def rows(path, columns, counts=None):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
-    path: .tsv (a header, no quoting, as in GLUE), .csv (a header, usual quoting), .jsonl (an object a line), or
+    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting), .jsonl (an object a line), or
         hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, a data set of the Hugging Face hub.
-    columns: {name: type} of those that each row must have.
-    counts: where to count the lines of .tsv and .csv with more or fewer fields than the header, which are left out if
-        they are at most 1 % (GLUE's files have a few). Without it each of them is an error.
+    columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
+        .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
+    counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
+        at most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
-    formats = {"tsv": delimited_rows, "csv": delimited_rows, "jsonl": json_rows, "hub": hub_rows}
+    formats = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows, "hub": hub_rows}
     if file_format(path) not in formats:
-        raise DataError(f"{path}: a table is a .tsv, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
-    yield from with_columns(path, formats[file_format(path)](path, counts), columns)
+        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
+    yield from with_columns(path, formats[file_format(path)](path, columns, counts), columns)
 
 
 def with_columns(path, numbered, columns):
@@ -106,8 +107,8 @@ def with_columns(path, numbered, columns):
         for column, kind in columns.items():
             if column not in row:
                 problem = f"no column {column}; the columns are {', '.join(row)}"
-                if file_format(path) in ("csv", "tsv"):
-                    raise DataError(f"{path}, line 1: {problem}. If that is data, the header is missing")
+                if file_format(path) in DELIMITED:
+                    raise DataError(f"{path}, line 1: {problem}. Without a header, give their numbers, from 0")
                 raise DataError(f"{location}: {problem}")
             if not isinstance(row[column], kind):
                 expected = getattr(kind, "__name__", kind)
@@ -115,31 +116,33 @@ def with_columns(path, numbered, columns):
         yield location, row
 
 
-def delimited_rows(path, counts):
-    if file_format(path) == "tsv":
-        table = ((number, text.split("\t")) for number, text in lines(path))
-    else:
+def delimited_rows(path, columns, counts):
+    if file_format(path) == "csv":
         reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
         table = ((reader.line_num, fields) for fields in reader)
+    else:
+        table = ((number, text.split("\t")) for number, text in lines(path))
     number, wrong = 0, []
     try:
         _, header = next(table, (0, []))
+        if not {*columns} <= {*header} and all(map(str.isdecimal, columns)):  # there is none
+            table, header = chain([(1, header)], table), [*map(str, range(len(header)))]
         if len({*header}) < len(header):
             raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
         for number, fields in table:
             if len(fields) == len(header):
                 yield number, dict(zip(header, fields))
             elif fields not in ([], [""]):  # an empty line
-                wrong.append(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
+                wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {len(header)}")
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if len(wrong) > (number / 100 if counts is not None else 0):
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
-        counts["lines left out, with another number of fields than the header"] += len(wrong)
+        counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
-def json_rows(path, counts=None):
+def json_rows(path, *_):
     """Yield (line number, object) for each line of JSON."""
     for number, text in lines(path):
         if text and not text.isspace():
@@ -149,7 +152,7 @@ def json_rows(path, counts=None):
             yield number, record
 
 
-def hub_rows(address, counts=None):
+def hub_rows(address, *_):
     """Yield (number, row) of a data set of the hub, with the names of classes in place of their numbers."""
     name, *config, split = address.removeprefix("hf:").split(":")
     try:

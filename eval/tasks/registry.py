@@ -21,9 +21,9 @@ import numpy as np
 import configurator
 from errors import DataError, nearest
 from eval.tasks import embedded, readers
-from eval.tasks.examples import Dataset, Pair, Retrieval, listed
-from eval.tasks.metrics import answerable
-from eval.tasks.readers import file_format, find_files
+from eval.tasks.examples import Dataset, Mismatched, Pair, Retrieval, listed
+from eval.tasks.metrics import answerable, in_set
+from eval.tasks.readers import DELIMITED, file_format, find_files
 
 SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
@@ -33,7 +33,7 @@ EMBEDDED = [f"embedded-{family}" for family in ("sc", "tc", "qa", "ir")]  # made
 
 REGRESSION = ("pearson", "spearman")
 METRICS = {  # by family: groups of metrics, the field's main one first; those of a task are of one group
-    "sc": (("accuracy", "f1"), REGRESSION),
+    "sc": (("accuracy", "f1", "matthews"), REGRESSION),
     "tc": (("entity_f1", "sentence_macro_f1"),),
     "qa": (("f1", "exact_match", "token_set_f1"),),
     "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
@@ -56,7 +56,7 @@ class Task:
 
     family: str
     source: str = ""  # where to get the files, and under which terms
-    paths: dict = field(default_factory=dict)  # {split, or corpus of ir: path in the folder of all tasks}
+    paths: dict = field(default_factory=dict)  # {split, corpus of ir, mismatched: path in the folder of all tasks}
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
     columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
@@ -95,40 +95,83 @@ def hub(name, test="test", validation="", **fields):
     return {"paths": files(f"hf:{name}:", "train", test, validation), **fields}
 
 
-GLUE_FILES = "https://dl.fbaipublicfiles.com/glue/data/"
+def glue(name, prefix, archive, columns, tests=(("test", ""),), on_hub=(), **fields):
+    """Return the Task of a data set of GLUE. Its test set is the official validation set.
+
+    prefix: of the paths. tests: (split, what the names of its files end in) of each test set. on_hub: the columns there,
+    if they have other names.
+    """
+
+    def paths(prefix, test, end):
+        return {"train": f"{prefix}train{end}"} | {split: f"{prefix}{test}{half}{end}" for split, half in tests}
+
+    there = paths(f"hf:nyu-mll/glue:{name}:", "validation", "")
+    fields |= {"columns": columns, "hub": {"paths": there, "columns": on_hub or columns, "label": "label"}}
+    return Task("sc", f"https://dl.fbaipublicfiles.com/glue/data/{archive}", paths(prefix, "dev", ".tsv"), **fields)
+
+
+SENTENCES, ENTAILMENT = "Sentence 1: {}\nSentence 2: {}", "Premise: {}\nHypothesis: {}"
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
 CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, the New Testament: it has no names marked
 
 TASKS = {
-    "sst2": Task(
-        "sc",
-        f"{GLUE_FILES}SST-2.zip (research use)",
-        files("sst2/", "train.tsv", "dev.tsv"),
-        columns=("sentence",),
-        names=("negative", "positive"),
-        hub=hub("nyu-mll/glue:sst2", "validation"),
+    "cola": glue(  # its files have no header
+        "cola",
+        "glue/CoLA/*",
+        "CoLA.zip (research use)",
+        ("3",),
+        label="1",
+        names=("unacceptable", "acceptable"),
+        metric="matthews",
+        on_hub=("sentence",),
     ),
-    "qqp": Task(
-        "sc",
-        f"{GLUE_FILES}QQP-clean.zip (Quora's terms: not commercial)",
-        files("qqp/", "train.tsv", "dev.tsv"),
-        columns=("question1", "question2"),
+    "sst2": glue("sst2", "sst2/", "SST-2.zip (research use)", ("sentence",), names=("negative", "positive")),
+    "mrpc": glue(
+        "mrpc",
+        "glue/MRPC/",
+        "mrpc_dev_ids.tsv, by which GLUE's download_glue_data.py divides msr_paraphrase_train.txt of "
+        "https://www.microsoft.com/download/details.aspx?id=52398 (Microsoft Research's license)",
+        ("#1 String", "#2 String"),
+        label="Quality",
+        form=SENTENCES,
+        names=("not_equivalent", "equivalent"),
+        metric="accuracy,f1",
+        on_hub=("sentence1", "sentence2"),
+    ),
+    "stsb": glue(
+        "stsb",
+        "glue/STS-B/",
+        "STS-B.zip (terms in its LICENSE.txt)",
+        ("sentence1", "sentence2"),
+        label="score",
+        form=SENTENCES,
+        metric="pearson,spearman",
+    ),
+    "qqp": glue(
+        "qqp",
+        "qqp/",
+        "QQP-clean.zip (Quora's terms: not commercial)",
+        ("question1", "question2"),
         label="is_duplicate",
         form="Question 1: {}\nQuestion 2: {}",
         names=("not_duplicate", "duplicate"),
-        metric="f1",
-        hub=hub("nyu-mll/glue:qqp", "validation", label="label"),
+        metric="accuracy,f1",
     ),
-    "mnli": Task(  # matched
-        "sc",
-        f"{GLUE_FILES}MNLI.zip (OANC's and other open licenses)",
-        files("mnli/", "train.tsv", "dev_matched.tsv"),
-        columns=("sentence1", "sentence2"),
+    "mnli": glue(
+        "mnli",
+        "mnli/",
+        "MNLI.zip (OANC's and other open licenses)",
+        ("sentence1", "sentence2"),
+        (("test", "_matched"), ("mismatched", "_mismatched")),
         label="gold_label",
-        form="Premise: {}\nHypothesis: {}",
-        hub=hub("nyu-mll/glue:mnli", "validation_matched", columns=("premise", "hypothesis"), label="label"),
+        form=ENTAILMENT,
+        on_hub=("premise", "hypothesis"),
     ),
+    "qnli": glue(
+        "qnli", "glue/QNLI/", "QNLIv2.zip (CC BY-SA 4.0)", ("question", "sentence"), form="Question: {}\nSentence: {}"
+    ),
+    "rte": glue("rte", "glue/RTE/", "RTE.zip (research use)", ("sentence1", "sentence2"), form=ENTAILMENT),
     "conll2003": Task(  # four columns: word, part of speech, chunk, entity in IOB1 (BIO in newer copies)
         "tc",
         "https://www.clips.uantwerpen.be/conll2003/ner/, which makes them from the Reuters corpus "
@@ -228,7 +271,7 @@ def missing(task):
 
 def is_beir(train):
     """Return whether retrieval is trained on the judgments of a BEIR folder, and not on a file of pairs."""
-    return Path(train).is_dir() or file_format(train) not in ("hub", "json", "jsonl", "tsv", "csv")
+    return Path(train).is_dir() or file_format(train) not in ("hub", "json", "jsonl", *DELIMITED)
 
 
 def judgment_files(task):
@@ -317,7 +360,8 @@ def customize(task, fields):
         given["columns"] = tuple(given["columns"].split(","))
     if "form" in given:
         given["form"] = given["form"].replace(r"\n", "\n")  # as a shell passes it on
-    task = replace(task, paths=task.paths | paths, **given)
+    own = {name: path for name, path in task.paths.items() if name != "mismatched" or "test" not in paths}
+    task = replace(task, paths=own | paths, **given)
     groups = METRICS[task.family]
     if not any({*task.metrics} <= {*group} for group in groups):
         choices = ", or of ".join(", ".join(group) for group in groups)
@@ -337,7 +381,7 @@ def for_testing(task, labels, fields):
     task = customize(task, fields)
     paths, corpus = dict(task.paths), task.paths.get("corpus")
     if task.family != "ir":
-        paths = {name: path for name, path in paths.items() if name == "test"}
+        paths = {name: path for name, path in paths.items() if name in ("test", "mismatched")}
     elif is_new and corpus:
         test = paths["test"] if fields.get("test") else f"{corpus}/qrels/test.tsv"
         paths = dict(corpus=corpus, validation=test, test=test)  # nothing is held out
@@ -366,11 +410,14 @@ def read(task, full_corpus=True):
         splits = example_splits(task, counts)
     labels = label_names(task, splits, counts)
     count_known_keys(task.family, splits, counts)
-    main = {"field": task.metrics, "paper": task.metrics if task.regression else [PAPER[task.family]]}
+    sets, paper = [*task.sets] or [""], task.metrics if task.regression else [PAPER[task.family]]
+    halves = [name for name in task.paths if name == "mismatched"]
+    main = {
+        "field": [in_set(name, metric) for name in (*sets, *halves) for metric in task.metrics],
+        "paper": [in_set(name, metric) for name in sets for metric in paper],
+    }
     if task.family == "ir" and not full_corpus:
         main["field"] = []
-    prefixes = [f"{name}/" for name in task.sets] or [""]
-    main = {name: [prefix + metric for prefix in prefixes for metric in metrics] for name, metrics in main.items()}
     counts = {rule: count for rule, count in counts.items() if count}
     return Dataset(task.name or task.family, task.family, labels, **splits, counts=counts, main=main, task=task)
 
@@ -405,8 +452,8 @@ def label_names(task, splits, counts):
     order = {name: i for i, name in enumerate((*task.names, "O"))}
     labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
     labels = labels if task.training else list(task.labels)
-    if task.positive and len(labels) != 2:
-        raise DataError(f"positive is for two labels, but there are {len(labels)}: {listed(labels)}")
+    if (task.positive or "matthews" in task.metrics) and len(labels) != 2:
+        raise DataError(f"positive and matthews are only for two labels, but there are {len(labels)}: {listed(labels)}")
     if task.positive and task.positive != labels[1]:
         choice = f"one of the two labels {listed(labels)}" if task.training else f"{labels[1]}, as in training"
         raise DataError(f"positive={task.positive}: choose {choice}")
@@ -448,6 +495,7 @@ def example_splits(task, counts):
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
+    splits["test"] += [Mismatched(*text) for text in splits.pop("mismatched", [])]
     return {"train": [], "validation": []} | splits
 
 

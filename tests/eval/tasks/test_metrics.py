@@ -73,6 +73,24 @@ def test_correlations():
     assert metrics.score(metrics.correlation([1, 1], [1, 2])) == 0
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_glues_metrics_are_those_of_scikit_learn_and_scipy(rate):
+    sklearn, stats = pytest.importorskip("sklearn.metrics"), pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(1)
+    gold = rng.random(300) < 0.6
+    predicted = gold ^ (rng.random(300) < rate)
+    found = metrics.text_scores(predicted.tolist(), gold.tolist(), [False, True])
+    expected = [sklearn.accuracy_score, sklearn.f1_score, sklearn.matthews_corrcoef]
+    expected = [100 * oracle(gold, predicted) for oracle in expected]
+    assert [metrics.score(found[name]) for name in ("accuracy", "f1", "matthews")] == pytest.approx(expected)
+    noisy = np.round(3 * gold + rng.normal(size=300), 1)
+    found = metrics.text_scores(noisy, gold, [])
+    expected = [100 * oracle(noisy, gold).statistic for oracle in (stats.pearsonr, stats.spearmanr)]
+    assert [metrics.score(found[name]) for name in ("pearson", "spearman")] == pytest.approx(expected)
+    assert metrics.score(metrics.text_scores("bb", "ab", ["a", "b"])["matthews"]) == 0  # the majority
+    assert "matthews" not in metrics.text_scores("bb", "ab", ["a", "b", "c"])
+
+
 # -----------------------------------------------------------------------------
 # Token classification
 

@@ -3,12 +3,13 @@
 import sys
 import types
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
 from errors import DataError
 from eval.tasks.examples import Pair, Question, Sentence, Text
-from eval.tasks.registry import EMBEDDED, TASKS, find_task, for_testing, load, read
+from eval.tasks.registry import EMBEDDED, GLUE, TASKS, find_task, for_testing, load, read
 
 
 # ----------------------------------------------------------------------------
@@ -16,28 +17,29 @@ from eval.tasks.registry import EMBEDDED, TASKS, find_task, for_testing, load, r
 # training pair) and the labels.
 
 
-def glue(files, header, train, *test):
-    """Write tables with a column for each word of a header. `train` has a place for a number, and ends in a label."""
-    for path, rows in zip(TASKS[header.split()[0]].paths.values(), (train, test)):
-        files.put(path, "".join("\t".join(row.split("|")) + "\n" for row in (header.split()[1], *rows)))
+PAIR = "index|sentence1|sentence2|"
+QUALITY = "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String"
+GLUE_ROWS = {  # {task: (header, row with a place for a number and a label, labels, text of row 99, its label)}
+    "cola": ("", 'x|{1}|*|"Go {0}.', "0 1", '"Go 99.', "unacceptable"),
+    "sst2": ("sentence|label", 'a "film {} |{}', "1 0", 'a "film 99 ', "positive"),
+    "mrpc": (QUALITY, '{1}|5|6|"He {0}.|I.', "0 1", 'Sentence 1: "He 99.\nSentence 2: I.', "not_equivalent"),
+    "stsb": (PAIR + "score", "0|A {}|B|{}", "2.500 5.000", "Sentence 1: A 99\nSentence 2: B", 2.5),
+    "qqp": ("question1|question2|is_duplicate", "{}?|B?|{}", "1 0", "Question 1: 99?\nQuestion 2: B?", "duplicate"),
+    "mnli": (PAIR + "gold_label", "0|P {}|H|{}", "neutral entailment", "Premise: P 99\nHypothesis: H", "neutral"),
+    "qnli": ("question|sentence|label", "{}?|I.|{}", "not_entailment entailment", "Question: 99?\nSentence: I.", ""),
+    "rte": (PAIR + "label", "0|P {}|H|{}", "not_entailment entailment", "Premise: P 99\nHypothesis: H", ""),
+}
 
 
-def sst2(files):
-    glue(files, "sst2 sentence|label", [f'a "film {i} |{i % 2}' for i in range(20)], "\"it 's good |1")
-    return Text("\"it 's good ", "positive"), ["negative", "positive"]
-
-
-def qqp(files):
-    train = [f"{i}|A {i}?|B?|{i % 2}" for i in range(20)]
-    glue(files, "qqp id|question1|question2|is_duplicate", train, "9|What {is} it?|Which?|1")
-    return Text("Question 1: What {is} it?\nQuestion 2: Which?", "duplicate"), ["not_duplicate", "duplicate"]
-
-
-def mnli(files):
-    labels = ["contradiction", "entailment", "neutral"]
-    train = [f"P {i}|H|neutral|{labels[i % 3]}" for i in range(21)]
-    glue(files, "mnli sentence1|sentence2|label1|gold_label", train, "P.|H.|neutral|entailment")
-    return Text("Premise: P.\nHypothesis: H.", "entailment"), labels
+def glue(files, name):
+    header, row, labels, text, label = GLUE_ROWS[name]
+    labels = labels.split()
+    train = [row.format(i, labels[i % 2]) for i in range(20)]
+    tests = [[row.format(99 - i, labels[0])] for i in range(2)]  # the second one of mnli alone
+    for path, rows in zip(TASKS[name].paths.values(), (train, *tests)):
+        lines = [line.replace("|", "\t") + "\n" for line in (header, *rows) if line]
+        files.put(path.replace("*", ""), "".join(lines))
+    return Text(text, label or labels[0]), [] if name == "stsb" else list(TASKS[name].names) or sorted(labels)
 
 
 def tagged(files, name, text, words, tags):
@@ -113,7 +115,7 @@ def scifact(files):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_declared_data_set(files, tmp_path, name):
-    first, labels = globals()[name](files)
+    first, labels = glue(files, name) if name in GLUE else globals()[name](files)
     data = load(name, folder=tmp_path)
     held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
     assert (data.name, data.family, data.labels) == (name, TASKS[name].family, labels)
@@ -123,8 +125,9 @@ def test_declared_data_set(files, tmp_path, name):
 
 
 def test_main_metrics_and_retrieval_sets(files, tmp_path):
-    qqp(files), msmarco(files)
-    assert load("qqp", folder=tmp_path).main == {"field": ["f1"], "paper": ["accuracy"]}
+    glue(files, "qqp"), glue(files, "mnli"), msmarco(files)
+    assert load("qqp", folder=tmp_path).main == {"field": ["accuracy", "f1"], "paper": ["accuracy"]}
+    assert load("mnli", folder=tmp_path).main == {"field": ["accuracy", "mismatched/accuracy"], "paper": ["accuracy"]}
     data = load("msmarco", folder=tmp_path)
     names = ("nq", "msmarco", "mldr")
     assert data.main["field"] == [f"{name}/ndcg@10" for name in names]
@@ -136,6 +139,35 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
     assert data.test["msmarco"].qrels == {"q34": {"d34": 1}, "q35": {"d35": 1}}
     assert data.test["nq"].corpus["d3"] == "Title 3. text 3"  # as in the paper
     assert data.test["mldr"].corpus["doc-3"] == "long text 3" and len(data.test["mldr"].corpus) == 9
+
+
+def test_both_halves_of_mnli_are_in_its_test_set_unless_another_is_given(files, tmp_path):
+    halves = [(glue(files, "mnli")[0], ""), (Text("Premise: P 98\nHypothesis: H", "neutral"), "mismatched")]
+    task = find_task("mnli", tmp_path)
+    for data in (read(task), read(for_testing(task, ["entailment", "neutral"], {}))):
+        assert [(example, example.part) for example in data.test] == halves
+    test = files.put("mine.tsv", "sentence1\tsentence2\tgold_label\nX\tY\tneutral\n")
+    for data in (load("mnli", tmp_path, test=test), read(for_testing(task, ["entailment", "neutral"], {"test": test}))):
+        assert data.test == [Text("Premise: X\nHypothesis: Y", "neutral")] and data.main["field"] == ["accuracy"]
+
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "tasks" / "glue"
+REAL_FILES = [  # task, train, test, sizes, labels
+    ("cola", "CoLA/in_domain_train.tsv", "CoLA/*_dev.tsv", (8551, 1043), ["unacceptable", "acceptable"]),
+    ("mrpc", "MRPC/msr-para-*[nl].tsv", "MRPC/msr-para-test.tsv", (4076, 1725), ["not_equivalent", "equivalent"]),
+    ("rte", "RTE/train.tsv", "RTE/dev.tsv", (2490, 277), ["entailment", "not_entailment"]),
+    ("", "SICK/SICK_train.txt", "SICK/SICK_test_annotated.txt", (4500, 4927), []),
+]
+
+
+@pytest.mark.parametrize("name, train, test, sizes, labels", REAL_FILES)
+def test_real_files(name, train, test, sizes, labels):
+    if not REAL.exists():
+        pytest.skip(f"no GLUE files in {REAL}")
+    sick = dict(family="sc", columns="sentence_A,sentence_B", label="relatedness_score", metric="pearson,spearman")
+    data = load(name, train=f"{REAL}/{train}", test=f"{REAL}/{test}", **({} if name else sick))
+    assert (len(data.train) + len(data.validation), len(data.test)) == sizes and data.labels == labels
+    assert not [rule for rule in data.counts if "left out" in rule or "never seen" in rule]
 
 
 # ----------------------------------------------------------------------------
@@ -186,8 +218,9 @@ def test_the_positive_label_is_the_last(files, positive, labels):
     assert data.labels == labels and f"positive, for F1: {labels[1]}" in data.summary()
     with pytest.raises(DataError, match="positive=eggs: choose one of the two labels ham, spam"):
         own(files, table, table, positive="eggs")
-    with pytest.raises(DataError, match="positive is for two labels, but there are 3: eggs, spam, ham"):
-        own(files, table + "x,eggs\ny,eggs\nz,eggs\n", table, positive="ham")
+    for fields in (dict(positive="ham"), dict(metric="accuracy,matthews")):
+        with pytest.raises(DataError, match="only for two labels, but there are 3: .*eggs.*spam"):
+            own(files, table + "x,eggs\ny,eggs\nz,eggs\n", table, **fields)
     trained = find_task(family="sc", train="gone.csv", test=files.put("test.csv", table), positive="ham")
     with pytest.raises(DataError, match="positive=ham: choose spam, as in training"):
         read(for_testing(trained, ["ham", "spam"], {}))
@@ -337,7 +370,7 @@ def test_faults_of_a_beir_folder(files, judgment, message):
 # Arguments and missing files
 
 WRONG = [
-    (dict(task="sts2"), r"task=sts2: no such task. Did you mean 'sst2'\? There are sst2, qqp"),
+    (dict(task="sst22"), r"task=sst22: no such task. Did you mean 'sst2'\? There are cola, sst2"),
     (dict(task="sst2", family="qa"), "family=qa: but sst2 is of the family sc"),
     (dict(), "family='': must be one of sc, tc, qa, ir, or give a task"),
     (dict(task="msmarco", test="x"), "test: msmarco takes only columns, metric, train of your own"),
@@ -345,7 +378,10 @@ WRONG = [
     (dict(task="embedded-sc", test="x"), "test: embedded-sc takes none of your own"),
     (dict(family="sc", test="no.csv"), "family=sc: missing:\n  --train\n  no.csv$"),
     (dict(task="no.py"), "no.py: neither --key=value nor a readable config file"),
-    (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: must be one or more of accuracy, f1, or of pearson"),
+    (
+        dict(family="sc", metric="f1,pearson"),
+        "metric=f1,pearson: must be one or more of accuracy, f1, matthews, or of pearson",
+    ),
     (dict(family="qa", metric="ndcg@10"), "metric=ndcg@10: must be one or more of f1, exact_match, token_set_f1$"),
     (dict(family="ir"), "family=ir: missing:\n  --corpus\n  --train$"),
 ]
@@ -373,7 +409,7 @@ def test_missing_files_are_listed_with_where_to_get_them(monkeypatch, files, tmp
 
 
 def test_arguments_replace_the_fields_of_a_task(files, tmp_path):
-    sst2(files)
+    glue(files, "sst2")
     rows = [{"text": f"t{i}", "label": i % 2} for i in range(5)]
     paths = dict(train=files.put("more.jsonl", rows), test=files.put("mine.jsonl", rows[:1]))
     data = load("sst2", folder=tmp_path, columns="text", **paths)
@@ -417,11 +453,13 @@ def test_the_hub_is_asked_if_the_folder_is_absent(hub, files, tmp_path):
     rows = [{"premise": f"P {i}", "hypothesis": "H", "label": i % 3, "idx": i} for i in range(21)]
     hub["nyu-mll/glue", "mnli", "train"] = Rows(rows, premise=None, label=names)
     hub["nyu-mll/glue", "mnli", "validation_matched"] = Rows(rows[2:3], label=names)
+    hub["nyu-mll/glue", "mnli", "validation_mismatched"] = Rows(rows[3:4], label=names)
     data = load("mnli", folder=tmp_path)
-    assert data.test == [Text("Premise: P 2\nHypothesis: H", "contradiction")] and len(data.train) == 20
+    texts = [("Premise: P 2\nHypothesis: H", "contradiction"), ("Premise: P 3\nHypothesis: H", "entailment")]
+    assert data.test == texts and len(data.train) == 20
     with pytest.raises(DataError, match="hf:nyu-mll/glue:qqp:train: no network"):
         load("qqp", folder=tmp_path)
-    sst2(files)
+    glue(files, "sst2")
     (tmp_path / "sst2" / "dev.tsv").unlink()
     with pytest.raises(DataError, match="sst2: missing:\n  .*sst2/dev.tsv\n  Get them from https"):
         load("sst2", folder=tmp_path)  # the folder is there, so the hub is not asked
@@ -446,8 +484,7 @@ def test_tags_and_questions_of_the_hub(hub, monkeypatch):
 
 
 def test_the_list_and_a_look(files, run, tmp_path):
-    for miniature in (sst2, wnut17, scifact):
-        miniature(files)
+    glue(files, "sst2"), wnut17(files), scifact(files)
     folder = f"--folder={tmp_path}"
     code, output = run([folder], "eval.tasks")
     lines = output.splitlines()[1:]
