@@ -39,7 +39,7 @@ def test_weights_stay_in_fp32(encoder):
     settings, _ = configurator.read_script(ROOT / "finetune.py")
     cfg, state = configurator.Settings(settings | dict(device="cpu", dtype="bfloat16")), checkpoint.load(encoder)
     toy = Dataset("toy", "qa", [], [], [], [], {}, {})
-    _, model = build(cfg, toy, checkpoint.model_from(state), state)
+    _, model = build(cfg, toy, state)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert model.encoder(torch.ones(1, 4, dtype=torch.int64), False).dtype == torch.bfloat16
 
