@@ -8,7 +8,9 @@ such as [CLS], goes before each one, and its hidden state is dropped. What it pu
 place of our eos. Dropout inside the encoder is that of its config.json, as in everybody's fine-tuning of it.
 """
 
+import tempfile
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -19,6 +21,8 @@ from data.hub import KINDS
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
+
+FILES = ("*.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
 
 
 def is_ours(folder):
@@ -53,9 +57,11 @@ def problem(path, causal=False):
 
 def load(path, report=print):
     """As `checkpoint.load`, also for model folders and saved models that are not of our kinds."""
-    found = checkpoint.find(path, report=report)
+    found = checkpoint.find(path, FILES, report)
     if not found.is_dir():
         return checkpoint.load(found, report=report, ours=False)
+    if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
+        checkpoint.find(path, ("pytorch_model*.bin",))
     state = checkpoint.load(found, report=report) if is_ours(found) else read_folder(found)
     return state | {"revision": revision(found)}
 
@@ -65,7 +71,8 @@ def revision(folder):
     folder = folder.resolve()
     if folder.parent.name == "snapshots":
         return folder.name
-    sizes = sorted((file.name, file.stat().st_size) for file in folder.glob("*.safetensors"))
+    weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    sizes = sorted((file.name, file.stat().st_size) for file in weights)
     return f"{zlib.crc32((folder / 'config.json').read_bytes() + repr(sizes).encode()):08x}"
 
 
@@ -74,13 +81,13 @@ def read_folder(folder):
 
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
-    tokenizer, library = Tokenizer.load(folder), optional_package("transformers")
-    engine = optional_package("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer, library = load_tokenizer(folder), optional_package("transformers")
+    engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.file_bytes())
     engine.no_padding()
     plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
     start = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
     tokenizer.eos_id = [tokenizer.eos_id, *whole[start + len(plain) :]][-1]
-    options = dict(dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True)
+    options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:
         model, info = library.AutoModel.from_pretrained(folder, **options)
         parts = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
@@ -94,6 +101,23 @@ def read_folder(folder):
     state = {"step": 0, "model": weights, "config": read_json(folder / "config.json"), "settings": {}}
     state |= {"tokenizer": tokenizer.state(), "tokenizer_ranks": tokenizer.file_bytes()}
     return state | {"hub": {"before": whole[:start], "pad_id": tokenizer.pad_id, "seq_len": seq_len}}
+
+
+def load_tokenizer(folder):
+    """Return the Tokenizer of a folder. One without tokenizer.json is converted by transformers. Raises DataError."""
+    if (folder / "tokenizer.json").is_file():
+        return Tokenizer.load(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        converted = Path(temporary, folder.name)
+        try:
+            made = optional_package("transformers").AutoTokenizer.from_pretrained(folder)
+            if len(made) <= len(made.all_special_ids):  # without the files for one it makes this
+                raise ValueError("there is no vocabulary")
+            made.save_pretrained(converted)
+        except Exception as error:  # of many kinds
+            raise DataError(f"{folder}: no tokenizer.json, and transformers cannot make one: {error}") from error
+        (converted / "config.json").write_bytes((folder / "config.json").read_bytes())
+        return Tokenizer.load(converted)
 
 
 def encoder_of(state, random_weights=False):

@@ -136,6 +136,21 @@ def test_facts(folders, tmp_path):
     assert hub_encoder.load(shutil.copytree(snapshot, tmp_path / "copy"))["revision"] == facts["revision"]
 
 
+def test_older_files(folders, tmp_path):
+    """Weights in a pickle, which is opened without running code, and a vocabulary instead of tokenizer.json."""
+    new, old = hub_encoder.load(folders["bert"]), shutil.copytree(folders["bert"], tmp_path / "bert")
+    torch.save({f"bert.{name[6:]}": x for name, x in new["model"].items()}, old / "pytorch_model.bin")
+    ids = json.loads((old / "tokenizer.json").read_text())["model"]["vocab"]
+    (old / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.get)))
+    for file in ("model.safetensors", "tokenizer.json"):
+        (old / file).unlink()
+    state = hub_encoder.load(old)
+    assert all(torch.equal(x, new["model"][name]) for name, x in state["model"].items())
+    ours, theirs = checkpoint.tokenizer_of(state), checkpoint.tokenizer_of(new)
+    assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text) for text in TEXTS]
+    assert (ours.eos_id, state["hub"]) == (theirs.eos_id, new["hub"])
+
+
 @pytest.mark.slow
 def test_a_saved_model_is_scored_again_and_predicts(run, folders, files, tmp_path):
     lines = [{"text": example.text, "label": example.label} for example in task_of("sc").train]
@@ -189,11 +204,11 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
         hub_encoder.load(folder)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match="transformers cannot open it"):
         hub_encoder.load(folder)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="has no tokenizer.json"):
+    with pytest.raises(DataError, match="no tokenizer.json, and transformers cannot make one: there is no vocabulary"):
         hub_encoder.load(folder)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])
