@@ -138,5 +138,5 @@ def origin(state, path, name, random_weights):
         untrained=random_weights,
         model=state["config"],
         recipe=f"{zlib.crc32(json.dumps(recipe, sort_keys=True).encode()):08x}",
-        parameters=sum(weights.numel() for weights in state["model"].values()),
+        parameters=sum(x.numel() for part, x in state["model"].items() if part != "head.weight"),  # of pretraining
     )
