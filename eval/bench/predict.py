@@ -51,6 +51,8 @@ def window_bytes(config, compiled=True, recompute=False):
     d, d_ff = config.d_model, config.d_ff
     heads = 2 * (config.n_head + config.n_kv_head)  # of q, k, v and the output
     block = 2 * heads * config.head_dim + 4 * (config.n_head + 2)  # in fp32: the log-sum-exp and the norms' statistics
+    if config.qk_norm:  # the inputs of these norms, in fp32 if eager, and their statistics
+        block += heads // 2 * ((2 if compiled else 4) * config.head_dim + 4)
     if compiled:  # the inputs of the norms and products; what lies between them is computed again
         block += 8 * d + 6 * d_ff
     else:  # the norms' inputs in fp32 and their outputs, gate and up, silu(gate), and the input of the last product
@@ -84,12 +86,12 @@ def largest_micro_batch(config, memory, recompute=False):
 def predict_step(config, gpu, causal, windows, micro_batch, mask_ratio):
     """Return ({part: seconds of a step}, MFU with the pairs that the mask leaves, MFU with T x T)."""
     d, T, n = config.d_model, config.seq_len, config.n_layer
-    qkv = (config.n_head + 2 * config.n_kv_head) * config.head_dim
-    block, head = qkv * d + d * d + 3 * d * config.d_ff, config.vocab_size * d  # weights of the products
+    q, qkv = (n * config.head_dim for n in (config.n_head, config.n_head + 2 * config.n_kv_head))
+    block, head = (q + qkv) * d + 3 * d * config.d_ff, config.vocab_size * d  # weights of the products
     tokens, micro_steps = windows * T, windows / micro_batch
     predicted = tokens * (1 if causal else mask_ratio)
 
-    attention = 4 * tokens * T * d * n * (0.5 if causal else 1)  # the forward pass with T x T pairs
+    attention = 4 * tokens * T * q * n * (0.5 if causal else 1)  # the forward pass with T x T pairs
     forward, backward = ATTENTION[causal]
     # The bytes that move. Head: three passes over the logits, and the gradient of the weight for each chunk. Blocks:
     # residual, norm, rotary positions and SwiGLU, forward and backward, and the weights cast to bf16. Around them:
