@@ -83,7 +83,6 @@ def shape(file):
     if not isinstance(rope, dict):
         raise DataError(f"{file}: rope_parameters={rope!r:.80}: must be an object")
     defaults = {"rope_theta": 10000.0, "use_sliding_window": kind == "mistral", "hidden_act": "silu", "mlp_bias": False}
-    defaults["head_dim"] = 128 if kind == "qwen3" else None
     c = defaults | {"tie_word_embeddings": False, "attention_bias": False} | c | rope
     rope_type = c["rope_type"] = c.get("rope_type") or c.get("type") or "default"
     if c.get("num_key_value_heads") is None:
@@ -92,7 +91,7 @@ def shape(file):
     numbers = [*SIZES.values(), "rope_theta", *(SCALING if rope_type == "llama3" else ())]
     if c["use_sliding_window"] and c.get("sliding_window") is not None:
         numbers.append("sliding_window")
-    if c["head_dim"] is not None:
+    if c.get("head_dim") is not None:
         numbers.append("head_dim")
     wrong = []
     for name in numbers:
@@ -121,7 +120,7 @@ def shape(file):
         "rope_scaling": tuple(c[name] for name in SCALING) if rope_type == "llama3" else (),
         "tie_embeddings": c["tie_word_embeddings"],
         "qkv_bias": kind == "qwen2" or c["attention_bias"],
-        "head_dim": c["head_dim"] or 0,
+        "head_dim": c.get("head_dim") or 0,
         "qk_norm": kind == "qwen3",
     }
     config = ModelConfig(**fields)
