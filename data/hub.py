@@ -258,10 +258,11 @@ PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrie
 
 def check_kind(config, kind, path):
     """Raise DataError if transformers has no class of this kind for a model with this shape, a dict."""
-    if ModelConfig(**config).qk_norm and kind != "qwen3":
+    qk_norm = config.get("qk_norm", False)  # checkpoints of older versions do not say
+    if qk_norm and kind != "qwen3":
         what = "encoder" if kind == "eurobert" else "Llama"
         raise DataError(f"{path}: transformers has no {what} with Qwen 3's QK-norm: --as=qwen3 writes the decoder")
-    if not ModelConfig(**config).qk_norm and kind == "qwen3":
+    if not qk_norm and kind == "qwen3":
         raise DataError(f"{path}: this model has no QK-norm, which Qwen 3 needs: --as=llama writes the decoder")
 
 
