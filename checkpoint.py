@@ -382,6 +382,7 @@ def export(path, folder, kind):
     """Write a checkpoint as a folder that transformers opens; see `data.hub.write_folder`."""
     if Path(folder).exists():
         raise DataError(f"{folder} is there already: give another folder")
+    hub.check_kind(shape(path), kind, path)
     found = find(path)
     hub.write_folder(load(found), found, folder, kind)
 
@@ -392,7 +393,7 @@ def main():
     command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
     command.add_argument("folder", help="the folder to write, which must not be there")
     command.add_argument(
-        "--as", dest="kind", choices=("eurobert", "llama"), required=True, help="an encoder, or a decoder"
+        "--as", dest="kind", choices=("eurobert", "llama", "qwen3"), required=True, help="an encoder, or a decoder"
     )
     args = parser.parse_args()
     try:

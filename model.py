@@ -5,7 +5,7 @@ changes: the parameters, the rotary positions, the norms and the output head are
 causal language modeling (CLM), continue with masked language modeling (MLM) and end as an encoder.
 
 The architecture is that of Llama and EuroBERT: pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU,
-no dropout. There are no biases, except that Qwen 2 has them in attention.
+no dropout. Two options serve other decoders: biases in attention (Qwen 2), and norms of queries and keys (Qwen 3).
 
 In reading order: ModelConfig, attention, layers, Transformer, loss, fused attention kernels in Triton.
 """
@@ -40,10 +40,12 @@ class ModelConfig:
     tie_embeddings: bool = False  # True: the output head shares the embedding's weight
     qkv_bias: bool = False  # biases on the queries, keys and values, as in Qwen 2
     rope_scaling: tuple = ()  # of Llama 3.1: (factor, low, high, context), see `rope_tables`
+    head_dim: int = 0  # width of a head; 0 = d_model / n_head
+    qk_norm: bool = False  # an RMSNorm for the queries and one for the keys, as in Qwen 3
 
-    @property
-    def head_dim(self):
-        return self.d_model // self.n_head
+    def __post_init__(self):
+        if self.head_dim == 0 and self.n_head > 0 and self.d_model % self.n_head == 0:
+            self.head_dim = self.d_model // self.n_head
 
     def problems(self):
         """Return what is wrong with this shape, as a list of sentences."""
@@ -51,8 +53,9 @@ class ModelConfig:
         found = [f"{name}={getattr(self, name)}: must be above 0" for name in names if getattr(self, name) <= 0]
         if found:
             return found
-        if self.d_model % self.n_head or self.head_dim % 2:
-            found.append(f"d_model={self.d_model}, n_head={self.n_head}: d_model / n_head must be an even integer")
+        if self.head_dim <= 0 or self.head_dim % 2:
+            shape = f"d_model={self.d_model}, n_head={self.n_head}, head_dim={self.head_dim}"
+            found.append(f"{shape}: head_dim, by default d_model / n_head, must be an even integer above 0")
         if self.n_head % self.n_kv_head:
             found.append(f"n_head={self.n_head}, n_kv_head={self.n_kv_head}: n_head must be a multiple of n_kv_head")
         return found
@@ -205,18 +208,18 @@ class Block(nn.Module):
         self.heads = (config.n_head, config.n_kv_head, config.n_kv_head)  # of q, k and v
         self.attn_norm = RMSNorm(d, config.norm_eps)
         self.qkv = Linear(d, sum(self.heads) * D, config.qkv_bias)
-        self.attn_out = Linear(d, d)
+        self.q_norm, self.k_norm = (RMSNorm(D, config.norm_eps) if config.qk_norm else nn.Identity() for _ in "qk")
+        self.attn_out = Linear(config.n_head * D, d)
         self.mlp_norm = RMSNorm(d, config.norm_eps)
         self.gate_up = Linear(d, 2 * config.d_ff)
         self.down = Linear(config.d_ff, d)
 
     def forward(self, x, cos, sin, causal, doc_start=None, doc_end=None, backend="auto"):
-        B, T, d = x.shape
-        qkv = self.qkv(self.attn_norm(x)).view(B, T, sum(self.heads), -1)  # (B, T, H + 2 H_kv, D)
-        n_rotated = self.heads[0] + self.heads[1]
-        q, k = rotate(qkv[:, :, :n_rotated], cos, sin).split(self.heads[:2], dim=2)
-        y = attention(q, k, qkv[:, :, n_rotated:], causal, doc_start, doc_end, backend)
-        x = x + self.attn_out(y.reshape(B, T, d))
+        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (sum(self.heads), -1))  # (B, T, H + 2 H_kv, D)
+        q, k, v = qkv.split(self.heads, dim=2)
+        q, k = rotate(self.q_norm(q), cos, sin), rotate(self.k_norm(k), cos, sin)
+        y = attention(q, k, v, causal, doc_start, doc_end, backend)  # (B, T, H, D)
+        x = x + self.attn_out(y.flatten(2))
 
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)  # (B, T, d_ff) each
         return x + self.down(F.silu(gate) * up)
@@ -545,11 +548,9 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
         for i in tl.range(n_blocks, num_stages=1 if MASKED and not DOCUMENTS else None):  # few edges: no pipeline
             start_n = block_start(i, lo, begin, end, BLOCK_N, MASKED)
             k_block = load_block(k, start_n, k_t, T, BLOCK_N, D, BLOCK_D, MASKED)
-            s = masked_scores(
-                q_block, k_block, start_n, first, last, MASKED and DOCUMENTS, MASKED
-            )  # (BLOCK_M, BLOCK_N)
+            s = masked_scores(q_block, k_block, start_n, first, last, MASKED and DOCUMENTS, MASKED)
             m_ij = tl.maximum(m_i, tl.max(s, 1) * SCALE)
-            p = tl.exp2(tl.fma(s, SCALE, -m_ij[:, None]))
+            p = tl.exp2(tl.fma(s, SCALE, -m_ij[:, None]))  # (BLOCK_M, BLOCK_N), like s
             alpha = tl.exp2(m_i - m_ij)
             v_block = load_block(v, start_n, v_t, T, BLOCK_N, D, BLOCK_D, MASKED)
             acc = tl.dot(p.to(v_block.dtype), v_block, acc * alpha[:, None], input_precision="ieee")
@@ -741,8 +742,7 @@ def save_for_backward(ctx, inputs, output):
 
 def backward(ctx, d_out, d_lse):
     q, k, v, out, lse, doc_start, doc_end = ctx.saved_tensors
-    dq, dk, dv = fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, doc_start, doc_end)
-    return dq, dk, dv, None, None, None
+    return *fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, doc_start, doc_end), None, None, None
 
 
 fused_attention.register_fake(lambda q, *_: empty_outputs(q))

@@ -141,8 +141,8 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
     that documents leave: 2/3 with window_split=random. MFU is this number times tokens/s, divided by `peak_flops`.
     """
     d, D = config.d_model, config.head_dim
-    block = (config.n_head + 2 * config.n_kv_head) * D * d + d * d + 3 * d * config.d_ff
-    attention = 2 * T * d * seen * (0.5 if causal else 1)
+    block = 2 * (config.n_head + config.n_kv_head) * D * d + 3 * d * config.d_ff
+    attention = 2 * T * config.n_head * D * seen * (0.5 if causal else 1)
     return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * d)
 
 

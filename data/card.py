@@ -12,10 +12,10 @@ from string import Template
 from data.files import MALFORMED
 from data.tokenizer import read_json
 
-# Of each kind of model, and of each family of tasks: what it is, and how to use it.
+# Of each pipeline tag of a pretrained model, and of each family of tasks: what it is, and how to use it.
 WHAT = {
-    "eurobert": "A text encoder with bidirectional attention, to be fine-tuned.",
-    "llama": "A decoder, which continues texts.",
+    "fill-mask": "A text encoder with bidirectional attention, to be fine-tuned.",
+    "text-generation": "A decoder, which continues texts.",
     "sc": "It gives each text a label.",
     "regression": "It gives each text a number.",
     "tc": "It gives each word of a sentence a label.",
@@ -23,7 +23,7 @@ WHAT = {
     "ir": "It embeds queries and documents: the cosine of two says how well they fit.",
 }
 USAGE = {
-    "eurobert": """\
+    "fill-mask": """\
 ```python
 from transformers import pipeline
 
@@ -32,7 +32,7 @@ print(fill(f"Return the {fill.tokenizer.mask_token} of the list."))
 ```
 
 `SentenceTransformer("$folder")` of sentence-transformers gives the mean of a text's last hidden states.""",
-    "llama": """\
+    "text-generation": """\
 ```python
 from transformers import pipeline
 
@@ -123,23 +123,23 @@ PRETRAINING = "lr warmup_steps decay_steps weight_decay window_split mask_ratio 
 FINE_TUNING = "lr batch_size warmup_fraction weight_decay seed dtype".split()
 
 
-def model_card(title, kind, tag, state, path, max_len, parameters):
+def model_card(title, tag, state, path, max_len, parameters):
     """Return the text of the card.
 
-    title: the folder's name. kind, tag: see hub.CLASSES. state, path: the checkpoint; its scores lie beside it.
+    title: the folder's name. tag: see hub.CLASSES. state, path: the checkpoint; its scores lie beside it.
     max_len: in tokens.
     """
     fine_tuned, config, cfg = state.get("fine_tuned"), state["config"], state["settings"]
-    values, labels, limits = {}, "", ""
+    kind, values, labels, limits = tag, {}, "", ""
     if fine_tuned:
         kind, columns = fine_tuned["family"], fine_tuned["task"].get("columns", ())
         form = fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}"
         values = {"form": repr(form), "threshold": fine_tuned["threshold"], "may_be_none": fine_tuned["may_be_none"]}
         labels = ", ".join(f"`{label}`" for label in fine_tuned["labels"])
     what = WHAT["regression" if kind == "sc" and not labels else kind]
-    if kind != "llama":
+    if kind != "text-generation":
         limits += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
-    if kind == "eurobert" and cfg and state["step"] <= cfg["switch_step"]:
+    if kind == "fill-mask" and cfg and state["step"] <= cfg["switch_step"]:
         limits += "- It has never seen a mask in training, so what it fills in means nothing.\n"
     return f"""\
 ---

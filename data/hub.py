@@ -1,9 +1,9 @@
 """Models from, and to, folders in the format of the Hugging Face hub.
 
 A folder holds config.json, the weights in *.safetensors, and the tokenizer in tokenizer.json. `load` reads Llama, SmolLM,
-TinyLlama, Mistral, Qwen 2 and EuroBERT, and the study's own models. `write_folder` writes folders that `transformers`
-opens as EuroBERT or Llama. Reading and writing weights needs the safetensors package; a name on the hub needs
-huggingface_hub.
+TinyLlama, Mistral, Qwen 2, Qwen 3 and EuroBERT, and the study's own models. `write_folder` writes folders that
+`transformers` opens as EuroBERT, Llama or Qwen 3. Reading and writing weights needs the safetensors package; a name on
+the hub needs huggingface_hub.
 """
 
 import json
@@ -21,7 +21,11 @@ from model import ModelConfig, Transformer
 
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
 # study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
-KINDS = ("llama", "mistral", "qwen2", "eurobert", "sl_model")
+KINDS = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "sl_model")
+REFUSED = {
+    "qwen3_moe": "its MLPs are mixtures of experts",
+    "gemma3": "it has a head dim of 256, four norms a block, GeGLU and two RoPE bases",
+}
 SIZES = {
     "vocab_size": "vocab_size",
     "n_layer": "num_hidden_layers",
@@ -42,6 +46,8 @@ OUTER = {"embedding": EMBEDDING, "norm": "model.norm.weight", "head": HEAD}
 BLOCK = {
     "attn_norm": ("input_layernorm",),
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "q_norm": ("self_attn.q_norm",),
+    "k_norm": ("self_attn.k_norm",),
     "attn_out": ("self_attn.o_proj",),
     "mlp_norm": ("post_attention_layernorm",),
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
@@ -72,7 +78,8 @@ def shape(file):
     c = read_json(file)
     kind, rope = c.get("model_type"), c.get("rope_parameters") or c.get("rope_scaling") or {}  # transformers 5, or 4
     if kind not in KINDS:
-        raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
+        why = REFUSED.get(str(kind).removesuffix("_text"), "")
+        raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}{why and f'; {why}'}")
     if not isinstance(rope, dict):
         raise DataError(f"{file}: rope_parameters={rope!r:.80}: must be an object")
     defaults = {"rope_theta": 10000.0, "use_sliding_window": kind == "mistral", "hidden_act": "silu", "mlp_bias": False}
@@ -84,6 +91,8 @@ def shape(file):
     numbers = [*SIZES.values(), "rope_theta", *(SCALING if rope_type == "llama3" else ())]
     if c["use_sliding_window"] and c.get("sliding_window") is not None:
         numbers.append("sliding_window")
+    if c.get("head_dim") is not None:
+        numbers.append("head_dim")
     wrong = []
     for name in numbers:
         value, largest = c.get(name), 1000 if name == "num_hidden_layers" else 10**8  # beyond any model
@@ -96,7 +105,6 @@ def shape(file):
     allowed = {
         "hidden_act": ("silu", "swish"),
         "mlp_bias": (False,),
-        "head_dim": (c["hidden_size"] // c["num_attention_heads"], None),
         "rope_type": ("default", "llama3"),
         "partial_rotary_factor": (1.0, None),
         "quantization_config": (None,),
@@ -112,11 +120,14 @@ def shape(file):
         "rope_scaling": tuple(c[name] for name in SCALING) if rope_type == "llama3" else (),
         "tie_embeddings": c["tie_word_embeddings"],
         "qkv_bias": kind == "qwen2" or c["attention_bias"],
+        "head_dim": c.get("head_dim") or 0,
+        "qk_norm": kind == "qwen3",
     }
-    wrong += ModelConfig(**fields).problems()
+    config = ModelConfig(**fields)
+    wrong += config.problems()
     if wrong:
         raise DataError(f"{file}: our model cannot do what this one does: {'; '.join(wrong)}")
-    return fields
+    return vars(config)
 
 
 def hub_views(model, vocab_size=None):
@@ -124,14 +135,16 @@ def hub_views(model, vocab_size=None):
 
     vocab_size: the rows of embedding and head that they have there, if not all.
     """
-    d, views = model["embedding.weight"].shape[1], {}
+    views = {}
     for name, x in model.items():
         *block, part, kind = name.split(".")  # blocks.3.qkv.bias, norm.weight
         if not block:
             views[OUTER[part]] = x if part == "norm" else x[:vocab_size]
             continue
-        kv = (len(x) - d) // 2
-        rows = [d, kv, kv] if part == "qkv" else len(x) // len(BLOCK[part])
+        rows = len(x) // len(BLOCK[part])
+        if part == "qkv":
+            q = model[f"blocks.{block[1]}.attn_out.weight"].shape[1]
+            rows = [q, (len(x) - q) // 2, (len(x) - q) // 2]
         for theirs, view in zip(BLOCK[part], x.split(rows), strict=True):
             views[f"model.layers.{block[1]}.{theirs}.{kind}"] = view
     return views
@@ -234,6 +247,7 @@ def load(folder, need_tokenizer, report):
 CLASSES = {
     "eurobert": ("EuroBertForMaskedLM", "fill-mask", {}),
     "llama": ("LlamaForCausalLM", "text-generation", {}),
+    "qwen3": ("Qwen3ForCausalLM", "text-generation", {}),
     "sc": ("EuroBertForSequenceClassification", "text-classification", {"0": "dense", "2": "classifier"}),
     "tc": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
     "qa": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),  # in the answer or not
@@ -242,11 +256,21 @@ CLASSES = {
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 
 
+def check_kind(config, kind, path):
+    """Raise DataError if transformers has no class of this kind for a model with this shape, a dict."""
+    qk_norm = config.get("qk_norm", False)  # checkpoints of older versions do not say
+    if qk_norm and kind != "qwen3":
+        what = "encoder" if kind == "eurobert" else "Llama"
+        raise DataError(f"{path}: transformers has no {what} with Qwen 3's QK-norm: --as=qwen3 writes the decoder")
+    if not qk_norm and kind == "qwen3":
+        raise DataError(f"{path}: this model has no QK-norm, which Qwen 3 needs: --as=llama writes the decoder")
+
+
 def write_folder(state, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
     path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder, which sentence-transformers opens
-    too, with mean pooling; or "llama", a decoder. A model that finetune.py has saved is written with its head and the
+    too, with mean pooling; or "llama" or "qwen3", a decoder. A model that finetune.py has saved is written with its head and the
     names of its labels. Raises DataError if the model has no class in transformers.
     """
     folder, family, head, max_len = Path(folder), "", {}, state["config"]["seq_len"]
@@ -269,7 +293,7 @@ def write_folder(state, path, folder, kind):
         contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if family == "ir" else {})
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in contents.items()}
     parameters = sum(x.numel() for x in weights.values())
-    texts["README.md"] = model_card(folder.name, kind, tag, state, path, max_len, parameters)
+    texts["README.md"] = model_card(folder.name, tag, state, path, max_len, parameters)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)  # an error if it is there: it is not ours
     try:
@@ -303,7 +327,7 @@ def hub_weights(state, with_head):
     if not with_head or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
     for name in [name for name in weights if name.endswith("q_proj.bias")]:  # with it, the output has a bias too
-        weights[name.replace("q_proj", "o_proj")] = torch.zeros_like(weights[name])
+        weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
     return weights
 
 
@@ -312,7 +336,7 @@ def hub_config(state, tokenizer, name, kind):
     c, fine_tuned = vars(ModelConfig(**state["config"])), state.get("fine_tuned")
     config = {"architectures": [name], "model_type": kind, "dtype": "float32", "hidden_act": "silu", "mlp_bias": False}
     config |= {theirs: c[ours] for ours, theirs in SIZES.items()}
-    config |= {"head_dim": c["d_model"] // c["n_head"], "rope_theta": c["rope_theta"], "rope_scaling": None}
+    config |= {"head_dim": c["head_dim"], "rope_theta": c["rope_theta"], "rope_scaling": None}
     config |= {"tie_word_embeddings": c["tie_embeddings"], "attention_bias": c["qkv_bias"], "attention_dropout": 0.0}
     config |= {"initializer_range": 0.02}
     if c["rope_scaling"]:

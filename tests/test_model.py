@@ -133,7 +133,7 @@ def test_the_flag_changes_the_mask_and_nothing_else():
 
 def test_initial_weights():
     torch.manual_seed(0)
-    for name, p in Transformer(ModelConfig(qkv_bias=True)).named_parameters():
+    for name, p in Transformer(ModelConfig(qkv_bias=True, qk_norm=True)).named_parameters():
         if p.dim() == 2:
             assert abs(p.std() - 0.02) < 1e-3 and abs(p.mean()) < 1e-3, name
         else:
@@ -144,7 +144,8 @@ def test_initial_weights():
 
 def test_impossible_shapes_are_named():
     for shape, message in (
-        (dict(d_model=30, n_head=4), "d_model=30, n_head=4"),
+        (dict(d_model=30, n_head=4), "d_model=30, n_head=4, head_dim=0"),
+        (dict(head_dim=7), "head_dim=7"),
         (dict(n_head=4, n_kv_head=3), "n_head=4, n_kv_head=3"),
         (dict(n_layer=0), "n_layer=0: must be above 0"),
     ):

@@ -94,8 +94,10 @@ def test_rank_0_decides_for_all(tmp_path):
 # FLOPs and MFU
 
 
-def test_flops_count_matches_pytorchs():
-    config = ModelConfig(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)
+@pytest.mark.parametrize("D", [16, 48])
+def test_flops_count_matches_pytorchs(D):
+    shape = dict(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)
+    config = ModelConfig(**shape, head_dim=D, qk_norm=True)
     model, tokens = Transformer(config), torch.randint(0, 512, (4, 64))
     model.attention_backend = "reference"  # PyTorch does not count a CPU's fused attention
     for predicted in (256, 64):
@@ -104,7 +106,7 @@ def test_flops_count_matches_pytorchs():
             PretrainingLoss(model)(batch, causal=False)[0].backward()
         expected = flops_per_token(config, 64, False, predicted / 256)
         assert counter.get_total_flops() / 256 == pytest.approx(expected, rel=0.02)
-    attention_part = 6 * 3 * 2 * 64 * 64
+    attention_part = 6 * 3 * 2 * 64 * 4 * D
     full, causal, cut = (flops_per_token(config, 64, *args) for args in ((False, 1), (True, 1), (False, 1, 0.25)))
     assert full - causal == attention_part / 2 and full - cut == attention_part * 3 / 4
 

@@ -51,6 +51,8 @@ def window_bytes(config, compiled=True, recompute=False):
     d, d_ff = config.d_model, config.d_ff
     heads = 2 * (config.n_head + config.n_kv_head)  # of q, k, v and the output
     block = 2 * heads * config.head_dim + 4 * (config.n_head + 2)  # in fp32: the log-sum-exp and the norms' statistics
+    if config.qk_norm:  # the inputs of these norms, in fp32 if eager, and their statistics
+        block += heads // 2 * ((2 if compiled else 4) * config.head_dim + 4)
     if compiled:  # the inputs of the norms and products; what lies between them is computed again
         block += 8 * d + 6 * d_ff
     else:  # the norms' inputs in fp32 and their outputs, gate and up, silu(gate), and the input of the last product
@@ -84,12 +86,13 @@ def largest_micro_batch(config, memory, recompute=False):
 def predict_step(config, gpu, causal, windows, micro_batch, mask_ratio):
     """Return ({part: seconds of a step}, MFU with the pairs that the mask leaves, MFU with T x T)."""
     d, T, n = config.d_model, config.seq_len, config.n_layer
-    qkv = (config.n_head + 2 * config.n_kv_head) * config.head_dim
-    block, head = qkv * d + d * d + 3 * d * config.d_ff, config.vocab_size * d  # weights of the products
+    qkv, head = (config.n_head + 2 * config.n_kv_head) * config.head_dim, config.vocab_size * d
+    products, all_blocks = (flops_per_token(config, length, causal, 0) for length in (0, T))
+    weights = products / 6  # of the products in the blocks
     tokens, micro_steps = windows * T, windows / micro_batch
     predicted = tokens * (1 if causal else mask_ratio)
 
-    attention = 4 * tokens * T * d * n * (0.5 if causal else 1)  # the forward pass with T x T pairs
+    attention = tokens * (all_blocks - products) / 3  # the forward pass with T x T pairs
     forward, backward = ATTENTION[causal]
     # The bytes that move. Head: three passes over the logits, and the gradient of the weight for each chunk. Blocks:
     # residual, norm, rotary positions and SwiGLU, forward and backward, and the weights cast to bf16. Around them:
@@ -97,12 +100,12 @@ def predict_step(config, gpu, causal, windows, micro_batch, mask_ratio):
     chunks = micro_steps * (1 + predicted / micro_steps // (MOST_LOGITS // config.vocab_size + 1))
     head_bytes = 6 * predicted * config.vocab_size + 8 * head * chunks
     block_bytes = 2 * tokens * n * (20 * d + 4 * qkv + 8 * config.d_ff)
-    other_bytes = 6 * micro_steps * (n * block + head) + 20 * micro_steps * head + 40 * tokens * d
-    optimizer_bytes = 40 * (n * block + 2 * head)
+    other_bytes = 6 * micro_steps * (weights + head) + 20 * micro_steps * head + 40 * tokens * d
+    optimizer_bytes = 40 * (weights + 2 * head)
 
     peak, bandwidth = PEAK_FLOPS[gpu] * PRODUCT_SPEED, BANDWIDTH[gpu] * MEMORY_SPEED
     seconds = {
-        "products": 6 * tokens * n * block / peak,
+        "products": tokens * products / peak,
         "head": 6 * predicted * head / peak + head_bytes / bandwidth,
         "attention": PAIRS * attention * (1 / forward + 2.5 / backward),  # the backward pass counts as 2.5 forward
         "activations": (block_bytes + other_bytes) / bandwidth,

@@ -60,7 +60,7 @@ def attention_weights(model, ids, causal):
     for block, x in zip(model.blocks, hidden_states(model, ids[None], causal)):
         qkv = block.qkv(block.attn_norm(x))[0].view(T, sum(block.heads), -1)  # (T, H + 2 H_kv, D)
         q, k, _ = qkv.split(block.heads, dim=1)
-        q, k = rotate(q, model.cos[:T], model.sin[:T]), rotate(k, model.cos[:T], model.sin[:T])
+        q, k = (rotate(y, model.cos[:T], model.sin[:T]) for y in (block.q_norm(q), block.k_norm(k)))
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # query head h reads key head h // group
         scores = torch.einsum("qhd,khd->hqk", q, k).float() * q.shape[-1] ** -0.5
         weights.append(scores.masked_fill(~mask, -torch.inf).softmax(-1))

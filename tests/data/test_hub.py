@@ -34,8 +34,10 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 LLAMA3 |= dict(original_max_position_embeddings=32)
 MODELS = {  # class in transformers, what its config has of its own
     "llama": ("LlamaForCausalLM", {}),
-    "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=8)),
-    "qwen2": ("Qwen2ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=16)),
+    "qwen2": ("Qwen2ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=1e6), head_dim=16)),
+    "qwen3": ("Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=1e6), head_dim=16)),
+    "tied qwen3": ("Qwen3ForCausalLM", dict(tie_word_embeddings=True, head_dim=24)),
     "eurobert": ("EuroBertForMaskedLM", dict(mask_token_id=4092)),
     "bare eurobert": ("EuroBertModel", dict(mask_token_id=4092)),
 }
@@ -72,10 +74,12 @@ def state_of(model, **more):
     return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
 
 
+SIZES = dict(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)
+
+
 @pytest.fixture(scope="module")
 def state():
-    config = ModelConfig(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)
-    return state_of(random_weights(Transformer(config)))
+    return state_of(random_weights(Transformer(ModelConfig(**SIZES))))
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +130,12 @@ def test_in_trained_and_out_again(transformers, name, tmp_path):
             assert not model.head.weight.any()
         else:
             torch.testing.assert_close(logits(model, causal), theirs(TOKENS).logits, **close)
+    kinds = [("llama", "AutoModelForCausalLM", True), ("eurobert", "AutoModelForMaskedLM", False)]
+    if "qwen3" in name:
+        kinds, everything = [("qwen3", "AutoModelForCausalLM", True)], {"full_attention": torch.zeros(1, 1, 40, 40)}
+        with torch.no_grad():
+            expected = theirs(TOKENS, attention_mask=everything).logits
+        torch.testing.assert_close(logits(model, False), expected, **close)
 
     optimizer, before = torch.optim.AdamW(model.parameters(), 1e-2), logits(model, causal)
     batch = dict(tokens=TOKENS, positions=torch.arange(120), targets=TOKENS.flatten())
@@ -134,14 +144,15 @@ def test_in_trained_and_out_again(transformers, name, tmp_path):
     assert not torch.allclose(before, logits(model, causal), atol=0.1)
     assert (model.head.weight is model.embedding.weight) == model.config.tie_embeddings
     checkpoint.save(tmp_path / "ckpt-1.pt", state_of(model, settings={}))
-    for kind, auto, causal in (("llama", "AutoModelForCausalLM", True), ("eurobert", "AutoModelForMaskedLM", False)):
+    for kind, auto, causal in kinds:
         checkpoint.export(tmp_path / "ckpt-1.pt", tmp_path / kind, kind)
         there, info = getattr(transformers, auto).from_pretrained(tmp_path / kind, output_loading_info=True)
         assert not any(info.values()), info
         with torch.no_grad():
             torch.testing.assert_close(there(TOKENS).logits, logits(model, causal), **close)
         back = checkpoint.load_model(tmp_path / kind)
-        assert back.config == model.config and torch.equal(logits(back, causal), logits(model, causal))
+        assert back.config == model.config
+        torch.testing.assert_close(back.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
 def test_the_models_of_the_study(folder, copy):
@@ -357,18 +368,28 @@ def hub_data(folder, tmp_path_factory):
 SMALL = [arg for arg in TINY if not arg.startswith(("--n_", "--d_"))]
 
 
-def test_train_from_a_folder(run, folder, hub_data, tmp_path):
-    """The preset with the origin's shape, weights and budget."""
+def test_train_from_a_folder(run, hub_data, tmp_path):
+    """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
+    folder, shape = tmp_path / "tiny", ModelConfig(**SIZES, head_dim=16, qk_norm=True)
+    hub.write_folder(state_of(random_weights(Transformer(shape))), "ckpt-650.pt", folder, "qwen3")
     args = [str(ROOT / "config/continue.py"), *SMALL, f"--data={hub_data}", "--compile=False", "--switch_step=0"]
-    args += ["--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1"]
-    code, text = run([*args, f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"])
+    args += ["--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1", "--checkpoint_interval=2"]
+    args += [f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"]
+    code, text = run(args)
     assert code == 0 and "2,048 tokens more, of an original budget that is not known" in text, text
     first = checkpoint.load(tmp_path / "out")
-    assert first["config"]["d_ff"] == 48 and first["config"]["seq_len"] == 32
+    assert first["config"] == vars(shape) | dict(seq_len=32)
     assert checkpoint.tokenizer_of(first).file_bytes() == (folder / "tokenizer.json").read_bytes()
     for name, p in checkpoint.load_model(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
     assert "2,048 tokens after 2,048, 100.0% of the original budget" in checkpoint.budget_note(first, 2048)
+    (tmp_path / "out/ckpt-4.pt").rename(tmp_path / "ckpt-4.pt")
+    assert run([*args, "--resume=True"])[0] == 0
+    again, first = (torch.load(path / "ckpt-4.pt") for path in (tmp_path / "out", tmp_path))
+    for part in "model", "optimizer":
+        torch.testing.assert_close(again[part], first[part], atol=0, rtol=0)
+    checkpoint.export(tmp_path / "out", tmp_path / "exported", "qwen3")
+    torch.testing.assert_close(checkpoint.load(tmp_path / "exported")["model"], first["model"], atol=0, rtol=0)
 
 
 def test_fine_tune_from_a_folder(run, folder, tmp_path):
@@ -455,7 +476,9 @@ def test_without_a_tokenizer_the_weights_load(copy):
 
 
 CONFIGS = {
-    "model_type='qwen3': must be one of llama": dict(model_type="qwen3"),
+    "model_type='phi3': must be one of llama, .* sl_model$": dict(model_type="phi3"),
+    "model_type='qwen3_moe': .* mixtures of experts": dict(model_type="qwen3_moe"),
+    "model_type='gemma3_text': .* head dim of 256, four norms a block": dict(model_type="gemma3_text"),
     "layers=1000000000000: .* at most 1,000; .*size=None: must be a whole number above 0, at most 100,000,000": (
         dict(hidden_size=None, num_hidden_layers=10**12)
     ),
@@ -467,9 +490,10 @@ CONFIGS = {
     r"rope_parameters=\[1\]: must be an object": dict(rope_parameters=[1]),
     "sliding_window=True: ": dict(model_type="mistral", sliding_window=True),
     "gate_proj.weight: F32 .* expected .*1000000, 32": dict(intermediate_size=10**6),
-    "hidden_act='gelu': must be silu; mlp_bias=True: must be False; head_dim=16: must be 8": dict(
-        hidden_act="gelu", mlp_bias=True, head_dim=16
-    ),
+    "hidden_act='gelu': must be silu; mlp_bias=True: must be False$": dict(hidden_act="gelu", mlp_bias=True),
+    "head_dim='8': must be a whole number": dict(head_dim="8"),
+    r"q_proj.weight: F32 \(32, 32\), expected \(64, 32\)": dict(head_dim=16),
+    "layers.0.self_attn.q_norm.weight: missing; .*layers.1.self_attn.k_norm": dict(model_type="qwen3"),
     "rope_type='yarn': must be default": dict(rope_scaling=dict(rope_type="yarn", factor=4.0)),
     "low_freq_factor=None: must be a number above 0": dict(rope_scaling=dict(rope_type="llama3", factor=4.0)),
     "partial_rotary_factor=0.5: .*quantization_config={'bits': 4}: .*tie_word_embeddings={}: ": dict(
@@ -545,6 +569,22 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
     hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
     assert sorted(os.listdir(tmp_path)) == ["out", "out.partial"]
     assert (tmp_path / "out.partial/thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    "origin, kind, message",
+    [
+        ("qwen3", "eurobert", "transformers has no encoder with Qwen 3's QK-norm"),
+        ("qwen3", "llama", "transformers has no Llama with Qwen 3's QK-norm"),
+        ("llama", "qwen3", "this model has no QK-norm"),
+    ],
+)
+def test_kinds_that_a_shape_does_not_have(copy, origin, kind, message, tmp_path):
+    """It takes the config.json to see this, not the weights."""
+    folder = copy(dict(model_type=origin))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=message):
+        checkpoint.export(folder, tmp_path / "out", kind)
 
 
 @pytest.mark.parametrize(

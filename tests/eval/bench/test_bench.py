@@ -154,9 +154,10 @@ def test_memory_of_compiled_blocks(name, kept, peaks):
         assert found / 1e9 == pytest.approx(peak, rel=0.005)
 
 
-def test_memory_of_eager_blocks():
+@pytest.mark.parametrize("more", [{}, dict(head_dim=64, qk_norm=True)])
+def test_memory_of_eager_blocks(more):
     """As counted on a CPU, without weights. Its norms keep one tensor more, and v is a view of the packed projection."""
-    kept, config = {}, model.ModelConfig(n_layer=3, n_head=2, n_kv_head=2, d_model=64, d_ff=96, seq_len=320)
+    kept, config = {}, model.ModelConfig(n_layer=3, n_head=2, n_kv_head=2, d_model=64, d_ff=96, seq_len=320, **more)
     encoder = model.Transformer(config)
     encoder.compute_dtype = torch.bfloat16
 
@@ -169,7 +170,8 @@ def test_memory_of_eager_blocks():
         for block in encoder.blocks:
             x = block(x, encoder.cos, encoder.sin, False)
     found = sum(t.untyped_storage().nbytes() for t in kept.values() if 320 in t.shape and t.shape != encoder.cos.shape)
-    more_on_cpu = 3 * 320 * (2 * 4 * 64 + 2 * 2 * 64)
+    q_and_k = 4 * config.head_dim
+    more_on_cpu = 3 * 320 * (2 * 4 * 64 + 4 * q_and_k * config.qk_norm + 2 * q_and_k)
     expected = predict.window_bytes(config, compiled=False) - 8 * 320 * 64
     assert found == pytest.approx(expected + more_on_cpu, rel=0.02)
 

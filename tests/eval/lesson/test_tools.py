@@ -21,7 +21,8 @@ tokenizer = Tokenizer.load("embedded")
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    model = Transformer(ModelConfig(vocab_size=4224, n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=32))
+    shape = dict(vocab_size=4224, n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=32)
+    model = Transformer(ModelConfig(**shape, head_dim=16, qk_norm=True))
     for p in model.parameters():  # larger than at the start of training, so that a wrong mask shows
         p.data.mul_(5)
     return model
@@ -37,8 +38,8 @@ def test_attention_weights_are_the_models(model, causal):
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 12))
     assert bool((weights.triu(1) == 0).all()) == causal
     for block, w, x, after in zip(model.blocks, weights, states, states[1:]):
-        v = block.qkv(block.attn_norm(x))[0, :, -2 * 8 :].view(12, 2, 8).repeat_interleave(2, dim=1)  # (T, H, D)
-        x = x + block.attn_out(torch.einsum("hqk,khd->qhd", w, v).reshape(1, 12, 32))
+        v = block.qkv(block.attn_norm(x))[0, :, -2 * 16 :].view(12, 2, 16).repeat_interleave(2, dim=1)  # (T, H, D)
+        x = x + block.attn_out(torch.einsum("hqk,khd->qhd", w, v).reshape(1, 12, 64))
         gate, up = block.gate_up(block.mlp_norm(x)).chunk(2, dim=-1)
         torch.testing.assert_close(x + block.down(F.silu(gate) * up), after)
     torch.testing.assert_close(model.norm(states[-1]), model(ids[None], causal))
