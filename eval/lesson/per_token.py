@@ -3,8 +3,8 @@
     python -m eval.lesson per_token --runs=out/clm,out/mlm
 
 CLM predicts every token of a window but the first, MLM only the masked ones. For each run and step, the loss is the
-validation loss of the objective trained at that step. The last line of the table is the unigram entropy: the loss of a
-model that knows how frequent each token is and nothing else.
+validation loss of the objective trained at that step. The last line of the table is the unigram cross-entropy: the loss
+of a model that knows how frequent each token is and nothing else.
 """
 
 import itertools
@@ -29,8 +29,10 @@ def read_config(out_dir):
 def loss_curve(out_dir):
     """Return {step: (tokens seen, tokens predicted, validation loss of that step's objective)} of a run."""
     config, lines = read_config(out_dir), read_metrics(out_dir)
-    T, mask_ratio = config["model"]["seq_len"], config["settings"]["mask_ratio"]
-    predicted_fraction = {"clm": (T - 1) / T, "mlm": round(mask_ratio * T) / T}  # of a window's tokens
+    T, settings = config["model"]["seq_len"], config["settings"]
+    predicted_fraction = {"clm": (T - 1) / T, "mlm": round(settings["mask_ratio"] * T) / T}  # of a window's tokens
+    if settings.get("few_targets"):  # a setting that solutions/few_targets.patch adds
+        predicted_fraction["clm"] *= predicted_fraction["mlm"]
     points, predicted = {}, 0
     for before, line in zip(lines[:1] + lines, lines):
         predicted += predicted_fraction[line["phase"]] * (line["tokens"] - before["tokens"])
@@ -41,14 +43,15 @@ def loss_curve(out_dir):
 
 
 def unigram_loss(data, limit=10_000_000):
-    """Return the loss of the validation split, in nats per token, under the token frequencies of the train split.
+    """Return the losses of both splits, in nats per token, under the token frequencies of the train split.
 
     data: a prepared folder. limit: how many tokens to read of the first shard of each split.
     """
     meta = load_meta(data)
     train, val = (TokenStream(data, meta, split).shard(0)[:limit] for split in ("train", "val"))
     counts = 1 + np.bincount(train, minlength=meta["tokenizer"]["vocab_size"])
-    return -np.log(counts / counts.sum())[val].mean()
+    losses = -np.log(counts / counts.sum())
+    return losses[train].mean(), losses[val].mean()
 
 
 def table(curves, unigram):
@@ -59,7 +62,7 @@ def table(curves, unigram):
         points = [curve.get(step) for curve in curves.values()]
         seen = next(point[0] for point in points if point)
         yield f"{step:>6}{seen:>14,}" + "".join(f"{p[1]:>16,}{p[2]:>8.2f}" if p else " " * 24 for p in points)
-    yield f"token frequencies alone: {unigram:.2f} nats per token"
+    yield "token frequencies alone: {:.2f} on the training text, {:.2f} on the validation text".format(*unigram)
 
 
 def draw(figure, curves, unigram):
@@ -69,23 +72,24 @@ def draw(figure, curves, unigram):
         for marker, (name, points) in zip(itertools.cycle("os^D"), curves.items()):
             x, y = [p[column] / 1e6 for p in points.values()], [p[2] for p in points.values()]
             axes.plot(x, y, marker + "-", ms=4, label=name)
-        axes.axhline(unigram, color="0.5", lw=1, ls=":", label="token frequencies alone")
+        axes.axhline(unigram[1], color="0.5", lw=1, ls=":", label="token frequencies alone")
         axes.set_xlabel(label)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("validation loss (nats per predicted token)")
     panels[1].legend(frameon=False)
 
 
-def check(cfg):
-    unknown = [run for run in cfg.runs if not Path(run, "metrics.jsonl").exists()]
-    if unknown or not cfg.runs:
-        yield f"runs: expected folders of runs of train.py, got {', '.join(unknown) or 'none'}"
-    elif len({read_config(run)["data_fingerprint"] for run in cfg.runs}) > 1:
-        yield "runs: they were trained on different data"
+def check_runs(runs):
+    """Yield what is wrong with folders of runs, one sentence each."""
+    unknown = [run for run in runs if not Path(run, "metrics.jsonl").exists()]
+    if unknown or not runs:
+        yield f"expected folders of runs of train.py, got {', '.join(unknown) or 'none'}"
+    elif len({read_config(run)["data_fingerprint"] for run in runs}) > 1:
+        yield "the runs were trained on different data"
 
 
 def main(argv):
-    cfg = configurator.load(__file__, argv, check, "python -m eval.lesson per_token")
+    cfg = configurator.load(__file__, argv, lambda cfg: check_runs(cfg.runs), "python -m eval.lesson per_token")
     curves = {run: loss_curve(run) for run in cfg.runs}
     unigram = unigram_loss(read_config(cfg.runs[0])["settings"]["data"])
     print("\n".join(table(curves, unigram)))

@@ -51,31 +51,20 @@ def context_losses(model, batch, middle=MIDDLE):
     return [F.cross_entropy(model.logits(hidden), target).item() for hidden in (both, left, right)]
 
 
-def split_states(model, tokens, position, split, batch=64):
+def split_states(model, tokens, position, split):
     """Return the hidden state at one position of each window: (n, d_model).
 
     tokens (n, T); position (n,); split (n,): tokens before this one and tokens from it on do not see each other.
     """
-    t, T, hidden = torch.arange(tokens.shape[1]), tokens.shape[1], []
-    for rows in torch.arange(len(tokens)).split(batch):
-        cut = split[rows, None]  # (batch, 1)
-        doc_start, doc_end = torch.where(t < cut, 0, cut), torch.where(t < cut, cut, T)  # (batch, T)
-        states = model(tokens[rows], False, doc_start.int(), doc_end.int())
-        hidden.append(states[torch.arange(len(rows)), position[rows]])
-    return torch.cat(hidden)
+    t, T, cut = torch.arange(tokens.shape[1]), tokens.shape[1], split[:, None]
+    doc_start, doc_end = torch.where(t < cut, 0, cut), torch.where(t < cut, cut, T)  # (n, T)
+    return model(tokens, False, doc_start.int(), doc_end.int())[torch.arange(len(tokens)), position]
 
 
 def cka(x, y):
-    """Return the linear centered kernel alignment of x and y (N, d): ||yᵀx||² / (||xᵀx|| ||yᵀy||), columns centered."""
-    x, y = x.double() - x.double().mean(0), y.double() - y.double().mean(0)
+    """Return the linear CKA of x and y (..., d): with N rows, columns centered, ||yᵀx||² / (||xᵀx|| ||yᵀy||)."""
+    x, y = (z - z.mean(0) for z in (x.double().flatten(0, -2), y.double().flatten(0, -2)))
     return ((y.T @ x).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())).item()
-
-
-@torch.no_grad()
-def layer_outputs(model, tokens):
-    """Return the embeddings and each layer's output on about 8,192 tokens: n_layer + 1 tensors (N, d_model)."""
-    some = tokens[: max(1, 8192 // tokens.shape[1])]
-    return [x.flatten(0, 1) for x in hidden_states(model, some, causal=False)]
 
 
 def measure(run):
@@ -92,14 +81,14 @@ def measure(run):
     n_windows, tokenizer = min(WINDOWS, len(stream) // T), checkpoint.tokenizer_of(state)
     batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=settings["mask_ratio"])
     clm, mlm = batches.batch(0, causal=True), batches.batch(0, causal=False)
-    reference = layer_outputs(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"])
+    reference = hidden_states(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"], causal=False)
     losses, similarity = [], []
     for step in tqdm(steps, "checkpoints", leave=False):
         model = checkpoint.load_model(checkpoint.path_of(run, step))
         with torch.no_grad():
             sums = [PretrainingLoss(model)(batch, causal) for batch, causal in ((clm, True), (mlm, False))]
         losses.append([total / count for total, count in sums] + context_losses(model, mlm))
-        similarity.append([cka(x, y) for x, y in zip(reference, layer_outputs(model, clm["tokens"]))])
+        similarity.append([cka(x, y) for x, y in zip(reference, hidden_states(model, clm["tokens"], causal=False))])
     return steps, switch, losses, similarity
 
 
@@ -118,9 +107,9 @@ def draw(figure, steps, switch, losses, similarity):
     left.plot(x, both, "s-", color="0", ms=4, label="both sides")
     left.set_ylabel("loss of masked tokens (nats)")
     left.legend(frameon=False, title="context that the model sees", fontsize=8, title_fontsize=8)
-    for layer, values in enumerate(layers := list(zip(*similarity))):
+    for layer, values in enumerate(zip(*similarity)):
         name = f"after layer {layer}" if layer else "embedding"
-        gray = str(0.75 * (1 - layer / (len(layers) - 1)))
+        gray = str(0.75 - 0.75 * layer / (len(similarity[0]) - 1))
         right.plot(x, values, "osD^vPX*"[layer % 8] + "-", color=gray, ms=4, label=name)
     right.set_ylabel(f"similarity to step {switch} (linear CKA)")
     right.set_ylim(0, 1.05)

@@ -1,26 +1,26 @@
-"""Every command in LESSON.md runs, in its order, at a small size, and every exercise's edit applies and runs."""
+"""Every command in LESSON.md runs, in its order, at a small size, and every solution applies, runs and can be undone."""
 
 import os
 import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 
 import pytest
 
-from eval.lesson import exercises
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run, server
 
 LESSON = (ROOT / "LESSON.md").read_text()
-SECTIONS = {text.splitlines()[0]: text for text in re.split(r"^#{1,3} ", LESSON, flags=re.M)[1:]}
-DIFFS = exercises.read_diffs(LESSON)
+PARTS = re.split(r"^#{1,3} ", LESSON, flags=re.M)[1:]
+SOLUTIONS = sorted(path.stem for path in (ROOT / "eval/lesson/solutions").glob("*.patch"))
 
 
 def commands(text):
     blocks = re.findall(r"```sh\n(.*?)```", text, re.S)
-    return [line for line in "".join(blocks).splitlines() if line.startswith("python ")]
+    return [line for line in "".join(blocks).splitlines() if line.startswith(("python ", "git "))]
 
 
 def small(command, data):
@@ -30,7 +30,7 @@ def small(command, data):
         steps = [int(step) * 20 // 650 + (match[1] == "--max_steps=") for step in match[2].split(",")]
         return match[1] + ",".join(map(str, steps))
 
-    command = re.sub(r"(--\w+_steps?=|ckpt-)([\d,]+)", scaled, command)
+    command = re.sub(r"(--\w+_steps?=|--warmup_start=|ckpt-)([\d,]+)", scaled, command)
     _, script, *args = shlex.split(command.replace(" -m ", " "))
     if script == "train.py":
         sizes = [*TINY, "--switch_step=6", "--checkpoint_interval=18", "--eval_interval=20", f"--data={data}"]
@@ -44,7 +44,7 @@ def small(command, data):
 def folder(tmp_path_factory, data_dir):
     """The folder of a reader who has run every command that needs no edit."""
     folder = tmp_path_factory.mktemp("lesson")
-    for command in commands("".join(text for text in SECTIONS.values() if "```diff" not in text)):
+    for command in commands("".join(text for text in PARTS if "git apply" not in text)):
         script, args = small(command, data_dir)
         code, output = Run(args, folder / "output", script, folder).wait()
         assert code == 0, f"{command}\n{output}"
@@ -52,22 +52,27 @@ def folder(tmp_path_factory, data_dir):
 
 
 def test_the_commands_that_need_no_edit(folder):
-    assert [title[:7] for title in SECTIONS if title.startswith("Part")] == [f"Part {n}:" for n in range(1, 7)]
+    assert [title[:7] for title in PARTS if title.startswith("Part")] == [f"Part {n}:" for n in range(1, 7)]
     for name in ("demo/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "late/ckpt-20.pt", "probe-after/result.json"):
         assert (folder / "out" / name).exists()
 
 
-@pytest.mark.parametrize("number", DIFFS)
-def test_an_edit_fits_the_code_and_can_be_taken_back(number, tmp_path):
-    name = re.search(r"^--- a/(.*)", DIFFS[number], re.M)[1]
-    copy, text = tmp_path / name, (ROOT / name).read_text()
+def git_apply(copy, *args):
+    subprocess.run(["git", "apply", *args], cwd=copy, check=True)
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_solution_applies_by_content_and_can_be_undone(name, tmp_path):
+    patch = ROOT / f"eval/lesson/solutions/{name}.patch"
+    (edited,) = re.findall(r"^--- a/(.*)", patch.read_text(), re.M)
+    copy, text = tmp_path / edited, "# a line that the reader wrote\n" * 30 + (ROOT / edited).read_text()
     copy.parent.mkdir(exist_ok=True)
-    copy.write_text("# a line that the reader wrote\n" + text)
-    assert exercises.apply(DIFFS[number], tmp_path) == copy
-    compile(copy.read_text(), name, "exec")
-    assert len(re.findall(r"^[+-](?![+-])", DIFFS[number], re.M)) <= 10
-    exercises.apply(DIFFS[number], tmp_path, undo=True)
-    assert copy.read_text() == "# a line that the reader wrote\n" + text
+    copy.write_text(text)
+    git_apply(tmp_path, patch)
+    compile(copy.read_text(), edited, "exec")
+    assert copy.read_text() != text
+    git_apply(tmp_path, "-R", patch)
+    assert copy.read_text() == text
 
 
 def train_copy(copy, args, output):
@@ -83,28 +88,29 @@ def train_copy(copy, args, output):
     assert sys.modules["data.loader"].__file__ == str(copy / "data" / "loader.py")
 
 
-FAST = ("2", "3")
-PHASES = {"3": "cmcm", "4": "mc", "6": "cm"}  # a letter for each phase of the first training; MLM alone in the others
+FAST = ("shifted", "alternating")
+PHASES = {"alternating": "cmcmcmcmcmcm", "reversed": "mc", "detour": "cm", "few_targets": "c"}  # of the first training
 
 
-@pytest.mark.parametrize("number", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in DIFFS])
-def test_an_exercise(number, folder, data_dir, tmp_path):
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in SOLUTIONS])
+def test_the_commands_with_a_solution(name, folder, data_dir, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(ROOT / "eval", copy / "eval")
     shutil.copytree(ROOT / "data", copy / "data", ignore=shutil.ignore_patterns("prepared", "tasks"))
     for file in ROOT.glob("*.py"):
         shutil.copy(file, copy)
     (copy / "out").symlink_to(folder / "out")
-    smaller = re.sub(r"\b(650|50)\b", lambda steps: {"650": "20", "50": "3"}[steps[0]], DIFFS[number])
-    (copy / "LESSON.md").write_text(LESSON.replace(DIFFS[number], smaller))
 
-    (text,) = (text for title, text in SECTIONS.items() if title.startswith(f"Exercise {number}:"))
+    (text,) = (text for text in PARTS if f"solutions/{name}.patch" in text)
     phases = []  # of each training
     for command in commands(text):
+        if command.startswith("git apply "):
+            git_apply(copy, *shlex.split(command)[2:])
+            continue
         script, args = small(command, data_dir)
-        if script == "eval.lesson":
-            assert args[:2] == ["apply", number]
-            exercises.main(args[1:], copy)
+        if script != "train.py":
+            code, output = Run(args, tmp_path / "output", script, copy).wait()
+            assert code == 0, f"{command}\n{output}"
             continue
         child = server.Process(target=train_copy, args=(copy, args, tmp_path / "output"))
         child.start()
@@ -113,6 +119,6 @@ def test_an_exercise(number, folder, data_dir, tmp_path):
         (out,) = (arg.removeprefix("--out_dir=") for arg in args if arg.startswith("--out_dir="))
         letters = "".join(line["phase"][0] for line in read_metrics(copy / out)[1:])
         phases.append(re.sub(r"(.)\1+", r"\1", letters))
-    assert phases[0] == PHASES.get(number, "m")
-    edited = re.search(r"^--- a/(.*)", DIFFS[number], re.M)[1]
-    assert (copy / edited).read_text() == (ROOT / edited).read_text()  # the last command takes the edit back
+    assert phases[0] == PHASES.get(name, "m")
+    for edited in ("train.py", "data/loader.py"):
+        assert (copy / edited).read_text() == (ROOT / edited).read_text()  # the last command takes the edit back

@@ -2,6 +2,10 @@
 
 import importlib.util
 import json
+import re
+from collections import Counter
+from html import escape
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -11,8 +15,9 @@ from data.loader import Batches, TokenStream
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
-from eval.lesson import exercises, explain, per_token, switch
+from eval.lesson import batch, budgets, explain, gallery, per_token, switch
 from eval.sample import fill_in
+from helpers import ROOT, TINY, Run
 from model import ModelConfig, Transformer
 
 tokenizer = Tokenizer.load("embedded")
@@ -59,14 +64,10 @@ def test_predictions_are_the_models(model):
     torch.testing.assert_close(mlm[4], model.logits(model(alone[None], False)[0, 4]).softmax(-1))
 
 
-def test_explain_prints_and_draws(encoder, tmp_path, capsys):
-    explain.main([f"--ckpt={encoder}", f"--out={tmp_path}/new/figure.png", "--text=The file of"])
-    text = capsys.readouterr().out
-    lines = [line.split() for line in text.splitlines()]
-    assert ["0", "'The'", "#..", "###"] in lines and ["step", "650,", "of", "which", "200", "CLM"] == lines[0][1:]
-    assert "where its heads look from position 2, ' of'" in text and "  head 2  " in text
-    if importlib.util.find_spec("matplotlib"):
-        assert (tmp_path / "new" / "figure.png").read_bytes().startswith(b"\x89PNG")
+def test_explain_prints(encoder, capsys):
+    explain.main([f"--ckpt={encoder}", "--text=The file of"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][1:3] == ["step", "650"] and lines[2][:3] == ["0", "'The'", "no"] and lines[5][:2] == ["3", "(next)"]
 
 
 @pytest.fixture(scope="module")
@@ -111,36 +112,56 @@ def test_tokens_predicted_are_the_targets(tmp_path, batches):
     }
 
 
-DIFF = "--- a/code.py\n+++ b/code.py\n@@ -9 +9 @@\n-two\n+2\n+2.5\n@@ g @@\n five\n-six\n"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data_dir):
+    """The folder of a tiny run of train.py."""
+    out = tmp_path_factory.mktemp("runs") / "demo"
+    code, output = Run([*TINY, f"--data={data_dir}", f"--out_dir={out}"], out.parent / "output").wait()
+    assert code == 0, output
+    return out
 
 
-def test_a_diff_applies_by_content_and_backwards(tmp_path):
-    code = tmp_path / "code.py"
-    code.write_text("zero\none\ntwo\nthree\nfive\nsix\nseven\n")
-    exercises.apply(DIFF, tmp_path)
-    assert code.read_text() == "zero\none\n2\n2.5\nthree\nfive\nseven\n"
-    exercises.apply(DIFF, tmp_path, undo=True)
-    assert code.read_text() == "zero\none\ntwo\nthree\nfive\nsix\nseven\n"
+def test_the_batch_is_the_loaders(run):
+    """CLM predicts the next input, MLM what CLM sees at the hidden positions and at no other."""
+    shown = batch.example(run, 0)
+    (inputs, targets), (hidden, answers) = shown["CLM"], shown["MLM"]
+    assert len(inputs) == 12 and targets[:-1] == inputs[1:] and "[MASK]" in hidden
+    assert [token if answer else "" for token, answer in zip(inputs, answers)] == answers
+    assert [("[MASK]" if answer else token) for token, answer in zip(inputs, answers)] == hidden
 
 
-@pytest.mark.parametrize("text, count", [("two\nfive\n\nsix\n", 0), ("five\nsix\ntwo\nfive\nsix\n", 2)])
-def test_a_diff_that_does_not_fit_changes_nothing(text, count, tmp_path):
-    (tmp_path / "code.py").write_text(text)
-    with pytest.raises(DataError, match=f"found them {count} times .*\nfive\nsix"):
-        exercises.apply(DIFF, tmp_path)
-    assert (tmp_path / "code.py").read_text() == text
+def test_the_gallery_draws_the_masks_and_needs_no_network(run, tmp_path):
+    (tmp_path / "figure.png").write_bytes(b"figure")
+    settings = [f"--run={run}", f"--out={tmp_path}/gallery", "--step=0", f"--figures={tmp_path}/figure.png,none"]
+    gallery.main([*settings, "--text=a < b [MASK]"])
+    page = (tmp_path / "gallery" / "index.html").read_text()
+    assert re.findall(r"(?:src|href)=.{0,23}", page) == ['src="data:image/png;base64,']
+    assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 4 and escape("' <'") in page and " <'" not in page
+    _, (hidden, answers) = batch.example(run, 0).values()
+    n = hidden.count("[MASK]")
+    clm, mlm = {gallery.SEEN: 78, gallery.UNSEEN: 66}, {gallery.SEEN: 144 - 12 * n, gallery.HIDDEN: 12 * n}
+    for name, seen in (("clm", clm), ("mlm", mlm)):
+        squares = ElementTree.parse(tmp_path / "gallery" / f"{name}.svg").iter("{http://www.w3.org/2000/svg}rect")
+        assert Counter(square.get("fill") for square in squares if square.get("stroke")) == seen
+    assert (tmp_path / "gallery" / "mlm.svg").read_text().count("→") == len(list(filter(None, answers)))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="needs matplotlib")
+def test_budgets_draws_each_table(tmp_path):
+    table = ROOT / "docs/results/lesson/paper.csv"
+    budgets.main([f"--tables={table},{table}", f"--out={tmp_path}/budgets.png"])
+    assert (tmp_path / "budgets.png").read_bytes().startswith(b"\x89PNG")
 
 
 BAD_INPUT = [
     (explain, ["--text="], "text: has 0 tokens, expected 1 to 64"),
     (explain, ["--text=" + "word " * 70], "text: has 71 tokens, expected 1 to 64"),
-    (explain, ["--layer=3"], "layer=3: expected 1 to 2, or 0 for the last"),
     (explain, ["--ckpt=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
     (explain, ["--txt=y"], "unknown setting 'txt'. Did you mean 'text'?"),
-    (per_token, ["--runs=nowhere,out/x"], "runs: expected folders of runs of train.py, got nowhere, out/x"),
-    (per_token, ["--runs="], "runs: expected folders of runs of train.py, got none"),
+    (per_token, ["--runs=nowhere,out/x"], "expected folders of runs of train.py, got nowhere, out/x"),
+    (per_token, ["--runs="], "expected folders of runs of train.py, got none"),
     (switch, ["--run=nowhere"], "run=nowhere: has fewer than two checkpoints"),
-    (exercises, ["5"], "usage: python -m eval.lesson apply 1|2|3|4|6"),
+    (batch, ["--run=nowhere"], "expected folders of runs of train.py, got nowhere"),
 ]
 
 

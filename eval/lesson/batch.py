@@ -1,0 +1,42 @@
+"""Show the same tokens as CLM trains on them and as MLM does: the input above the targets, from a run's own batches.
+
+python -m eval.lesson batch --run=out/demo --step=200
+"""
+
+import torch
+
+import configurator
+from data.loader import Batches, TokenStream
+from data.shards import load_meta, load_tokenizer
+from eval.lesson.explain import OBJECTIVES, print_table, token_name
+from eval.lesson.per_token import check_runs, read_config
+
+run = "out/demo"  # the folder of a run
+step = 200  # whose batch; its first tokens are shown
+
+TOKENS = 12  # how many tokens to show
+
+
+def example(run, step):
+    """Return {objective: (inputs, targets)} of the first tokens of a batch as text, "" where there is no target."""
+    config = read_config(run)
+    cfg, T = configurator.Settings(config["settings"]), config["model"]["seq_len"]
+    meta = load_meta(cfg.data)
+    stream, tokenizer = TokenStream(cfg.data, meta, "train"), load_tokenizer(cfg.data, meta)
+    options = cfg.window_split, cfg.mask_ratio, cfg.mask_proportions
+    batches = Batches(stream, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options)
+    shown = {}
+    for name, causal in OBJECTIVES.items():
+        batch, targets = batches.batch(step, causal, 0, 1), torch.full((T,), -1)
+        targets[batch["positions"]] = batch["targets"]
+        rows = batch["tokens"][0, :TOKENS].tolist(), targets[:TOKENS].tolist()
+        shown[name] = [[token_name(tokenizer, i) for i in row] for row in rows]
+    return shown
+
+
+def main(argv):
+    cfg = configurator.load(__file__, argv, lambda cfg: check_runs([cfg.run]), "python -m eval.lesson batch")
+    rows = [("position", *map(str, range(TOKENS)))]
+    for name, (inputs, targets) in example(cfg.run, cfg.step).items():
+        rows += [(f"{name} input", *inputs), (f"{name} target", *targets)]
+    print_table(rows)
