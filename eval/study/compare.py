@@ -39,15 +39,13 @@ class Score:
 class Scores:
     """The scores of all variants of `results` by one metric, and what their comparisons need.
 
-    metric: "field" or "paper". targets: {title: tasks} to score, default results.targets. compared: the titles without
-    repeated tasks. resamples: of the test instances. Indexed by (variant, title of a target or name of a task): a Score,
-    or None where a run is missing.
+    metric: "field" or "paper". targets: {title: tasks} to score, default results.targets. resamples: of the test
+    instances. Indexed by (variant, title of a target or name of a task): a Score, or None where a run is missing.
     """
 
     def __init__(self, results, metric, resamples=2000, targets=None):
         self.results, self.metric, self.resamples = results, metric, resamples
         self.targets = targets or {k: v for k, v in results.targets.items() if metric == "field" or k != GLUE_AVERAGE}
-        self.compared = [target for target in self.targets if target not in results.repeated]
         self.tasks = [*dict.fromkeys(itertools.chain(*self.targets.values()))]
         self.cells, self.covariances = {}, {}
         for variant in results.variants:
@@ -160,9 +158,12 @@ def load_instances(root, runs, name):
 
 
 def compare(scores, pairs=None):
-    """Return the Comparisons of pairs of variants (default: all) on every target where both have a score."""
+    """Return the Comparisons of pairs of variants (default: all) on every target where both have a score.
+
+    Repeated tasks are left out.
+    """
     pairs = [*itertools.combinations(scores.results.variants, 2)] if pairs is None else pairs
-    points = itertools.product(scores.compared, pairs)
+    points = itertools.product([t for t in scores.targets if t not in scores.results.repeated], pairs)
     return [compare_pair(scores, t, a, b) for t, (a, b) in points if scores[a, t] and scores[b, t]]
 
 

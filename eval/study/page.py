@@ -28,7 +28,7 @@ HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
 chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
-family's score is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others. \
+family's score is the mean over its tasks, seed by seed, without those that are measured by a correlation. \
 If a task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but \
 the scores is by the {metric}'s metrics.
 
@@ -173,13 +173,14 @@ def glue_table(scores):
     return table(["model", *GLUE, "average"], rows)
 
 
-def difference_table(scores, comparisons):
+def difference_table(comparisons):
     """Return a table of comparisons with one variant: a row for each other variant, a column per target."""
-    cells, over = defaultdict(lambda: dict.fromkeys(scores.compared, "-")), {}
+    targets, rows = [*dict.fromkeys(c.target for c in comparisons)], defaultdict(dict)
     for c in comparisons:
-        cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
-        over.setdefault(c.a, c.over)
-    return table(["model", *scores.compared, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
+        rows[c.a][c.target] = f"**{c}**" if c.better else str(c)
+        rows[c.a].setdefault("over", c.over)
+    header = [*targets, "over"]
+    return table(["model", *header], [[v.label, *(its.get(k, "-") for k in header)] for v, its in rows.items()])
 
 
 def sensitivity(scores, random):
@@ -189,7 +190,7 @@ def sensitivity(scores, random):
     comparisons = compare(scores, [(variant, random) for variant in models])
     above = {c.target for c in comparisons if c.estimate - c.half > 1e-6}
     included = [task for task in scores.tasks if task in above]
-    return included, f"{SENSITIVITY}\n\n{difference_table(scores, comparisons)}"
+    return included, f"{SENSITIVITY}\n\n{difference_table(comparisons)}"
 
 
 def comparison_text(page, question, comparisons):

@@ -6,7 +6,7 @@ from functools import partial
 import checkpoint
 from data.files import is_locked
 from eval.study.jobs import Job, finetuning, part_of, run_all, slots
-from eval.study.plan import TRAIN, results_of
+from eval.study.plan import TRAIN
 from eval.study.results import read_runs
 
 DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
@@ -130,7 +130,7 @@ def finetuning_of(plan, model, task, lr, seed):
     cfg, (name, args) = plan.cfg, task
     args = shlex.split(f"{cfg.finetune} {args}") + ["--random_weights=True"] * model.random_weights
     first = (model, lr, seed) == (plan.models[0], cfg.finetune_lrs[0], cfg.finetune_seeds[0])
-    return finetuning(results_of(plan), model.name, model.checkpoint, name, lr, seed, args, baseline=first)
+    return finetuning(plan.results, model.name, model.checkpoint, name, lr, seed, args, baseline=first)
 
 
 def best_lrs(plan, model, task):
@@ -143,7 +143,7 @@ def best_lrs(plan, model, task):
     there = [job.folder for job in tried if job.result.exists()]
     if not all(job.folder in there or (job.folder / "error.txt").exists() for job in tried):
         return []
-    runs = sorted(read_runs(results_of(plan), there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
+    runs = sorted(read_runs(plan.results, there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
     best = {run.task: run.lr for run in runs}  # the last one is the best
     return sorted({*best.values()})
 

@@ -166,15 +166,14 @@ def test_a_test_set_under_two_names_counts_once_in_means_and_comparisons(tmp_pat
     assert {c["target"] for c in read(tmp_path, "comparisons.csv")} == {"sc mean", "mine", "mnli"}
 
 
-def test_regression_counts_in_the_mean_of_a_family_only_without_other_tasks(tmp_path):
-    main = dict.fromkeys(("field", "paper"), ["pearson"])
-    for task in ("stsb", "sickr"):
-        edit(make_result(tmp_path, task=task, main=main), lambda r: r["metrics"].update(test={"pearson": -0.02}))
-    assert scores(tmp_path)["mlm", "sc mean"] == "0.0 (one seed)"  # and not -0.0
-    make_result(tmp_path, task="sst2")
-    assert ("mlm", "sc mean") not in scores(tmp_path)
-    make_result(tmp_path, task="mnli")
-    assert scores(tmp_path)["mlm", "sc mean"] == "50.0 (one seed)"
+def test_the_mean_of_a_family_has_one_scale(tmp_path):
+    for task, metric in (("cola", "matthews"), ("stsb", "pearson"), ("sickr", "pearson"), ("sst2", "accuracy")):
+        main = {"field": [metric], "paper": ["accuracy"] if task == "cola" else [metric]}
+        edit(make_result(tmp_path, task=task, main=main), lambda r: r["metrics"]["test"].update({metric: -0.02}))
+    found = scores(tmp_path)
+    assert ("mlm", "sc mean") not in found and found["mlm", "cola"] == "0.0 (one seed)"  # and not -0.0
+    make_result(tmp_path, task="mnli", main={"field": ["accuracy", "f1"], "paper": ["accuracy"]})
+    assert scores(tmp_path)["mlm", "sc mean"] == "25.0 (one seed)"  # sst2 and mnli
 
 
 def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
@@ -266,8 +265,8 @@ def test_the_average_of_glue(tmp_path):
         assert [label, *(f"{x:.1f}" for x in [*medians, medians.mean()])] in text
         seeds = np.mean(best[name], 0)
         assert found[label, "GLUE average"] == f"{seeds.mean():.1f} ± {4.3026 * seeds.std(ddof=1) / 3**0.5:.1f}"
-        seven = np.delete(best[name], GLUE.index("stsb"), 0).mean()  # a regression is not in the mean of the family
-        assert found[label, "sc mean"].startswith(f"{seven:.1f} ± ")
+        six = np.delete(best[name], [GLUE.index("cola"), GLUE.index("stsb")], 0).mean()  # without correlations
+        assert found[label, "sc mean"].startswith(f"{six:.1f} ± ")
     assert ("MLM only", "GLUE average") not in scores(tmp_path, "paper")
     assert ("GLUE average", "MLM only", "CLM only") in comparisons(tmp_path)
     shutil.rmtree(tmp_path / "clm")
@@ -505,6 +504,10 @@ def test_figures_are_drawn_if_they_have_more_than_one_x(tmp_path):
     make_result(tmp_path, "clm", clm_steps=2000)
     make_result(tmp_path, "half", step=1000)
     assert drawn() == ["clm_fraction", "steps"]
+    make_result(tmp_path, "clm-2", clm_steps=2000, mask_ratio=0.2)  # CLM alone has no mask ratio
+    assert drawn() == ["clm_fraction", "steps"]
+    make_result(tmp_path, "mlm-2", mask_ratio=0.2)
+    assert drawn() == ["clm_fraction", "mask_ratio", "steps"]
 
 
 # ----------------------------------------------------------------------------
