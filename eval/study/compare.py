@@ -76,6 +76,14 @@ class Scores:
         values = {unit: float(np.mean(scores)) for unit, scores in by_unit.items()}
         return Score(values, most, len(variant.seeds) * len(self.results.seeds[task]), lr, rates[lr])
 
+    def deviation(self, runs):
+        """Return the standard deviation of runs of the same task and pretraining seed; None if there are no two."""
+        groups = defaultdict(list)
+        for run in runs:
+            groups[run.task, run.pretraining_seed].append(run.scores[self.metric, "test"])
+        variances = [np.var(its, ddof=1) for its in groups.values() if len(its) > 1]
+        return float(np.sqrt(np.mean(variances))) if variances else None
+
     def covariance(self, task):
         """Return ({run: i}, covariance (R, R) of the runs' test scores over resamples of the test instances)."""
         if task not in self.covariances:
@@ -130,8 +138,8 @@ class Comparison:
 
     @property
     def better(self):
-        """The variant that is clearly better; None if they are not distinguishable."""
-        return (self.a if self.estimate > 0 else self.b) if self.p_holm < 0.05 else None
+        """The label of the variant that is clearly better; "" if they are not distinguishable."""
+        return (self.a if self.estimate > 0 else self.b).label if self.p_holm < 0.05 else ""
 
     @property
     def over(self):

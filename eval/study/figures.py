@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.plot import new_figure, save_figure
-from eval.study import stats
 from eval.study.compare import Score
 from eval.study.results import fraction_label, label_by_difference
 
@@ -80,15 +79,14 @@ def deviation(scores, variant, title):
     The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None without several of
     them, or where one lacks a seed that another has.
     """
-    values, results = [], scores.results
+    runs, results = [], scores.results
     for task in scores.targets[title]:
         rates = results.grid.get((variant, task), {})
         low = [rates.get(lr, {}) for lr in results.lrs[task] if lr < 10.5 * min(results.lrs[task])]
-        if len(low) < 2 or not low[0] or any(runs.keys() != low[0].keys() for runs in low):
+        if len(low) < 2 or not low[0] or any(its.keys() != low[0].keys() for its in low):
             return None
-        for (seed, _), run in itertools.chain(*(runs.items() for runs in low)):
-            values.append(((task, seed), run.scores[scores.metric, "test"]))
-    return Score({"all": stats.pooled_deviation(values)}, 1, 1)
+        runs += [run for its in low for run in its.values()]
+    return Score({"all": scores.deviation(runs)}, 1, 1)
 
 
 def panels_of(scores, axis, value=lambda scores, *key: scores[key]):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.study import figures, stats
+from eval.study import figures
 from eval.study.compare import Scores, compare, correct
 from eval.study.results import GLUE_AVERAGE, METRICS
 from eval.tasks.metrics import rounded
@@ -59,11 +59,12 @@ class Page:
         if panels := figures.panels_of(scores, axis):
             self.draw(axis.name, figures.draw_lines, panels, axis.label, f"score (%, the {self.metric}'s metrics)")
 
-    def record(self, question, comparisons):
-        """Keep comparisons for comparisons.csv."""
+    def correct(self, question, comparisons):
+        """Correct the p-values of comparisons together, and keep the comparisons for comparisons.csv."""
+        correct(comparisons)
         for c in comparisons:
             row = [question, c.target, c.a.label, c.b.label, c.estimate, c.estimate - c.half, c.estimate + c.half]
-            self.comparisons.append([*row, c.p, c.p_holm, c.units, c.unit, c.better.label if c.better else ""])
+            self.comparisons.append([*row, c.p, c.p_holm, c.units, c.unit, c.better])
 
     def write(self, results):
         """Write the page and its tables; return its path."""
@@ -195,8 +196,7 @@ def sensitivity(scores, random):
 
 def comparison_text(page, question, comparisons):
     """Correct comparisons together; return what was found: a summary and a table."""
-    correct(comparisons)
-    page.record(question, comparisons)
+    page.correct(question, comparisons)
     clear, rows = [c for c in comparisons if c.better], []
     n = sum(c.units > 1 for c in comparisons)
     text = f"Corrected together: {n} comparison{'s' * (n != 1)}. Clearly different: {len(clear)}."
@@ -207,7 +207,7 @@ def comparison_text(page, question, comparisons):
         comparisons = clear
     for c in comparisons:
         p = "-" if math.isnan(c.p_holm) else f"{c.p_holm:.2g}" if c.p_holm >= 0.001 else "< 0.001"
-        rows.append([c.target, c.a.label, c.b.label, str(c), p, c.over, c.better.label if c.better else ""])
+        rows.append([c.target, c.a.label, c.b.label, str(c), p, c.over, c.better])
     header = ["task", "A", "B", "A minus B", "corrected p", "over", "clearly better"]
     return f"{text}\n\n{table(header, rows)}"
 
@@ -217,16 +217,9 @@ def stability_section(page, scores):
     rows = []
     for task, variant in itertools.product(scores.tasks, scores.results.variants):
         if score := scores[variant, task]:
-            values = [(seed, run.scores[scores.metric, "test"]) for (seed, _), run in score.runs.items()]
-            deviation = stats.pooled_deviation(values)  # within a pretraining seed
+            deviation = scores.deviation(score.runs.values())
             deviation = "-" if deviation is None else f"{deviation:.2f}"
             rows.append([task, variant.label, f"{score.lr:g}", deviation, f"{score.done} of {score.expected}"])
     if rows:
-        page.add("## Stability of fine-tuning", STABILITY)
-        page.add(table(["task", "model", "lr", "sd over seeds", "runs"], rows))
-
-
-def failed_section(page, results):
-    """Add which jobs failed."""
-    if results.failed:
-        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in results.failed.items()))
+        header = ["task", "model", "lr", "sd over seeds", "runs"]
+        page.add("## Stability of fine-tuning", STABILITY, table(header, rows))

@@ -19,9 +19,9 @@ from data.shards import load_meta
 from errors import DataError
 from eval.study import costs, figures, stats
 from eval.study.classes import classes_section
-from eval.study.compare import Scores, compare, correct
+from eval.study.compare import Scores, compare
 from eval.study.jobs import job_folder
-from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
+from eval.study.page import Page, comparison_text, difference_table, differing_settings, overview
 from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.results import METRICS, Results, fraction_label, read_results
 from eval.study.run import has_result
@@ -77,7 +77,8 @@ def last_sections(page, scores):
     for task in scores.tasks:
         classes_section(page, scores, task)
     stability_section(page, scores)
-    failed_section(page, scores.results)
+    if failed := scores.results.failed:
+        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in failed.items()))
 
 
 def check(cfg):
@@ -193,9 +194,8 @@ def answer(page, plan, results, budget, included):
     gains = [c for c in comparisons if c.target == target and c.units > 1]
     if not gains:
         return f"No answer yet: MLM alone and a share of CLM need two seeds in common on {target}.", ""
-    correct(gains)  # apart from the single tasks: the answer rests on these alone
-    correct([c for c in comparisons if c.target != target])
-    page.record(f"{budget:,} steps", comparisons)
+    page.correct(f"{budget:,} steps", gains)  # apart from the single tasks: the answer rests on these alone
+    page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
     text = recommendation(target, scores[mlm[0], target], gains)
     compared = {"MLM only", *(c.a.label for c in gains)}
     if lacking := [share for share in dict.fromkeys(label_of(model.run) for model in models) if share not in compared]:
@@ -208,13 +208,13 @@ def answer(page, plan, results, budget, included):
 def recommendation(target, level, gains):
     """Say what follows from the comparisons `gains` with MLM alone, whose score is `level`."""
     gains = sorted(gains, key=lambda c: -c.estimate)
-    if better := ", ".join(c.a.label for c in gains if c.better is c.a):
+    if better := ", ".join(c.a.label for c in gains if c.better == c.a.label):
         text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{better}**."
     else:
         nearest = f"The nearest is {gains[0].a.label} ({gains[0]})."
         text = f"Stay with MLM. No share of CLM is clearly better than **MLM alone** on {target}. {nearest}"
     text += f" MLM alone scores {level}."
-    if worse := [c.a.label for c in gains if c.better is c.b]:
+    if worse := [c.a.label for c in gains if c.better == c.b.label]:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."
     if once := [c.a.label for c in gains if c.unit == "fine-tuning seed"]:
         text += f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may differ."
