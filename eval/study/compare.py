@@ -178,14 +178,15 @@ def compare(scores, pairs=None):
 def compare_pair(scores, target, a, b):
     """Return the Comparison of variants a and b on a target, its p-value not corrected."""
     common, single = {*a.seeds} & {*b.seeds}, len(a.seeds) == len(b.seeds) == 1
-    unit = "pretraining seed" if len(common) > 1 else "fine-tuning seed" if common or single else ""
+    several = len(common) > 1  # pretraining seeds to pair by
+    unit = "pretraining seed" if several else "fine-tuning seed" if common or single else ""
     tasks, by_task = scores.targets[target], []  # of each task {unit: [(run of a, run of b), ...]}
     for task in tasks:
         runs_a, runs_b, units = scores[a, task].runs, scores[b, task].runs, defaultdict(list)
         if single:  # whatever the two pretraining seeds
             runs_b = {(a.seeds[0], seed): run for (_, seed), run in runs_b.items()}
         for key in sorted(runs_a.keys() & runs_b.keys()):
-            units[key[0] if len(common) > 1 else key[1]].append((runs_a[key], runs_b[key]))
+            units[key[0] if several else key[1]].append((runs_a[key], runs_b[key]))
         by_task.append(units)
     shared = sorted(set.intersection(*map(set, by_task)))
     comparison = Comparison(target, a, b, len(shared), unit)
@@ -193,7 +194,7 @@ def compare_pair(scores, target, a, b):
         parts = [scores.differences(task, [units[u] for u in shared]) for task, units in zip(tasks, by_task)]
         dependent = defaultdict(list)  # tasks that share pretraining seeds; msmarco/nq and msmarco/mldr, fine-tuning
         for task, part in zip(tasks, parts):
-            dependent["" if len(common) > 1 else task.partition("/")[0]].append(part)
+            dependent["" if several else task.partition("/")[0]].append(part)
         weight = len(dependent) / len(tasks)
         parts = [(weight * sum(d for d, _ in its), weight**2 * sum(c for _, c in its)) for its in dependent.values()]
         comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
