@@ -185,13 +185,13 @@ def difference_table(comparisons):
 
 
 def sensitivity(scores, random):
-    """Return (the tasks on which a model is shown to beat random weights of its size, all differences as text)."""
+    """Return (the tasks on which a model is shown to beat random weights of its size, a table of all differences)."""
     size = random.facts["parameters"]
     models = [v for v in scores.results.variants if not v.random_weights and v.facts["parameters"] == size]
     comparisons = compare(scores, [(variant, random) for variant in models])
     above = {c.target for c in comparisons if c.estimate - c.half > 1e-6}
     included = [task for task in scores.tasks if task in above]
-    return included, f"{SENSITIVITY}\n\n{difference_table(comparisons)}"
+    return included, difference_table(comparisons)
 
 
 def comparison_text(page, question, comparisons):

@@ -8,7 +8,6 @@ installed. Missing and failed runs are shown as such and never filled in. A dama
 """
 
 import itertools
-import math
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from eval.study import costs, figures, stats
 from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare
 from eval.study.jobs import job_folder
-from eval.study.page import Page, comparison_text, difference_table, differing_settings, overview
+from eval.study.page import SENSITIVITY, Page, comparison_text, difference_table, differing_settings, overview
 from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.results import METRICS, Results, fraction_label, read_results
 from eval.study.run import has_result
@@ -64,9 +63,9 @@ def write_folder(root, folder, metric="field", resamples=2000):
     for axis in (figures.CLM_FRACTION, figures.STEPS, figures.MASK_RATIO):
         page.draw_lines(axis, scores)
     page.add(scores_text := score_table(results))
-    for variant in results.variants:
-        if variant.random_weights:
-            page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
+    if random := [variant for variant in results.variants if variant.random_weights]:
+        tables = [sensitivity(scores, variant)[1] for variant in random]
+        page.add("## Which tasks are sensitive to pretraining?", SENSITIVITY, *tables)
     if len(results.variants) > 1:
         page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", compare(scores)))
     last_sections(page, scores)
@@ -153,8 +152,8 @@ def what_was_run(plan, curves, results):
     for run in plan.runs.values():
         if run.lr and run.name in curves:
             objective = "clm" if run.clm else "mlm"
-            loss = curves[run.name][-1].get(f"val_{objective}_loss", math.nan)
-            lines.append(f"{run.name}: {objective.upper()} loss {loss:.3f}, for the choice of a learning rate")
+            loss = last_losses([curves[run.name]], f"val_{objective}_loss")
+            lines.append(f"{run.name}: {objective.upper()} loss {loss}, for the choice of a learning rate")
     return "\n".join([*(f"- {line}" for line in lines), *differing_settings(results.runs)])
 
 
@@ -167,17 +166,18 @@ def answer_section(page, plan, results):
     random = [model for model in plan.random if model.run.size == plan.size]
     scores = scores_of(models_at(plan, plan.longest) + random, page, results)
     included = [task for task in scores.tasks if task not in scores.results.repeated]
-    why = "There are no results of random weights, so every task is included."
+    why = ["There are no results of random weights, so every task is included."]
     for variant in scores.results.variants:
         if variant.random_weights:
-            included, why = sensitivity(scores, variant)
+            included, differences = sensitivity(scores, variant)
+            why = [SENSITIVITY, differences]
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
         text, details = answer(page, plan, results, budget, included)
         page.add(f"### At {budget:,} steps", text, details)
         answers.append(f"At {budget:,} steps: {text}")
-    page.add("### Which tasks are included", why)
+    page.add("### Which tasks are included", *why)
     return answers
 
 

@@ -287,6 +287,15 @@ def test_variants_are_labeled_by_what_differs(tmp_path):
     }
 
 
+def test_random_weights_of_two_sizes_share_a_section(tmp_path):
+    for (name, facts), parameters in itertools.product((("a", {}), ("r", {"untrained": True})), (10**6, 3 * 10**6)):
+        for seed in (1, 2):
+            make_result(tmp_path, f"{name}-{parameters}", seed=seed, parameters=parameters, **facts)
+    _, section = write(tmp_path).split("## Which tasks are sensitive to pretraining?")
+    rows = cells(section.partition("\n## ")[0])
+    assert [row[0] for row in rows if row[-1] == "2 fine-tuning seeds"] == ["MLM only, 1.0M", "MLM only, 3.0M"]
+
+
 def test_variants_go_by_name_if_no_words_tell_them_apart(tmp_path):
     for name, recipe in (("books", "1"), ("web", "2")):
         for pretraining in (1, 2):
