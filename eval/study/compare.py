@@ -77,7 +77,7 @@ class Scores:
         return Score(values, most, len(variant.seeds) * len(self.results.seeds[task]), lr, rates[lr])
 
     def deviation(self, runs):
-        """Return the standard deviation of runs of the same task and pretraining seed; None if there are no two."""
+        """Return how much test scores deviate among runs of one task and pretraining seed, None without two of them."""
         groups = defaultdict(list)
         for run in runs:
             groups[run.task, run.pretraining_seed].append(run.scores[self.metric, "test"])
@@ -171,7 +171,8 @@ def compare(scores, pairs=None):
     Repeated tasks are left out.
     """
     pairs = [*itertools.combinations(scores.results.variants, 2)] if pairs is None else pairs
-    points = itertools.product([t for t in scores.targets if t not in scores.results.repeated], pairs)
+    targets = [target for target in scores.targets if target not in scores.results.repeated]
+    points = itertools.product(targets, pairs)
     return [compare_pair(scores, t, a, b) for t, (a, b) in points if scores[a, t] and scores[b, t]]
 
 

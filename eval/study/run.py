@@ -134,7 +134,7 @@ def finetuning_of(plan, model, task, lr, seed):
 
 
 def best_lrs(plan, model, task, lr=None):
-    """Return [lr], or without it the rates that did best on validation with the first seeds of pretraining and fine-tuning.
+    """Return [lr], or if it is None the rates that did best on validation with the first pretraining and fine-tuning seed.
 
     Each set that a retrieval task searches chooses one. [] before all rates have been tried, and if all failed.
     """
