@@ -39,15 +39,13 @@ class Score:
 class Scores:
     """The scores of all variants of `results` by one metric, and what their comparisons need.
 
-    metric: "field" or "paper". targets: {title: tasks} to score, default results.targets. compared: the titles without
-    repeated tasks. resamples: of the test instances. Indexed by (variant, title of a target or name of a task): a Score,
-    or None where a run is missing.
+    metric: "field" or "paper". targets: {title: tasks} to score, default results.targets. resamples: of the test
+    instances. Indexed by (variant, title of a target or name of a task): a Score, or None where a run is missing.
     """
 
     def __init__(self, results, metric, resamples=2000, targets=None):
         self.results, self.metric, self.resamples = results, metric, resamples
         self.targets = targets or {k: v for k, v in results.targets.items() if metric == "field" or k != GLUE_AVERAGE}
-        self.compared = [target for target in self.targets if target not in results.repeated]
         self.tasks = [*dict.fromkeys(itertools.chain(*self.targets.values()))]
         self.cells, self.covariances = {}, {}
         for variant in results.variants:
@@ -77,6 +75,14 @@ class Scores:
             by_unit[pretraining_seed if len(variant.seeds) > 1 else seed].append(run.scores[self.metric, "test"])
         values = {unit: float(np.mean(scores)) for unit, scores in by_unit.items()}
         return Score(values, most, len(variant.seeds) * len(self.results.seeds[task]), lr, rates[lr])
+
+    def deviation(self, runs):
+        """Return how much test scores deviate among runs of one task and pretraining seed, None without two of them."""
+        groups = defaultdict(list)
+        for run in runs:
+            groups[run.task, run.pretraining_seed].append(run.scores[self.metric, "test"])
+        variances = [np.var(its, ddof=1) for its in groups.values() if len(its) > 1]
+        return float(np.sqrt(np.mean(variances))) if variances else None
 
     def covariance(self, task):
         """Return ({run: i}, covariance (R, R) of the runs' test scores over resamples of the test instances)."""
@@ -132,8 +138,8 @@ class Comparison:
 
     @property
     def better(self):
-        """The variant that is clearly better; None if they are not distinguishable."""
-        return (self.a if self.estimate > 0 else self.b) if self.p_holm < 0.05 else None
+        """The label of the variant that is clearly better; "" if they are not distinguishable."""
+        return (self.a if self.estimate > 0 else self.b).label if self.p_holm < 0.05 else ""
 
     @property
     def over(self):
@@ -160,23 +166,28 @@ def load_instances(root, runs, name):
 
 
 def compare(scores, pairs=None):
-    """Return the Comparisons of pairs of variants (default: all) on every target where both have a score."""
+    """Return the Comparisons of pairs of variants (default: all) on every target where both have a score.
+
+    Repeated tasks are left out.
+    """
     pairs = [*itertools.combinations(scores.results.variants, 2)] if pairs is None else pairs
-    points = itertools.product(scores.compared, pairs)
+    targets = [target for target in scores.targets if target not in scores.results.repeated]
+    points = itertools.product(targets, pairs)
     return [compare_pair(scores, t, a, b) for t, (a, b) in points if scores[a, t] and scores[b, t]]
 
 
 def compare_pair(scores, target, a, b):
     """Return the Comparison of variants a and b on a target, its p-value not corrected."""
     common, single = {*a.seeds} & {*b.seeds}, len(a.seeds) == len(b.seeds) == 1
-    unit = "pretraining seed" if len(common) > 1 else "fine-tuning seed" if common or single else ""
+    several = len(common) > 1  # pretraining seeds to pair by
+    unit = "pretraining seed" if several else "fine-tuning seed" if common or single else ""
     tasks, by_task = scores.targets[target], []  # of each task {unit: [(run of a, run of b), ...]}
     for task in tasks:
         runs_a, runs_b, units = scores[a, task].runs, scores[b, task].runs, defaultdict(list)
         if single:  # whatever the two pretraining seeds
             runs_b = {(a.seeds[0], seed): run for (_, seed), run in runs_b.items()}
         for key in sorted(runs_a.keys() & runs_b.keys()):
-            units[key[0] if len(common) > 1 else key[1]].append((runs_a[key], runs_b[key]))
+            units[key[0] if several else key[1]].append((runs_a[key], runs_b[key]))
         by_task.append(units)
     shared = sorted(set.intersection(*map(set, by_task)))
     comparison = Comparison(target, a, b, len(shared), unit)
@@ -184,7 +195,7 @@ def compare_pair(scores, target, a, b):
         parts = [scores.differences(task, [units[u] for u in shared]) for task, units in zip(tasks, by_task)]
         dependent = defaultdict(list)  # tasks that share pretraining seeds; msmarco/nq and msmarco/mldr, fine-tuning
         for task, part in zip(tasks, parts):
-            dependent["" if len(common) > 1 else task.partition("/")[0]].append(part)
+            dependent["" if several else task.partition("/")[0]].append(part)
         weight = len(dependent) / len(tasks)
         parts = [(weight * sum(d for d, _ in its), weight**2 * sum(c for _, c in its)) for its in dependent.values()]
         comparison.estimate, comparison.half, comparison.p = stats.compare(parts)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.plot import new_figure, save_figure
-from eval.study import stats
 from eval.study.compare import Score
 from eval.study.results import fraction_label, label_by_difference
 
@@ -57,14 +56,16 @@ def lines_of(scores, axis):
 
     The runs of a line differ in nothing but `axis.along`; of "steps", a line follows one pretraining run.
     """
+    shown = [v for v in scores.results.variants if v.facts["step"] and (v.decayed or axis is STEPS)]
+    shown = [v for v in shown if axis is SIZE or not v.random_weights]
+    if axis is MASK_RATIO:
+        shown = [v for v in shown if v.clm_fraction < 1]  # CLM alone masks nothing
     groups = defaultdict(list)
-    for variant in scores.results.variants:
-        drawn = (variant.decayed or axis is STEPS) and (axis is SIZE or not variant.random_weights)
-        if drawn and variant.facts["step"]:
-            x, words = axis.place(variant)
-            words = variant.describe() | words
-            same = {name: value for name, value in variant.facts.items() if name not in axis.along.split()}
-            groups[json.dumps([words["objective"], same])].append((x, variant, words))
+    for variant in shown:
+        x, words = axis.place(variant)
+        words = variant.describe() | words
+        same = {name: value for name, value in variant.facts.items() if name not in axis.along.split()}
+        groups[json.dumps([words["objective"], same])].append((x, variant, words))
     lines = [sorted(places, key=lambda place: place[0]) for places in groups.values()]
     lines = [line for line in lines if line[0][0] < line[-1][0]]
     labels = label_by_difference([line[0][2] for line in lines]) if len(lines) > 1 else ["pretrained"]
@@ -78,15 +79,14 @@ def deviation(scores, variant, title):
     The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None without several of
     them, or where one lacks a seed that another has.
     """
-    values, grid = [], scores.results.grid
+    runs, results = [], scores.results
     for task in scores.targets[title]:
-        rates = {lr for (_, its), runs in grid.items() if its == task for lr in runs}
-        low = [grid.get((variant, task), {}).get(lr, {}) for lr in rates if lr < 10.5 * min(rates)]
-        if len(low) < 2 or not low[0] or any(runs.keys() != low[0].keys() for runs in low):
+        rates = results.grid.get((variant, task), {})
+        low = [rates.get(lr, {}) for lr in results.lrs[task] if lr < 10.5 * min(results.lrs[task])]
+        if len(low) < 2 or not low[0] or any(its.keys() != low[0].keys() for its in low):
             return None
-        for (seed, _), run in itertools.chain(*(runs.items() for runs in low)):
-            values.append(((task, seed), run.scores[scores.metric, "test"]))
-    return Score({"all": stats.pooled_deviation(values)}, 1, 1)
+        runs += [run for its in low for run in its.values()]
+    return Score({"all": scores.deviation(runs)}, 1, 1)
 
 
 def panels_of(scores, axis, value=lambda scores, *key: scores[key]):

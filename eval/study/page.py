@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.study import figures, stats
+from eval.study import figures
 from eval.study.compare import Scores, compare, correct
 from eval.study.results import GLUE_AVERAGE, METRICS
 from eval.tasks.metrics import rounded
@@ -28,7 +28,7 @@ HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
 chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
-family's score is the mean over its tasks, seed by seed. Regression tasks count in it only if the family has no others. \
+family's score is the mean over its tasks, seed by seed, without those that are measured by a correlation. \
 If a task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but \
 the scores is by the {metric}'s metrics.
 
@@ -59,11 +59,12 @@ class Page:
         if panels := figures.panels_of(scores, axis):
             self.draw(axis.name, figures.draw_lines, panels, axis.label, f"score (%, the {self.metric}'s metrics)")
 
-    def record(self, question, comparisons):
-        """Keep comparisons for comparisons.csv."""
+    def correct(self, question, comparisons):
+        """Correct the p-values of comparisons together, and keep the comparisons for comparisons.csv."""
+        correct(comparisons)
         for c in comparisons:
             row = [question, c.target, c.a.label, c.b.label, c.estimate, c.estimate - c.half, c.estimate + c.half]
-            self.comparisons.append([*row, c.p, c.p_holm, c.units, c.unit, c.better.label if c.better else ""])
+            self.comparisons.append([*row, c.p, c.p_holm, c.units, c.unit, c.better])
 
     def write(self, results):
         """Write the page and its tables; return its path."""
@@ -173,29 +174,29 @@ def glue_table(scores):
     return table(["model", *GLUE, "average"], rows)
 
 
-def difference_table(scores, comparisons):
+def difference_table(comparisons):
     """Return a table of comparisons with one variant: a row for each other variant, a column per target."""
-    cells, over = defaultdict(lambda: dict.fromkeys(scores.compared, "-")), {}
+    targets, rows = [*dict.fromkeys(c.target for c in comparisons)], defaultdict(dict)
     for c in comparisons:
-        cells[c.a][c.target] = f"**{c}**" if c.better else str(c)
-        over.setdefault(c.a, c.over)
-    return table(["model", *scores.compared, "over"], [[v.label, *its.values(), over[v]] for v, its in cells.items()])
+        rows[c.a][c.target] = f"**{c}**" if c.better else str(c)
+        rows[c.a].setdefault("over", c.over)
+    header = [*targets, "over"]
+    return table(["model", *header], [[v.label, *(its.get(k, "-") for k in header)] for v, its in rows.items()])
 
 
 def sensitivity(scores, random):
-    """Return (the tasks on which a model is shown to beat random weights of its size, all differences as text)."""
+    """Return (the tasks on which a model is shown to beat random weights of its size, a table of all differences)."""
     size = random.facts["parameters"]
     models = [v for v in scores.results.variants if not v.random_weights and v.facts["parameters"] == size]
     comparisons = compare(scores, [(variant, random) for variant in models])
     above = {c.target for c in comparisons if c.estimate - c.half > 1e-6}
     included = [task for task in scores.tasks if task in above]
-    return included, f"{SENSITIVITY}\n\n{difference_table(scores, comparisons)}"
+    return included, difference_table(comparisons)
 
 
 def comparison_text(page, question, comparisons):
     """Correct comparisons together; return what was found: a summary and a table."""
-    correct(comparisons)
-    page.record(question, comparisons)
+    page.correct(question, comparisons)
     clear, rows = [c for c in comparisons if c.better], []
     n = sum(c.units > 1 for c in comparisons)
     text = f"Corrected together: {n} comparison{'s' * (n != 1)}. Clearly different: {len(clear)}."
@@ -206,7 +207,7 @@ def comparison_text(page, question, comparisons):
         comparisons = clear
     for c in comparisons:
         p = "-" if math.isnan(c.p_holm) else f"{c.p_holm:.2g}" if c.p_holm >= 0.001 else "< 0.001"
-        rows.append([c.target, c.a.label, c.b.label, str(c), p, c.over, c.better.label if c.better else ""])
+        rows.append([c.target, c.a.label, c.b.label, str(c), p, c.over, c.better])
     header = ["task", "A", "B", "A minus B", "corrected p", "over", "clearly better"]
     return f"{text}\n\n{table(header, rows)}"
 
@@ -216,16 +217,9 @@ def stability_section(page, scores):
     rows = []
     for task, variant in itertools.product(scores.tasks, scores.results.variants):
         if score := scores[variant, task]:
-            values = [(seed, run.scores[scores.metric, "test"]) for (seed, _), run in score.runs.items()]
-            deviation = stats.pooled_deviation(values)  # within a pretraining seed
+            deviation = scores.deviation(score.runs.values())
             deviation = "-" if deviation is None else f"{deviation:.2f}"
             rows.append([task, variant.label, f"{score.lr:g}", deviation, f"{score.done} of {score.expected}"])
     if rows:
-        page.add("## Stability of fine-tuning", STABILITY)
-        page.add(table(["task", "model", "lr", "sd over seeds", "runs"], rows))
-
-
-def failed_section(page, results):
-    """Add which jobs failed."""
-    if results.failed:
-        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in results.failed.items()))
+        header = ["task", "model", "lr", "sd over seeds", "runs"]
+        page.add("## Stability of fine-tuning", STABILITY, table(header, rows))

@@ -86,11 +86,13 @@ class Plan:
     runs: {name: Run}, each after those that it begins with. models: every Model to fine-tune: `finals` at the end of
     their runs, `inside` on the way there, `random` with random weights. shape: {size: (train.py's settings, ModelConfig)}.
     seed, size: the pretraining seed and the size that every experiment has. longest: the longest budget in steps.
+    results: the folder of all fine-tuning results; below it, see `jobs.job_folder`.
     Raises DataError if the data is not a prepared folder, or if a run would need two learning rates.
     """
 
     def __init__(self, cfg):
         self.cfg, self.runs, self.shape, self.config_of = cfg, {}, {}, {}
+        self.results = Path(cfg.out_dir, "results")
         self.seed, self.size, self.longest = cfg.seeds[0], cfg.sizes[0][0], max(cfg.splits)[0]
         for size, args, *_ in cfg.sizes:
             self.config_of[size] = args
@@ -200,11 +202,6 @@ def vocab_size(data):
     if Path(data).exists():
         return load_meta(data)["tokenizer"]["vocab_size"]
     return 4096 if data == EMBEDDED_FOLDER else 128_256  # Llama 3's
-
-
-def results_of(plan):
-    """Return the folder of all fine-tuning results; below it, see `jobs.job_folder`."""
-    return Path(plan.cfg.out_dir, "results")
 
 
 def thousands(steps):

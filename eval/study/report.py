@@ -8,7 +8,6 @@ installed. Missing and failed runs are shown as such and never filled in. A dama
 """
 
 import itertools
-import math
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -19,11 +18,10 @@ from data.shards import load_meta
 from errors import DataError
 from eval.study import costs, figures, stats
 from eval.study.classes import classes_section
-from eval.study.compare import Scores, compare, correct
+from eval.study.compare import Scores, compare
 from eval.study.jobs import job_folder
-from eval.study.page import Page, comparison_text, difference_table, differing_settings, failed_section, overview
+from eval.study.page import SENSITIVITY, Page, comparison_text, difference_table, differing_settings, overview
 from eval.study.page import score_table, sensitivity, stability_section, table
-from eval.study.plan import results_of
 from eval.study.results import METRICS, Results, fraction_label, read_results
 from eval.study.run import has_result
 
@@ -65,9 +63,9 @@ def write_folder(root, folder, metric="field", resamples=2000):
     for axis in (figures.CLM_FRACTION, figures.STEPS, figures.MASK_RATIO):
         page.draw_lines(axis, scores)
     page.add(scores_text := score_table(results))
-    for variant in results.variants:
-        if variant.random_weights:
-            page.add("## Which tasks are sensitive to pretraining?", sensitivity(scores, variant)[1])
+    if random := [variant for variant in results.variants if variant.random_weights]:
+        tables = [sensitivity(scores, variant)[1] for variant in random]
+        page.add("## Which tasks are sensitive to pretraining?", SENSITIVITY, *tables)
     if len(results.variants) > 1:
         page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", compare(scores)))
     last_sections(page, scores)
@@ -78,7 +76,8 @@ def last_sections(page, scores):
     for task in scores.tasks:
         classes_section(page, scores, task)
     stability_section(page, scores)
-    failed_section(page, scores.results)
+    if failed := scores.results.failed:
+        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in failed.items()))
 
 
 def check(cfg):
@@ -104,20 +103,14 @@ def read_plan_results(plan):
     """Return the Results of all models of a plan, as far as they are there."""
     cfg, models, tasks = plan.cfg, [model.name for model in plan.models], [task for task, _ in plan.cfg.tasks]
     points = itertools.product(models, tasks, cfg.finetune_lrs, cfg.finetune_seeds)
-    return read_results(results_of(plan), {str(job_folder(*point)) for point in points})
+    return read_results(plan.results, {str(job_folder(*point)) for point in points})
 
 
-def model_name(folder):
-    """Return the name of the model that was fine-tuned in a folder of Results."""
-    return Path(folder).parts[0]
-
-
-def select(results, models):
-    """Return the Results of some models of a plan, labeled by what these differ in."""
+def scores_of(models, page, results, targets=None):
+    """Return the Scores of some models of a plan, labeled by what these differ in."""
     names = {model.name for model in models}
-    runs = [run for run in results.runs if model_name(run.folder) in names]
-    failed = {job: error for job, error in results.failed.items() if model_name(job) in names}
-    return Results(results.root, runs, failed)
+    runs = [run for run in results.runs if Path(run.folder).parts[0] in names]
+    return Scores(Results(results.root, runs, {}), page.metric, page.resamples, targets)
 
 
 def label_of(run):
@@ -159,8 +152,8 @@ def what_was_run(plan, curves, results):
     for run in plan.runs.values():
         if run.lr and run.name in curves:
             objective = "clm" if run.clm else "mlm"
-            loss = curves[run.name][-1].get(f"val_{objective}_loss", math.nan)
-            lines.append(f"{run.name}: {objective.upper()} loss {loss:.3f}, for the choice of a learning rate")
+            loss = last_losses([curves[run.name]], f"val_{objective}_loss")
+            lines.append(f"{run.name}: {objective.upper()} loss {loss}, for the choice of a learning rate")
     return "\n".join([*(f"- {line}" for line in lines), *differing_settings(results.runs)])
 
 
@@ -171,60 +164,57 @@ def what_was_run(plan, curves, results):
 def answer_section(page, plan, results):
     """Add the answer for each budget, the longest first; return the answers as text."""
     random = [model for model in plan.random if model.run.size == plan.size]
-    judged = select(results, models_at(plan, plan.longest) + random)
-    scores = Scores(judged, page.metric, page.resamples)
-    included, why = scores.tasks, "There are no results of random weights, so every task is included."
-    for variant in judged.variants:
+    scores = scores_of(models_at(plan, plan.longest) + random, page, results)
+    included = [task for task in scores.tasks if task not in scores.results.repeated]
+    why = ["There are no results of random weights, so every task is included."]
+    for variant in scores.results.variants:
         if variant.random_weights:
-            included, why = sensitivity(scores, variant)
-    included = [task for task in included if task not in judged.repeated]
+            included, differences = sensitivity(scores, variant)
+            why = [SENSITIVITY, differences]
     page.add("## Which share of CLM is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
         text, details = answer(page, plan, results, budget, included)
         page.add(f"### At {budget:,} steps", text, details)
         answers.append(f"At {budget:,} steps: {text}")
-    page.add("### Which tasks are included", why)
+    page.add("### Which tasks are included", *why)
     return answers
 
 
 def answer(page, plan, results, budget, included):
     """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
-    models = models_at(plan, budget)
-    chosen = select(results, models)
-    if not chosen.runs:
+    models, target = models_at(plan, budget), "mean of " * (len(included) > 1) + ", ".join(included)
+    scores = scores_of(models, page, results, {target: included} | {task: [task] for task in included})
+    mlm = [variant for variant in scores.results.variants if variant.clm_fraction == 0]
+    if not scores.results.runs:
         return "No answer: no results yet.", ""
     if not included:
         return "No answer: no task is shown to be sensitive to pretraining.", ""
-    target = f"mean of {', '.join(included)}" if len(included) > 1 else included[0]
-    scores = Scores(chosen, page.metric, page.resamples, {target: included} | {task: [task] for task in included})
-    mlm = [variant for variant in chosen.variants if variant.clm_fraction == 0]
-    comparisons = compare(scores, [(v, mlm[0]) for v in chosen.variants if v not in mlm] if mlm else [])
+    comparisons = compare(scores, [(v, mlm[0]) for v in scores.results.variants if v not in mlm] if mlm else [])
     gains = [c for c in comparisons if c.target == target and c.units > 1]
     if not gains:
         return f"No answer yet: MLM alone and a share of CLM need two seeds in common on {target}.", ""
-    correct(gains)  # apart from the single tasks: the answer rests on these alone
-    correct([c for c in comparisons if c.target != target])
-    page.record(f"{budget:,} steps", comparisons)
+    page.correct(f"{budget:,} steps", gains)  # apart from the single tasks: the answer rests on these alone
+    page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
     text = recommendation(target, scores[mlm[0], target], gains)
     compared = {"MLM only", *(c.a.label for c in gains)}
     if lacking := [share for share in dict.fromkeys(label_of(model.run) for model in models) if share not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
     apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
     caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
-    return text, f"{caption}\n\n{difference_table(scores, comparisons)}"
+    return text, f"{caption}\n\n{difference_table(comparisons)}"
 
 
 def recommendation(target, level, gains):
     """Say what follows from the comparisons `gains` with MLM alone, whose score is `level`."""
     gains = sorted(gains, key=lambda c: -c.estimate)
-    if better := ", ".join(c.a.label for c in gains if c.better is c.a):
+    if better := ", ".join(c.a.label for c in gains if c.better == c.a.label):
         text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{better}**."
     else:
         nearest = f"The nearest is {gains[0].a.label} ({gains[0]})."
         text = f"Stay with MLM. No share of CLM is clearly better than **MLM alone** on {target}. {nearest}"
     text += f" MLM alone scores {level}."
-    if worse := [c.a.label for c in gains if c.better is c.b]:
+    if worse := [c.a.label for c in gains if c.better == c.b.label]:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."
     if once := [c.a.label for c in gains if c.unit == "fine-tuning seed"]:
         text += f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may differ."
@@ -242,13 +232,13 @@ def scores_section(page, plan, results):
     finals = [model for model in plan.finals if not model.run.base]
     splits = [model for model in finals if model.run.mask == plan.cfg.mask_ratios[0]]
     random = [model for model in plan.random if model.run.size == plan.size]
-    scores = Scores(select(results, splits + plan.inside + random), page.metric)
+    scores = scores_of(splits + plan.inside + random, page, results)
     page.add("## Scores")
     flops = figures.flops_axis({model.name: costs.flops(plan, model.run, 0) for model in splits})
     for axis in (figures.CLM_FRACTION, flops, figures.STEPS):
         page.draw_lines(axis, scores)
-    page.draw_lines(figures.SIZE, Scores(select(results, finals + plan.random), page.metric))
-    page.draw_lines(figures.MASK_RATIO, Scores(select(results, finals), page.metric))
+    page.draw_lines(figures.SIZE, scores_of(finals + plan.random, page, results))
+    page.draw_lines(figures.MASK_RATIO, scores_of(finals, page, results))
     if panels := figures.panels_of(scores, figures.CLM_FRACTION, figures.deviation):
         page.draw("stability", figures.draw_lines, panels, figures.CLM_FRACTION.label, DEVIATION)
     page.add(score_table(results))
@@ -257,8 +247,8 @@ def scores_section(page, plan, results):
 def continued_section(page, plan, results):
     """Add what the same steps of MLM on top make of a finished decoder and a finished encoder."""
     for steps in sorted(plan.cfg.continued):
-        after = select(results, [model for model in plan.finals if model.run.base and model.run.budget == steps])
-        if comparisons := compare(Scores(after, page.metric, page.resamples)):
+        after = [model for model in plan.finals if model.run.base and model.run.budget == steps]
+        if comparisons := compare(scores_of(after, page, results)):
             page.add(f"## After {steps:,} more steps of MLM, with a new optimizer")
             page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
 

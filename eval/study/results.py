@@ -13,9 +13,10 @@ from errors import DataError
 from eval.study.jobs import last_line
 from eval.tasks.registry import GLUE, REGRESSION
 
-FAMILIES = dict(sc="Sequence classification", tc="Token classification", qa="Question answering", ir="Retrieval")
+FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = ("field", "paper")  # the field's is the paper's for a task that has no other
 GLUE_AVERAGE = "GLUE average"  # the title of a target; it is by the field's metrics
+CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
 # The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
 FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
@@ -88,10 +89,11 @@ class Results:
     """The fine-tunings that a report is about, grouped by variant, task and learning rate.
 
     variants: every Variant, in the order of the tables. tasks: {task: family}, ordered by family.
-    targets: {title: tasks} to report on: each task, and the mean of each family that has several tasks.
+    targets: {title: tasks} to report on: each task, the mean of each family over its tasks on the scale of percentages,
+        if there are several, and the average of GLUE.
     repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
-    seeds: {task: fine-tuning seeds of all models}. failed: {folder: last line of its error.txt}.
+    seeds, lrs: {task: fine-tuning seeds, learning rates of all models}. failed: {folder: last line of its error.txt}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
@@ -99,16 +101,18 @@ class Results:
     def __init__(self, root, runs, failed):
         self.root, self.runs, self.failed = Path(root), runs, failed
         self.variants = make_variants(runs)
-        ordered = sorted(runs, key=lambda run: ([*FAMILIES].index(run.family), run.task))
+        ordered = sorted(runs, key=lambda run: (FAMILIES.index(run.family), run.task))
         self.tasks = {run.task: run.family for run in ordered}
         self.metrics, self.baselines = {run.task: run.metrics for run in runs}, {task: {} for task in self.tasks}
-        self.seeds, test_sets, self.grid = defaultdict(set), {}, defaultdict(dict)
+        self.seeds, self.lrs, self.grid = defaultdict(set), defaultdict(set), defaultdict(dict)
+        example, first_with = {}, {}  # {task: its first Run}, {test set: its first task}
         for run in runs:
-            like = test_sets.setdefault(run.task, run)
+            like = example.setdefault(run.task, run)
             if (run.test_set, run.metrics) != (like.test_set, like.metrics):
                 why = "have different test sets or metrics, which cannot be compared"
                 raise DataError(f"{run.task}: {like.folder} and {run.folder} {why}")
             self.seeds[run.task].add(run.seed)
+            self.lrs[run.task].add(run.lr)
             self.baselines[run.task] |= run.baselines  # one run of each task has them
         for variant in self.variants:
             for run in variant.runs:
@@ -118,15 +122,15 @@ class Results:
                     why = "are the same pretraining, task, learning rate and seed: delete one of them"
                     raise DataError(f"{other.folder} and {run.folder} {why}")
 
-        first_with = {test_sets[task].test_set: task for task in reversed(self.tasks)}
-        first_of = {task: first_with[test_sets[task].test_set] for task in self.tasks}
-        self.repeated = {task: first for task, first in first_of.items() if task != first}
-        self.targets = {}
+        self.repeated, self.targets = {}, {}
+        for task in self.tasks:
+            first = first_with.setdefault(example[task].test_set, task)
+            if first != task:
+                self.repeated[task] = first
         for family in dict.fromkeys(self.tasks.values()):
             group = [task for task in self.tasks if self.tasks[task] == family]
             counted = [task for task in group if task not in self.repeated]
-            if classes := [task for task in counted if not {*REGRESSION} & {*self.metrics[task]["field"]}]:
-                counted = classes  # a correlation and an accuracy have no common scale
+            counted = [task for task in counted if CORRELATIONS.isdisjoint(self.metrics[task]["field"])]
             if len(counted) > 1:
                 self.targets[f"{family} mean"] = counted
             self.targets |= {task: [task] for task in group}
@@ -156,9 +160,8 @@ def read_runs(root, folders):
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             damaged.append(f"{path}: {'lacks ' * isinstance(error, KeyError)}{error}")
     if damaged:
-        raise DataError(
-            "\n  ".join(["not results of finetune.py, or damaged; delete them or run them again:", *damaged])
-        )
+        intro = "not results of finetune.py, or damaged; delete them or run them again:"
+        raise DataError("\n  ".join([intro, *damaged]))
     return runs
 
 

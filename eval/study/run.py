@@ -6,7 +6,7 @@ from functools import partial
 import checkpoint
 from data.files import is_locked
 from eval.study.jobs import Job, finetuning, part_of, run_all, slots
-from eval.study.plan import TRAIN, results_of
+from eval.study.plan import TRAIN
 from eval.study.results import read_runs
 
 DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
@@ -130,45 +130,46 @@ def finetuning_of(plan, model, task, lr, seed):
     cfg, (name, args) = plan.cfg, task
     args = shlex.split(f"{cfg.finetune} {args}") + ["--random_weights=True"] * model.random_weights
     first = (model, lr, seed) == (plan.models[0], cfg.finetune_lrs[0], cfg.finetune_seeds[0])
-    return finetuning(results_of(plan), model.name, model.checkpoint, name, lr, seed, args, baseline=first)
+    return finetuning(plan.results, model.name, model.checkpoint, name, lr, seed, args, baseline=first)
 
 
-def best_lrs(plan, model, task):
-    """Return the learning rates that did best on validation with the first seeds of pretraining and fine-tuning.
+def best_lrs(plan, model, task, lr=None):
+    """Return [lr], or if it is None the rates that did best on validation with the first pretraining and fine-tuning seed.
 
     Each set that a retrieval task searches chooses one. [] before all rates have been tried, and if all failed.
     """
+    if lr:
+        return [lr]
     cfg, first = plan.cfg, next(other for other in plan.models if other.variant == model.variant)
     tried = [finetuning_of(plan, first, task, lr, cfg.finetune_seeds[0]) for lr in cfg.finetune_lrs]
     there = [job.folder for job in tried if job.result.exists()]
     if not all(job.folder in there or (job.folder / "error.txt").exists() for job in tried):
         return []
-    runs = sorted(read_runs(results_of(plan), there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
+    runs = sorted(read_runs(plan.results, there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
     best = {run.task: run.lr for run in runs}  # the last one is the best
     return sorted({*best.values()})
 
 
 def has_result(plan, model, task, lr, seed):
     """Whether a fine-tuning run is done. lr: None for the chosen ones, or for any of them before they are chosen."""
-    rates = [lr] if lr else best_lrs(plan, model, task)
+    rates = best_lrs(plan, model, task, lr)
     done = [finetuning_of(plan, model, task, rate, seed).result.exists() for rate in rates or plan.cfg.finetune_lrs]
     return all(done) if rates else any(done)
 
 
 def job_of(plan, point):
     """Return the Job of a fine-tuning run; None if no learning rate is chosen, or until its checkpoint is there."""
-    model, task, lr, seed = point
-    job = finetuning_of(plan, model, task, lr, seed) if lr else None
+    model, _, lr, _ = point
+    job = lr and finetuning_of(plan, *point)
     return job if job and (job.result.exists() or model.checkpoint.exists()) else None
 
 
 def finetune_all(plan, part="1/1"):
     """Run a part of the fine-tuning runs, such as "3/100": first those that choose a rate. Return what failed."""
     points, problems = part_of(part, plan.points()), []
-    for searching in (True, False):
-        its = [point for point in points if (point[2] is not None) == searching]
-        if not searching:
-            its = [(m, task, lr, seed) for m, task, _, seed in its for lr in best_lrs(plan, m, task) or [None]]
+    for chosen in (False, True):
+        stage = [point for point in points if (point[2] is None) == chosen]
+        its = [(m, task, rate, seed) for m, task, lr, seed in stage for rate in best_lrs(plan, m, task, lr) or [None]]
         failed, waiting = run_all(its, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
         problems += [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
     return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in problems]

@@ -22,7 +22,6 @@ instances. A variance pooled over models rejects in 20 % for the least stable of
 
 import functools
 import math
-from collections import defaultdict
 
 import numpy as np
 
@@ -67,15 +66,6 @@ def interval(values):
     n = len(values)
     half = half_width(n - 1, float(np.std(values, ddof=1)) / math.sqrt(n)) if n > 1 else None
     return float(np.mean(values)), half
-
-
-def pooled_deviation(pairs):
-    """Return the standard deviation of values within groups, given (group, value) pairs; None if no group has two."""
-    groups = defaultdict(list)
-    for group, value in pairs:
-        groups[group].append(value)
-    variances = [np.var(values, ddof=1) for values in groups.values() if len(values) > 1]
-    return float(np.sqrt(np.mean(variances))) if variances else None
 
 
 def bootstrap(instances, resamples, seed):
