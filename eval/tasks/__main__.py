@@ -12,8 +12,9 @@ from pathlib import Path
 import configurator
 from errors import DataError
 from eval.tasks import predict
-from eval.tasks.examples import Pair, Sentence
-from eval.tasks.registry import EMBEDDED, SPLITS, TASKS, find_task, load, missing, needed_files, prefixed
+from eval.tasks.examples import SPLITS, Pair, Sentence
+from eval.tasks.registry import EMBEDDED, TASKS, find_task, missing, needed_files
+from eval.tasks.splits import load, prefixed
 
 folder = "data/tasks"  # where the files of the data sets are
 

@@ -14,7 +14,7 @@ from errors import DataError
 from eval.tasks import embedded
 from eval.tasks.examples import Pair
 from eval.tasks.metrics import normalize_answer
-from eval.tasks.registry import load
+from eval.tasks.splits import load
 from helpers import ROOT
 
 SPLITS = "train", "validation", "test"

@@ -9,7 +9,8 @@ import pytest
 
 from errors import DataError
 from eval.tasks.examples import Pair, Question, Sentence, Text
-from eval.tasks.registry import EMBEDDED, GLUE, TASKS, find_task, for_testing, load, read
+from eval.tasks.registry import EMBEDDED, GLUE, TASKS, find_task, for_testing
+from eval.tasks.splits import load, read
 
 
 # ----------------------------------------------------------------------------
