@@ -210,5 +210,13 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="no tokenizer.json, and transformers cannot make one: there is no vocabulary"):
         hub_encoder.load(folder)
+    names = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    (folder / "config.json").write_text('{"model_type": "ultrabert"}')  # transformers has no tokenizer for this kind
+    (folder / "own.py").write_text(f"open('{tmp_path}/ran', 'w')\nclass Own: pass\n")
+    monkeypatch.setattr("builtins.input", lambda question: "y")  # to "Do you wish to run the custom code?"
+    with pytest.raises(DataError, match="no tokenizer.json, and transformers cannot make one: .*code"):
+        hub_encoder.load_tokenizer(folder)
+    assert not (tmp_path / "ran").exists()
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])
