@@ -48,7 +48,7 @@ class Family:
     is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
     """
 
-    threshold = 0.0  # see QuestionAnswering
+    prompt, threshold = "", 0.0  # see QuestionAnswering
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
         self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
@@ -169,6 +169,7 @@ class QuestionAnswering(Family):
     validation set, by F1.
     """
 
+    prompt = "Question: {}\nContext: "
     thresholds = [x / 2 for x in range(4, -17, -1)]
     loss = TokenClassification.loss
 
@@ -179,7 +180,7 @@ class QuestionAnswering(Family):
         before the context, the window's first token in the context, character offsets (n, 2) of the context's n tokens
         in the text, the text: normalize(context)).
         """
-        prompt = self.tokenizer.encode(f"Question: {example.question}\nContext: ")
+        prompt = self.tokenizer.encode(self.prompt.format(example.question))
         if len(prompt) > self.max_len // 2:
             self.count(split, f"questions cut at {self.max_len // 2} tokens")
             prompt = prompt[: self.max_len // 2]
