@@ -186,7 +186,7 @@ def retrieval_splits(task, full_corpus, counts):
             kept, held = hold_out(path, qrels.items(), [texts[query] for query in qrels], fraction)
             judged[source] = Judgments(path, texts, dict(kept))
             judged[name, "validation"] = Judgments(path, texts, dict(held))
-            counts[prefixed(name, f"validation: queries held out of {source[1]}, at random")] = len(held)
+            counts[in_set(name, f"validation: queries held out of {source[1]}, at random", ": ")] = len(held)
 
     searched = [paths["corpus"] for paths in sets.values() if full_corpus]
     documents = {folder: read_corpus(folder, named[folder], folder in searched, task.form) for folder in named}
@@ -197,7 +197,7 @@ def retrieval_splits(task, full_corpus, counts):
         if not full_corpus:
             grades = [grades for part in parts.values() for grades in part.qrels.values()]
             corpus = {document: corpus[document] for found in grades for document in found}
-        counts[prefixed(name, "corpus: empty documents")] = sum(not text.strip() for text in corpus.values())
+        counts[in_set(name, "corpus: empty documents", ": ")] = sum(not text.strip() for text in corpus.values())
         for split, (_, texts, qrels) in parts.items():
             splits[split][name] = Retrieval({query: texts[query] for query in qrels}, corpus, qrels)
     return splits
@@ -217,8 +217,8 @@ def read_judgments(task, counts):
         if not useful:
             raise DataError(f"{path}: no query has a relevant document")
         judged[name, split] = Judgments(path, texts, useful)
-        left_out = len(qrels) - len(useful)
-        counts[prefixed(name, f"{split}: queries left out, without a relevant document")] = left_out
+        rule = in_set(name, f"{split}: queries left out, without a relevant document", ": ")
+        counts[rule] = len(qrels) - len(useful)
     return judged, named
 
 
@@ -241,7 +241,3 @@ def read_corpus(folder, named, full, form):
     if absent := sorted(named - documents.keys()):
         raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
     return documents
-
-
-def prefixed(name, text):
-    return f"{name}: {text}" if name else text
