@@ -111,13 +111,15 @@ def ranks(values):
 def text_scores(predicted, gold, labels):
     """Compute all metrics of sequence classification, or of regression if there are no labels.
 
-    Spearman's correlation is Pearson's of the ranks. Matthews' correlation of two labels is Pearson's of 0 and 1.
+    Spearman's correlation is Pearson's of the ranks. Matthews' correlation of two labels is Pearson's of 0 and 1. There
+    a gold label that training did not have counts as the label that was not predicted.
     """
     if not labels:
         return {"pearson": correlation(predicted, gold), "spearman": correlation(ranks(predicted), ranks(gold))}
     scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
     if len(labels) == 2:
-        scores["matthews"] = correlation([p == labels[1] for p in predicted], [g == labels[1] for g in gold])
+        positive = [p == labels[1] for p in predicted]
+        scores["matthews"] = correlation(positive, [x == (p == g) for x, p, g in zip(positive, predicted, gold)])
     return scores
 
 
