@@ -60,9 +60,12 @@ def load(path, report=print):
     found = checkpoint.find(path, FILES, report)
     if not found.is_dir():
         return checkpoint.load(found, report=report, ours=False)
-    if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
-        checkpoint.find(path, ("pytorch_model*.bin",))
-    state = checkpoint.load(found, report=report) if is_ours(found) else read_folder(found)
+    if is_ours(found):
+        state = checkpoint.load(found, report=report)
+    else:
+        if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
+            checkpoint.find(path, ("pytorch_model*.bin",))
+        state = read_folder(found)
     return state | {"revision": revision(found)}
 
 

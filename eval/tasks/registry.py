@@ -1,9 +1,9 @@
 """The data sets that checkpoints are fine-tuned on, by name, and the way to bring your own.
 
-python -m eval.tasks                       # list them, and whether their files are there
-python -m eval.tasks sst2 topics.py        # show its counts and its first examples; a task file is one of your own
-find_task("sst2"), find_task("topics.py")  # return a Task: where its files are and what they hold; splits.py reads it
-find_task(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
+    find_task("sst2"), find_task("topics.py")  # return a Task: where the files are, and what they hold
+    find_task(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
+
+splits.py reads the Dataset of a Task. `python -m eval.tasks` lists the data sets.
 """
 
 from dataclasses import dataclass, field, replace
@@ -235,7 +235,7 @@ TASKS = {task.name: task for task in DECLARED}
 
 
 # ----------------------------------------------------------------------------
-# Their files
+# Files
 
 
 def in_folder(task, folder):
@@ -297,7 +297,7 @@ def judgment_files(task):
 
 
 # ----------------------------------------------------------------------------
-# Finding one
+# From a name, a task file or settings to a Task
 
 
 def find_task(task="", folder="data/tasks", **fields):
