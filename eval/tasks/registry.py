@@ -95,10 +95,16 @@ def glue(name, archive, prefix, columns, hub_columns=(), tests=(("test", ""),), 
     return Task("sc", name, source, paths(prefix, "dev", ".tsv"), columns=columns, hub=hub, **fields)
 
 
+def squad(name, folder, version):
+    """Return the Task of a version of SQuAD. Its test set is the official validation set."""
+    paths = files(f"{folder}/", f"train-{version}.json", f"dev-{version}.json")
+    source = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
+    return Task("qa", name, source, paths, hub=on_hub(f"rajpurkar/{name}", "validation"))
+
+
 SENTENCES, ENTAILMENT = "Sentence 1: {}\nSentence 2: {}", "Premise: {}\nHypothesis: {}"
 PAIR = ("sentence1", "sentence2")
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
-SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
 CONLL_2012 = "english/annotations/[!p]*/**/*gold_conll"  # all genres but pt, the New Testament: it has no names marked
 
 DECLARED = (
@@ -191,20 +197,8 @@ DECLARED = (
         "https://github.com/leondz/emerging_entities_17 (CC BY 4.0)",
         files("wnut17/", "wnut17train.conll", "emerging.test.annotated", "emerging.dev.conll"),
     ),
-    Task(
-        "qa",
-        "squad",
-        SQUAD,
-        files("squad_v1.1/", "train-v1.1.json", "dev-v1.1.json"),
-        hub=on_hub("rajpurkar/squad", "validation"),
-    ),
-    Task(
-        "qa",
-        "squad_v2",
-        SQUAD,
-        files("squad_v2/", "train-v2.0.json", "dev-v2.0.json"),
-        hub=on_hub("rajpurkar/squad_v2", "validation"),
-    ),
+    squad("squad", "squad_v1.1", "v1.1"),
+    squad("squad_v2", "squad_v2", "v2.0"),
     Task(
         "qa",
         "record",
