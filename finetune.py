@@ -26,8 +26,9 @@ from errors import Damaged, DataError
 from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
-from eval.tasks.registry import FIELDS, Task, find_task, for_testing, read
+from eval.tasks.registry import FIELDS, Task, find_task, for_testing
 from eval.tasks.result import build, evaluate, origin, restore, write_result
+from eval.tasks.splits import read
 from runtime import resolve_auto, show, use_determinism
 
 # --- what ---

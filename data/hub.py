@@ -312,11 +312,11 @@ def write_folder(state, path, folder, kind):
 def saved_model(state, path):
     """Return what finetune.py keeps in a checkpoint's dict with save_model: the head, the task, ... Raises DataError.
 
-    Models of older versions are refused. They do not hold the task or the threshold of answers, and taggers were
-    trained without a space before the first word.
+    Models of older versions are refused. They do not hold the task or the threshold of answers, taggers were trained
+    without a space before the first word, and questions with another prompt.
     """
     saved = state.get("fine_tuned", {})
-    if "family" not in saved.get("task", {}):
+    if "family" not in saved.get("task", {}) or (saved["family"] == "qa" and "prompt" not in saved):
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept, at least not in this version")
     return saved
 

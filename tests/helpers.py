@@ -29,7 +29,7 @@ server.set_forkserver_preload(
         "eval.tasks.baselines",
         "eval.tasks.families",
         "eval.tasks.model",
-        "eval.tasks.registry",
+        "eval.tasks.splits",
     ]
 )
 

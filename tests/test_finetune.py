@@ -140,10 +140,11 @@ def test_each_family_learns_and_a_saved_model_scores_the_same(fine_tune, data, f
     assert read(scored)["metrics"] == read(folder)["metrics"] and read(scored)["examples"] == read(folder)["examples"]
 
 
-def test_a_model_of_an_older_version_is_refused(run, tuned, tmp_path):
-    """Its task is not known."""
+@pytest.mark.parametrize("family, lacks", [("sc", "task"), ("qa", "prompt")])
+def test_a_model_of_an_older_version_is_refused(run, tuned, tmp_path, family, lacks):
     state = checkpoint.load(tuned[1] / "model.pt")
-    del state["fine_tuned"]["task"]
+    state["fine_tuned"]["family"] = family
+    del state["fine_tuned"][lacks]
     checkpoint.save(tmp_path / "old.pt", state)
     code, text = run(["--test_only=True", f"--init_from={tmp_path}/old.pt", f"--out_dir={tmp_path}/out"], "finetune.py")
     assert code == 1 and "at least not in this version" in text and "Traceback" not in text, text

@@ -12,8 +12,10 @@ from pathlib import Path
 import configurator
 from errors import DataError
 from eval.tasks import predict
-from eval.tasks.examples import Pair, Sentence
-from eval.tasks.registry import EMBEDDED, SPLITS, TASKS, find_task, load, missing, needed_files, prefixed
+from eval.tasks.examples import SPLITS, Pair, Sentence
+from eval.tasks.metrics import in_set
+from eval.tasks.registry import EMBEDDED, TASKS, find_task, missing, needed_files
+from eval.tasks.splits import load
 
 folder = "data/tasks"  # where the files of the data sets are
 
@@ -40,7 +42,7 @@ def show(dataset):
         for name, (queries, corpus, qrels) in examples.items():
             best = {query: max(qrels[query], key=qrels[query].get) for query in list(queries)[:2]}
             pairs = [Pair(queries[query], corpus[document]) for query, document in best.items()]
-            print(f"\n{prefixed(name, split)}: {len(queries):,} queries, {len(corpus):,} documents")
+            print(f"\n{in_set(name, split, ': ')}: {len(queries):,} queries, {len(corpus):,} documents")
             print(*map(text_of, pairs), sep="\n")
 
 

@@ -43,23 +43,15 @@ def baselines(dataset):
         if name == "no_answer" and all(question.answers for question in dataset.test):
             continue
         try:
-            instances = rank(dataset, method) if dataset.family == "ir" else predict(dataset, method)
+            if dataset.family == "ir":
+                instances = rank(dataset, method)
+            else:  # method(dataset) returns the label, tags or answer of each test example
+                instances = metrics.scores(dataset.family, method(dataset), dataset.test, dataset.labels)
         except ImportError as error:
             print(f"The baseline {name} is left out: {error}. Run pip install {PACKAGES[name]}")
         else:
             scores[name] = {metric: metrics.score(values) for metric, values in instances.items()}
     return scores
-
-
-def predict(dataset, method):
-    """Return {metric: instances}. method(dataset) returns the label, tags or answer of each test example."""
-    predicted = method(dataset)
-    if dataset.family == "sc":
-        return metrics.scores_of_texts(predicted, dataset.test, dataset.labels)
-    if dataset.family == "tc":
-        return metrics.tag_scores(predicted, [example.gold for example in dataset.test])
-    answers = {question.id: answer for question, answer in zip(dataset.test, predicted)}
-    return metrics.squad(answers, dataset.test)
 
 
 def rank(dataset, method):

@@ -13,6 +13,7 @@ one Python version to the next.
 
 import ast
 import functools
+import itertools
 import keyword
 import random
 import re
@@ -22,9 +23,8 @@ from typing import NamedTuple
 
 from data import embedded
 from errors import DataError
-from eval.tasks.examples import Pair, Question, Retrieval, Sentence, Text
+from eval.tasks.examples import SPLITS, Pair, Question, Retrieval, Sentence, Text
 
-SPLITS = "train", "validation", "test"
 SALT = "1018"  # found by trial: it spreads parts, functions and tags evenly over the splits on Python 3.10 to 3.13
 MAX_CHARS = 400  # characters of a text: nearly all fit in 128 tokens of the embedded tokenizer
 
@@ -35,13 +35,17 @@ def make(name, source=None):
     source: what to make it from, by default what this Python has: a list of Definitions, or for embedded-tc a dict
     {topic: text}. Raises DataError if the source holds too little for the task.
     """
-    make_splits, read_source = MAKERS[name]
-    splits = make_splits(read_source() if source is None else source)
+    make_examples, read_source = MAKERS[name]
+    splits = {split: [] for split in SPLITS}
+    for module_or_topic, example in make_examples(read_source() if source is None else source):
+        splits[split_of(module_or_topic)].append(example)
     if not all(splits.values()):
         raise DataError(
             f"{name}: this Python carries too little of its source or help topics for this task (some distributions "
             "strip them): use a full CPython, or a task of your own"
         )
+    if name == "embedded-ir":
+        splits |= {split: {"": retrieval_set(splits[split])} for split in SPLITS[1:]}
     return splits
 
 
@@ -125,9 +129,9 @@ MAX_PER_MODULE = 30  # docstrings; else the split of tkinter, which has 500, wou
 
 
 def classification(definitions):
-    """Make embedded-sc."""
+    """Yield (module, Text) for embedded-sc."""
     part_of = {module: part for part, modules in PARTS.items() for module in modules.split()}
-    examples, seen, taken = {split: [] for split in SPLITS}, set(), Counter()
+    seen, taken = set(), Counter()
     for d in definitions:
         part, text = part_of.get(d.module.split(".")[0]), shorten(d.text)
         if not part or len(text) < 40 or text in seen:
@@ -135,8 +139,7 @@ def classification(definitions):
         seen.add(text)
         taken[d.module] += 1
         if taken[d.module] <= MAX_PER_MODULE:
-            examples[split_of(d.module)].append(Text(text, part))
-    return examples
+            yield d.module, Text(text, part)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ WORD = re.compile(r"\w+(?:[.'’-]\w+)*|[^\w\s]")
 
 
 def tagging(topics):
-    """Make embedded-tc. topics: {name: text}.
+    """Yield (topic, Sentence) for embedded-tc. topics: {name: text}.
 
     Tags: KEYWORD of Python; CALL, a function's name, which the text writes as name() (the parentheses are markup and
     are dropped); NAME, another identifier; CODE, a longer piece; TERM, a term or parameter.
@@ -157,15 +160,14 @@ def tagging(topics):
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
         for sentence in sentences(topics[topic]):
             topic_of.setdefault(sentence, topic)  # long topics contain short ones: the shortest one has the sentence
-    examples, seen = {split: [] for split in SPLITS}, set()
+    seen = set()
     for sentence, topic in sorted(topic_of.items(), key=lambda item: SPLITS.index(split_of(item[1]))):
         if sentence.count('"') % 2 or '""' in sentence:
             continue  # the quotes do not pair up
         example = tag(sentence)
         if (words := " ".join(example.words)) not in seen:
             seen.add(words)
-            examples[split_of(topic)].append(example)
-    return examples
+            yield topic, example
 
 
 def sentences(text):
@@ -220,22 +222,21 @@ VERBS = frozenset(  # verbs that summaries begin with
 
 
 def answer_spans(definitions):
-    """Make embedded-qa, from questions about the functions of one module that a user of them could ask:
+    """Yield (module, Question) for embedded-qa: questions about the functions of one module that a user of them could ask:
 
     Which function returns the payload?  its name. The question has the words of the summary, the verb in another form
     Which function takes decode?         its name. No other function of the list has this parameter
     What is the default of i in get?     a default that is written once in the list
     What does get return?                the words of the summary after "Return", up to the first punctuation
     """
-    examples = {split: [] for split in SPLITS}
+    numbers = {split: itertools.count() for split in SPLITS}
     for listing in listings(definitions):
         context = "".join(d.line for d in listing).strip()
         found = list(questions(listing, context))
         random.Random(context).shuffle(found)  # the same order in every run
-        split = split_of(listing[0].module)
+        module, split = listing[0].module, split_of(listing[0].module)
         for _, (question, first, answer) in sorted({kind: rest for kind, *rest in found}.items()):  # one of a kind
-            examples[split].append(Question(f"{split}-{len(examples[split])}", question, context, [(answer, first)]))
-    return examples
+            yield module, Question(f"{split}-{next(numbers[split])}", question, context, [(answer, first)])
 
 
 def listings(definitions):
@@ -292,8 +293,7 @@ def third_person(verb):
 
 
 def retrieval(definitions):
-    """Make embedded-ir. The relevant documents of a query are those of all functions with that summary."""
-    pairs = {split: [] for split in SPLITS}
+    """Yield (module, Pair) for embedded-ir."""
     split_of_query, split_of_rest = {}, {}  # where a query, and the rest of a docstring, occurred first
     for d in definitions:
         split, rest = split_of(d.module), d.text[len(d.summary) :].strip()
@@ -302,12 +302,11 @@ def retrieval(definitions):
         document = f"{d.module}.{'.'.join(d.names)}{d.signature} {rest}"
         on_one_side = {split_of_query.setdefault(d.summary, split), split_of_rest.setdefault(rest, split)} == {split}
         if on_one_side and d.summary not in document:
-            pairs[split].append(Pair(d.summary, shorten(document)))
-    return pairs | {split: {"": retrieval_set(pairs[split])} if pairs[split] else {} for split in SPLITS[1:]}
+            yield d.module, Pair(d.summary, shorten(document))
 
 
 def retrieval_set(pairs):
-    """Make the Retrieval of pairs: all their queries, all their documents. Equal texts are one query or document."""
+    """Return the Retrieval of pairs. Equal texts are one query or document, so a query may have several documents."""
     queries = {text: f"q{i}" for i, text in enumerate(dict.fromkeys(pair.query for pair in pairs))}
     corpus = {text: f"d{i}" for i, text in enumerate(dict.fromkeys(pair.document for pair in pairs))}
     qrels = {}
@@ -316,7 +315,7 @@ def retrieval_set(pairs):
     return Retrieval({i: text for text, i in queries.items()}, {i: text for text, i in corpus.items()}, qrels)
 
 
-MAKERS = {  # {name: (maker of {split: examples}, reader of its source)}
+MAKERS = {  # {name: (from its source to the name that decides the split, and an example; reader of the source)}
     "embedded-sc": (classification, definitions),
     "embedded-tc": (tagging, embedded.topics),
     "embedded-qa": (answer_spans, definitions),

@@ -8,6 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+SPLITS = ("train", "validation", "test")
+
 
 class Text(NamedTuple):
     """Sequence classification: a text as the model sees it, and the name of its class."""

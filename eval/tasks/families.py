@@ -42,16 +42,17 @@ class Family:
     """What the four families have in common.
 
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
-    items)`, the mean loss of a batch; `answers(outputs, items, examples, split)`, the Answer to each example; and
-    `metrics(answers, examples)`, {metric: instances}, see eval/tasks/metrics.py. `counts` says how often a rule was
-    applied to a text, as {"split: rule": count}. In validations during training, which see each text many times, split
-    is None and nothing is counted. temperature, full_corpus: see InformationRetrieval.
+    items)`, the mean loss of a batch; and `answers(outputs, items, examples, split)`, the Answer to each example.
+    `counts` says how often a rule was applied to a text, as {"split: rule": count}. In validations during training,
+    which see each text many times, split is None and nothing is counted. temperature, full_corpus: see
+    InformationRetrieval.
     """
 
-    threshold = 0.0  # see QuestionAnswering
+    prompt, threshold = "", 0.0  # see QuestionAnswering
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
-        self.labels, self.n_outputs = dataset.labels, 2 if dataset.family == "qa" else len(dataset.labels) or 1
+        self.family, self.labels = dataset.family, dataset.labels
+        self.n_outputs = 2 if dataset.family == "qa" else len(dataset.labels) or 1
         self.index = {label: i for i, label in enumerate(dataset.labels)}
         self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
         self.counted = set()  # the splits that were counted whole: train from the second epoch on
@@ -75,6 +76,10 @@ class Family:
         """Return the Answer to each example. forward: from a list of n Items to their n outputs, see model.predict."""
         items = [item for example in examples for item in self.items(example, split)]
         return self.answers(forward(items), items, examples, split)
+
+    def metrics(self, answers, examples):
+        """Return {metric: instances}, see eval/tasks/metrics.py."""
+        return metrics.scores(self.family, [answer.predicted for answer in answers], examples, self.labels)
 
     def lines(self, answers, examples):
         """Yield a line of predictions.jsonl for each example, with its id or its number in its part, from 1."""
@@ -119,9 +124,6 @@ class SequenceClassification(Family):
             return [Answer(float(number), None) for (number,) in logits]
         return [Answer(self.labels[i], p[i]) for i, p in zip(logits.argmax(-1), softmax(logits))]
 
-    def metrics(self, answers, examples):
-        return metrics.scores_of_texts([answer.predicted for answer in answers], examples, self.labels)
-
 
 class TokenClassification(Family):
     def items(self, example, split):
@@ -155,10 +157,6 @@ class TokenClassification(Family):
             found.append(Answer([self.labels[i] if n else "O" for i, n in zip(chosen, n_tokens)], score))
         return found
 
-    def metrics(self, answers, examples):
-        predicted, gold = [answer.predicted for answer in answers], [example.gold for example in examples]
-        return metrics.tag_scores(predicted, gold)
-
 
 class QuestionAnswering(Family):
     """Classify each token as inside or outside the answer. Those of the question and eos are outside, as in the paper.
@@ -169,6 +167,7 @@ class QuestionAnswering(Family):
     validation set, by F1.
     """
 
+    prompt = "Question: {}\nContext: "
     thresholds = [x / 2 for x in range(4, -17, -1)]
     loss = TokenClassification.loss
 
@@ -179,7 +178,7 @@ class QuestionAnswering(Family):
         before the context, the window's first token in the context, character offsets (n, 2) of the context's n tokens
         in the text, the text: normalize(context)).
         """
-        prompt = self.tokenizer.encode(f"Question: {example.question}\nContext: ")
+        prompt = self.tokenizer.encode(self.prompt.format(example.question))
         if len(prompt) > self.max_len // 2:
             self.count(split, f"questions cut at {self.max_len // 2} tokens")
             prompt = prompt[: self.max_len // 2]
@@ -218,8 +217,7 @@ class QuestionAnswering(Family):
             return [self.best_span(odds[first:-1], *context, threshold) for (odds, _), first, *context in texts]
 
         def f1(threshold):
-            predicted = {example.id: text for example, (text, _) in zip(examples, best_spans(threshold))}
-            return metrics.score(metrics.squad(predicted, examples)["f1"])
+            return metrics.score(metrics.squad([text for text, _ in best_spans(threshold)], examples)["f1"])
 
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
@@ -227,9 +225,8 @@ class QuestionAnswering(Family):
         return [Answer(*span, tokens) for span, tokens in zip(best_spans(self.threshold), positions)]
 
     def metrics(self, answers, examples):
-        predicted = {example.id: answer.predicted for answer, example in zip(answers, examples)}
         paper = metrics.token_set_f1(*zip(*(answer.tokens for answer in answers)))
-        return metrics.squad(predicted, examples) | {"token_set_f1": paper}
+        return super().metrics(answers, examples) | {"token_set_f1": paper}
 
     def merge_windows(self, outputs, items):
         """Put the windows of each context together; a token in several counts where it is farthest from an edge.

@@ -3,9 +3,9 @@
     state = load("hf:answerdotai/ModernBERT-base")  # and all that checkpoint.load reads
     encoder = encoder_of(state)  # our Transformer, or a HubEncoder, which takes the same arguments
 
-Fine-tuning treats both alike: fp32 weights, the same texts and settings. What a model's tokenizer puts before a text,
-such as [CLS], goes before each one, and its hidden state is dropped. What it puts after a text, such as [SEP], takes the
-place of our eos. Dropout inside the encoder is that of its config.json, as in everybody's fine-tuning of it.
+Fine-tuning treats both alike: fp32 weights, the same texts and settings. What the tokenizer puts before a text, such as
+[CLS], goes before each one, and its hidden state is dropped. What it puts after a text, such as [SEP], takes the place
+of our eos. Dropout inside the encoder is that of its config.json. Code that comes with a model is never run.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ FILES = ("*.json", "*.txt", "*.model", "model*.safetensors")  # of a model of th
 
 
 def is_ours(folder):
-    """Return whether our own model is used for a model folder. Raises DataError if transformers has no encoder for it."""
+    """Return whether our own model reads a model folder. Raises DataError if transformers has no encoder for it."""
     content = read_json(folder / "config.json")
     kind = str(content.get("model_type", KINDS[0]))
     if kind in KINDS:
@@ -60,14 +60,17 @@ def load(path, report=print):
     found = checkpoint.find(path, FILES, report)
     if not found.is_dir():
         return checkpoint.load(found, report=report, ours=False)
-    if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
-        checkpoint.find(path, ("pytorch_model*.bin",))
-    state = checkpoint.load(found, report=report) if is_ours(found) else read_folder(found)
+    if is_ours(found):
+        state = checkpoint.load(found, report=report)
+    else:
+        if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
+            checkpoint.find(path, ("pytorch_model*.bin",))
+        state = read_folder(found)
     return state | {"revision": revision(found)}
 
 
 def revision(folder):
-    """Return the commit of a folder that was downloaded; of another one, a checksum of its config.json and file sizes."""
+    """Return the commit of a downloaded folder; of another one, a checksum of its config.json and file sizes."""
     folder = folder.resolve()
     if folder.parent.name == "snapshots":
         return folder.name
@@ -110,7 +113,7 @@ def load_tokenizer(folder):
     with tempfile.TemporaryDirectory() as temporary:
         converted = Path(temporary, folder.name)
         try:
-            made = optional_package("transformers").AutoTokenizer.from_pretrained(folder)
+            made = optional_package("transformers").AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             if len(made) <= len(made.all_special_ids):  # without the files for one it makes this
                 raise ValueError("there is no vocabulary")
             made.save_pretrained(converted)
@@ -147,7 +150,7 @@ class HubEncoder(nn.Module):
         return self.model.device
 
     def forward(self, tokens, causal, doc_start, doc_end):
-        """As Transformer.forward, but 0 outside of all texts. Each text gets a row of its own, with `before` and padding."""
+        """As Transformer.forward, but 0 outside of all texts. Each text gets its own row, with `before` and padding."""
         inside, lengths = doc_end > doc_start, doc_end - doc_start  # (B, T)
         lengths = lengths[inside & (doc_start == torch.arange(tokens.shape[1], device=tokens.device))]  # (n,)
         real = torch.arange(int(lengths.max()), device=tokens.device) < lengths[:, None]  # (n, L)

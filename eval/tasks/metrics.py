@@ -34,9 +34,9 @@ def score_of_sums(sums):
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
-def in_set(name, what):
+def in_set(name, what, between="/"):
     """Put the name of one of several test sets before the name of a metric or the number of an example."""
-    return f"{name}/{what}" if name else what
+    return f"{name}{between}{what}" if name else what
 
 
 def rounded(score, digits=1):
@@ -48,6 +48,23 @@ def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
     terms = np.broadcast_arrays(np.asarray(numerators, np.float64), denominators)
     return np.stack(terms, -1)[:, None]
+
+
+def scores(family, predicted, examples, labels):
+    """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens.
+
+    Each part of a test set of sc (of MNLI there are two) is scored apart; see `in_set`.
+    """
+    if family == "qa":
+        return squad(predicted, examples)
+    if family == "tc":
+        gold = [example.gold for example in examples]
+        return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
+    found = {}
+    for part in dict.fromkeys(example.part for example in examples):
+        pairs = [(p, example.gold) for p, example in zip(predicted, examples, strict=True) if example.part == part]
+        found |= {in_set(part, name): values for name, values in text_scores(*zip(*pairs), labels).items()}
+    return found
 
 
 # -----------------------------------------------------------------------------
@@ -94,22 +111,15 @@ def ranks(values):
 def text_scores(predicted, gold, labels):
     """Compute all metrics of sequence classification, or of regression if there are no labels.
 
-    Spearman's correlation is Pearson's of the ranks. Matthews' correlation of two labels is Pearson's of 0 and 1.
+    Spearman's correlation is Pearson's of the ranks. Matthews' correlation of two labels is Pearson's of 0 and 1. There
+    a gold label that training did not have counts as the label that was not predicted.
     """
     if not labels:
         return {"pearson": correlation(predicted, gold), "spearman": correlation(ranks(predicted), ranks(gold))}
     scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
     if len(labels) == 2:
-        scores["matthews"] = correlation([p == labels[1] for p in predicted], [g == labels[1] for g in gold])
-    return scores
-
-
-def scores_of_texts(predicted, examples, labels):
-    """Compute `text_scores` of each part of a test set (of MNLI there are two) for predictions and Texts."""
-    scores = {}
-    for part in dict.fromkeys(example.part for example in examples):
-        pairs = [(p, example.gold) for p, example in zip(predicted, examples, strict=True) if example.part == part]
-        scores |= {in_set(part, name): values for name, values in text_scores(*zip(*pairs), labels).items()}
+        positive = [p == labels[1] for p in predicted]
+        scores["matthews"] = correlation(positive, [x == (p == g) for x, p, g in zip(positive, predicted, gold)])
     return scores
 
 
@@ -156,11 +166,6 @@ def sentence_macro_f1(predicted, gold):
     return one_class(means)
 
 
-def tag_scores(predicted, gold):
-    """Compute both metrics of token classification, of sentences of tags."""
-    return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
-
-
 # -----------------------------------------------------------------------------
 # Question answering
 
@@ -183,8 +188,8 @@ def word_f1(a, b):
 def squad(predicted, questions):
     """Compute SQuAD's metrics as its official scripts do: {"exact_match": ..., "f1": ...}, instances (n, 1, 2) each.
 
-    predicted: {question id: text} with every id, "" for no answer. questions: objects with an `id` and `answers`, a
-    list of (text, start), empty if unanswerable. Per question: the best value over its answers, over 1.
+    predicted: texts, "" for no answer. questions: objects with `answers`, a list of (text, start), empty if
+    unanswerable. Per question: the best value over its answers, over 1.
 
     A set with an unanswerable question is scored as by the script of v2.0: answers that normalize to nothing are
     dropped, and if none is left, only a prediction that normalizes to nothing is right. Any other set is scored as by
@@ -192,8 +197,8 @@ def squad(predicted, questions):
     """
     v2 = any(not question.answers for question in questions)
     exact_match, overlap = [], []
-    for question in questions:
-        answer = normalize_answer(predicted[question.id])
+    for text, question in zip(predicted, questions, strict=True):
+        answer = normalize_answer(text)
         gold = {normalize_answer(text) for text, _ in question.answers}
         if v2:
             answer, gold = answer or NO_ANSWER, gold - {""} or {NO_ANSWER}

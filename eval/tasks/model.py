@@ -47,8 +47,8 @@ def pack_texts(sequences, capacity):
 class TaskModel(nn.Module):
     """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
 
-    encoder: a Transformer or a HubEncoder. causal: the attention mask. pooling: of sc and ir: "mean", the mean of a text's hidden
-    states, or "last". dropout: before the head of tc and qa.
+    encoder: a Transformer or a HubEncoder. causal: the attention mask. pooling: of sc and ir: "mean", the mean of a
+    text's hidden states, or "last". dropout: before the head of tc and qa.
     """
 
     def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):

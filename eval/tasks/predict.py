@@ -70,10 +70,7 @@ def read(path, spec):
         "ir": ("text",),
     }[spec.family]
     columns = dict.fromkeys(names, list if spec.family == "tc" else str)
-    if path == STDIN:
-        rows = readers.with_columns(path, readers.json_rows(path), columns)
-    else:
-        rows = readers.rows(path, columns)
+    rows = readers.rows(path, columns, kind="jsonl" if path == STDIN else "")
     for number, (location, row) in enumerate(rows, 1):
         values = [row[name] for name in names]
         match spec.family:
@@ -109,10 +106,14 @@ def predict(task, model, examples, corpus=None, top_k=10, chunk=CHUNK):
 def run(path, source, cfg):
     """Predict all of the input and write it."""
     task, model, spec = load(path, cfg)
-    corpus, *_ = readers.find_files(f"{cfg.corpus}/corpus.jsonl") or [cfg.corpus]
-    documents = readers.read_texts_by_id(corpus, form=spec.form) if cfg.corpus else {}
-    if (spec.family == "ir") != bool(documents):
+    if (spec.family == "ir") != bool(cfg.corpus):
         raise DataError(f"corpus={cfg.corpus!r}: only a model for retrieval (ir) needs documents to search")
+    documents = {}
+    if cfg.corpus:
+        corpus, *_ = readers.find_files(f"{cfg.corpus}/corpus.jsonl") or [cfg.corpus]
+        documents = readers.read_texts_by_id(corpus, form=spec.form)
+        if not documents:
+            raise DataError(f"{corpus}: there are no documents in it")
     lines = predict(task, model, read(source, spec), documents, cfg.top_k)
     lines = tqdm(lines, "predicting", unit=" texts", unit_scale=True, disable=None)
     if cfg.out:

@@ -84,7 +84,7 @@ def parse_json(text, path, first=1):
 DELIMITED = ("tsv", "txt", "csv")
 
 
-def rows(path, columns, counts=None):
+def rows(path, columns, counts=None, kind=""):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
     path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting), .jsonl (an object a line), or
@@ -93,25 +93,22 @@ def rows(path, columns, counts=None):
         .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
+    kind: the file_format of a path that does not show it.
     """
     formats = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows, "hub": hub_rows}
-    if file_format(path) not in formats:
+    kind = kind or file_format(path)
+    if kind not in formats:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
-    yield from with_columns(path, formats[file_format(path)](path, columns, counts), columns)
-
-
-def with_columns(path, numbered, columns):
-    """Yield (location, row) of the numbered rows of a file, after a look at their columns; see `rows`."""
-    for number, row in numbered:
+    for number, row in formats[kind](path, columns, counts):
         location = f"{path}, line {number}"
-        for column, kind in columns.items():
+        for column, expected in columns.items():
             if column not in row:
-                problem = f"no column {column}; the columns are {', '.join(row)}"
-                if file_format(path) in DELIMITED:
-                    raise DataError(f"{path}, line 1: {problem}. Without a header, give their numbers, from 0")
-                raise DataError(f"{location}: {problem}")
-            if not isinstance(row[column], kind):
-                expected = getattr(kind, "__name__", kind)
+                line, hint = location, ""
+                if kind in DELIMITED:
+                    line, hint = f"{path}, line 1", ". Without a header, give their numbers, from 0"
+                raise DataError(f"{line}: no column {column}; the columns are {', '.join(row)}{hint}")
+            if not isinstance(row[column], expected):
+                expected = getattr(expected, "__name__", expected)
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
         yield location, row
 

@@ -254,7 +254,7 @@ def tuned(state, tmp_path):
         done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
         settings = dict(causal=False, pooling="mean", max_len=40, task="", train="/home/me/train.csv", lr=1e-4)
         saved = dict(family=family, labels=labels, head=model.head.state_dict(), done=done, settings=settings)
-        saved |= dict(may_be_none=False, threshold=0.0) | facts
+        saved |= dict(may_be_none=False, threshold=0.0, prompt=task.prompt) | facts
         saved["task"] = dict(family=family, form="", columns=()) | facts.get("task", {})
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
         tuned_state = state | {"model": model.encoder.state_dict(), "fine_tuned": saved}
@@ -598,6 +598,6 @@ def test_kinds_that_a_shape_does_not_have(copy, origin, kind, message, tmp_path)
 )
 def test_fine_tuned_models_that_cannot_go_out(state, family, own, kind, message, tmp_path):
     settings = dict(causal=False, pooling="mean", max_len=64) | own
-    facts = dict(family=family, head={}, settings=settings, task=own.get("task", {"family": family}))
+    facts = dict(family=family, head={}, settings=settings, prompt="", task=own.get("task", {"family": family}))
     with pytest.raises(DataError, match=message):
         hub.write_folder(state | {"fine_tuned": facts}, "model.pt", tmp_path / "out", kind)

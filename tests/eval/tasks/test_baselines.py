@@ -7,7 +7,8 @@ import pytest
 
 from eval.tasks.baselines import baselines, bm25, overlap_span, random_span, tfidf
 from eval.tasks.examples import Dataset, Mismatched, Question, Retrieval, Sentence, Text
-from eval.tasks.registry import EMBEDDED, load
+from eval.tasks.registry import EMBEDDED
+from eval.tasks.splits import load
 
 
 def dataset(family, train, test, labels=(), field=("some metric",)):

@@ -14,7 +14,7 @@ from errors import DataError
 from eval.tasks import embedded
 from eval.tasks.examples import Pair
 from eval.tasks.metrics import normalize_answer
-from eval.tasks.registry import load
+from eval.tasks.splits import load
 from helpers import ROOT
 
 SPLITS = "train", "validation", "test"
@@ -117,11 +117,10 @@ def test_a_sentence_of_several_topics_belongs_to_the_shortest():
     """But to training if a training topic has it with other markup."""
     train, test = (next(name for name in map(str, range(99)) if embedded.split_of(name) == s) for s in SPLITS[::2])
     one, two, three = "Use a *list* of files.", "This is in both topics.", "Only the long one has this."
-    splits = embedded.tagging({train: f"{one} {two} {three}", test: two})
-    assert [x.words[0] for x in splits["train"]] == ["Use", "Only"]
-    assert [x.words[0] for x in splits["test"]] == ["This"]
-    splits = embedded.tagging({train: f"{one} {three}", test: one.replace("*", '"')})
-    assert splits["train"][0].tags[2] == "B-TERM" and splits["test"] == []
+    found = embedded.tagging({train: f"{one} {two} {three}", test: two})
+    assert [(topic, x.words[0]) for topic, x in found] == [(train, "Use"), (train, "Only"), (test, "This")]
+    found = [*embedded.tagging({train: f"{one} {three}", test: one.replace("*", '"')})]
+    assert found[0][1].tags[2] == "B-TERM" and [topic for topic, _ in found] == [train, train]
 
 
 def test_markup_becomes_tags():

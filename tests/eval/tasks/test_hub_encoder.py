@@ -136,19 +136,40 @@ def test_facts(folders, tmp_path):
     assert hub_encoder.load(shutil.copytree(snapshot, tmp_path / "copy"))["revision"] == facts["revision"]
 
 
-def test_older_files(folders, tmp_path):
-    """Weights in a pickle, which is opened without running code, and a vocabulary instead of tokenizer.json."""
-    new, old = hub_encoder.load(folders["bert"]), shutil.copytree(folders["bert"], tmp_path / "bert")
-    torch.save({f"bert.{name[6:]}": x for name, x in new["model"].items()}, old / "pytorch_model.bin")
-    ids = json.loads((old / "tokenizer.json").read_text())["model"]["vocab"]
-    (old / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.get)))
+@pytest.fixture
+def older(folders, tmp_path):
+    """The BERT with weights in a pickle, which is opened without running code, and a vocabulary as text."""
+    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+    weights = hub_encoder.load(folder)["model"]
+    torch.save({f"bert.{name[6:]}": x for name, x in weights.items()}, folder / "pytorch_model.bin")
+    ids = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.get)))
     for file in ("model.safetensors", "tokenizer.json"):
-        (old / file).unlink()
-    state = hub_encoder.load(old)
+        (folder / file).unlink()
+    return folder
+
+
+def test_older_files(folders, older):
+    state, new = hub_encoder.load(older), hub_encoder.load(folders["bert"])
     assert all(torch.equal(x, new["model"][name]) for name, x in state["model"].items())
     ours, theirs = checkpoint.tokenizer_of(state), checkpoint.tokenizer_of(new)
     assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text) for text in TEXTS]
     assert (ours.eos_id, state["hub"]) == (theirs.eos_id, new["hub"])
+
+
+def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, older, eurobert, tmp_path, monkeypatch):
+    ours = shutil.copytree(eurobert, tmp_path / "ours", ignore=shutil.ignore_patterns("*.safetensors"))
+    sources, asked = {"me/new": folders["bert"], "me/older": older, "me/ours": ours}, []
+
+    def download(name, allow_patterns):
+        asked.extend((name, pattern) for pattern in allow_patterns if pattern.endswith(".bin"))
+        return sources[name]
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    hub_encoder.load("hf:me/new"), hub_encoder.load("hf:me/older")
+    with pytest.raises(DataError, match="safetensors"):
+        hub_encoder.load("hf:me/ours")
+    assert asked == [("me/older", "pytorch_model*.bin")]
 
 
 @pytest.mark.slow
@@ -210,5 +231,13 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="no tokenizer.json, and transformers cannot make one: there is no vocabulary"):
         hub_encoder.load(folder)
+    names = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    (folder / "config.json").write_text('{"model_type": "ultrabert"}')  # transformers has no tokenizer for this kind
+    (folder / "own.py").write_text(f"open('{tmp_path}/ran', 'w')\nclass Own: pass\n")
+    monkeypatch.setattr("builtins.input", lambda question: "y")  # to "Do you wish to run the custom code?"
+    with pytest.raises(DataError, match="no tokenizer.json, and transformers cannot make one: .*code"):
+        hub_encoder.load_tokenizer(folder)
+    assert not (tmp_path / "ran").exists()
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])

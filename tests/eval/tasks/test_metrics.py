@@ -1,19 +1,17 @@
 """Every metric against values derived by hand, and against an independent implementation where one is installed."""
 
 import random
-from collections import namedtuple
 from math import log2
 
 import numpy as np
 import pytest
 
 from eval.tasks import metrics
+from eval.tasks.examples import Question
 
-Question = namedtuple("Question", "id question context answers")
 
-
-def question(answers, name="q"):
-    return Question(name, "?", "", [(text, 0) for text in answers])
+def question(answers):
+    return Question("", "?", "", [(text, 0) for text in answers])
 
 
 def ratios(instances):
@@ -88,6 +86,7 @@ def test_glues_metrics_are_those_of_scikit_learn_and_scipy(rate):
     expected = [100 * oracle(noisy, gold).statistic for oracle in (stats.pearsonr, stats.spearmanr)]
     assert [metrics.score(found[name]) for name in ("pearson", "spearman")] == pytest.approx(expected)
     assert metrics.score(metrics.text_scores("bb", "ab", ["a", "b"])["matthews"]) == 0  # the majority
+    assert metrics.score(metrics.text_scores("aab", "axb", ["a", "b"])["matthews"]) == pytest.approx(50)  # x is wrong
     assert "matthews" not in metrics.text_scores("bb", "ab", ["a", "b", "c"])
 
 
@@ -140,8 +139,8 @@ def test_sentence_macro_f1():
     ],
 )
 def test_squad(prediction, answers, exact_match, overlap, v2):
-    questions = [question(answers)] + [question([], "none")] * v2
-    result = metrics.squad({"q": prediction, "none": ""}, questions)
+    questions = [question(answers)] + [question([])] * v2
+    result = metrics.squad([prediction, ""][: len(questions)], questions)
     assert list(result) == ["exact_match", "f1"]
     assert ratios(result["exact_match"])[0] == exact_match
     assert ratios(result["f1"])[0] == pytest.approx(overlap)
@@ -160,10 +159,10 @@ def test_squad(prediction, answers, exact_match, overlap, v2):
     ],
 )
 def test_squad_of_what_normalizes_to_nothing(prediction, answers, v1, v2):
-    questions = [question(answers), question([], "none")]
+    questions = [question(answers), question([])]
     for version, expected in ((questions[:1], v1), (questions, v2)):
         if expected:
-            result = metrics.squad({"q": prediction, "none": "cat"}, version)
+            result = metrics.squad([prediction, "cat"][: len(version)], version)
             assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
 
 
@@ -181,10 +180,10 @@ def test_squad_equals_torchmetrics(v2):
     for name in map(str, range(300)):
         answers = [draw.choice(words) + " " + text([words, empty]) for _ in range(draw.randint(v2 ^ 1, 4))]
         nothing = [text([empty]) for _ in range(draw.randint(0, 2))] if v2 else []
-        asked = question(draw.sample(answers + nothing, len(answers + nothing)), name)
+        asked = question(draw.sample(answers + nothing, len(answers + nothing)))
         answers = answers or [""]
         predicted = draw.choice([draw.choice(answers), text([words, empty]), text([empty]), ""])
-        result = metrics.squad({name: predicted, "none": "the"}, [asked] + [question([], "none")] * v2)
+        result = metrics.squad([predicted] + ["the"] * v2, [asked] + [question([])] * v2)
         reference = {"id": name, "answers": {"text": answers, "answer_start": [0] * len(answers)}}
         expected = torchmetrics.squad({"id": name, "prediction_text": predicted}, reference)
         for metric, instances in result.items():

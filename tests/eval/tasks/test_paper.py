@@ -14,8 +14,8 @@ import checkpoint
 import configurator
 from eval.tasks import metrics
 from eval.tasks.examples import Dataset, Pair, Question, Sentence
-from eval.tasks.registry import SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from eval.tasks.result import build
+from eval.tasks.splits import SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
 from task_helpers import TOKENIZER, family, logits, score
 

@@ -23,8 +23,8 @@ CORPUS = {f"d{i}": " ".join(WORDS[i:]) for i in range(12)}
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
 NEW = {  # examples, and the rows that hold them
     "sc": (
-        [Text(f"T: {t} B: x", "no") for t in TEXTS],
-        [{"title": t, "body": "x", "id": i} for i, t in enumerate(TEXTS, 1)],
+        [Text(f"T: {t} B: x y", "no") for t in TEXTS],
+        [{"title": t, "body": "x", "end": "y", "id": i} for i, t in enumerate(TEXTS, 1)],
     ),
     "tc": ([Sentence(t.split(), ["O"] * len(t.split())) for t in TEXTS], [{"tokens": t.split()} for t in TEXTS]),
     "qa": (
@@ -45,7 +45,7 @@ def saved(encoder, tmp_path):
     def one(family):
         settings, _ = configurator.read_script(ROOT / "finetune.py")
         settings |= dict(family=family, device="cpu", dtype="float32", max_len=40, out_dir=str(tmp_path))
-        spec = Task("sc", columns=("title", "body"), form="T: {} B: {}") if family == "sc" else Task(family)
+        spec = Task("sc", columns=("title", "body", "end"), form="T: {} B: {} {}") if family == "sc" else Task(family)
         labels, state = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, []), checkpoint.load(encoder)
         examples = NEW["ir"][0] if family == "ir" else []
         dataset = Dataset("toy", family, labels, [], examples, examples, {}, {}, spec)
@@ -82,20 +82,31 @@ def test_the_order_is_that_of_the_input_whatever_the_chunk(saved):
         assert [line["score"] for line in part] == pytest.approx([line["score"] for line in whole], abs=1e-5)
 
 
-WRONG = {
+CORPUS_LINE = '{"_id": "d", "title": "A", "text": "b"}\n'
+WRONG = {  # {case: (family, name and content of the input, message, maybe a corpus)}
     "a row that is no JSON": ("sc", "a.jsonl", '{"title"\n', "a.jsonl, line 1: not JSON: "),
     "a missing column": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 1: no column body; the columns are"),
     "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: expected a list of words"),
     "retrieval without a corpus": ("ir", "a.csv", "text\na\n", "only a model for retrieval"),
+    "a corpus for classification": (
+        "sc",
+        "a.csv",
+        "title,body,end\na,b,c\n",
+        "only a model for retrieval",
+        CORPUS_LINE,
+    ),
+    "a corpus without documents": ("ir", "a.csv", "text\na\n", "corpus.jsonl: there are no documents in it", ""),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, case):
-    family, name, content, message = WRONG[case]
+    family, name, content, message, *corpus = WRONG[case]
     saved(family)
+    args = [f"{tmp_path}/model.pt", files.put(name, content), f"--out={tmp_path}/out.jsonl"]
+    args += [f"--corpus={files.put('corpus.jsonl', text)}" for text in corpus]
     with pytest.raises(SystemExit, match="stopped: nothing was written to .*out.jsonl$") as stop:
-        predict.main([f"{tmp_path}/model.pt", files.put(name, content), f"--out={tmp_path}/out.jsonl"])
+        predict.main(args)
     assert re.search(message, stop.value.code) and not [*tmp_path.glob("out.jsonl*")]
 
 

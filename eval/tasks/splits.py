@@ -1,0 +1,243 @@
+"""From a Task to its Dataset: read the files, hold examples out to validate on, and say what looks odd.
+
+    load("sst2"), load("topics.py")            # return a Dataset
+    load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
+
+The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
+of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
+is on one side of a random split only.
+"""
+
+from collections import Counter, defaultdict
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from errors import DataError
+from eval.tasks import embedded, readers
+from eval.tasks.examples import Dataset, Mismatched, Pair, Retrieval, listed
+from eval.tasks.metrics import answerable, in_set
+from eval.tasks.readers import find_files
+from eval.tasks.registry import EMBEDDED, find_task, is_beir, judgment_files, missing
+
+SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
+VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
+PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
+KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}  # what a random split keeps on one side
+READERS = dict(sc=readers.read_texts, tc=readers.read_sentences, qa=readers.read_questions, ir=readers.read_pairs)
+
+
+def load(task="", folder="data/tasks", full_corpus=True, **fields):
+    """Return the Dataset of a task. docs/finetuning.md says what the fields mean for each family."""
+    return read(find_task(task, folder, **fields), full_corpus)
+
+
+def read(task, full_corpus=True):
+    """Return the Dataset of a Task.
+
+    full_corpus: ir: False keeps only those documents of a corpus that the validation or test judgments name. That takes
+        little memory and is all that the paper's metric needs. The field's metric is not defined on it, so
+        main["field"] is empty.
+    Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
+        line.
+    """
+    if absent := missing(task):
+        raise DataError(absent)
+    counts = Counter()
+    if task.name in EMBEDDED:
+        splits = embedded.make(task.name)
+    elif task.family == "ir":
+        splits = retrieval_splits(task, full_corpus, counts)
+    else:
+        splits = example_splits(task, counts)
+    labels = label_names(task, splits, counts)
+    count_known_keys(task.family, splits, counts)
+    main = main_metrics(task, full_corpus)
+    return Dataset(task.name or task.family, task.family, labels, **splits, counts=dict(+counts), main=main, task=task)
+
+
+def main_metrics(task, full_corpus):
+    """Return {"field": [metrics], "paper": [metrics]}; see Dataset."""
+    parts = [*task.sets] or [""]
+    halves = [*parts, "mismatched"] if "mismatched" in task.paths else parts
+    field = task.metrics if full_corpus or task.family != "ir" else []
+    paper = task.metrics if task.regression else [PAPER[task.family]]
+    return {
+        "field": [in_set(part, metric) for part in halves for metric in field],
+        "paper": [in_set(part, metric) for part in parts for metric in paper],
+    }
+
+
+# ----------------------------------------------------------------------------
+# Labels and keys
+
+
+def label_names(task, splits, counts):
+    """Return the labels seen in training: in the order of `task.names`, then "O", then alphabetically.
+
+    The positive one is the last. Numbers have no names: []. Without training, they are those of the model.
+    """
+    if task.family not in ("sc", "tc"):
+        return []
+    found = {split: Counter(label for x in examples for label in x.labels) for split, examples in splits.items()}
+    known = {*found["train"]} if task.training else {*task.labels}
+    if task.training and len(known) < 2:
+        why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
+        raise DataError(f"{task.paths['train']}: {why}. If others were held out to validate on, give --validation")
+    if task.regression and not task.labels:
+        return []
+    for split in ("validation", "test"):
+        unseen = sorted({*found[split]} - known)
+        if unseen and task.family == "sc" and not task.training:
+            why = f"the model does not know the labels {listed(unseen[:10])}; it knows {listed(task.labels) or 'none'}"
+            raise DataError(f"{task.paths.get('test', task.title)}: {why}")
+        counts[f"{split}: labels never seen in training"] = sum(found[split][label] for label in unseen)
+    similar = defaultdict(set)
+    for label in known.union(*found.values()):
+        similar[label.strip().casefold()].add(label)
+    for group in [sorted(group) for group in similar.values() if len(group) > 1]:
+        names = ", ".join(map(repr, group))
+        rule = f"uses of labels that differ only in case or in space around them ({names})"
+        counts[rule] = sum(labels[label] for labels in found.values() for label in group)
+    order = {name: i for i, name in enumerate((*task.names, "O"))}
+    labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
+    labels = labels if task.training else [*task.labels]
+    if (task.positive or "matthews" in task.metrics) and len(labels) != 2:
+        raise DataError(f"positive and matthews are only for two labels, but there are {len(labels)}: {listed(labels)}")
+    if task.positive and task.positive != labels[1]:
+        choice = f"one of the two labels {listed(labels)}" if task.training else f"{labels[1]}, as in training"
+        raise DataError(f"positive={task.positive}: choose {choice}")
+    return labels
+
+
+def count_known_keys(family, splits, counts):
+    """Count the validation and test examples whose key is also in train."""
+    known = {example.key for example in splits["train"]}
+    for split in ("validation", "test"):
+        examples = splits[split]
+        if family == "ir":
+            examples = [Pair(text, "") for part in examples.values() for text in part.queries.values()]
+        twice = sum(example.key in known for example in examples)
+        counts[f"{split}: examples whose {KEY[family]} is also in train"] = twice
+
+
+# ----------------------------------------------------------------------------
+# Texts, sentences and questions
+
+
+def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
+    """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
+    distinct = list(dict.fromkeys(keys))
+    count = max(1, round(fraction * len(distinct)))
+    if count >= len(distinct):
+        few = f"too few different examples ({len(distinct)}) to hold some of them out"
+        raise DataError(f"{path}: {few}: give --validation")
+    # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
+    held = {distinct[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(distinct))[:count]}
+    pairs = list(zip(examples, keys, strict=True))
+    return [example for example, key in pairs if key not in held], [example for example, key in pairs if key in held]
+
+
+def example_splits(task, counts):
+    """Return {split: examples} of sc, tc or qa."""
+    splits = {split: read_all(path, task, split, counts) for split, path in task.paths.items()}
+    if task.training and "validation" not in splits:
+        train = splits["train"]
+        splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
+        counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
+    splits["test"] += [Mismatched(*text) for text in splits.pop("mismatched", [])]
+    return {"train": [], "validation": []} | splits
+
+
+def read_all(path, task, split, counts):
+    """Return the examples of all files of a path."""
+    rules = Counter()
+    examples = [example for file in find_files(path) for example in READERS[task.family](file, task, split, rules)]
+    if not examples:
+        why = "".join(f"; {rule}: {count}" for rule, count in (+rules).items())
+        raise DataError(f"{path}: there are no examples in it{why}")
+    counts.update({f"{split}: {rule}": count for rule, count in rules.items()})
+    return examples
+
+
+# ----------------------------------------------------------------------------
+# Retrieval
+
+
+class Judgments(NamedTuple):
+    """What a file of judgments says, with the texts of its queries."""
+
+    path: str
+    queries: dict  # {id: text}, and maybe others
+    qrels: dict  # {query id: {document id: grade}}, of queries with a relevant document
+
+
+def retrieval_splits(task, full_corpus, counts):
+    """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
+    sets = task.sets or {"": task.paths}
+    judged, named = read_judgments(task, counts)
+    for name, paths in sets.items():
+        if (name, "validation") not in judged:
+            source, fraction = (name, "test"), 0.5
+            if paths["corpus"] == task.paths.get("train"):
+                source, fraction = ("", "train"), VALIDATION_FRACTION
+            path, texts, qrels = judged[source]
+            kept, held = hold_out(path, qrels.items(), [texts[query] for query in qrels], fraction)
+            judged[source] = Judgments(path, texts, dict(kept))
+            judged[name, "validation"] = Judgments(path, texts, dict(held))
+            counts[in_set(name, f"validation: queries held out of {source[1]}, at random", ": ")] = len(held)
+
+    searched = [paths["corpus"] for paths in sets.values() if full_corpus]
+    documents = {folder: read_corpus(folder, named[folder], folder in searched, task.form) for folder in named}
+    splits = {"train": training_pairs(task, judged, documents, counts), "validation": {}, "test": {}}
+    for name, paths in sets.items():
+        corpus = documents[paths["corpus"]]
+        parts = {split: judged[name, split] for split in ("validation", "test")}
+        if not full_corpus:
+            grades = [grades for part in parts.values() for grades in part.qrels.values()]
+            corpus = {document: corpus[document] for found in grades for document in found}
+        counts[in_set(name, "corpus: empty documents", ": ")] = sum(not text.strip() for text in corpus.values())
+        for split, (_, texts, qrels) in parts.items():
+            splits[split][name] = Retrieval({query: texts[query] for query in qrels}, corpus, qrels)
+    return splits
+
+
+def read_judgments(task, counts):
+    """Return {(name of the set, split): Judgments}, and {folder: ids of all documents that its judgments name}."""
+    judged, named = {}, defaultdict(set)
+    read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
+    for name, split, folder, path in judgment_files(task):
+        qrels, texts = readers.read_qrels(find_files(path)[0])
+        texts = texts or read_queries(folder)
+        if absent := sorted(qrels.keys() - texts.keys()):
+            raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
+        named[folder].update(*qrels.values())
+        useful = {query: qrels[query] for query in answerable(qrels)}
+        if not useful:
+            raise DataError(f"{path}: no query has a relevant document")
+        judged[name, split] = Judgments(path, texts, useful)
+        rule = in_set(name, f"{split}: queries left out, without a relevant document", ": ")
+        counts[rule] = len(qrels) - len(useful)
+    return judged, named
+
+
+def training_pairs(task, judged, documents, counts):
+    """Return the Pairs of a query and a relevant document to train on; see `retrieval_splits`."""
+    train = task.paths.get("train")
+    if not task.training:
+        return []
+    if not is_beir(train):
+        return read_all(train, task, "train", counts)
+    _, texts, qrels = judged["", "train"]
+    relevant = ((query, document) for query, grades in qrels.items() for document in grades if grades[document] > 0)
+    return [Pair(texts[query], documents[train][document]) for query, document in relevant]
+
+
+def read_corpus(folder, named, full, form):
+    """Return {document id: text} of all documents, or of the named ones only. form: see `readers.read_texts_by_id`."""
+    path = find_files(f"{folder}/corpus.jsonl")[0]
+    documents = readers.read_texts_by_id(path, None if full else named, form)
+    if absent := sorted(named - documents.keys()):
+        raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
+    return documents
