@@ -10,6 +10,7 @@ from eval.study.plan import TRAIN
 from eval.study.results import read_runs
 
 DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
+CONTINUED_SEED = 1000  # added to the seed of a continued run: other masks and another order of the data than before
 WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
 
 
@@ -83,7 +84,7 @@ def args_for(plan, run, lr):
         max_steps=run.budget,
         switch_step=run.clm,
         mask_ratio=run.mask,
-        seed=run.seed,
+        seed=run.seed + CONTINUED_SEED * bool(run.base),
         warmup_steps=run.warmup,
         decay_steps=run.decay,
         out_dir=run.folder,

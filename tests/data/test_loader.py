@@ -92,6 +92,7 @@ def test_how_often_a_budget_shows_each_text(stream, tokenizer, split):
     batches, windows = Batches(stream, tokenizer, 3, 60, 7, split), len(stream) // 60
     assert len(stream) % 60 and windows % 7  # the last window is incomplete, and a step crosses the end of an epoch
     for steps, said in (
+        (1, "less than 0.1 epochs of the data: no text is seen twice"),
         (windows // 7, "1.0 epochs of the data: no text is seen twice"),
         (windows // 7 + 1, "1.0 epochs of the data: every text is seen 1 or 2 times"),
         (windows, "7.0 epochs of the data: every text is seen 7 times"),

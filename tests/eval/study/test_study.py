@@ -47,6 +47,13 @@ def test_the_plan_of_the_papers_study(plan_of, monkeypatch):
         run = plan.runs[f"610m-clm-40k-mlm{mask}-42k"]
         assert (*start_of(run), run.mask) == (trunk.name, 40_000, mask / 100)
     assert {model.step for model in plan.inside} == {1000, 2000, 5000, 10_000, 20_000, 40_000}
+    seeds = {
+        run.base and run.base.name: word
+        for run in plan.runs.values()
+        for word in runs.args_for(plan, run, 1.0)
+        if word.startswith("--seed=")
+    }
+    assert seeds == {None: "--seed=1", "610m-clm-42k": "--seed=1001", "610m-mlm40-42k": "--seed=1001"}  # other batches
 
 
 def test_budgets_share_what_they_do_alike(plan_of):
