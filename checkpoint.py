@@ -93,7 +93,8 @@ def load(path, verified=False, need_tokenizer=True, report=print, ours=True):
         verify(found)
     state = torch.load(found, map_location="cpu", mmap=True, weights_only=True)
     if ours and "hub" in state:
-        raise DataError(f"{found}: an encoder of transformers, only for --test_only=True and `eval.tasks predict`")
+        why = "its encoder is a model of transformers, which can be neither pretrained nor exported here"
+        raise DataError(f"{found}: {why}; only scored with --test_only=True and used by `python -m eval.tasks predict`")
     return state
 
 
@@ -110,8 +111,9 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
         return local
     if ours := newest(local, report):
         return ours
-    missing = "" if local.exists() else ": no such file"
-    raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{missing}")
+    hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
+    hint = f"; give {local / 'model.pt'}" if (local / "model.pt").exists() else hint
+    raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
 def newest_header(out_dir):

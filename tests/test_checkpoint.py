@@ -63,6 +63,10 @@ def test_truncated_and_foreign_files_are_refused(state, tmp_path):
         checkpoint.load(path)
     with pytest.raises(DataError, match="none.pt is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load(tmp_path / "none.pt")
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned/model.pt").touch()
+    with pytest.raises(DataError, match="neither a checkpoint nor a folder with one; give .*model.pt"):
+        checkpoint.load(tmp_path / "tuned")
 
 
 def test_a_pickle_is_never_executed(tmp_path):

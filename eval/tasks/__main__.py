@@ -5,6 +5,7 @@ python -m eval.tasks sst2 topics.py        # show its counts and its first examp
 python -m eval.tasks predict MODEL INPUT   # use a fine-tuned model on new text; see predict.py
 """
 
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -26,7 +27,8 @@ def list_tasks(folder):
     print(row("task", "family", "main metrics", f"folder in {folder}", "there"))
     for name in (*TASKS, *EMBEDDED):
         task = find_task(name, folder)
-        folders = dict.fromkeys(Path(path).parts[0] for path in needed_files(TASKS.get(name, task)))
+        files = [Path(path) for path in needed_files(TASKS.get(name, task))]
+        folders = dict.fromkeys("/".join(file.parts[: 1 + (file.parts[0] == "glue")]) for file in files)
         place, there = ", ".join(folders) or "none: made from Python itself", "no" if missing(task) else "yes"
         print(row(name, task.family, ",".join(task.metrics), place, there))
 
@@ -55,6 +57,7 @@ def text_of(example):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     if sys.argv[1:2] == ["predict"]:
         return predict.main(sys.argv[2:])
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]

@@ -15,7 +15,6 @@ What a row must have, by family (labels are not read):
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
-import signal
 import sys
 from functools import partial
 from itertools import islice
@@ -129,7 +128,6 @@ def main(argv):
     cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], check, USAGE)
     if len(paths) not in (1, 2):
         sys.exit(f"usage: {USAGE} [--key=value ...]    (--help lists the settings)")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     use_determinism()
     try:
         run(paths[0], [*paths, STDIN][1], resolve_auto(cfg))
