@@ -30,17 +30,18 @@ class Axis(NamedTuple):
 def at_step(v):
     """The `place` of a checkpoint in its run. What began with CLM is another line than CLM alone."""
     mixed = {"objective": f"CLM to step {v.facts['clm_steps']:,}"} if 0 < v.clm_fraction < 1 else {}
-    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}", **mixed}
+    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}{v.after}", **mixed}
 
 
 def flops_axis(flops):
     """Return the Axis of FLOPs of pretraining. flops: {name of a checkpoint: its FLOPs}."""
 
     def place(v):
-        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20 if 0 < v.clm_fraction < 1 else v.clm_fraction
-        return flops[v.names[0]], {"steps": "", "objective": fraction_label(share)}
+        share = f"about {100 * np.clip(round(20 * v.clm_fraction), 1, 19) / 20:.0f} % CLM"
+        words = share if 0 < v.clm_fraction < 1 else fraction_label(v.clm_fraction)
+        return flops[v.names[0]], {"steps": "", "objective": words}
 
-    return Axis("flops", "FLOPs of pretraining (shares of CLM rounded to 5 %)", "step max_steps clm_steps", place)
+    return Axis("flops", "FLOPs of pretraining", "step max_steps clm_steps", place)
 
 
 SHARE = "share of CLM in pretraining (% of its steps)"
@@ -92,10 +93,12 @@ def deviation(scores, variant, title):
 def panels_of(scores, axis, value=lambda scores, *key: scores[key]):
     """Return the panels of a figure along an axis as `draw_lines` takes them; {} if there is no line.
 
-    value: (scores, variant, title of a target) -> the Score that is shown, or None. Random weights are levels.
+    value: (scores, variant, title of a target) -> the Score that is shown, or None. Random weights of the lines' sizes are
+        levels.
     """
     panels, lines, variants = {}, lines_of(scores, axis), scores.results.variants
-    random = [v for v in variants if v.random_weights and axis is not SIZE]
+    sizes = {v.facts["parameters"] for line in lines.values() for _, v in line if axis is not SIZE}
+    random = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes]
     for title in scores.targets if lines else ():
         shown = {v: (its.mean, its.half or 0) for v in variants if (its := value(scores, v, title))}
         points = [[(x, *shown[v]) for x, v in line if v in shown] for line in lines.values()]
@@ -131,6 +134,10 @@ def draw_lines(path, panels, x_label, y_label, log=True):
                 axes.errorbar(x, y, error, color=color, lw=1.2, elinewidth=0.9, capsize=2, **style)
         for (label, y), ls in zip(levels.items(), itertools.cycle((":", "-.", "--"))):
             axes.axhline(y, color="0.4", lw=1, ls=ls, label=label)
+        if not any(
+            y < 0 for y in [*levels.values(), *(y for its in lines.values() for line in its for _, y, _ in line)]
+        ):
+            axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))  # an interval may reach below
     low, high = grid[0].dataLim.intervalx
     if log and 0 < 20 * low < high:  # checkpoints are closer early in pretraining
         grid[0].set_xscale("log")
