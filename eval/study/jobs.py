@@ -153,14 +153,12 @@ def run_job(job, environment):
 
 def sentences_of(text):
     """Return what a script that failed says is wrong: its settings, a sentence each, or the error that ended it."""
-    _, settings, list_of_them = text.rpartition("in the settings; nothing was started.\n")
+    _, settings, numbered = text.rpartition("in the settings; nothing was started.\n")
     if settings:
-        return re.findall(r"^ +\d+\. (.*)", list_of_them, re.MULTILINE)
-    _, trace, end = text.rpartition("Traceback (most recent call last):\n")
-    lines = [line.rstrip() for line in end.splitlines() if line.strip()] or ["no output"]
-    starts = [i for i, line in enumerate(lines) if not line[0].isspace()] or [0]
-    i = starts[0 if trace else -1]  # what follows it are details
-    return [" ".join(line.strip() for line in lines[i : i + 1 + lines[i].endswith(":")])]
+        return re.findall(r"^ +\d+\. (.*)", numbered, re.MULTILINE)
+    _, trace, end = text.replace("\r", "\n").rpartition("Traceback (most recent call last):\n")
+    lines = re.findall(r"^\S.*(?:(?<=:)\n.*)?", end, re.MULTILINE)  # with the first item after "missing:"
+    return [" ".join(lines[0 if trace else -1].split()) if lines else "no output"]
 
 
 def error_of(path):

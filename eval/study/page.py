@@ -24,21 +24,20 @@ objective pays must count. By chance each model includes about 2.5 % of the inse
 which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
-STABILITY_FIGURE = """\
-The figure differs from the table: its standard deviation is over the seeds and over all learning rates up to ten times \
-the lowest, so it also counts how much the choice of a rate matters."""
+STABILITY_FIGURE = (
+    "The figure also counts the learning rate: it is over seeds and all rates up to ten times the lowest."
+)
 DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten times the lowest)"
 GLUE_MEDIANS = """\
-The GLUE average is the mean of its eight tasks by the field's metrics, seed by seed, correlations included. Below is GLUE \
-as most papers report it: each task's median over the seeds, and the average of these medians."""
+The GLUE average is the mean of the eight tasks by the field's metrics, correlations included. Here is GLUE as most papers \
+report it: each task's median over the seeds, and the average of these medians."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
-chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. \
-A task with several metrics is scored by their mean. A \
-family's score is the mean over its tasks, seed by seed, without those that are measured by a correlation. \
-If a task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but \
-the scores is by the {metric}'s metrics.
+chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A task \
+with several metrics has their mean as its score. A family's score is the mean over its tasks, seed by seed, without \
+those that are measured by a correlation. If a task has two columns, the first is by the field's metric, the second by \
+that of arXiv 2507.00994. Everything but the scores is by the {metric}'s metrics.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
@@ -233,6 +232,6 @@ def stability_section(page, scores, shown=None):
     if rows:
         header = ["task", "model", "lr", "sd over seeds", "runs"]
         page.add("## Stability of fine-tuning", STABILITY, table(header, rows))
-    if panels := shown and figures.panels_of(shown, figures.CLM_FRACTION, figures.deviation):
-        x_label = figures.CLM_FRACTION.label
-        page.draw("stability", figures.draw_lines, panels, x_label, DEVIATION, note=STABILITY_FIGURE)
+    axis = figures.CLM_FRACTION
+    if panels := shown and figures.panels_of(shown, axis, figures.deviation):
+        page.draw("stability", figures.draw_lines, panels, axis.label, DEVIATION, note=STABILITY_FIGURE)

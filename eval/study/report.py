@@ -19,7 +19,7 @@ from errors import DataError
 from eval.study import costs, figures, stats
 from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare
-from eval.study.jobs import grouped, job_folder
+from eval.study.jobs import counted, grouped, job_folder
 from eval.study.page import SENSITIVITY, Page, comparison_text, difference_table, differing_settings, overview
 from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.results import METRICS, Results, fraction_label, read_results
@@ -176,8 +176,8 @@ def answer_section(page, plan, results):
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
         text, details = answer(page, plan, results, budget, included)
-        page.add(f"### At {budget:,} steps", text, details)
-        answers.append(f"At {budget:,} steps: {text}")
+        page.add(f"### At {counted(budget, 'step')}", text, details)
+        answers.append(f"At {counted(budget, 'step')}: {text}")
     page.add("### Which tasks are included", *why)
     return answers
 
@@ -248,7 +248,7 @@ def continued_section(page, plan, results):
     for steps in sorted(plan.cfg.continued):
         after = [model for model in plan.finals if model.run.base and model.run.budget == steps]
         if comparisons := compare(scores_of(after, page, results)):
-            page.add(f"## After {steps:,} more steps of MLM, with a new optimizer")
+            page.add(f"## After {counted(steps, 'more step')} of MLM, with a new optimizer")
             page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
 
 

@@ -150,8 +150,10 @@ def test_the_loss_of_continued_pretraining(plan, tmp_path):
     for name, run in plan.runs.items():
         loss = 2.5 if run.base and run.base.clm else 2.0
         curves[name] = [{"step": step, "val_mlm_loss": loss - step / 1e6} for step in (500, 1000, run.budget)]
-    report.continued_loss_section(page := Drawn(tmp_path), plan, curves)
-    ((lines, levels),) = page.figures["continued_loss"].values()
+    longest = {name: curve for name, curve in curves.items() if not plan.runs[name].base or curve[-1]["step"] == 22_000}
+    for its, title in ((longest, "continued pretraining"), (curves, "continued pretraining (pale: shorter runs)")):
+        report.continued_loss_section(page := Drawn(tmp_path), plan, its)
+        lines, levels = page.figures["continued_loss"].pop(title)
     for label, loss in {"from CLM": 2.5, "from MLM": 2.0}.items():
         ends = [(steps, loss - steps / 1e6) for steps in (22_000, 12_000, 2_000)]
         assert [line[-1] for line in lines[label]] == ends and lines[label][0][0] == (500, loss - 500 / 1e6)
