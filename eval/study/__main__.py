@@ -17,7 +17,6 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -27,12 +26,11 @@ from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report, sweep
 from eval.study.costs import describe
-from eval.study.jobs import FINETUNE, check_all, check_lists, is_part, slots
+from eval.study.jobs import FINETUNE, check_lists, counted, grouped, is_part, problems, slots
 from eval.study.plan import TRAIN, Plan
 from eval.study.results import METRICS
 from eval.study.run import args_for, finetune_all, pretrain
 from eval.study.slurm import write_scripts
-from eval.tasks.registry import find_task, missing
 
 # --- pretraining ---
 train = ""  # arguments of train.py that all runs share: config files, --key=value
@@ -95,29 +93,21 @@ def check(cfg):
         yield f"repeated: {clm} is none of the steps of CLM in splits"
 
 
-def problems(plan, runs, finetunes):
-    """Return what stands in the way of some runs and of the fine-tuning jobs, a sentence each.
-
-    Lets train.py check each run's settings, and finetune.py those of each task, before any of them does work.
-    """
-    cfg, found = plan.cfg, defaultdict(list)  # {sentence: names}
+def plan_problems(plan, runs, finetunes):
+    """Return what stands in the way of some runs and of the fine-tuning jobs, a line each."""
+    cfg, found = plan.cfg, []
     new = f"--out_dir={cfg.out_dir}/new"  # a new folder, because what a run will begin with may not be there yet
     commands = [(run.name, [TRAIN, *args_for(plan, run, cfg.lrs[0]), new]) for run in runs]
     if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
-        found[f"this machine has {n} GPUs"] = [f"processes={cfg.processes}"]
+        found.append((f"processes={cfg.processes}", f"this machine has {counted(n, 'GPU')}"))
     for task, args in cfg.tasks if finetunes else ():
         args = shlex.split(f"{cfg.finetune} {args}")
         point = [f"--task={task}", f"--lr={min(cfg.finetune_lrs)}", f"--seed={min(cfg.finetune_seeds)}"]
         commands.append((task, [FINETUNE, *args, *point, new]))
-        if absent := missing(find_task(task, folder=configurator.load(FINETUNE, args).tasks_dir)):
-            found[absent].append(task)
-    world = {"WORLD_SIZE": str(cfg.processes)}
-    checked = check_all([(command, world) for _, command in commands], slots(cfg.jobs)) if commands else []
-    for (name, (script, *_)), sentences in zip(commands, checked):
-        for sentence in sentences:
-            if script == TRAIN or not sentence.startswith("init_from"):  # what is fine-tuned is not trained yet
-                found[sentence].append(name)
-    return [f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {why}" for why, names in found.items()]
+    for name, sentence in problems(commands, slots(cfg.jobs), {"WORLD_SIZE": str(cfg.processes)}):
+        if name in plan.runs or not sentence.startswith("init_from"):  # what is fine-tuned is not trained yet
+            found.append((name, sentence))
+    return grouped(found)
 
 
 def study(argv):
@@ -137,7 +127,7 @@ def study(argv):
         return
     if EMBEDDED_FOLDER in {plan.shape[run.size][0].data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
         prepare_embedded()  # once, before several runs do it
-    if found := problems(plan, runs, part):
+    if found := plan_problems(plan, runs, part):
         sys.exit("\n".join(["nothing was started:", *found]))
     Path(cfg.out_dir).mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=cfg.out_dir).close()  # if it cannot be written, all jobs would fail
@@ -145,7 +135,7 @@ def study(argv):
     if cfg.only in ("", "report"):
         print(report.write_study(plan))
     if failed:
-        intro = f"{len(failed)} parts failed or could not begin; the same command tries them again:"
+        intro = f"{counted(len(failed), 'part')} failed or could not begin; the same command tries them again:"
         sys.exit("\n".join([intro, *failed[:20]]))
 
 

@@ -47,9 +47,9 @@ def classes_section(page, scores, task):
         header += [f"as {name}" for name in names]
         rows = [[*row, *map("{:,}".format, its)] for row, its in zip(rows, matrix)]
         percent = 100 * matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-        figure = percent, names, names, "predicted", "gold (% of each row)", best.label
+        figure = percent, names, names, "predicted", "gold (% of each row)", f"{task}: {best.label}"
     else:
-        figure = np.array([*f1.values()]), [variant.label for variant in f1], names, "type", "F1 (%)"
+        figure = np.array([*f1.values()]), [variant.label for variant in f1], names, "type", "F1 (%)", task
     page.add(table(header, rows))
     page.draw(f"classes-{task}", figures.draw_matrix, *figure)
 

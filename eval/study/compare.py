@@ -16,6 +16,7 @@ import numpy as np
 
 from errors import DataError
 from eval.study import stats
+from eval.study.jobs import counted
 from eval.study.results import GLUE_AVERAGE, Variant
 from eval.tasks import metrics
 
@@ -144,7 +145,7 @@ class Comparison:
     @property
     def over(self):
         """What the comparison rests on, in words."""
-        return f"{self.units} {self.unit}{'s' * (self.units != 1)}" if self.unit else "no pretraining seed in common"
+        return counted(self.units, self.unit) if self.unit else "no pretraining seed in common"
 
 
 def load_instances(root, runs, name):

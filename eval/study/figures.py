@@ -30,17 +30,18 @@ class Axis(NamedTuple):
 def at_step(v):
     """The `place` of a checkpoint in its run. What began with CLM is another line than CLM alone."""
     mixed = {"objective": f"CLM to step {v.facts['clm_steps']:,}"} if 0 < v.clm_fraction < 1 else {}
-    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}", **mixed}
+    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}{v.after}", **mixed}
 
 
 def flops_axis(flops):
     """Return the Axis of FLOPs of pretraining. flops: {name of a checkpoint: its FLOPs}."""
 
     def place(v):
-        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20 if 0 < v.clm_fraction < 1 else v.clm_fraction
-        return flops[v.names[0]], {"steps": "", "objective": fraction_label(share)}
+        mixed = 0 < v.clm_fraction < 1
+        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20 if mixed else v.clm_fraction  # to 5 %
+        return flops[v.names[0]], {"steps": "", "objective": "about " * mixed + fraction_label(share)}
 
-    return Axis("flops", "FLOPs of pretraining (shares of CLM rounded to 5 %)", "step max_steps clm_steps", place)
+    return Axis("flops", "FLOPs of pretraining", "step max_steps clm_steps", place)
 
 
 SHARE = "share of CLM in pretraining (% of its steps)"
@@ -92,10 +93,11 @@ def deviation(scores, variant, title):
 def panels_of(scores, axis, value=lambda scores, *key: scores[key]):
     """Return the panels of a figure along an axis as `draw_lines` takes them; {} if there is no line.
 
-    value: (scores, variant, title of a target) -> the Score that is shown, or None. Random weights are levels.
+    value: (scores, variant, title of a target) -> the Score that is shown, or None. Levels: random weights of its sizes.
     """
     panels, lines, variants = {}, lines_of(scores, axis), scores.results.variants
-    random = [v for v in variants if v.random_weights and axis is not SIZE]
+    sizes = {v.facts["parameters"] for line in lines.values() for _, v in line if axis is not SIZE}
+    random = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes]
     for title in scores.targets if lines else ():
         shown = {v: (its.mean, its.half or 0) for v in variants if (its := value(scores, v, title))}
         points = [[(x, *shown[v]) for x, v in line if v in shown] for line in lines.values()]
@@ -131,6 +133,9 @@ def draw_lines(path, panels, x_label, y_label, log=True):
                 axes.errorbar(x, y, error, color=color, lw=1.2, elinewidth=0.9, capsize=2, **style)
         for (label, y), ls in zip(levels.items(), itertools.cycle((":", "-.", "--"))):
             axes.axhline(y, color="0.4", lw=1, ls=ls, label=label)
+        shown = [*levels.values(), *(y for its in lines.values() for _, y, _ in itertools.chain(*its))]
+        if not any(y < 0 for y in shown):  # only an interval or the margin reaches below 0
+            axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
     low, high = grid[0].dataLim.intervalx
     if log and 0 < 20 * low < high:  # checkpoints are closer early in pretraining
         grid[0].set_xscale("log")

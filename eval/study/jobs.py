@@ -16,15 +16,17 @@ import re
 import runpy
 import signal
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
 
+import configurator
 from data.files import is_locked
 from errors import DataError
-from eval.tasks.registry import find_task
+from eval.tasks.registry import find_task, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNE = ROOT / "finetune.py"
@@ -149,18 +151,27 @@ def run_job(job, environment):
     run_script(job.command, environment)
 
 
-def last_line(path):
-    """Return the last line of what a failed job printed."""
-    lines = path.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
-    return lines[-1].strip() if lines else "no output"
+def sentences_of(text):
+    """Return what a script that failed says is wrong: its settings, a sentence each, or the error that ended it."""
+    _, settings, numbered = text.rpartition("in the settings; nothing was started.\n")
+    if settings:
+        return re.findall(r"^ +\d+\. (.*)", numbered, re.MULTILINE)
+    _, trace, end = text.replace("\r", "\n").rpartition("Traceback (most recent call last):\n")
+    lines = re.findall(r"^\S.*(?:(?<=:)\n.*)?", end, re.MULTILINE)  # with the first item after "missing:"
+    return [" ".join(lines[0 if trace else -1].split()) if lines else "no output"]
+
+
+def error_of(path):
+    """Return what an error.txt says is wrong, as one line."""
+    return "; ".join(sentences_of(path.read_text(encoding="utf-8", errors="replace")))
 
 
 def keep_error(job):
-    """Keep what a failed job printed as error.txt. Return its path and last line."""
+    """Keep what a failed job printed as error.txt. Return its path and what is wrong."""
     output, error = job.folder / "output.txt", job.folder / "error.txt"
     output.touch()  # it may have failed before it printed anything
     os.replace(output, error)
-    return f"{error}: {last_line(error)}"
+    return f"{error}: {error_of(error)}"
 
 
 def run_all(items, job_of, slots, name):
@@ -221,8 +232,7 @@ def find_problems(command, environment):
             if end.code == 0:
                 return []
             print(end.code, file=sys.stderr)
-    sentences = re.findall(r"^ +\d+\. (.*)", text.getvalue(), re.MULTILINE)
-    return sentences or text.getvalue().splitlines()[-1:]
+    return sentences_of(text.getvalue())
 
 
 def check_all(commands, free):
@@ -232,3 +242,30 @@ def check_all(commands, free):
     """
     with start_server(free[0]).Pool(len(free)) as pool:
         return pool.starmap(find_problems, commands, chunksize=1)
+
+
+def problems(commands, free, environment):
+    """Yield (name, sentence) for each thing that stands in the way of jobs, before any of them does work.
+
+    Lets each script check its settings, and looks for the files of the tasks. commands: (name, [script, arguments]).
+    """
+    for name, (script, *args) in commands:
+        if script == FINETUNE:
+            cfg, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
+            if absent := missing(find_task(cfg.task, folder=cfg.tasks_dir)):
+                yield name, absent
+    checked = check_all([(command, environment) for _, command in commands], free) if commands else []
+    for (name, _), sentences in zip(commands, checked):
+        yield from ((name, sentence) for sentence in sentences)
+
+
+def grouped(pairs):
+    """Return a line for each sentence of (name, sentence), with the first of its names and how many more there are."""
+    names = defaultdict(dict)
+    for name, sentence in pairs:
+        names[sentence][name] = None
+    return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in names.items()]
+
+
+def counted(n, noun):
+    return f"{n:,} {noun}{'s' * (n != 1)}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from eval.study import figures
 from eval.study.compare import Scores, compare, correct
+from eval.study.jobs import counted
 from eval.study.results import GLUE_AVERAGE, METRICS
 from eval.tasks.metrics import rounded
 from eval.tasks.registry import GLUE
@@ -23,14 +24,20 @@ objective pays must count. By chance each model includes about 2.5 % of the inse
 which adds noise to the mean and no bias."""
 STABILITY = """\
 At the chosen learning rate: the standard deviation over fine-tuning seeds in points, and the finished runs."""
-GLUE_MEDIANS = "GLUE as most papers report it: each task's median over the seeds, and the average of these medians."
+STABILITY_FIGURE = (
+    "The figure also counts the learning rate: it is over seeds and all rates up to ten times the lowest."
+)
+DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten times the lowest)"
+GLUE_MEDIANS = """\
+The GLUE average is the mean of the eight tasks by the field's metrics, correlations included. Here is GLUE as most papers \
+report it: each task's median over the seeds, and the average of these medians."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
 several. An interval over fine-tuning seeds says nothing about another pretraining. The learning rate of fine-tuning is \
-chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A \
-family's score is the mean over its tasks, seed by seed, without those that are measured by a correlation. \
-If a task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but \
-the scores is by the {metric}'s metrics.
+chosen on validation data alone, for each model, task and metric, among the rates with the most finished runs. A task \
+with several metrics has their mean as its score. A family's score is the mean over its tasks, seed by seed, without \
+those that are measured by a correlation. If a task has two columns, the first is by the field's metric, the second by \
+that of arXiv 2507.00994. Everything but the scores is by the {metric}'s metrics.
 
 A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
 chance in the seeds and in the sample of test instances ({resamples} resamples). Two models are clearly different if p is \
@@ -48,11 +55,11 @@ class Page:
     def add(self, *blocks):
         self.parts += [block for block in blocks if block]
 
-    def draw(self, name, draw, *args):
-        """Add a figure, unless matplotlib is missing."""
+    def draw(self, name, draw, *args, note=""):
+        """Add a figure and a note on it, unless matplotlib is missing."""
         if find_spec("matplotlib"):
             draw(self.folder / f"{name}.png", *args)
-            self.add(f"![{name.replace('_', ' ')}]({name}.png)")
+            self.add(note, f"![{name.replace('_', ' ')}]({name}.png)")
 
     def draw_lines(self, axis, scores):
         """Add a figure of the scores along a figures.Axis, if it has more than one place."""
@@ -121,8 +128,10 @@ def overview(results):
     """Describe what was read from a folder: the models, and what a reader must know about their runs."""
     header, rows = ["model", "checkpoints", "pretraining seeds", "parameters"], []
     for v in results.variants:
-        rows.append([v.label, ", ".join(v.names), ", ".join(map(str, v.seeds)), f"{v.facts['parameters']:,}"])
-    text = f"{len({run.folder for run in results.runs})} results, {len(results.failed)} failed jobs."
+        seeds = "-" if v.elsewhere else ", ".join(map(str, v.seeds))
+        rows.append([v.label, ", ".join(v.names), seeds, f"{v.facts['parameters']:,}"])
+    n = len({run.folder for run in results.runs})
+    text = f"{counted(n, 'result')}, {counted(len(results.failed), 'failed job')}."
     return "\n\n".join([text, table(header, rows), *differing_settings(results.runs)])
 
 
@@ -199,7 +208,7 @@ def comparison_text(page, question, comparisons):
     page.correct(question, comparisons)
     clear, rows = [c for c in comparisons if c.better], []
     n = sum(c.units > 1 for c in comparisons)
-    text = f"Corrected together: {n} comparison{'s' * (n != 1)}. Clearly different: {len(clear)}."
+    text = f"Corrected together: {counted(n, 'comparison')}. Clearly different: {len(clear)}."
     if any(c.unit == "fine-tuning seed" for c in comparisons):
         text += " Intervals over fine-tuning seeds do not include the noise of pretraining."
     if len(comparisons) > MAX_ROWS:
@@ -212,8 +221,8 @@ def comparison_text(page, question, comparisons):
     return f"{text}\n\n{table(header, rows)}"
 
 
-def stability_section(page, scores):
-    """Add how much scores change with the seed of fine-tuning."""
+def stability_section(page, scores, shown=None):
+    """Add how much scores change with the seed of fine-tuning. shown: the Scores of those that are in the figure."""
     rows = []
     for task, variant in itertools.product(scores.tasks, scores.results.variants):
         if score := scores[variant, task]:
@@ -223,3 +232,6 @@ def stability_section(page, scores):
     if rows:
         header = ["task", "model", "lr", "sd over seeds", "runs"]
         page.add("## Stability of fine-tuning", STABILITY, table(header, rows))
+    axis = figures.CLM_FRACTION
+    if panels := shown and figures.panels_of(shown, axis, figures.deviation):
+        page.draw("stability", figures.draw_lines, panels, axis.label, DEVIATION, note=STABILITY_FIGURE)

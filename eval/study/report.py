@@ -19,7 +19,7 @@ from errors import DataError
 from eval.study import costs, figures, stats
 from eval.study.classes import classes_section
 from eval.study.compare import Scores, compare
-from eval.study.jobs import job_folder
+from eval.study.jobs import counted, grouped, job_folder
 from eval.study.page import SENSITIVITY, Page, comparison_text, difference_table, differing_settings, overview
 from eval.study.page import score_table, sensitivity, stability_section, table
 from eval.study.results import METRICS, Results, fraction_label, read_results
@@ -32,7 +32,6 @@ resamples = 2000  # of the test instances, for the comparisons
 LOSSES = """\
 Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval."""
 LOSS = "validation loss (nats per predicted token)"
-DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten times the lowest)"
 USAGE = "python -m eval.study report RESULTS_DIR"
 
 
@@ -45,11 +44,11 @@ def write_study(plan, resamples=2000):
     curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(run))}
     page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
     answers = answer_section(page, plan, results)
-    scores_section(page, plan, results)
+    shown = scores_section(page, plan, results)
     continued_section(page, plan, results)
     continued_loss_section(page, plan, curves)
     losses_section(page, plan, curves)
-    last_sections(page, Scores(results, page.metric))
+    last_sections(page, Scores(results, page.metric), shown)
     return "\n\n".join([*answers, str(page.write(results))])
 
 
@@ -59,7 +58,7 @@ def write_folder(root, folder, metric="field", resamples=2000):
     if not results.runs:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
-    page.add("# Fine-tuning results", overview(results), "## Scores")
+    page.add(f"# Fine-tuning results: the {metric}'s metrics decide", overview(results), "## Scores")
     for axis in (figures.CLM_FRACTION, figures.STEPS, figures.MASK_RATIO):
         page.draw_lines(axis, scores)
     page.add(scores_text := score_table(results))
@@ -72,12 +71,13 @@ def write_folder(root, folder, metric="field", resamples=2000):
     return f"{scores_text}\n\n{page.write(results)}"
 
 
-def last_sections(page, scores):
+def last_sections(page, scores, shown=None):
+    """Add classes, stability and failed jobs. shown: the Scores of those models whose stability has a figure."""
     for task in scores.tasks:
         classes_section(page, scores, task)
-    stability_section(page, scores)
-    if failed := scores.results.failed:
-        page.add("## Failed jobs", "\n".join(f"- `{job}`: {error}" for job, error in failed.items()))
+    stability_section(page, scores, shown)
+    if failed := [(f"`{job}`", error) for job, error in scores.results.failed.items()]:
+        page.add("## Failed jobs", "\n".join(f"- {line}" for line in grouped(failed)))
 
 
 def check(cfg):
@@ -142,6 +142,7 @@ def what_was_run(plan, curves, results):
         f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
         f"fine-tuning: {sum(done)} of {len(done)} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
         f"budgets: {budgets} steps of {settings.global_batch_tokens:,} tokens",
+        f"metrics: the {cfg.metrics}'s decide",
         f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
     ]
     if Path(settings.data).exists():
@@ -175,8 +176,8 @@ def answer_section(page, plan, results):
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
         text, details = answer(page, plan, results, budget, included)
-        page.add(f"### At {budget:,} steps", text, details)
-        answers.append(f"At {budget:,} steps: {text}")
+        page.add(f"### At {counted(budget, 'step')}", text, details)
+        answers.append(f"At {counted(budget, 'step')}: {text}")
     page.add("### Which tasks are included", *why)
     return answers
 
@@ -226,22 +227,20 @@ def recommendation(target, level, gains):
 
 
 def scores_section(page, plan, results):
-    """Add the scores of all models, and figures of them and of their stability."""
+    """Add the scores of all models and figures of them. Return the Scores of those from scratch with one mask ratio."""
     if not results.runs:
-        return
+        return None
     finals = [model for model in plan.finals if not model.run.base]
     splits = [model for model in finals if model.run.mask == plan.cfg.mask_ratios[0]]
-    random = [model for model in plan.random if model.run.size == plan.size]
-    scores = scores_of(splits + plan.inside + random, page, results)
+    scores = scores_of(splits + plan.inside + plan.random, page, results)
     page.add("## Scores")
     flops = figures.flops_axis({model.name: costs.flops(plan, model.run, 0) for model in splits})
     for axis in (figures.CLM_FRACTION, flops, figures.STEPS):
         page.draw_lines(axis, scores)
     page.draw_lines(figures.SIZE, scores_of(finals + plan.random, page, results))
     page.draw_lines(figures.MASK_RATIO, scores_of(finals, page, results))
-    if panels := figures.panels_of(scores, figures.CLM_FRACTION, figures.deviation):
-        page.draw("stability", figures.draw_lines, panels, figures.CLM_FRACTION.label, DEVIATION)
     page.add(score_table(results))
+    return scores
 
 
 def continued_section(page, plan, results):
@@ -249,7 +248,7 @@ def continued_section(page, plan, results):
     for steps in sorted(plan.cfg.continued):
         after = [model for model in plan.finals if model.run.base and model.run.budget == steps]
         if comparisons := compare(scores_of(after, page, results)):
-            page.add(f"## After {steps:,} more steps of MLM, with a new optimizer")
+            page.add(f"## After {counted(steps, 'more step')} of MLM, with a new optimizer")
             page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
 
 
@@ -261,7 +260,8 @@ def continued_loss_section(page, plan, curves):
             logs[f"from {'CLM' if run.base.clm else 'MLM'}"].append(curves[run.name])
     if logs:
         before = {"the MLM model before": curves[plan.pure(0).name][-1][key]}
-        panels = {"continued pretraining (pale: shorter runs)": (figures.loss_lines(logs, key), before)}
+        title = "continued pretraining" + " (pale: shorter runs)" * any(len(its) > 1 for its in logs.values())
+        panels = {title: (figures.loss_lines(logs, key), before)}
         page.draw("continued_loss", figures.draw_lines, panels, "steps of MLM added", f"MLM {LOSS}", False)
 
 

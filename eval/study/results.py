@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from errors import DataError
-from eval.study.jobs import last_line
+from eval.study.jobs import counted, error_of
 from eval.tasks.registry import GLUE, REGRESSION
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
@@ -66,22 +66,27 @@ class Variant:
         self.names = sorted({run.name for run in runs})  # of the checkpoints
         self.seeds = sorted({run.pretraining_seed for run in runs})
         self.random_weights = self.facts["untrained"]
+        self.elsewhere = not (self.facts["step"] or self.random_weights)  # pretrained with other code
+        base = Path(self.facts["init_from"])  # what it continued
+        self.after = f" after {base.parent.name * (base.suffix == '.pt') or base.name}" if base.name else ""
         self.decayed = self.facts["step"] == self.facts["max_steps"]  # whether the learning rate has come to its end
         self.clm_fraction = self.facts["clm_steps"] / self.facts["step"] if self.facts["step"] else 0.0  # of its steps
 
     def describe(self):
         """Return {fact: words}; a fact that does not apply is ""."""
         f, n = self.facts, self.facts["parameters"]
-        size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{int(n < 1e7)}f}M"
-        words = {"objective": "randomly initialized", "mask": "", "steps": "", "from": "", "size": size}
+        size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{int(n < 1e7)}f}M" if n >= 5e4 else f"{n / 1e3:.0f}K"
+        words = {"objective": "randomly initialized", "mask": "", "steps": "", "size": size}
         if self.random_weights:
             return words
-        if not f["step"]:  # pretrained elsewhere
+        if self.elsewhere:
             return words | {"objective": "/".join(name.partition("@")[0] for name in self.names)}
         words["objective"] = fraction_label(self.clm_fraction)
         words["mask"] = f"mask {100 * f['mask_ratio']:.3g} %" if self.clm_fraction < 1 else ""
-        words["steps"] = f"{f['step']:,} steps" if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
-        words["from"] = f"from {'/'.join(Path(f['init_from']).parts[-2:]) or 'scratch'}"
+        words["steps"] = counted(f["step"], "step") if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
+        if self.after:
+            words["objective"] = words["objective"].removesuffix(" only")
+            words["steps"] += self.after
         return words
 
 
@@ -93,7 +98,7 @@ class Results:
         if there are several, and the average of GLUE.
     repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
     grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
-    seeds, lrs: {task: fine-tuning seeds, learning rates of all models}. failed: {folder: last line of its error.txt}.
+    seeds, lrs: {task: fine-tuning seeds, learning rates of all models}. failed: {folder: what its error.txt says}.
     metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
     Raises DataError: a run that is there twice, two different test sets of a task.
     """
@@ -144,7 +149,7 @@ def read_results(root, only=None):
     last = {str(path.parent.relative_to(root)): path for path in paths}  # a result counts, whatever failed before it
     jobs = {job: path for job, path in sorted(last.items()) if only is None or job in only}
     done = [path.parent for path in jobs.values() if path.name == "result.json"]
-    failed = {job: last_line(path) for job, path in jobs.items() if path.name == "error.txt"}
+    failed = {job: error_of(path) for job, path in jobs.items() if path.name == "error.txt"}
     return Results(root, read_runs(root, done), failed)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import checkpoint
 import configurator
-from eval.study.jobs import check_lists, finetuning, grid, is_part, part_of, run_all, slots
+from eval.study.jobs import check_lists, counted, finetuning, grid, grouped, is_part, part_of, problems, run_all, slots
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import GLUE
 
@@ -72,7 +72,13 @@ def plan_jobs(cfg):
 def main(argv):
     cfg = configurator.load(__file__, argv, check, command="python -m eval.study sweep")
     mine = part_of(cfg.part, plan_jobs(cfg))
-    print(f"{len(mine)} jobs, {sum(job.result.exists() for job in mine)} of them done before; results in {cfg.out_dir}")
+    todo = {job.folder.parent: job for job in mine if not job.result.exists()}  # of each checkpoint and task one
+    new = f"--out_dir={cfg.out_dir}/new"  # because another sweep may write the result of a job at any moment
+    commands = [(folder.name, [*job.command, new]) for folder, job in todo.items()]
+    if found := grouped(problems(commands, slots(cfg.jobs), {})):
+        sys.exit("\n".join(["nothing was started:", *found]))
+    done = sum(job.result.exists() for job in mine)
+    print(f"{counted(len(mine), 'job')}, {done} of them done before; results in {cfg.out_dir}")
     failed, _ = run_all(mine, lambda job: job, slots(cfg.jobs), "fine-tuning")
     if failed:
-        sys.exit(f"{len(failed)} of {len(mine)} jobs failed; the same command tries them again")
+        sys.exit(f"{len(failed)} of {counted(len(mine), 'job')} failed; the same command tries them again")

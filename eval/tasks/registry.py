@@ -260,7 +260,7 @@ def missing(task):
     """Return a text that lists the missing files and where to get them; "" if none is missing."""
     absent = [path for path in needed_files(task) if not find_files(path)]
     absent = [f"{path} (is a folder; expected a file)" if Path(path).is_dir() else path for path in absent]
-    lines = [f"{task.title}: missing:", *absent]
+    lines = ["missing:", *absent]
     lines += [f"Get them from {task.source}"] if task.source else []
     lines += ["Or pip install datasets, to have them downloaded."] if task.hub else []
     return "\n  ".join(lines) if absent else ""

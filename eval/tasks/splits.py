@@ -43,7 +43,7 @@ def read(task, full_corpus=True):
         line.
     """
     if absent := missing(task):
-        raise DataError(absent)
+        raise DataError(f"{task.title}: {absent}")
     counts = Counter()
     if task.name in EMBEDDED:
         splits = embedded.make(task.name)

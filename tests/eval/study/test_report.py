@@ -127,6 +127,7 @@ def test_each_metric_chooses_its_own_learning_rate_and_has_a_column(tmp_path):
         make_result(tmp_path, task="nq", family="ir", lr=lr, main={"field": [], "paper": ["ndcg@10_judged"]})
     for metric, lr, of_conll in (("field", "0.0001", "60.0 (one seed)"), ("paper", "0.0002", "50.0 (one seed)")):
         text = write(tmp_path, metric=metric)
+        assert metric in text.split("\n")[0]
         header, row = cells(text)[3], cells(text)[5]
         expected = {f"{task} (entity_f1)": "60.0" for task in ("tc mean", "conll", "uner")}
         expected |= {f"{task} (sentence_macro_f1)": "50.0" for task in ("tc mean", "conll", "uner")}
@@ -172,18 +173,22 @@ def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
             make_result(tmp_path, "mlm", task, seed=seed, test=50 + seed)
         if seed != 2:
             make_result(tmp_path, "clm", "sst2", seed=seed, clm_steps=2000, test=50 + seed)
-    job = tmp_path / "clm" / "sst2" / "lr-0.0001_seed-2"
-    job.mkdir()
-    (job / "error.txt").write_text("Traceback (most recent call last):\nRuntimeError: out of memory\n\n")
-    (job.parent / "lr-0.0001_seed-1" / "error.txt").write_text("of an earlier attempt")
+    for job, end in (
+        ("clm/sst2/lr-0.0001_seed-2", ""),
+        ("clm/sst2/lr-0.0001_seed-4", "\nCompile with `TORCH_USE_CUDA_DSA`\n"),
+    ):
+        (tmp_path / job).mkdir()
+        text = f"50 %\nTraceback (most recent call last):\n  File ...\nRuntimeError: out of memory{end}\n"
+        (tmp_path / job / "error.txt").write_text(text)
+    (tmp_path / "clm/sst2/lr-0.0001_seed-1/error.txt").write_text("of an earlier attempt")
     found = scores(tmp_path)
     assert found["MLM only", "sc mean"] == "52.0 ± 2.5" and found["CLM only", "sst2"] == "52.0 ± 12.7 (2 of 3 runs)"
     assert found["CLM only", "mnli"] == found["CLM only", "sc mean"] == "-"
     text = write(tmp_path)
-    assert "`clm/sst2/lr-0.0001_seed-2`: RuntimeError: out of memory" in text and "earlier" not in text
+    assert "\n- `clm/sst2/lr-0.0001_seed-2` and 1 more: RuntimeError: out of memory\n" in text and "earlier" not in text
     assert ["sst2", "CLM only", "0.0001", "1.41", "2 of 3"] in cells(text)
     errors = [run["error"] for run in read(tmp_path, "results.csv") if run["status"] == "failed"]
-    assert errors == ["RuntimeError: out of memory"]
+    assert errors == ["RuntimeError: out of memory"] * 2
 
 
 def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
@@ -205,12 +210,12 @@ def test_several_pretraining_seeds_are_the_unit(tmp_path):
                 make_result(tmp_path, f"{name}-seed-{pretraining}", task, seed=seed, test=right, n=10**4, **facts)
     table, found = scores(tmp_path), comparisons(tmp_path)
     for target in ("sst2", "mnli", "sc mean"):  # tasks share what pretraining did: their mean is no more certain
-        assert table["MLM only", target] == "65.0 ± 5.0"  # a standard deviation of 2
-        assert table["CLM only", target] == "77.0 ± 6.6"  # of 2.65
-        c = found[target, "MLM only", "CLM only"]
+        assert table["MLM", target] == "65.0 ± 5.0"  # a standard deviation of 2
+        assert table["CLM", target] == "77.0 ± 6.6"  # of 2.65
+        c = found[target, "MLM", "CLM"]
         assert (c.units, c.unit) == (3, "pretraining seed") and c.estimate == pytest.approx(-12)  # of 12, 11, 13
         assert 4.3026 / 3**0.5 < c.half < 4.3026 / 3**0.5 + 0.5
-    assert ["MLM only", "mlm-seed-1, mlm-seed-2, mlm-seed-3", "1, 2, 3", "1,740,000"] in cells(write(tmp_path))
+    assert ["MLM", "mlm-seed-1, mlm-seed-2, mlm-seed-3", "1, 2, 3", "1,740,000"] in cells(write(tmp_path))
 
 
 def test_each_set_of_a_retrieval_task_is_a_task(tmp_path):
@@ -272,18 +277,18 @@ def test_variants_are_labeled_by_what_differs(tmp_path):
     make_result(tmp_path, "c", clm_steps=500, max_steps=4000)
     make_result(tmp_path, "d", mask_ratio=0.2)
     make_result(tmp_path, "e", untrained=True, step=0)
-    make_result(tmp_path, "f", step=0, max_steps=0, parameters=210_000_000)
+    make_result(tmp_path, "f", step=0, max_steps=0, parameters=40_000)
     make_result(tmp_path, "g", init_from="out/x/ckpt-9.pt")
     make_result(tmp_path, "h", model={"n_layer": 5})  # differs from a in what has no words
     assert {label for label, _ in scores(tmp_path)} == {
-        "MLM only, mask 40 %, 2,000 steps, from scratch, 1.7M (a)",
-        "25 % CLM, mask 40 %, 2,000 steps, from scratch, 1.7M",
-        "25 % CLM, mask 40 %, step 2,000 of 4,000, from scratch, 1.7M",
-        "MLM only, mask 20 %, 2,000 steps, from scratch, 1.7M",
+        "MLM only, mask 40 %, 2,000 steps, 1.7M (a)",
+        "25 % CLM, mask 40 %, 2,000 steps, 1.7M",
+        "25 % CLM, mask 40 %, step 2,000 of 4,000, 1.7M",
+        "MLM only, mask 20 %, 2,000 steps, 1.7M",
         "randomly initialized, 1.7M",
-        "f, 210M",
-        "MLM only, mask 40 %, 2,000 steps, from x/ckpt-9.pt, 1.7M",
-        "MLM only, mask 40 %, 2,000 steps, from scratch, 1.7M (h)",
+        "f, 40K",
+        "MLM, mask 40 %, 2,000 steps after x, 1.7M",
+        "MLM only, mask 40 %, 2,000 steps, 1.7M (h)",
     }
 
 
@@ -304,7 +309,7 @@ def test_variants_go_by_name_if_no_words_tell_them_apart(tmp_path):
     for folder, seeds in (("own", [1, 2]), ("hub", [1])):
         variants = read_results(tmp_path / folder).variants
         assert [(v.label, v.seeds) for v in variants] == [("books", seeds), ("web", seeds)]
-    assert ["books", "books@8949b91", "1", "1,740,000"] in cells(write(tmp_path / "hub"))
+    assert ["books", "books@8949b91", "-", "1,740,000"] in cells(write(tmp_path / "hub"))
     make_result(tmp_path / "hub/newer", "web", step=0, max_steps=0, revision="9")
     labels = [v.label for v in read_results(tmp_path / "hub").variants]
     assert labels == ["books", "web (web@8949b92)", "web (web@9)"]

@@ -5,12 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
+from encoder_helpers import write_encoder
 from helpers import Run
 
 import configurator
 from data.files import lock_folder
 from eval.study import sweep
-from eval.study.jobs import Job, run_all
+from eval.study.jobs import Job, run_all, sentences_of
 from eval.tasks.registry import GLUE
 
 
@@ -119,3 +120,40 @@ def test_wrong_settings_are_told_together(args, encoder, tmp_path, capsys):
     assert all(sentence.strip() in told for sentence in sentences.splitlines()), told
     with pytest.raises(SystemExit):
         settings(*args, "--part=x")
+
+
+def test_what_finetune_would_refuse_is_told_before_any_job(args, encoder, tmp_path, run):
+    pytest.importorskip("transformers")
+    write_encoder(tmp_path / "bert", "bert")
+    args = [*args, f"--checkpoints={encoder},{tmp_path}/bert", f"--out_dir={tmp_path}/r", "--jobs=4"]
+    code, output = run(["sweep", *args, f"--finetune=--tasks_dir={tmp_path} --max_stepz=1 --causal=True"], "eval.study")
+    assert code == 1 and not (tmp_path / "r").exists()
+    _, output = output.split("nothing was started:\n")
+    for line in (
+        "\nsst2: missing:\n  ",
+        "\nwnut17: missing:\n  ",
+        " and 1 more: init_from: ",
+        " and 1 more: --max_stepz=1: ",
+    ):
+        assert f"\n{output}".count(line) == 1, output
+    assert "bert: causal=True" in output
+
+
+@pytest.mark.parametrize(
+    "text, sentences",
+    [
+        ("", ["no output"]),
+        (
+            "  1. not this\nx: 2 problems in the settings; nothing was started.\n  1. a=1\n  2. b=2\nx --help lists\n",
+            ["a=1", "b=2"],
+        ),
+        (
+            "sst2\nsst2: missing:\n  sst2/dev.tsv\n  Get them from x\n  Or pip install datasets\n",
+            ["sst2: missing: sst2/dev.tsv"],
+        ),
+        ("9 %|\r10 %|\nTraceback (most recent call last):\n  File x\n    y\nKeyError: 1\n\nhint\n", ["KeyError: 1"]),
+        ("1 %\nthe loss is nan by step 1\n\n", ["the loss is nan by step 1"]),
+    ],
+)
+def test_what_a_failed_job_says_is_wrong(text, sentences):
+    assert sentences_of(text) == sentences
