@@ -192,7 +192,9 @@ def test_a_saved_model_is_scored_again_and_predicts(run, folders, files, tmp_pat
         for file in ("out.jsonl", "a/predictions.jsonl")
     )
     assert new == pytest.approx(old, abs=1e-4)
-    with pytest.raises(DataError, match="can be neither pretrained nor exported here; only scored with --test_only=True"):
+    with pytest.raises(
+        DataError, match="can be neither pretrained nor exported here; only scored with --test_only=True"
+    ):
         checkpoint.export(saved, tmp_path / "exported", "eurobert")
 
 
