@@ -74,7 +74,7 @@ def main(argv):
     mine = part_of(cfg.part, plan_jobs(cfg))
     todo = {job.folder.parent: job for job in mine if not job.result.exists()}  # of each checkpoint and task one
     new = f"--out_dir={cfg.out_dir}/new"  # because another sweep may write the result of a job at any moment
-    commands = [(folder.name, [*job.command, new]) for folder, job in todo.items()]
+    commands = [(folder.name, [*job.command, new]) for folder, job in sorted(todo.items())]
     if found := grouped(problems(commands, slots(cfg.jobs), {})):
         sys.exit("\n".join(["nothing was started:", *found]))
     done = sum(job.result.exists() for job in mine)
