@@ -336,13 +336,18 @@ def match(state, config, tokenizer, path):
         raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
 
 
-def budget_note(state, tokens):
-    """Return a sentence that compares `tokens` of continued pretraining with what the model has seen before."""
-    settings = state["settings"]
+def budget_note(state, cfg):
+    """Return a sentence that compares the tokens of continued pretraining with what the model has seen before.
+
+    It also says if this begins with the same batches again. cfg: train.py's settings.
+    """
+    settings, tokens = state["settings"], cfg.max_steps * cfg.global_batch_tokens
     if not settings:
         return f"init_from: {tokens:,} tokens more, of an original budget that is not known"
     before = state["step"] * settings["global_batch_tokens"]
-    return f"init_from: {tokens:,} tokens after {before:,}, {tokens / before:.1%} of the original budget"
+    again = (settings["data"], settings["seed"]) == (cfg.data, cfg.seed)
+    hint = ". Its data and seed are the same, so its batches come again: give another --seed" * again
+    return f"init_from: {tokens:,} tokens after {before:,}, {tokens / before:.1%} of the original budget{hint}"
 
 
 class MetricsLog:

@@ -218,7 +218,7 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
         checkpoint.check_unchanged(state, cfg, meta, path)
     transformer.load_state_dict(state.pop("model"))
     if not resumed and cfg.init_from:
-        print0(checkpoint.budget_note(state, cfg.max_steps * cfg.global_batch_tokens))
+        print0(checkpoint.budget_note(state, cfg))
         return 0, None
     optimizer.load_state_dict(state.pop("optimizer"))  # with the other run's settings, which a branch replaces
     optimizer.param_groups[0].update(betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, weight_decay=cfg.weight_decay)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import checkpoint
+import configurator
 from data import hub
 from data.prepare import prepare
 from data.tokenizer import Tokenizer
@@ -382,7 +383,11 @@ def test_train_from_a_folder(run, hub_data, tmp_path):
     assert checkpoint.tokenizer_of(first).file_bytes() == (folder / "tokenizer.json").read_bytes()
     for name, p in checkpoint.load_model(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
-    assert "2,048 tokens after 2,048, 100.0% of the original budget" in checkpoint.budget_note(first, 2048)
+    cfg = configurator.Settings(first["settings"])
+    note = "init_from: 2,048 tokens after 2,048, 100.0% of the original budget"
+    again = ". Its data and seed are the same, so its batches come again: give another --seed"
+    assert checkpoint.budget_note(first, cfg) == note + again
+    assert checkpoint.budget_note(first, configurator.Settings(cfg, seed=9)) == note
     (tmp_path / "out/ckpt-4.pt").rename(tmp_path / "ckpt-4.pt")
     assert run([*args, "--resume=True"])[0] == 0
     again, first = (torch.load(path / "ckpt-4.pt") for path in (tmp_path / "out", tmp_path))
