@@ -136,9 +136,11 @@ class Batches:
         """Return a sentence on how often a run of so many steps sees each text."""
         draws = steps * self.windows_per_step
         least, rest = divmod(draws, self.n_windows)
-        times, epochs = f"{least} or {least + 1}" if rest else least, draws / self.n_windows
+        times = f"{least} or {least + 1}" if rest else least
+        epochs = draws / self.n_windows
         seen = f"every text is seen {times} times" if epochs > 1 else "no text is seen twice"
-        return f"the budget is {f'{epochs:.1f}' if epochs > 0.1 else 'less than 0.1'} epochs of the data: {seen}"
+        shown = f"{epochs:.1f}" if epochs > 0.1 else "less than 0.1"
+        return f"the budget is {shown} epochs of the data: {seen}"
 
     def batch(self, step, causal, first=0, last=None):
         """Return windows first to last - 1 of a step, for CLM (causal) or MLM, as a dict of tensors.

@@ -67,8 +67,9 @@ class Variant:
         self.seeds = sorted({run.pretraining_seed for run in runs})
         self.random_weights = self.facts["untrained"]
         self.elsewhere = not (self.facts["step"] or self.random_weights)  # pretrained with other code
-        base = Path(self.facts["init_from"])  # what it continued
-        self.after = f" after {base.parent.name * (base.suffix == '.pt') or base.name}" if base.name else ""
+        base = Path(self.facts["init_from"])  # what it continued: a checkpoint in the folder of its run, or a folder
+        base = base.parent if base.suffix == ".pt" else base
+        self.after = f" after {base.name}" if base.name else ""
         self.decayed = self.facts["step"] == self.facts["max_steps"]  # whether the learning rate has come to its end
         self.clm_fraction = self.facts["clm_steps"] / self.facts["step"] if self.facts["step"] else 0.0  # of its steps
 
