@@ -4,9 +4,8 @@
 #   python -m eval.study config/study_paper.py --slurm     # 110k hours of an MI250X in the paper
 #
 # 19 models of one objective (15, and 4 at the budgets 12k and 22k) + 14 splits (9, 4 late, 1 of 1B) + 6 continued = 39
-# final models, and 12 intermediate ones: 51 models, each with
-# 10 tasks * 6 learning rates * 5 seeds = 300 fine-tuning runs: 15,300. The paper counts 38 and 15,000, without the split
-# of the 1B model in its figure 11.
+# final models, and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300 fine-tuning
+# runs: 15,300. The paper counts 38 and 15,000, without the split of the 1B model in its figure 11.
 # The first size has all splits, the others the pure objectives, and the 1B model 10,000 steps of CLM followed by MLM.
 sizes = (("610m", "config/610m.py"), ("210m", "config/210m.py"), ("1b", "config/1b.py", "10000"))
 out_dir = "out/study-paper"

@@ -270,8 +270,8 @@ def write_folder(state, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
     path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder, which sentence-transformers opens
-    too, with mean pooling; or "llama" or "qwen3", a decoder. A model that finetune.py has saved is written with its head and the
-    names of its labels. Raises DataError if the model has no class in transformers.
+    too, with mean pooling; or "llama" or "qwen3", a decoder. A model that finetune.py has saved is written with its head
+    and the names of its labels. Raises DataError if the model has no class in transformers.
     """
     folder, family, head, max_len = Path(folder), "", {}, state["config"]["seq_len"]
     if "fine_tuned" in state:

@@ -25,6 +25,7 @@ class Axis(NamedTuple):
     label: str
     along: str  # the facts of checkpoints that may differ along a line
     place: Callable  # Variant -> (its x, {fact: words} that the label of its line has in place of the variant's own)
+    shows: Callable = lambda v: v.decayed and not v.random_weights  # Variant -> whether it may be on a line
 
 
 def at_step(v):
@@ -45,11 +46,22 @@ def flops_axis(flops):
 
 
 SHARE = "share of CLM in pretraining (% of its steps)"
-SIZE_FACTS = "parameters model recipe peak_lr"
 CLM_FRACTION = Axis("clm_fraction", SHARE, "clm_steps peak_lr", lambda v: (100 * v.clm_fraction, {"objective": ""}))
-STEPS = Axis("steps", "pretraining step", "step clm_steps", at_step)
-MASK_RATIO = Axis("mask_ratio", "mask ratio (%)", "mask_ratio", lambda v: (100 * v.facts["mask_ratio"], {"mask": ""}))
-SIZE = Axis("size", "parameters (millions)", SIZE_FACTS, lambda v: (v.facts["parameters"] / 1e6, {"size": ""}))
+STEPS = Axis("steps", "pretraining step", "step clm_steps", at_step, lambda v: not v.random_weights)
+MASK_RATIO = Axis(
+    "mask_ratio",
+    "mask ratio (%)",
+    "mask_ratio",
+    lambda v: (100 * v.facts["mask_ratio"], {"mask": ""}),
+    lambda v: v.decayed and not v.random_weights and v.clm_fraction < 1,  # CLM alone masks nothing
+)
+SIZE = Axis(
+    "size",
+    "parameters (millions)",
+    "parameters model recipe peak_lr",
+    lambda v: (v.facts["parameters"] / 1e6, {"size": ""}),
+    lambda v: v.decayed,
+)
 
 
 def lines_of(scores, axis):
@@ -57,12 +69,8 @@ def lines_of(scores, axis):
 
     The runs of a line differ in nothing but `axis.along`; of "steps", a line follows one pretraining run.
     """
-    shown = [v for v in scores.results.variants if v.facts["step"] and (v.decayed or axis is STEPS)]
-    shown = [v for v in shown if axis is SIZE or not v.random_weights]
-    if axis is MASK_RATIO:
-        shown = [v for v in shown if v.clm_fraction < 1]  # CLM alone masks nothing
     groups = defaultdict(list)
-    for variant in shown:
+    for variant in (v for v in scores.results.variants if v.facts["step"] and axis.shows(v)):
         x, words = axis.place(variant)
         words = variant.describe() | words
         same = {name: value for name, value in variant.facts.items() if name not in axis.along.split()}
