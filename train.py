@@ -22,7 +22,7 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import lock_folder
-from data.loader import Batches, TokenStream, prefetch, to_device
+from data.loader import make_batches, prefetch, to_device
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_meta, load_tokenizer
 from errors import Damaged, DataError
@@ -188,16 +188,6 @@ def main():
         sys.exit(str(error))
     except OSError as error:
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
-
-
-def make_batches(cfg, meta, tokenizer, T):
-    """Return the Batches of training and of validation. Validation always has the same windows and masks."""
-    train, val = (TokenStream(cfg.data, meta, split) for split in ("train", "val"))
-    options = cfg.window_split, cfg.mask_ratio, cfg.mask_proportions
-    return (
-        Batches(train, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options),
-        Batches(val, tokenizer, 0, T, min(cfg.eval_windows, len(val) // T), *options),
-    )
 
 
 def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):

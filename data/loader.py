@@ -210,6 +210,19 @@ class Batches:
         return {"tokens": shown.reshape(B, T), "positions": positions, "targets": targets}
 
 
+def make_batches(cfg, meta, tokenizer, T):
+    """Return the Batches of training and of validation. Validation always has the same windows and masks.
+
+    cfg: train.py's settings. T: tokens of a window.
+    """
+    train, val = (TokenStream(cfg.data, meta, split) for split in ("train", "val"))
+    options = cfg.window_split, cfg.mask_ratio, cfg.mask_proportions
+    return (
+        Batches(train, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options),
+        Batches(val, tokenizer, 0, T, min(cfg.eval_windows, len(val) // T), *options),
+    )
+
+
 def prefetch(function, jobs, depth=2):
     """Yield function(*job) for each job. A background thread works `depth` jobs ahead."""
     with ThreadPoolExecutor(1) as thread:

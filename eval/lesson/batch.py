@@ -6,7 +6,7 @@ python -m eval.lesson batch --run=out/demo --step=200
 import torch
 
 import configurator
-from data.loader import Batches, TokenStream
+from data.loader import make_batches
 from data.shards import load_meta, load_tokenizer
 from eval.lesson.explain import OBJECTIVES, print_table, token_name
 from eval.lesson.per_token import check_runs, read_config
@@ -22,9 +22,8 @@ def example(run, step):
     config = read_config(run)
     cfg, T = configurator.Settings(config["settings"]), config["model"]["seq_len"]
     meta = load_meta(cfg.data)
-    stream, tokenizer = TokenStream(cfg.data, meta, "train"), load_tokenizer(cfg.data, meta)
-    options = cfg.window_split, cfg.mask_ratio, cfg.mask_proportions
-    batches = Batches(stream, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options)
+    tokenizer = load_tokenizer(cfg.data, meta)
+    batches, _ = make_batches(cfg, meta, tokenizer, T)
     shown = {}
     for name, causal in OBJECTIVES.items():
         batch, targets = batches.batch(step, causal, 0, 1), torch.full((T,), -1)
