@@ -10,7 +10,7 @@ from helpers import ROOT
 import configurator
 from eval.study import jobs
 from eval.study.plan import TRAIN, Plan
-from eval.study.run import args_for
+from eval.study.run import CONTINUED_SEED, args_for
 
 STUDIES = sorted((ROOT / "config").glob("study_*.py"))
 CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*STUDIES})
@@ -41,7 +41,8 @@ def test_every_run_of_a_study_is_accepted(path, monkeypatch):
     assert problems(commands) == []
     for (args, _), run in zip(commands, plan.runs.values()):
         cfg = configurator.load(TRAIN, args)
-        assert (cfg.max_steps, cfg.switch_step, cfg.seed) == (run.budget, run.clm, run.seed)
+        seed = run.seed + CONTINUED_SEED * bool(run.base)
+        assert (cfg.max_steps, cfg.switch_step, cfg.seed) == (run.budget, run.clm, seed)
     for _, args in plan.cfg.tasks:
         configurator.load(jobs.FINETUNE, shlex.split(f"{plan.cfg.finetune} {args}"))
 
