@@ -65,13 +65,20 @@ def phases_of(state):
     """
     if "phases" in state or not state["settings"]:
         return state.get("phases", [])
-    clm, ratio = min(state["step"], state["settings"]["switch_step"]), state["settings"]["mask_ratio"]
+    clm, ratios = min(state["step"], state["settings"]["switch_step"]), mask_ratios(state["settings"])
     phases = []
     if clm:
         phases.append(dict(phase="clm", predict_from="mask", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0]))
     if mlm := state["step"] - clm:
-        phases.append(dict(phase="mlm", predict_from="mask", steps=mlm, clm_steps=0.0, mask_ratio=[ratio, ratio]))
+        ends = [ratios[0], ratios[-1]]
+        phases.append(dict(phase="mlm", predict_from="mask", steps=mlm, clm_steps=0.0, mask_ratio=ends))
     return phases
+
+
+def mask_ratios(settings):
+    """Return the setting `mask_ratio` as a tuple. Older runs have a number, and JSON makes a list of a tuple."""
+    ratios = settings["mask_ratio"]
+    return tuple(ratios) if isinstance(ratios, (tuple, list)) else (ratios,)
 
 
 def predicts_from(state):
