@@ -154,7 +154,7 @@ def main(cfg):
         for name, config in PAPER.items():
             preset = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
             for causal in (True, False):
-                shape = WINDOWS, preset.micro_batch, preset.mask_ratio
+                shape = WINDOWS, preset.micro_batch, max(preset.mask_ratio)
                 seconds, mfu, mfu_all = predict_step(config, gpu, causal, *shape)
                 total = sum(seconds.values())
                 cells = (f"{1e3 * s:,.0f} ({s / total:.0%})" for s in seconds.values())

@@ -33,7 +33,7 @@ def test_loader(capsys):
 slow_variants = pytest.param(["compiled", "compiled_sdpa", "transformers"], marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("names", [["ours", "fp32", "nanogpt"], slow_variants])
+@pytest.mark.parametrize("names", [["ours", "fp32", "muon", "nanogpt"], slow_variants])
 def test_step(capsys, names):
     if "transformers" in names:
         pytest.importorskip("transformers")
