@@ -19,6 +19,7 @@ class Objective(NamedTuple):
 
 
 CLM = Objective(causal=True)
+SETTINGS = ("switch_step", "clm_windows", "mask_ratio", "predict_from")  # of train.py: from them follow the objectives
 
 
 def add_step(phases, micro_batches):
