@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from configurator import convert
 from data import hub
 from data.files import MALFORMED, write_whole
-from data.shards import check_shards, shard_stamps
+from data.shards import check_shards, load_meta, shard_stamps
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
@@ -258,15 +259,15 @@ def first_save(settings):
     return min(settings["checkpoint_interval"], settings["max_steps"], *settings["keep_steps"])
 
 
-def conflicts(cfg, fingerprint):
-    """Yield why a run with these settings cannot use its out_dir, one sentence each.
-
-    fingerprint: of the data, or None where they are not prepared yet.
-    """
+def conflicts(cfg):
+    """Yield why a run with these settings cannot use its out_dir, one sentence each."""
     out, state, logged = Path(cfg["out_dir"]), newest_header(cfg["out_dir"]), last_logged(cfg["out_dir"])
     if not cfg["resume"] and (steps(out) or any((out / name).exists() for name in ("config.json", "metrics.jsonl"))):
         yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
     elif state:
+        fingerprint = None
+        with suppress(DataError):  # where the data cannot be read, something else says so
+            fingerprint = load_meta(cfg["data"])["fingerprint"]
         yield from changes(state, cfg, fingerprint, out)
     elif not steps(out) and logged > first_save(read_config(out).get("settings", cfg)):
         yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: put them back, or remove the folder"
@@ -275,7 +276,7 @@ def conflicts(cfg, fingerprint):
 def changes(state, cfg, fingerprint, path):
     """Yield what differs between the run of a checkpoint and one with these settings and data, one sentence each."""
     for name, value in resolve_auto(cfg).items():
-        before = state["settings"].get(name, value)
+        before = convert(state["settings"].get(name, value), value)  # a setting that has become a tuple
         if name not in RESUME_MAY_CHANGE and value != before:
             yield (
                 f"{name}={value}, but the run in {path} has {name}={before}; to change what is learned, "
@@ -283,6 +284,16 @@ def changes(state, cfg, fingerprint, path):
             )
     if fingerprint not in (None, state["data"]):
         yield f"the data are not those that the run in {path} was trained on"
+
+
+def load_optimizers(optimizers, state, path):
+    """Load optimizers, a dict of them by their names in a checkpoint, in place. They keep their own settings."""
+    if optimizers.keys() != {"optimizer", "muon"} & state.keys():
+        raise DataError(f"{path} was trained with another optimizer; init_from takes its weights only")
+    for name, optimizer in optimizers.items():
+        ours = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+        optimizer.load_state_dict(state.pop(name))  # with the settings of the run that saved it
+        optimizer.param_groups[0].update(ours)
 
 
 def check_unchanged(state, cfg, meta, path):

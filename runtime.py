@@ -154,17 +154,23 @@ def peak_flops(device):
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
 
 
-def utilization(tokens_per_s, config, causal, batch, device, dtype, n_devices):
-    """The MFU of a run with batches like this one, as {"mfu": text}. "unknown" if the peak is. Nothing on a CPU."""
+def utilization(tokens_per_s, config, batches, device, dtype, n_devices):
+    """The MFU of a run with batches like these, [(batch, causal), ...], as {"mfu": text}; nothing on a CPU.
+
+    "unknown" if the peak is.
+    """
     peak = peak_flops(device) if dtype != "float32" else None
     if not peak or not tokens_per_s:
         return {} if device.type == "cpu" else {"mfu": "unknown"}
-    n_tokens, T = batch["tokens"].numel(), batch["tokens"].shape[1]
-    predicted, seen = (batch["targets"] >= 0).sum().item() / n_tokens, 1.0
-    if "doc_start" in batch:  # the mean length of a token's document, as a fraction of T
-        seen = (batch["doc_end"] - batch["doc_start"]).sum().item() / n_tokens / T
-    flops = tokens_per_s * flops_per_token(config, T, causal, predicted, seen)
-    return {"mfu": f"{flops / (n_devices * peak):.1%}"}
+    flops, total = 0.0, 0
+    for batch, causal in batches:
+        n_tokens, T = batch["tokens"].numel(), batch["tokens"].shape[1]
+        predicted, seen = (batch["targets"] >= 0).sum().item() / n_tokens, 1.0
+        if "doc_start" in batch:  # the mean length of a token's document, as a fraction of T
+            seen = (batch["doc_end"] - batch["doc_start"]).sum().item() / n_tokens / T
+        flops += n_tokens * flops_per_token(config, T, causal, predicted, seen)
+        total += n_tokens
+    return {"mfu": f"{tokens_per_s * flops / total / (n_devices * peak):.1%}"}
 
 
 def show(function, *args):

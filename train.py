@@ -14,6 +14,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -22,8 +23,9 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import lock_folder
-from data.loader import make_batches, prefetch, to_device
-from data.prepare import EMBEDDED_FOLDER, prepare_embedded
+from data.loader import batch_problems, make_batches, prefetch, to_device
+from data.objective import CLM, Objective, add_step, micro_batches, phase_of, phases_of
+from data.prepare import prepare_embedded
 from data.shards import load_meta, load_tokenizer
 from errors import Damaged, DataError
 from eval.plot import plot_run, summary
@@ -40,7 +42,9 @@ init_from = ""  # a checkpoint or a hub model: take its weights only and start a
 data = "data/prepared/embedded"  # a folder made by data.prepare; this one is made when it is missing
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
-mask_ratio = 0.4  # fraction of a window's tokens that MLM masks and predicts
+clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
+mask_ratio = (0.4,)  # fraction of a window's tokens that MLM hides and predicts; of several, from one to the next
+predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
 window_split = "none"  # where attention is cut within a window: none, random (one cut), document (at each eos)
 # --- model ---
@@ -56,6 +60,7 @@ rope_theta = 0.0  # base of the rotary positions
 norm_eps = 0.0  # epsilon of the norms
 tie_embeddings = False  # use the input embedding as the output head
 # --- optimization ---
+optimizer = "adamw"  # adamw, or muon: Muon for the matrices of the blocks, AdamW for all other parameters
 global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
 micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of a process's windows is used
 lr = 3e-3  # peak learning rate
@@ -64,7 +69,7 @@ decay_steps = 200  # linear decay to 0 over the last steps; constant in between 
 beta1 = 0.9  # AdamW
 beta2 = 0.95  # AdamW
 eps = 1e-8  # AdamW
-weight_decay = 0.1  # AdamW, on all parameters
+weight_decay = 0.1  # on all parameters
 grad_clip = 1.0  # largest norm of the gradient
 seed = 1  # of the initial weights, the order of the data and the masks
 # --- logging and checkpoints, in steps ---
@@ -87,9 +92,13 @@ deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always o
 # The schedule
 
 
-def is_causal(step, cfg):
-    """Whether step number `step`, from 0, is CLM. The phases of a run are decided on this line and nowhere else."""
-    return step < cfg.switch_step
+def objective(step, window, n_windows, cfg):
+    """What window number `window` of the `n_windows` of step number `step` trains. Nothing else decides it."""
+    if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
+        return CLM
+    done = (step - cfg.switch_step) / max(1, cfg.max_steps - 1 - cfg.switch_step)  # of MLM's steps, from 0 to 1
+    at = np.linspace(0, 1, len(cfg.mask_ratio))
+    return Objective(mask_ratio=float(np.interp(done, at, cfg.mask_ratio)), predict_from=cfg.predict_from)
 
 
 def learning_rate(step, cfg):
@@ -119,13 +128,17 @@ def check(cfg):
     choices = {
         "model": [*PRESETS, "origin"],
         "window_split": ["none", "random", "document"],
+        "predict_from": ["mask", "before"],
+        "optimizer": ["adamw", "muon"],
         "device": ["auto", "cpu", "cuda"],
         "dtype": ["auto", "float32", "bfloat16"],
     }
     problems += configurator.outside_limits(cfg, AT_LEAST_1.split(), AT_LEAST_0.split(), ["lr", "grad_clip"], choices)
     need(cfg.seed < 2**63, f"seed={cfg.seed}: must be below 2**63")
     need(max(cfg.beta1, cfg.beta2) < 1, f"beta1={cfg.beta1}, beta2={cfg.beta2}: must be below 1")
-    need(0 < cfg.mask_ratio < 1, f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
+    ratio = cfg.mask_ratio or (0,)
+    need(0 < min(ratio) <= max(ratio) < 1, f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
+    need(0 <= cfg.clm_windows < 1, f"clm_windows={cfg.clm_windows}: must be at least 0 and below 1")
     p = cfg.mask_proportions
     need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 numbers with sum 1")
     need(cfg.switch_step <= cfg.max_steps, f"switch_step={cfg.switch_step} is beyond max_steps={cfg.max_steps}")
@@ -143,37 +156,9 @@ def check(cfg):
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:
-        problems += check_shape_and_data(cfg, checkpoint.model_config(cfg, vocab_size=128), world_size)
+        config = checkpoint.model_config(cfg, vocab_size=128)
+        problems += [*config.problems(), *batch_problems(cfg, config.seq_len, world_size), *checkpoint.conflicts(cfg)]
     return problems
-
-
-def check_shape_and_data(cfg, config, world_size):
-    """Yield what does not fit between the settings, the model's shape and the data, one sentence each."""
-    yield from config.problems()
-    T, given = max(1, config.seq_len), cfg.global_batch_tokens
-    windows, rest = divmod(given, T)
-    if rest or not windows or windows % world_size:
-        yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
-    if not round(cfg.mask_ratio * T):
-        yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
-    if cfg.window_split == "random" and T < 24:
-        yield f"window_split=random: needs seq_len of at least 24, got {T}"
-
-    fingerprint = None
-    if cfg.data != EMBEDDED_FOLDER or Path(cfg.data).exists():  # train() prepares the default data where it is missing
-        try:
-            meta = load_meta(cfg.data)
-        except DataError as error:
-            yield str(error)
-        else:
-            fingerprint, vocab = meta["fingerprint"], meta["tokenizer"]["vocab_size"]
-            if 0 < cfg.vocab_size < vocab:
-                yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
-            for split, needed in (("train", windows * T), ("val", T)):
-                tokens = meta["splits"][split]["tokens"]
-                if tokens < needed:
-                    yield f"{cfg.data}: {tokens} {split} tokens are fewer than the {needed} of one batch"
-    yield from checkpoint.conflicts(cfg, fingerprint)
 
 
 # ----------------------------------------------------------------------------
@@ -190,8 +175,20 @@ def main():
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
 
-def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
-    """Load what the run starts from, in place. Returns (step, the rest of the checkpoint if the run is resumed or None).
+def make_optimizers(transformer, cfg):
+    """Return {their names in a checkpoint: the optimizers}. Each parameter belongs to one of them."""
+    params, betas = list(transformer.parameters()), (cfg.beta1, cfg.beta2)
+    matrices = [p for p in transformer.blocks.parameters() if p.ndim == 2] if cfg.optimizer == "muon" else []
+    rest = [p for p in params if not any(p is matrix for matrix in matrices)]
+    assert len(rest) + len(matrices) == len(params)
+    optimizers = {"optimizer": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
+    if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
+        optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    return optimizers
+
+
+def restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size):
+    """Load what the run starts from, in place. Returns (step, phases so far, the checkpoint if it is resumed or None).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
@@ -201,7 +198,7 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
         dist.broadcast_object_list(newest)
     resumed, path = newest[0] is not None, newest[0] or cfg.branch_from or cfg.init_from
     if not path:
-        return 0, None
+        return 0, [], None
     state = checkpoint.load(path, verified=resumed or rank > 0, report=print0)
     checkpoint.match(state, vars(transformer.config), tokenizer, path)
     if resumed:
@@ -209,55 +206,53 @@ def restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size):
     transformer.load_state_dict(state.pop("model"))
     if not resumed and cfg.init_from:
         print0(checkpoint.budget_note(state, cfg))
-        return 0, None
-    optimizer.load_state_dict(state.pop("optimizer"))  # with the other run's settings, which a branch replaces
-    optimizer.param_groups[0].update(betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, weight_decay=cfg.weight_decay)
+        return 0, [], None
+    checkpoint.load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], state if resumed else None
+    return state["step"], phases_of(state), state if resumed else None
 
 
-def wrap_ddp(loss_module, batches, step, cfg, micro, device):
-    """Wrap the loss in DistributedDataParallel, ready for `step`.
+def wrap_ddp(loss_module, batch, causal, device):
+    """Wrap the loss in DistributedDataParallel, ready for steps of any kind. batch: one like those to come.
 
     After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is thrown away
     makes this happen before any step counts: a resumed run must sum as the undisturbed one does.
     """
     device_ids = [device] if device.type == "cuda" else None
     ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
-    causal = is_causal(step, cfg)
-    ddp(to_device(batches.batch(step, causal, 0, micro), device), causal)[0].backward()
+    ddp(to_device(batch, device), causal)[0].backward()
     ddp.zero_grad(set_to_none=False)
     return ddp
 
 
 @torch.no_grad()
-def evaluate(loss_module, batches, micro, device, rank, world_size):
+def evaluate(loss_module, batches, cfg, device, rank, world_size):
     """Return the validation loss of both objectives, in nats per predicted token. The processes share the windows."""
-    losses, n = {}, batches.windows_per_step
-    for name, causal in (("val_clm_loss", True), ("val_mlm_loss", False)):
+    losses, n, micro = {}, batches.windows_per_step, cfg.micro_batch
+    for name, kind in (("val_clm_loss", CLM), ("val_mlm_loss", Objective(False, cfg.mask_ratio[0], cfg.predict_from))):
         total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
         for first in range(rank * micro, n, world_size * micro):
-            batch = to_device(batches.batch(0, causal, first, min(first + micro, n)), device)
+            batch = to_device(batches.batch(0, kind, range(first, min(first + micro, n))), device)
             with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                total += torch.stack(loss_module(batch, causal))
+                total += torch.stack(loss_module(batch, kind.causal))
         if world_size > 1:
             dist.all_reduce(total)
         losses[name] = (total[0] / total[1]).item()
     return losses
 
 
-def save(cfg, facts, transformer, optimizer):
+def save(cfg, facts, transformer, optimizers):
     """Write a checkpoint and delete those that are not to be kept."""
-    step, state = facts["step"], dict(model=transformer.state_dict(), optimizer=optimizer.state_dict(), **facts)
-    checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
+    step, states = facts["step"], {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
+    checkpoint.save(checkpoint.path_of(cfg.out_dir, step), dict(model=transformer.state_dict(), **states, **facts))
     keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
     checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
 
 
-def print_samples(step, phase, transformer, tokenizer):
+def print_samples(step, phase, transformer, tokenizer, predict_from):
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-        tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer)}")
+        tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer, predict_from)}")
 
 
 # ----------------------------------------------------------------------------
@@ -278,16 +273,18 @@ def train(cfg):
     tokenizer = load_tokenizer(cfg.data, meta)
     config = checkpoint.model_config(cfg, tokenizer.vocab_size)
     train_batches, val_batches = make_batches(cfg, meta, tokenizer, config.seq_len)
-    windows_per_rank = train_batches.windows_per_step // world_size
-    micro = next(m for m in range(min(cfg.micro_batch, windows_per_rank), 0, -1) if windows_per_rank % m == 0)
 
-    # Model and optimizer. The initial weights are drawn on the CPU, so they are the same on every machine.
+    def parts_of(step):  # [(Objective, windows), ...]: the micro-batches of this process
+        n = train_batches.windows_per_step
+        return micro_batches(lambda w: objective(step, w, n, cfg), n, cfg.micro_batch, rank, world_size)
+
+    # Model and optimizers. The initial weights are drawn on the CPU, so they are the same on every machine.
     torch.manual_seed(cfg.seed)
     transformer = Transformer(config).to(device)
     transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
     params = list(transformer.parameters())
-    optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
-    step, resumed = restore(cfg, transformer, optimizer, tokenizer, meta, rank, world_size)
+    optimizers = make_optimizers(transformer, cfg)
+    step, phases, resumed = restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size)
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
@@ -296,46 +293,47 @@ def train(cfg):
     if cfg.compile:
         loss_module.compile_parts()
     if world_size > 1 and step < cfg.max_steps:
-        ddp = wrap_ddp(loss_module, train_batches, step, cfg, micro, device)
+        kind, windows = parts_of(step)[0]
+        ddp = wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
 
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
         show(print, train_batches.repeats(cfg.max_steps))
 
     # A batch is a pure function of its step, so a background thread can make it ahead.
-    micro_steps = range(rank * windows_per_rank, (rank + 1) * windows_per_rank, micro)  # the first window of each
-    jobs = ((s, is_causal(s, cfg), first, first + micro) for s in range(step, cfg.max_steps) for first in micro_steps)
+    jobs = ((s, kind, windows) for s in range(step, cfg.max_steps) for kind, windows in parts_of(s))
     batches = prefetch(train_batches.batch, jobs)
     received, stopping = stop_signals(), 0
     seconds, timed, phase = 0.0, 0, ""  # time spent in so many steps since the last line of the log
     if not resumed:
-        losses = evaluate(loss_module, val_batches, micro, device, rank, world_size)
+        losses = evaluate(loss_module, val_batches, cfg, device, rank, world_size)
         if rank == 0:
-            begins = "clm" if is_causal(step, cfg) else "mlm"
-            log.write(step=step, phase=begins, tokens=step * cfg.global_batch_tokens, **losses)
+            log.write(step=step, phase=phase_of(parts_of(step)), tokens=step * cfg.global_batch_tokens, **losses)
     bar = tqdm(total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True)
     bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
-        started, causal, last_phase = time.perf_counter(), is_causal(step, cfg), phase
-        phase = "clm" if causal else "mlm"
+        started, last_phase, parts, done = time.perf_counter(), phase, parts_of(step), []
+        phase = phase_of(parts)
         # Forward and backward. The sum of the losses goes backward; the division that makes it a mean comes below.
-        total = torch.zeros(3, dtype=torch.float64, device=device)  # sum of losses, predicted tokens, signals
-        for first in micro_steps:
-            batch = next(batches)
-            ddp.require_backward_grad_sync = first == micro_steps[-1]  # DDP's: processes exchange after the last one
-            loss_sum, count = ddp(to_device(batch, device), causal)
+        total = torch.zeros(5, dtype=torch.float64, device=device)  # loss and predicted tokens of MLM, of CLM; signals
+        for kind, _ in parts:
+            done.append((batch := next(batches), kind.causal))
+            ddp.require_backward_grad_sync = len(done) == len(parts)  # DDP's: processes exchange after the last one
+            loss_sum, count = ddp(to_device(batch, device), kind.causal)
             loss_sum.backward(one(device))
-            total[:2] += torch.stack((loss_sum.detach(), count))
-        total[2].fill_(len(received))  # not total[2] = ..., for which a GPU would be waited for
+            total[2 * kind.causal :][:2] += torch.stack((loss_sum.detach(), count))
+        total[4].fill_(len(received))  # not total[4] = ..., for which a GPU would be waited for
         if world_size > 1:
             dist.all_reduce(total)
 
         # The gradient so far is that of the summed loss, averaged over processes by DDP. One factor makes it that of
-        # the mean over all predicted tokens of the step, and clips it. A GPU is waited for once, for four numbers.
+        # the mean over all predicted tokens of the step, and clips it. A GPU is waited for once, for six numbers.
         grads = [p.grad for p in params]
-        loss_sum, count, stopping, norm = torch.cat((total, torch.nn.utils.get_total_norm(grads)[None])).tolist()
-        loss, to_mean = loss_sum / count, world_size / count
+        numbers = torch.cat((total, torch.nn.utils.get_total_norm(grads)[None])).tolist()
+        mlm_loss, mlm_count, clm_loss, clm_count, stopping, norm = numbers
+        count = mlm_count + clm_count
+        loss, to_mean = (mlm_loss + clm_loss) / count, world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s < step][-1:] or ["none"]
@@ -344,9 +342,11 @@ def train(cfg):
         torch._foreach_mul_(grads, to_mean * min(1.0, cfg.grad_clip / (grad_norm + 1e-6)))
 
         # Update.
-        optimizer.param_groups[0]["lr"] = learning_rate(step, cfg)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
+        for optimizer in optimizers.values():
+            optimizer.param_groups[0]["lr"] = learning_rate(step, cfg)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
+        add_step(phases, parts)
         step += 1
         if phase == last_phase:  # the first step of a phase does not count: it compiles
             seconds, timed = seconds + time.perf_counter() - started, timed + 1
@@ -356,28 +356,32 @@ def train(cfg):
         if step % cfg.log_interval == 0 or step == cfg.max_steps:
             speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
             line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=speed)
-            mfu = utilization(speed, config, causal, batch, device, cfg.dtype, world_size)
+            if phase != "clm":
+                line["mask_ratio"] = phases[-1]["mask_ratio"][1]
+            if phase == "mixed":
+                line |= dict(clm_loss=clm_loss / clm_count, mlm_loss=mlm_loss / mlm_count, clm_tokens=clm_count / count)
+            mfu = utilization(speed, config, done, device, cfg.dtype, world_size)
             bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             seconds, timed = 0.0, 0
         phase_ends = step in (cfg.switch_step, cfg.max_steps)
         if step % cfg.eval_interval == 0 or phase_ends:
-            line |= evaluate(loss_module, val_batches, micro, device, rank, world_size)
+            line |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
         if rank == 0 and line:
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
-            save(cfg, dict(facts, step=step, log=log.sync()), transformer, optimizer)
+            save(cfg, dict(facts, step=step, phases=phases, log=log.sync()), transformer, optimizers)
         if rank == 0 and "val_clm_loss" in line and (phase_ends or (step // cfg.eval_interval).bit_count() == 1):
             show(plot_run, cfg.out_dir)  # after 1, 2, 4, 8 ... evaluations, because it reads the whole log
         if rank == 0 and phase_ends:
-            show(print_samples, step, phase, transformer, tokenizer)
+            show(print_samples, step, phase, transformer, tokenizer, cfg.predict_from)
         bar.update()
 
     bar.close()
     if rank == 0 and stopping:
         print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
     elif rank == 0:
-        show(lambda: print("\n" + summary(cfg.out_dir, cfg.switch_step)))
+        show(lambda: print("\n" + summary(cfg.out_dir)))
     if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor

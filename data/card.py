@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 
 from data.files import MALFORMED
+from data.objective import describe, phases_of
 from data.tokenizer import read_json
 
 # Of each pipeline tag of a pretrained model, and of each family of tasks: what it is, and how to use it.
@@ -119,7 +120,7 @@ print(model.similarity(queries, documents))
 `encode_query` and `encode_document` put `Query: ` and `Document: ` before a text, as in training. `encode` does not.""",
 }
 
-PRETRAINING = "lr warmup_steps decay_steps weight_decay window_split mask_ratio seed dtype".split()
+PRETRAINING = "optimizer lr warmup_steps decay_steps weight_decay window_split seed dtype".split()
 FINE_TUNING = "lr batch_size warmup_fraction weight_decay seed dtype".split()
 
 
@@ -139,7 +140,7 @@ def model_card(title, tag, state, path, max_len, parameters):
     what = WHAT["regression" if kind == "sc" and not labels else kind]
     if kind != "text-generation":
         limits += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
-    if kind == "fill-mask" and cfg and state["step"] <= cfg["switch_step"]:
+    if kind == "fill-mask" and cfg and all(its["phase"] == "clm" for its in phases_of(state)):
         limits += "- It has never seen a mask in training, so what it fills in means nothing.\n"
     return f"""\
 ---
@@ -176,12 +177,12 @@ def pretraining(state, path):
     if not cfg:
         base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
         return f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained.\n"
-    clm = min(step, cfg["switch_step"])
     begin = cfg["init_from"] or cfg["branch_from"]
     return f"""\
-Pretraining with nanoencoder: {step:,} steps of {cfg["global_batch_tokens"]:,} tokens, {clm:,} of causal language \
-modeling, then {step - clm:,} of masked language modeling.
+Pretraining with nanoencoder: {step:,} steps of {cfg["global_batch_tokens"]:,} tokens, with causal (CLM) or masked \
+language modeling (MLM).
 
+- objective: {describe(phases_of(state))}
 - began with {f"the weights of `{short(begin)}`" if begin else "random weights"}
 - data: `{Path(cfg["data"]).name}`, fingerprint {state.get("data", "unknown")[:12]}
 - tokenizer: `{state["tokenizer"]["name"]}`

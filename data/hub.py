@@ -15,6 +15,7 @@ import torch
 
 from data.card import model_card
 from data.files import sync
+from data.objective import predicts_from
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
@@ -271,7 +272,7 @@ def write_folder(state, path, folder, kind):
 
     path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder, which sentence-transformers opens
     too, with mean pooling; or "llama" or "qwen3", a decoder. A model that finetune.py has saved is written with its head
-    and the names of its labels. Raises DataError if the model has no class in transformers.
+    and the names of its labels. Raises DataError if no class in transformers computes what the model does.
     """
     folder, family, head, max_len = Path(folder), "", {}, state["config"]["seq_len"]
     if "fine_tuned" in state:
@@ -284,6 +285,12 @@ def write_folder(state, path, folder, kind):
                 "are classes for models with causal=False and mean pooling, --as=eurobert"
             )
     name, tag, parts = CLASSES[family or kind]
+    if tag == "fill-mask" and predicts_from(state) == "before":
+        raise DataError(
+            f"{path} predicts a hidden token at the position before it, but transformers does so at the token's own. Fill "
+            "in masks here (python -m eval.sample --fill=...), export a decoder (--as=llama), or fine-tune it and export "
+            "that model (finetune.py --save_model=True; --family=ir gives one that embeds texts)"
+        )
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     weights = hub_weights(state, with_head=not family)
     weights |= {f"{parts[key[0]]}{key[1:]}": x for key, x in head.items()}  # "2.bias" becomes "classifier.bias"

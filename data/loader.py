@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data.prepare import EMBEDDED_FOLDER
+from data.shards import load_meta
 from errors import DataError
 
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
@@ -105,9 +107,9 @@ class Batches:
 
     tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
     window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the
-    paper does) or "document" (cut at every eos). mask_ratio: MLM predicts round(mask_ratio *
-    seq_len) tokens of each window. mask_proportions: the fractions of those that are shown as
-    the mask token, as a random ordinary token, and unchanged. Raises DataError if all tokens are special.
+    paper does) or "document" (cut at every eos). mask_ratio: the largest one of all batches.
+    mask_proportions: the fractions of the predicted tokens that are shown as the mask token, as a
+    random ordinary token, and unchanged. Raises DataError if all tokens are special.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Batches:
         mask_proportions=(1.0, 0.0, 0.0),
     ):
         self.stream, self.seed, self.T, self.windows_per_step = stream, seed, seq_len, windows_per_step
-        self.window_split, self.n_masked = window_split, round(mask_ratio * seq_len)
+        self.window_split, self.most_masked = window_split, round(mask_ratio * seq_len)
         self.show_mask, self.show_random = mask_proportions[0], mask_proportions[0] + mask_proportions[1]
         self.n_windows = len(stream) // seq_len  # in an epoch, without the last, incomplete one
         self.mask_id, self.eos_id = tokenizer.mask_id, tokenizer.eos_id
@@ -142,19 +144,22 @@ class Batches:
         shown = f"{epochs:.1f}" if epochs > 0.1 else "less than 0.1"
         return f"the budget is {shown} epochs of the data: {seen}"
 
-    def batch(self, step, causal, first=0, last=None):
-        """Return windows first to last - 1 of a step, for CLM (causal) or MLM, as a dict of tensors.
+    def batch(self, step, objective, windows=None):
+        """Return windows of a step as a dict of tensors.
+
+        objective: the data.objective.Objective that they train. windows: B numbers of windows within the step; None = all.
 
         tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
         predicted. targets: int64 (N,), which token, or -1 for none. If windows are split also
-        doc_start and doc_end: int32 (B, T). N depends on B, T and the objective only.
+        doc_start and doc_end: int32 (B, T). N depends on B, T and on whether tokens are masked, but
+        not on how many: where they are fewer than the largest mask ratio says, targets are -1.
         """
-        draw = step * self.windows_per_step + np.arange(first, self.windows_per_step if last is None else last)
+        draw = step * self.windows_per_step + np.asarray(range(self.windows_per_step) if windows is None else windows)
         epoch, i = draw // self.n_windows, draw % self.n_windows
         index = permute(i, self.n_windows, hashed(self.seed, epoch, 0))
         tokens = self.stream.windows(index, self.T)  # (B, T)
         start, end = self.bounds(tokens, draw)
-        batch = self.clm(tokens, end) if causal else self.mlm(tokens, draw)
+        batch = self.masked(tokens, draw, start, objective) if objective.mask_ratio else self.next_token(tokens, end)
         if start is not None:
             batch |= {"doc_start": start.astype(np.int32), "doc_end": end.astype(np.int32)}
         return {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -175,7 +180,7 @@ class Batches:
         end = np.minimum.accumulate(np.where(last, t + 1, T)[:, ::-1], axis=1)[:, ::-1]
         return start, end
 
-    def clm(self, tokens, end):
+    def next_token(self, tokens, end):
         """Every position predicts the next token, except the last position of each document."""
         B, T = tokens.shape
         targets = np.full((B, T), -1, np.int64)
@@ -184,30 +189,66 @@ class Batches:
             targets[np.arange(T) + 1 == end] = -1
         return {"tokens": tokens, "positions": np.arange(B * T), "targets": targets.reshape(-1)}
 
-    def mlm(self, tokens, draw):
-        """n_masked random positions of each window predict the token that is masked there.
+    def masked(self, tokens, draw, start, objective):
+        """A fraction of each window's positions, chosen at random, are hidden and predicted.
 
-        Each position gets a random score, and the lowest ones are chosen. Special tokens score
-        highest. One is chosen only if a window has too few other tokens, and it is not a target.
+        Each position gets a random score, and the lowest ones are chosen. Special tokens score highest. One
+        is chosen only if a window has too few other tokens, and it is neither hidden nor predicted. If the
+        position before a token predicts it, the same holds for the first token of a document.
         """
-        B, T = tokens.shape
+        (B, T), n, most = tokens.shape, round(objective.mask_ratio * self.T), self.most_masked
         score = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
         ordinary = self.ordinary[tokens]
         score[~ordinary] = np.iinfo(np.uint64).max
-        chosen = np.argpartition(score, self.n_masked - 1, axis=1)[:, : self.n_masked]
-        chosen.sort(axis=1)  # (B, n_masked)
-        positions = (np.arange(B)[:, None] * T + chosen).reshape(-1)  # (N,) in the flattened batch
+        lowest = np.argpartition(score, (n - 1, most - 1), axis=1)[:, :most]  # (B, most), the n lowest first
+        order = lowest.argsort(axis=1)
+        chosen = np.take_along_axis(lowest, order, axis=1)
+        predicted = (order < n) & np.take_along_axis(ordinary, chosen, axis=1)
+        before = objective.predict_from == "before"
+        if before:
+            predicted &= chosen > (0 if start is None else np.take_along_axis(start, chosen, axis=1))
+        at = (np.arange(B)[:, None] * T + chosen).reshape(-1)  # (N,) in the flattened batch, N = B * most
+        predicted = predicted.reshape(-1)
 
         shown, flat = tokens.copy().reshape(-1), tokens.reshape(-1)
-        targets = np.where(ordinary.reshape(-1)[positions], flat[positions], -1)
-        u = mix(score.reshape(-1)[positions]) / 2.0**64
-        hide, swap = u < self.show_mask, (u >= self.show_mask) & (u < self.show_random)
-        shown[positions[hide & (targets >= 0)]] = self.mask_id
+        u = mix(score.reshape(-1)[at]) / 2.0**64
+        swap = predicted & (u >= self.show_mask) & (u < self.show_random)
+        shown[at[predicted & (u < self.show_mask)]] = self.mask_id
         if swap.any():
-            other = mix(score.reshape(-1)[positions] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
-            swap &= targets >= 0
-            shown[positions[swap]] = self.ordinary_ids[other[swap].astype(np.int64)]
-        return {"tokens": shown.reshape(B, T), "positions": positions, "targets": targets}
+            other = mix(score.reshape(-1)[at] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
+            shown[at[swap]] = self.ordinary_ids[other[swap].astype(np.int64)]
+        targets = np.where(predicted, flat[at], -1)
+        return {"tokens": shown.reshape(B, T), "positions": at - before * predicted, "targets": targets}
+
+
+def batch_problems(cfg, T, world_size):
+    """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
+    T, given, ratios = max(1, T), cfg.global_batch_tokens, cfg.mask_ratio
+    windows, rest = divmod(given, T)
+    if rest or not windows or windows % world_size:
+        yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
+    elif (n := cfg.clm_windows * windows / world_size) % 1:
+        possible = " or ".join(f"{m * world_size / windows:g}" for m in (int(n), int(n) + 1))
+        what = f"of the {windows} windows of a step, all {world_size} processes need equally many"
+        yield f"clm_windows={cfg.clm_windows}: {what}; {possible} would do"
+    if ratios and not round(min(ratios) * T):
+        yield f"mask_ratio={ratios}: masks not one token of {T}"
+    if cfg.window_split == "random" and T < 24:
+        yield f"window_split=random: needs seq_len of at least 24, got {T}"
+    if cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():  # train.py prepares it
+        return
+    try:
+        meta = load_meta(cfg.data)
+    except DataError as error:
+        yield str(error)
+        return
+    vocab = meta["tokenizer"]["vocab_size"]
+    if 0 < cfg.vocab_size < vocab:
+        yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
+    for split, needed in (("train", windows * T), ("val", T)):
+        tokens = meta["splits"][split]["tokens"]
+        if tokens < needed:
+            yield f"{cfg.data}: {tokens} {split} tokens are fewer than the {needed} of one batch"
 
 
 def make_batches(cfg, meta, tokenizer, T):
@@ -216,7 +257,7 @@ def make_batches(cfg, meta, tokenizer, T):
     cfg: train.py's settings. T: tokens of a window.
     """
     train, val = (TokenStream(cfg.data, meta, split) for split in ("train", "val"))
-    options = cfg.window_split, cfg.mask_ratio, cfg.mask_proportions
+    options = cfg.window_split, max(cfg.mask_ratio), cfg.mask_proportions
     return (
         Batches(train, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options),
         Batches(val, tokenizer, 0, T, min(cfg.eval_windows, len(val) // T), *options),

@@ -1,5 +1,6 @@
 """What windows train, and the record of what a run has trained."""
 
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -22,22 +23,39 @@ CLM = Objective(causal=True)
 SETTINGS = ("switch_step", "clm_windows", "mask_ratio", "predict_from")  # of train.py: from them follow the objectives
 
 
-def add_step(phases, micro_batches):
-    """Add a step to the record of a run's phases, a list of dicts, in place.
+def micro_batches(objective, n_windows, micro_batch, rank, world_size):
+    """Return the micro-batches of one of `world_size` processes in a step of `n_windows`, as [(Objective, windows), ...].
 
-    micro_batches: (Objective, its windows) of each micro-batch of the step. A phase is called "clm", "mlm", or "mixed" if
-    both are trained in one step. Its dict has `phase`, `predict_from`, `steps`, `clm_steps` (its steps, times the
-    fraction of the windows that are CLM) and `mask_ratio` [first, last], which is [0, 0] for CLM.
+    objective: a function of the number of a window. All windows of a micro-batch have the same objective, so a process
+    has its own windows in as few parts of equal size as micro_batch, their largest size, allows.
     """
-    windows = sum(len(its) for _, its in micro_batches)
-    clm = sum(len(its) for objective, its in micro_batches if objective.causal) / windows
-    ratio, predict_from = max((o.mask_ratio, o.predict_from) for o, _ in micro_batches)
-    name = {0: "mlm", 1: "clm"}.get(clm, "mixed")
+    parts = []
+    for kind, its in groupby(range(rank, n_windows, world_size), objective):
+        its = [*its]
+        size = next(m for m in range(min(micro_batch, len(its)), 0, -1) if len(its) % m == 0)
+        parts += [(kind, its[i : i + size]) for i in range(0, len(its), size)]
+    return parts
+
+
+def phase_of(parts):
+    """Return "clm" or "mlm", or "mixed" for a step with both. parts: see `micro_batches`."""
+    causal = {kind.causal for kind, _ in parts}
+    return "mixed" if len(causal) > 1 else "clm" if True in causal else "mlm"
+
+
+def add_step(phases, parts):
+    """Add a step to the record of a run's phases, a list of dicts, in place. parts: see `micro_batches`.
+
+    The dict of a phase has `phase` (see `phase_of`), `predict_from`, `steps`, `clm_steps` (its steps, times the fraction of
+    their windows that are CLM) and `mask_ratio` [at first, at last], which is [0, 0] for CLM.
+    """
+    ratio, predict_from = max((kind.mask_ratio, kind.predict_from) for kind, _ in parts)
+    name, size = phase_of(parts), [len(its) for _, its in parts]
     if not phases or (phases[-1]["phase"], phases[-1]["predict_from"]) != (name, predict_from):
         phases.append(dict(phase=name, predict_from=predict_from, steps=0, clm_steps=0.0, mask_ratio=[ratio, ratio]))
     last = phases[-1]
     last["steps"] += 1
-    last["clm_steps"] += clm
+    last["clm_steps"] += sum(n for n, (kind, _) in zip(size, parts) if kind.causal) / sum(size)
     last["mask_ratio"] = [last["mask_ratio"][0], ratio]
 
 
@@ -48,13 +66,20 @@ def phases_of(state):
     """
     if "phases" in state or not state["settings"]:
         return state.get("phases", [])
-    clm, ratio = min(state["step"], state["settings"]["switch_step"]), state["settings"]["mask_ratio"]
+    clm, ratios = min(state["step"], state["settings"]["switch_step"]), mask_ratios(state["settings"])
     phases = []
     if clm:
         phases.append(dict(phase="clm", predict_from="mask", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0]))
     if mlm := state["step"] - clm:
-        phases.append(dict(phase="mlm", predict_from="mask", steps=mlm, clm_steps=0.0, mask_ratio=[ratio, ratio]))
+        ends = [ratios[0], ratios[-1]]
+        phases.append(dict(phase="mlm", predict_from="mask", steps=mlm, clm_steps=0.0, mask_ratio=ends))
     return phases
+
+
+def mask_ratios(settings):
+    """Return the setting `mask_ratio` as a tuple. Older runs have a number, and JSON makes a list of a tuple."""
+    ratios = settings["mask_ratio"]
+    return tuple(ratios) if isinstance(ratios, (tuple, list)) else (ratios,)
 
 
 def predicts_from(state):

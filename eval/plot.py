@@ -11,16 +11,24 @@ from pathlib import Path
 from checkpoint import read_metrics
 from errors import DataError
 
+NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
 
-def summary(out_dir, switch_step):
-    """Return both validation losses of a run at its start, at the switch and at its end, as lines of text."""
-    evaluated = {line["step"]: line for line in read_metrics(out_dir) if "val_clm_loss" in line}
-    moments = {"start": min(evaluated), "switch": switch_step, "end": max(evaluated)}
+
+def switches(lines):
+    """Return the pairs of neighboring lines of a log between which its phase changes."""
+    return [(a, b) for a, b in itertools.pairwise(lines) if a["phase"] != b["phase"]]
+
+
+def summary(out_dir):
+    """Return both validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
+    log = read_metrics(out_dir)
+    evaluated, ends = [line for line in log if "val_clm_loss" in line], [line for line, _ in switches(log)]
+    moments = [("start", evaluated[0]), *(("switch", line) for line in ends if len(ends) < 4), ("end", evaluated[-1])]
     lines = ["validation loss       CLM     MLM   (nats per predicted token)"]
-    for name, step in moments.items():
-        if step in evaluated:
-            clm, mlm = evaluated[step]["val_clm_loss"], evaluated[step]["val_mlm_loss"]
-            lines.append(f"{name + f', step {step}':<20}{clm:>6.3f}  {mlm:>6.3f}")
+    for name, line in moments:
+        if line in evaluated:
+            name += f", step {line['step']}"
+            lines.append(f"{name:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
     return "\n".join(lines)
 
 
@@ -46,20 +54,19 @@ def plot_run(out_dir):
     axes, lines = figure.subplots(), read_metrics(out_dir)
     train = [line for line in lines if "loss" in line]
     train_steps = [line["step"] for line in train]
-    for phase, color in (("clm", "#9db8d9"), ("mlm", "#e8b78a")):
-        losses = [line["loss"] if line["phase"] == phase else math.nan for line in train]  # a gap for the other phase
-        if not all(map(math.isnan, losses)):
-            axes.plot(train_steps, losses, color=color, lw=1, label=f"training, {phase.upper()} phase")
+    for phase, color in (("clm", "#9db8d9"), ("mlm", "#e8b78a"), ("mixed", "#a8b89a")):
+        losses = [line["loss"] if line["phase"] == phase else line.get(f"{phase}_loss", math.nan) for line in train]
+        if not all(map(math.isnan, losses)):  # nan: a gap for the other phase
+            axes.plot(train_steps, losses, color=color, lw=1, label=f"training, {NAMES[phase]}")
     evaluated = [line for line in lines if "val_clm_loss" in line]
     steps = [line["step"] for line in evaluated]
     for key, color, style in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
         losses = [line[key] for line in evaluated]
         axes.plot(steps, losses, style, color=color, ms=4, label=f"validation, {key[4:7].upper()}")
-    switches = [(a["step"], b["phase"].upper()) for a, b in itertools.pairwise(lines) if a["phase"] != b["phase"]]
-    for n, (step, phase) in enumerate(switches):
-        axes.axvline(step, color="0.5", lw=1, ls=":")
-        height, axis = 1 - 0.04 * (n % 2), axes.get_xaxis_transform()
-        axes.text(step, height, f" to {phase}", transform=axis, va="top", color="0.35", fontsize=8)
+    for n, (before, line) in enumerate(switches(lines)):
+        axes.axvline(before["step"], color="0.5", lw=1, ls=":")
+        height, axis, name = 1 - 0.04 * (n % 2), axes.get_xaxis_transform(), NAMES[line["phase"]]
+        axes.text(before["step"], height, f" to {name}", transform=axis, va="top", color="0.35", fontsize=8)
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

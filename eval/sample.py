@@ -17,6 +17,7 @@ import torch
 import checkpoint
 import configurator
 from data.files import write_whole
+from data.objective import predicts_from
 from errors import Damaged, DataError
 from eval.tasks.families import Item
 from eval.tasks.model import TaskModel, predict
@@ -41,10 +42,15 @@ CONTINUE = ("Return the", "The following example", "If the argument is")
 
 
 @torch.no_grad()
-def fill_in(model, tokenizer, text, k=5):
-    """Return the k likeliest tokens for each [MASK] of a text: a list of [(token, probability), ...], best first."""
-    ids = torch.tensor([tokenizer.encode_masked(text)], device=model.device)  # (1, T)
-    hidden = model(ids, causal=False)[ids == tokenizer.mask_id]  # (n_masks, d_model)
+def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
+    """Return the k likeliest tokens for each [MASK] of a text: a list of [(token, probability), ...], best first.
+
+    predict_from: the position that predicts, see `data.objective.predicts_from`. With "before", an eos begins the text.
+    """
+    before = predict_from == "before"
+    ids = [tokenizer.eos_id] * before + tokenizer.encode_masked(text)  # the eos of the document before, as in training
+    ids = torch.tensor([ids], device=model.device)  # (1, T)
+    hidden = model(ids, causal=False)[(ids == tokenizer.mask_id).roll(-before, dims=1)]  # (n_masks, d_model)
     p, best = model.logits(hidden).float().softmax(-1).topk(k)
     return [[(tokenizer.decode([i]), q) for i, q in zip(*row)] for row in zip(best.tolist(), p.tolist())]
 
@@ -78,11 +84,12 @@ def embed_lines(model, tokenizer, lines):
     return np.array(vectors, np.float32).reshape(-1, model.config.d_model), sum(len(text) > T for text in ids)
 
 
-def examples(model, tokenizer):
+def examples(model, tokenizer, predict_from="mask"):
     """Return a few masks filled in and a few prompts continued, by the same weights, as text."""
     lines = ["  filled in (causal=False)"]
     for text in FILL:
-        best = ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in fill_in(model, tokenizer, text)[0])
+        (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
+        best = ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask)
         lines.append(f"    {text}  {best}")
     lines.append("  continued (causal=True, temperature 0.7)")
     lines += ["    " + continue_text(model, tokenizer, text, 24).replace("\n", " ") for text in CONTINUE]
@@ -108,11 +115,11 @@ def main(argv):
     except (Damaged, DataError, UnicodeDecodeError) as error:
         sys.exit(str(error))
     model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
-    T = model.config.seq_len
+    T, predict_from = model.config.seq_len, predicts_from(state)
     if cfg.fill:
-        if (n := len(tokenizer.encode_masked(cfg.fill))) > T:
+        if (n := len(tokenizer.encode_masked(cfg.fill)) + (predict_from == "before")) > T:
             sys.exit(f"fill: {n} tokens, but this model's seq_len is {T}")
-        for mask, best in enumerate(fill_in(model, tokenizer, cfg.fill), 1):
+        for mask, best in enumerate(fill_in(model, tokenizer, cfg.fill, predict_from=predict_from), 1):
             print(f"mask {mask}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best))
     if cfg.prompt:
         print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))

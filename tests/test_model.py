@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from model_helpers import Operators, loss_and_gradients, model_results, random_documents, small_batch, small_model
 
 from data.loader import Batches
+from data.objective import CLM, Objective
 from data.tokenizer import Tokenizer
 from model import (
     ModelConfig,
@@ -284,7 +285,9 @@ def test_overfits_one_batch(causal, dtype):
             return np.random.default_rng(0).integers(0, 90, (len(index), T))
 
     torch.manual_seed(0)
-    batch = Batches(Stream(), Tokenizer.load("embedded"), 0, 32, 2).batch(0, causal)
+    batch = Batches(Stream(), Tokenizer.load("embedded"), 0, 32, 2).batch(
+        0, CLM if causal else Objective(mask_ratio=0.4)
+    )
     model = Transformer(ModelConfig(n_layer=2, n_head=2, n_kv_head=1, d_model=64, d_ff=96, seq_len=32))
     model.compute_dtype = getattr(torch, dtype)
     loss, optimizer = PretrainingLoss(model), torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=0)

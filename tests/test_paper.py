@@ -12,11 +12,12 @@ from model_helpers import small_model
 
 import configurator
 from data.loader import Batches, TokenStream
+from data.objective import CLM, Objective
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from model import PRESETS, ModelConfig, PretrainingLoss, Transformer
 
-T = 2_048
+T, MLM = 2_048, Objective(mask_ratio=0.4)
 SIZES = {  # layers, width, MLP, query heads, key-value heads, head dim, millions of parameters: blocks, + input, + output
     "210m": (12, 768, 3_072, 12, 12, 64, 113.3, 211.8, 310.3),
     "610m": (26, 1_152, 4_096, 18, 6, 64, 460.1, 607.9, 755.6),
@@ -53,7 +54,7 @@ def test_the_recipe_of_the_presets(name):
     paper = {
         "model": name, "global_batch_tokens": 2_359_296, "max_steps": 42_000, "warmup_steps": 2_000,
         "decay_steps": 2_000, "lr": 5e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1,
-        "grad_clip": 1.0, "mask_ratio": 0.4, "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
+        "grad_clip": 1.0, "mask_ratio": (0.4,), "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
         "tie_embeddings": False,
     }  # fmt: skip
     cfg = preset(name)
@@ -69,7 +70,7 @@ def test_the_schedule_of_continued_pretraining():
 def test_the_number_of_masked_tokens_is_exact(make_batches):
     """round(0.4 * 2,048) = 819 in each window, never a special token, and each shown as the mask token."""
     batches = make_batches(8)
-    plain, batch = batches.batch(0, True)["tokens"], batches.batch(0, False)
+    plain, batch = batches.batch(0, CLM)["tokens"], batches.batch(0, MLM)
     assert torch.equal(torch.bincount(batch["positions"] // T), torch.full((8,), 819))
     masked = torch.isin(torch.arange(8 * T), batch["positions"]).view(8, T)
     assert (batch["tokens"][masked] == batches.mask_id).all() and torch.equal(batch["targets"], plain[masked])
@@ -87,18 +88,20 @@ def test_windows_are_cut_between_12_and_2037_anew_for_each_use(make_batches):
 
 def test_all_runs_with_a_seed_see_the_same_windows_in_the_same_order(make_batches):
     """Whatever the objective and the number of windows in a step."""
-    clm, mlm = make_batches(4).batch(1, True), make_batches(2).batch(2, False)
+    clm, mlm = make_batches(4).batch(1, CLM), make_batches(2).batch(2, MLM)
     tokens, shown = clm["tokens"][:2], mlm["tokens"].clone().flatten()
     shown[mlm["positions"]] = mlm["targets"]
     assert torch.equal(shown.view(2, T), tokens) and torch.equal(mlm["doc_end"], clm["doc_end"][:2])
-    assert not torch.equal(make_batches(4, seed=2).batch(1, True)["tokens"], clm["tokens"])
+    assert not torch.equal(make_batches(4, seed=2).batch(1, CLM)["tokens"], clm["tokens"])
 
 
 def test_the_loss_is_a_mean_over_tokens_not_over_micro_batches(make_batches):
     """Micro-batches of 1 and 3 windows: their sums and counts add up to those of the step, their means do not."""
     model = small_model(vocab_size=4_096)
     batches, loss = make_batches(4, seq_len=32), PretrainingLoss(model)
-    whole, *parts = (torch.stack(loss(batches.batch(0, True, *windows), True)) for windows in ((0, 4), (0, 1), (1, 4)))
+    whole, *parts = (
+        torch.stack(loss(batches.batch(0, CLM, range(*windows)), True)) for windows in ((0, 4), (0, 1), (1, 4))
+    )
     torch.testing.assert_close(sum(parts), whole)
     means = [loss_sum / count for loss_sum, count in (whole, *parts)]
     assert abs(means[0] - (means[1] + means[2]) / 2) > 1e-3

@@ -135,12 +135,12 @@ def test_mfu_counts_the_pairs_that_the_mask_leaves(monkeypatch):
     lengths = torch.tensor([32] * 32 + [96] * 96).expand(2, 128)  # two documents: (32² + 96²) / 128² of the pairs
     batch = dict(tokens=torch.zeros(2, 128), targets=torch.arange(-64, 192))
     cut = batch | dict(doc_start=torch.zeros(2, 128), doc_end=lengths)
-    args = config, False, batch, gpu, "bfloat16", 4
+    args = config, [(batch, False)], gpu, "bfloat16", 4
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     for batch, seen in ((batch, 1), (cut, 0.625)):
         speed = 4 * 989e12 / 2 / flops_per_token(config, 128, False, 0.75, seen)
-        assert utilization(speed, config, False, batch, gpu, "bfloat16", 4) == {"mfu": "50.0%"}
-    assert utilization(1e6, config, False, batch, CPU, "bfloat16", 1) == {}
-    assert utilization(0, *args) == utilization(1e6, *args[:4], "float32", 1) == {"mfu": "unknown"}
+        assert utilization(speed, config, [(batch, False)], gpu, "bfloat16", 4) == {"mfu": "50.0%"}
+    assert utilization(1e6, config, [(batch, False)], CPU, "bfloat16", 1) == {}
+    assert utilization(0, *args) == utilization(1e6, *args[:3], "float32", 1) == {"mfu": "unknown"}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Another GPU")
     assert utilization(1e6, *args) == {"mfu": "unknown"}

@@ -7,9 +7,11 @@ in turn; a [MASK] in the text is always hidden. A model that was trained with on
 """
 
 import torch
+import torch.nn.functional as F
 
 import checkpoint
 import configurator
+from data.objective import predicts_from
 from errors import DataError
 from model import attention_mask, rotate
 
@@ -22,14 +24,16 @@ OBJECTIVES = {"CLM": True, "MLM": False}  # name: causal
 
 
 @torch.no_grad()
-def predictions(model, ids, mask_id):
+def predictions(model, ids, tokenizer, predict_from="mask"):
     """Return the probability of every token of the vocabulary at each position of ids (T,), for each objective.
 
     Returns clm, mlm: fp32 (T, V). Row i of clm is about token i + 1, given tokens 0 .. i. Row i of mlm is about
-    token i, given all others.
+    token i, given all others. predict_from: where mlm is read, at token i ("mask") or at the one before ("before").
     """
     clm = model.logits(model(ids[None], causal=True)[0])
-    hidden_in_turn = ids.repeat(len(ids), 1).fill_diagonal_(mask_id)  # (T, T): token i is hidden in row i
+    hidden_in_turn = ids.repeat(len(ids), 1).fill_diagonal_(tokenizer.mask_id)  # (T, T): token i is hidden in row i
+    if predict_from == "before":  # with an eos in front, so that position i of row i is the one before token i
+        hidden_in_turn = F.pad(hidden_in_turn, (1, 0), value=tokenizer.eos_id)  # (T, T + 1)
     mlm = model.logits(model(hidden_in_turn, causal=False).diagonal().T)  # the state at position i of row i
     return clm.float().softmax(-1), mlm.float().softmax(-1)
 
@@ -89,17 +93,18 @@ def print_predictions(ids, tokenizer, clm, mlm):
 
 
 def read(ckpt, text):
-    """Return a checkpoint's step, model and tokenizer, and the ids (T,) of the text."""
+    """Return a checkpoint's step, model and tokenizer, the ids (T,) of the text, and the `predictions`."""
     state = checkpoint.load(checkpoint.find(ckpt))
-    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
-    ids, longest = tokenizer.encode_masked(text), min(LONGEST, model.config.seq_len)
+    model, tokenizer, predict_from = checkpoint.model_from(state), checkpoint.tokenizer_of(state), predicts_from(state)
+    ids, longest = tokenizer.encode_masked(text), min(LONGEST, model.config.seq_len - (predict_from == "before"))
     if not 0 < len(ids) <= longest:
         raise DataError(f"text: has {len(ids)} tokens, expected 1 to {longest}")
-    return state["step"], model, tokenizer, torch.tensor(ids)
+    ids = torch.tensor(ids)
+    return state["step"], model, tokenizer, ids, *predictions(model, ids, tokenizer, predict_from)
 
 
 def main(argv):
     cfg = configurator.load(__file__, argv, command="python -m eval.lesson explain")
-    step, model, tokenizer, ids = read(cfg.ckpt, cfg.text)
+    step, _, tokenizer, ids, clm, mlm = read(cfg.ckpt, cfg.text)
     print(f"{cfg.ckpt}, step {step} (p: probability of the token itself; then the {TOP_K} likeliest)")
-    print_predictions(ids.tolist(), tokenizer, *predictions(model, ids, tokenizer.mask_id))
+    print_predictions(ids.tolist(), tokenizer, clm, mlm)

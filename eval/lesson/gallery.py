@@ -93,9 +93,8 @@ def guess_table(name, labels, p, tokenizer):
 def main(argv):
     cfg = configurator.load(__file__, argv, lambda cfg: check_runs([cfg.run]), "python -m eval.lesson gallery")
     masks = {name: mask_picture(name, *rows) for name, rows in example(cfg.run, cfg.step).items()}
-    step, model, tokenizer, ids = explain.read(cfg.run, cfg.text)
+    step, model, tokenizer, ids, clm, mlm = explain.read(cfg.run, cfg.text)
     labels = [explain.token_name(tokenizer, i) for i in ids.tolist()]
-    clm, mlm = explain.predictions(model, ids, tokenizer.mask_id)
     guesses = [guess_table("CLM", labels[1:], clm, tokenizer), guess_table("MLM", labels, mlm, tokenizer)]
     images = [base64.b64encode(Path(path).read_bytes()).decode() for path in cfg.figures if Path(path).exists()]
     page = PAGE.format(

@@ -214,9 +214,8 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
         hub.write_folder(state, tmp_path / "ckpt-650.pt", tmp_path / kind, kind)
         card = (tmp_path / kind / "README.md").read_text()
         facts = [
-            "650 steps of 4,096 tokens, 200 of causal",
-            "then 450 of masked",
-            "`mask_ratio=0.4`",
+            "650 steps of 4,096 tokens, ",
+            "objective: CLM for 200 steps, then MLM (40 % masked) for 450 steps\n",
             "f00d",
             "`books`",
         ]
@@ -560,6 +559,43 @@ def test_shards_that_do_not_fit(copy):
     (folder / "model-00002-of-00002.safetensors").write_bytes(content)
     with pytest.raises(Damaged, match="00002.safetensors: .* is also in .*00001-of-00002.safetensors"):
         checkpoint.load_model(folder)
+
+
+def phase(name, predict_from="mask", clm_steps=0.0):
+    return dict(phase=name, predict_from=predict_from, steps=325, clm_steps=clm_steps, mask_ratio=[0.4, 0.1])
+
+
+@pytest.mark.parametrize(
+    "phases, objective",
+    [
+        ([phase("clm", clm_steps=325.0)], "CLM for 325 steps"),
+        (
+            [phase("mixed", clm_steps=162.5), phase("mlm")],
+            "CLM in 50 % of the windows, MLM (40 % masked at first, 10 % at last) in the others for 325 steps, then "
+            "MLM (40 % masked at first, 10 % at last) for 325 steps",
+        ),
+    ],
+)
+def test_the_card_goes_by_the_record(state, phases, objective, tmp_path):
+    hub.write_folder(state | {"phases": phases}, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"- objective: {objective}\n" in card
+    assert ("never seen a mask" in card) == (phases[-1]["phase"] == "clm")
+
+
+def test_masks_predicted_from_the_position_before_cannot_go_out(state, tmp_path):
+    """As an encoder with a head for masks. A decoder, and a model that is fine-tuned from it, can."""
+    before = state | {"phases": [phase("clm"), phase("mlm", "before")]}
+    with pytest.raises(DataError, match="position before it, but transformers .*--as=llama"):
+        hub.write_folder(before, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    assert os.listdir(tmp_path) == []
+    hub.write_folder(before, "ckpt-650.pt", tmp_path / "decoder", "llama")
+    settings = dict(causal=False, pooling="mean", max_len=64, task="toy")
+    tuned = dict(family="ir", task={"family": "ir"}, head={}, labels=[], settings=settings, done={"steps": 5})
+    tuned |= dict(threshold=0.0, may_be_none=False)
+    hub.write_folder(before | {"fine_tuned": tuned}, "model.pt", tmp_path / "retriever", "eurobert")
+    again = before | {"phases": [*before["phases"], phase("mlm")]}
+    hub.write_folder(again, "ckpt-650.pt", tmp_path / "encoder", "eurobert")
 
 
 def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folder, tmp_path):

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, permute, prefetch
+from data.objective import CLM, Objective
 from data.prepare import prepare
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import DataError
+
+
+MLM, BEFORE = Objective(mask_ratio=0.25), Objective(mask_ratio=0.2, predict_from="before")
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +65,25 @@ def test_stream_reads_across_shards(stream, data_dir):
         assert (windows.reshape(-1) == whole[: windows.size]).all()
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("objective", [CLM, MLM, BEFORE])
 @pytest.mark.parametrize("split", ["none", "random", "document"])
-def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, causal, split):
+def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective, split):
     one = Batches(stream, tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
     other = Batches(stream, tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
     for step in (0, 7, 1234):
-        whole = one.batch(step, causal)
+        whole = one.batch(step, objective)
         for size in (1, 3, 4, 6):
-            parts = [other.batch(step, causal, i, i + size) for i in range(0, 12, size)]
+            parts = [other.batch(step, objective, range(i, i + size)) for i in range(0, 12, size)]
             torch.testing.assert_close(joined(parts), whole, rtol=0, atol=0)
-    different = Batches(stream, tokenizer, 4, 64, 12, split, 0.3).batch(7, causal)
-    assert not torch.equal(different["tokens"], one.batch(7, causal)["tokens"])
+    different = Batches(stream, tokenizer, 4, 64, 12, split, 0.3).batch(7, objective)
+    assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
 
 def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer):
     T, W = 64, 5
     batches = Batches(stream, tokenizer, 3, T, W)
     n = batches.n_windows
-    seen = np.concatenate([batches.batch(s, True)["tokens"].numpy() for s in range(-(-3 * n // W))])[: 3 * n]
+    seen = np.concatenate([batches.batch(s, CLM)["tokens"].numpy() for s in range(-(-3 * n // W))])[: 3 * n]
     everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
     epochs = [list(map(bytes, seen[e * n : (e + 1) * n])) for e in range(3)]
     for epoch in epochs:
@@ -103,7 +107,7 @@ def test_how_often_a_budget_shows_each_text(stream, tokenizer, split):
 
 def test_clm_targets(stream, tokenizer):
     for split in ("none", "random", "document"):
-        batch = Batches(stream, tokenizer, 1, 64, 6, split).batch(2, True)
+        batch = Batches(stream, tokenizer, 1, 64, 6, split).batch(2, CLM)
         tokens, targets = batch["tokens"], batch["targets"].view(6, 64)
         assert torch.equal(batch["positions"], torch.arange(6 * 64))
         end = batch["doc_end"] if split != "none" else torch.full_like(tokens, 64)
@@ -118,7 +122,7 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
     batches = Batches(stream, tokenizer, 1, T, W, "none", ratio)
     original = Batches(stream, tokenizer, 1, T, W)
     for step in range(20):
-        batch, plain = batches.batch(step, False), original.batch(step, True)["tokens"]
+        batch, plain = batches.batch(step, Objective(mask_ratio=ratio)), original.batch(step, CLM)["tokens"]
         positions, targets = batch["positions"], batch["targets"]
         assert len(positions) == len(set(positions.tolist())) == W * round(ratio * T)
         assert torch.equal(torch.bincount(positions // T, minlength=W), torch.full((W,), round(ratio * T)))
@@ -143,7 +147,7 @@ def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
             rows[1] = tokenizer.pad_id
             return rows[index]
 
-    batch = Batches(Stream(), tokenizer, 0, 16, 2, "none", 0.5).batch(0, False)
+    batch = Batches(Stream(), tokenizer, 0, 16, 2, "none", 0.5).batch(0, Objective(mask_ratio=0.5))
     assert len(batch["positions"]) == len(set(batch["positions"].tolist())) == 16
     assert sorted(batch["targets"].tolist()) == [-1] * 13 + [7, 8, 9]
     assert (batch["tokens"] == tokenizer.mask_id).sum() == 3
@@ -153,20 +157,52 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
     T = 64
     batches = Batches(stream, tokenizer, 1, T, 1, "none", 0.25)
     n, masks = batches.n_windows, {}
-    whole, plain = batches.batch(0, False, 0, 3 * n), batches.batch(0, True, 0, 3 * n)["tokens"]
+    whole, plain = (batches.batch(0, objective, range(3 * n)) for objective in (MLM, CLM))
     positions = whole["positions"].view(3 * n, -1) % T
-    for window, chosen in zip(plain, positions.tolist()):
+    for window, chosen in zip(plain["tokens"], positions.tolist()):
         masks.setdefault(bytes(window.numpy()), []).append(tuple(chosen))
     assert all(len(set(m)) == len(m) for m in masks.values())
     hits = torch.bincount(positions.flatten()) / positions.numel() * T
     assert hits.min() > 0.7 and hits.max() < 1.3
 
 
+def test_a_lower_ratio_predicts_fewer_of_the_same_tokens_in_tensors_of_the_same_shape(stream, tokenizer):
+    T, W = 64, 8
+    batches, predicted = Batches(stream, tokenizer, 1, T, W, "none", 0.4), []
+    for ratio in (0.4, 0.25, 0.1):
+        batch, alone = (
+            b.batch(3, Objective(mask_ratio=ratio))
+            for b in (batches, Batches(stream, tokenizer, 1, T, W, mask_ratio=ratio))
+        )
+        keep = batch["targets"] >= 0
+        predicted.append({*zip(batch["positions"][keep].tolist(), batch["targets"][keep].tolist())})
+        assert len(batch["targets"]) == W * round(0.4 * T) and keep.sum() == W * round(ratio * T)
+        assert (
+            torch.equal(batch["tokens"], alone["tokens"]) and (batch["tokens"] == tokenizer.mask_id).sum() == keep.sum()
+        )
+    assert predicted[0] > predicted[1] > predicted[2]
+
+
+@pytest.mark.parametrize("split", ["none", "random", "document"])
+def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tokenizer, split):
+    T, W = 64, 40
+    batches = Batches(stream, tokenizer, 1, T, W, split, 0.4)
+    batch, plain = batches.batch(0, Objective(mask_ratio=0.4, predict_from="before")), batches.batch(0, CLM)
+    keep, hidden = batch["targets"] >= 0, (batch["tokens"] == tokenizer.mask_id).flatten()
+    at = batch["positions"][keep]
+    assert torch.equal(plain["tokens"].flatten()[at + 1], batch["targets"][keep])
+    assert hidden[at + 1].all() and hidden.sum() == keep.sum() > 0.3 * T * W
+    assert torch.equal(batch["tokens"].flatten()[~hidden], plain["tokens"].flatten()[~hidden])
+    start = plain["doc_start"] if split != "none" else torch.zeros(W, T)
+    first = (start == torch.arange(T)).flatten()
+    assert not hidden[first].any() and hidden[first.roll(1)].any()
+
+
 def test_mask_proportions(stream, tokenizer):
     batches = Batches(stream, tokenizer, 1, 64, 64, "none", 0.5, (0.8, 0.1, 0.1))
     masked = swapped = same = 0
     for step in range(5):
-        batch = batches.batch(step, False)
+        batch = batches.batch(step, Objective(mask_ratio=0.5))
         keep = batch["targets"] >= 0
         shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
         masked += (shown == tokenizer.mask_id).sum().item()
@@ -180,7 +216,7 @@ def test_mask_proportions(stream, tokenizer):
 
 def test_window_splits(stream, tokenizer):
     batches = Batches(stream, tokenizer, 1, 64, 200, "random")
-    batch = batches.batch(0, True)
+    batch = batches.batch(0, CLM)
     start, end = batch["doc_start"], batch["doc_end"]
     assert start.dtype == end.dtype == torch.int32
     cuts = end[:, 0]
@@ -189,7 +225,7 @@ def test_window_splits(stream, tokenizer):
     assert torch.equal(start, torch.where(t < cuts[:, None], 0, cuts[:, None]).int())
     assert torch.equal(end, torch.where(t < cuts[:, None], cuts[:, None], 64).int())
 
-    batch = Batches(stream, tokenizer, 1, 64, 50, "document").batch(0, True)
+    batch = Batches(stream, tokenizer, 1, 64, 50, "document").batch(0, CLM)
     for tokens, start, end in zip(batch["tokens"], batch["doc_start"], batch["doc_end"]):
         pieces, first = [], 0
         for i, token in enumerate(tokens.tolist()):

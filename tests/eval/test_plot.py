@@ -6,6 +6,7 @@ import json
 import pytest
 
 from errors import DataError
+from eval import plot
 from eval.plot import plot_run, read_metrics, summary
 
 
@@ -17,12 +18,52 @@ def test_summary_and_figure(tmp_path):
     lines[6] |= {"val_clm_loss": 6.0, "val_mlm_loss": 3.125}
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_metrics(tmp_path) == lines
-    numbers = [line.split()[-3:] for line in summary(tmp_path, switch_step=4).splitlines()[1:]]
+    numbers = [line.split()[-3:] for line in summary(tmp_path).splitlines()[1:]]
     assert numbers == [["0", "9.000", "9.500"], ["4", "5.250", "7.000"], ["6", "6.000", "3.125"]]
     if importlib.util.find_spec("matplotlib"):
         assert plot_run(tmp_path).read_bytes().startswith(b"\x89PNG")
     else:
         assert plot_run(tmp_path) is None
+
+
+def write_log(folder, phases, **more):
+    """Write the log of a run with a line for each of phases, all with validation losses."""
+    lines = [
+        dict(step=i, phase=phase, loss=3.0, val_clm_loss=i, val_mlm_loss=i) | more for i, phase in enumerate(phases)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+CLM, MLM, MIXED = "clm", "mlm", "mixed"
+
+
+@pytest.mark.parametrize(
+    "phases, rows",
+    [
+        ([MLM, MLM], ["start, step 0", "end, step 1"]),
+        (
+            [CLM, CLM, MIXED, MLM, CLM],
+            ["start, step 0", "switch, step 1", "switch, step 2", "switch, step 3", "end, step 4"],
+        ),
+        ([CLM, CLM, MLM, CLM, MLM, CLM], ["start, step 0", "end, step 5"]),
+    ],
+)
+def test_the_summary_goes_by_the_phases_of_the_log(tmp_path, phases, rows):
+    """With more than four of them it has the start and the end only."""
+    write_log(tmp_path, phases)
+    assert [line[:20].strip() for line in summary(tmp_path).splitlines()[1:]] == rows
+
+
+def test_the_figure_of_a_mixed_phase_has_its_parts(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    write_log(tmp_path, [CLM, CLM, MIXED, MIXED], clm_loss=2.5, mlm_loss=4.0)
+    figures = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+    plot_run(tmp_path)
+    lines = {line.get_label(): [*line.get_ydata()] for line in figures[0].axes[0].lines}
+    assert lines["training, CLM + MLM"][2:] == [3.0, 3.0] and lines["training, MLM"][2:] == [4.0, 4.0]
+    assert lines["training, CLM"] == [3.0, 3.0, 2.5, 2.5]
+    assert [text.get_text() for text in figures[0].axes[0].texts] == [" to CLM + MLM"]
 
 
 @pytest.mark.parametrize("line", [b"no", b"[1]", b'{"loss": 1}', b"[" * 100_000, b'{"step": "x"}', b"\xff", b""])

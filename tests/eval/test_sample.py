@@ -27,6 +27,34 @@ def test_fill_in_ranks_each_mask(model):
         assert p == sorted(p, reverse=True) and 0 < sum(p) < 1
 
 
+@torch.no_grad()
+def test_fill_in_from_the_position_before(model):
+    """Also for a mask that begins the text: an eos is before it, as in training."""
+    masks = fill_in(model, tokenizer, "[MASK] the list [MASK].", k=3, predict_from="before")
+    ids = torch.tensor([[tokenizer.eos_id, *tokenizer.encode_masked("[MASK] the list [MASK].")]])
+    at = (ids[0] == tokenizer.mask_id).nonzero().flatten() - 1
+    p = model.logits(model(ids, causal=False)[0, at]).softmax(-1).topk(3).values
+    assert at[0] == 0 and [[q for _, q in best] for best in masks] == p.tolist()
+
+
+def with_record(encoder, folder, predict_from):
+    """Return a copy of a checkpoint, with a record that says from where it predicts."""
+    phases = [dict(phase="mlm", predict_from=predict_from, steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])]
+    checkpoint.save(folder / "ckpt-650.pt", checkpoint.load(encoder) | {"phases": phases})
+    return folder / "ckpt-650.pt"
+
+
+def test_the_command_goes_by_the_record(model, encoder, tmp_path, capsys):
+    sample.main([f"--ckpt={with_record(encoder, tmp_path, 'before')}", "--fill=[MASK] b"])
+    (best,) = fill_in(model, tokenizer, "[MASK] b", predict_from="before")
+    assert capsys.readouterr().out == "mask 1: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best) + "\n"
+    text = "[MASK]" * 64
+    with pytest.raises(SystemExit, match="fill: 65 tokens, but this model's seq_len is 64"):
+        sample.main([f"--ckpt={tmp_path}/ckpt-650.pt", f"--fill={text}"])
+    examples = sample.examples(model, tokenizer, "before")
+    assert examples != sample.examples(model, tokenizer) and len(examples.splitlines()) == 2 + 4 + 3
+
+
 def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
     text = continue_text(model, tokenizer, "The list", 80, temperature=0)
     assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 80, temperature=0)

@@ -54,7 +54,7 @@ def test_attention_weights_are_the_models(model, causal):
 def test_predictions_are_the_models(model):
     text = "Return the [MASK] of the list."
     ids = torch.tensor(tokenizer.encode_masked(text))
-    clm, mlm = explain.predictions(model, ids, tokenizer.mask_id)
+    clm, mlm = explain.predictions(model, ids, tokenizer)
     torch.testing.assert_close(clm, model.logits(model(ids[None], True)[0]).softmax(-1))
     (best,) = fill_in(model, tokenizer, text, k=3)
     at = ids.tolist().index(tokenizer.mask_id)
@@ -62,6 +62,11 @@ def test_predictions_are_the_models(model):
     alone = ids.clone()
     alone[4] = tokenizer.mask_id
     torch.testing.assert_close(mlm[4], model.logits(model(alone[None], False)[0, 4]).softmax(-1))
+    _, mlm = explain.predictions(model, ids, tokenizer, "before")
+    for i in range(len(ids)):  # the text up to token i - 1, an eos before it, decides what is read at that position
+        text = torch.cat([torch.tensor([tokenizer.eos_id]), ids])
+        text[i + 1] = tokenizer.mask_id
+        torch.testing.assert_close(mlm[i], model.logits(model(text[None], False)[0, i]).softmax(-1))
 
 
 def test_explain_prints(encoder, capsys):
