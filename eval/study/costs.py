@@ -43,7 +43,8 @@ def tree(plan, before=None, indent=""):
             mlm = [f"MLM to {run.budget:,}"] if run.clm < run.budget else []
             if run.size in plan.named:
                 name, args = plan.named[run.size]
-                clm, mlm = [], [f"{name} to {run.budget:,}: {args}"]
+                args += " --switch_step=0" * (run.lr > 0)
+                clm, mlm = [], [f"to {run.budget:,} as {name!r}: {args}"]
             keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
             yield f"{indent}{run.name}: {begin}{', '.join(clm + mlm)}{keep}"
             yield from tree(plan, run, indent + "  ")

@@ -43,8 +43,6 @@ class Run:
         # A run that continues another checkpoint has a path to it, which differs between pretraining seeds as well.
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
         self.facts |= {"schedule": schedule(checkpoint), "named": "", "clm_steps": float(checkpoint["clm_steps"])}
-        if 0 < checkpoint["step"] == checkpoint["clm_steps"]:  # CLM only: older results state a ratio all the same
-            self.facts["mask_ratio"] = 0.0
         self.test = test  # {name of a metric: score in percent}
         self.test_set = r["examples"]["test"], r["test_set"] + prefix  # number of examples and checksum
         self.versions = r["versions"]
