@@ -20,6 +20,7 @@ class Objective(NamedTuple):
 
 
 CLM = Objective(causal=True)
+SETTINGS = ("switch_step", "clm_windows", "mask_ratio", "predict_from")  # of train.py: from them follow the objectives
 
 
 def micro_batches(objective, n_windows, micro_batch, rank, world_size):

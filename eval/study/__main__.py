@@ -27,7 +27,7 @@ from errors import Damaged, DataError
 from eval.study import report, sweep
 from eval.study.costs import describe
 from eval.study.jobs import FINETUNE, check_lists, counted, grouped, is_part, problems, slots
-from eval.study.plan import TRAIN, Plan
+from eval.study.plan import TRAIN, Plan, slug
 from eval.study.results import METRICS
 from eval.study.run import args_for, finetune_all, pretrain
 from eval.study.slurm import write_scripts
@@ -39,6 +39,9 @@ train = ""  # arguments of train.py that all runs share: config files, --key=val
 sizes = (("demo", ""),)
 splits = ((650, 0, 325, 650),)  # each a budget in steps, then the steps of CLM that its models begin with
 mask_ratios = (0.4,)  # the first is that of all models; the others, of every size, of MLM alone on the longest budget
+# (name, arguments of train.py that change MLM alone), such as ("mixed 1:1", "--clm_windows=0.5"): also trained on the
+# longest budget, with every seed; ("", "") = none
+variants = (("", ""),)
 late_switch = 0  # steps of CLM, on the longest budget, after which MLM follows at each of these ratios; 0 = none
 continued = ()  # steps of MLM that the pure models of the longest budget get on top, with a new optimizer
 continue_args = ""  # further arguments of train.py in those
@@ -64,9 +67,14 @@ slurm = False  # write job scripts instead of running, and stop
 only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
 
 
+# settings of train.py that follow from the plan
+PLANNED = "max_steps seed out_dir resume branch_from init_from keep_last keep_steps".split()
+
+
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    yield from check_lists(cfg, optional=("continued", "intermediate", "repeated"))
+    yield from check_lists(cfg, optional=("continued", "intermediate", "repeated", "variants"))
+    yield from check_variants(cfg)
     yield from configurator.outside_limits(cfg, ["processes"], ["jobs", "late_switch"], choices={"metrics": METRICS})
     yield from (f"tasks: each is (name, arguments), got {pair}" for pair in cfg.tasks if len(pair) != 2)
     yield from (f"sizes: each is (name, arguments) or more, got {size}" for size in cfg.sizes if len(size) < 2)
@@ -91,6 +99,25 @@ def check(cfg):
         yield f"intermediate: {step} is not within the longest budget of {longest} steps"
     for clm in set(cfg.repeated) - {clm for _, *steps in cfg.splits for clm in steps}:
         yield f"repeated: {clm} is none of the steps of CLM in splits"
+
+
+def check_variants(cfg):
+    """Yield what is wrong with the variants, a sentence each."""
+    yield from (f"variants: each is (name, arguments), got {it}" for it in cfg.variants if len(it) != 2)
+    slugs = {}
+    for name, args in [it for it in cfg.variants if len(it) == 2 and it != ("", "")]:
+        if not slug(name):
+            yield f"variants: {name!r}: a name needs letters or digits, because files are called by it"
+        if (other := slugs.setdefault(slug(name), name)) != name:
+            yield f"variants: {other!r} and {name!r} would both be called {slug(name)} in names of files"
+        words = shlex.split(args)
+        yield from (
+            f"variants: {name}: {why}" for why in configurator.parse(words, configurator.read_script(TRAIN)[0])[1]
+        )
+        given = {word[2:].partition("=")[0] for word in words}
+        yield from (f"variants: {name}: {key} is set by the study" for key in PLANNED if key in given)
+        if "lr" in given and cfg.lrs != (0.0,):
+            yield f"variants: {name}: lr is set by the study, because it has lrs={cfg.lrs}"
 
 
 def plan_problems(plan, runs, finetunes):

@@ -41,6 +41,10 @@ def tree(plan, before=None, indent=""):
             begin = f"from step {run.start:,}, " if run.parent else "from the final weights, " if run.base else ""
             clm = [f"CLM to {run.clm:,}"] if run.clm > run.start else []
             mlm = [f"MLM to {run.budget:,}"] if run.clm < run.budget else []
+            if run.size in plan.named:
+                name, args = plan.named[run.size]
+                args += " --switch_step=0" * (run.lr > 0)
+                clm, mlm = [], [f"to {run.budget:,} as {name!r}: {args}"]
             keep = f", keeps {' '.join(f'{step:,}' for step in run.keep)}" if run.keep else ""
             yield f"{indent}{run.name}: {begin}{', '.join(clm + mlm)}{keep}"
             yield from tree(plan, run, indent + "  ")
@@ -54,6 +58,9 @@ def count_weights(config):
 def flops(plan, run, start):
     """Return the FLOPs of a run from a step to its end."""
     settings, config = plan.shape[run.size]
-    causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else run.mask) for c in (True, False))
+    ratios, share = (settings.mask_ratio, settings.clm_windows) if run.size in plan.named else ((run.mask,), 0)
+    masked = sum(ratios) / len(ratios)  # exact for a ratio that falls from one value to another
+    causal, full = (flops_per_token(config, config.seq_len, c, 1 if c else masked) for c in (True, False))
     clm = max(0, run.clm - start)  # steps
+    clm += share * (run.budget - start - clm)
     return settings.global_batch_tokens * (clm * causal + (run.budget - start - clm) * full)

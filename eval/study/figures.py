@@ -16,6 +16,7 @@ from eval.study.results import fraction_label, label_by_difference
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
+LEVEL_STYLES = [*zip(("0.4", *(color for color, _ in STYLES[:0:-1])), itertools.cycle((":", "-.", "--")))]
 
 
 class Axis(NamedTuple):
@@ -30,17 +31,17 @@ class Axis(NamedTuple):
 
 def at_step(v):
     """The `place` of a checkpoint in its run. What began with CLM is another line than CLM alone."""
-    mixed = {"objective": f"CLM to step {v.facts['clm_steps']:,}"} if 0 < v.clm_fraction < 1 else {}
-    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}{v.after}", **mixed}
+    split = {"objective": f"CLM to step {v.facts['clm_steps']:,.0f}"} if v.split else {}
+    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}{v.after}", **split}
 
 
 def flops_axis(flops):
     """Return the Axis of FLOPs of pretraining. flops: {name of a checkpoint: its FLOPs}."""
 
     def place(v):
-        mixed = 0 < v.clm_fraction < 1
-        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20 if mixed else v.clm_fraction  # to 5 %
-        return flops[v.names[0]], {"steps": "", "objective": "about " * mixed + fraction_label(share)}
+        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20  # to 5 %
+        words = {"objective": f"about {fraction_label(share)}"} if v.split else {}
+        return flops[v.names[0]], {"steps": "", **words}
 
     return Axis("flops", "FLOPs of pretraining", "step max_steps clm_steps", place)
 
@@ -101,16 +102,18 @@ def deviation(scores, variant, title):
 def panels_of(scores, axis, value=lambda scores, *key: scores[key]):
     """Return the panels of a figure along an axis as `draw_lines` takes them; {} if there is no line.
 
-    value: (scores, variant, title of a target) -> the Score that is shown, or None. Levels: random weights of its sizes.
+    value: (scores, variant, title of a target) -> the Score that is shown, or None. Levels: random weights of its sizes,
+    and over the share of CLM the variants that a study names.
     """
     panels, lines, variants = {}, lines_of(scores, axis), scores.results.variants
     sizes = {v.facts["parameters"] for line in lines.values() for _, v in line if axis is not SIZE}
-    random = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes]
+    named = [v for v in variants if v.facts["named"] and axis is CLM_FRACTION]
+    flat = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes] + named
     for title in scores.targets if lines else ():
         shown = {v: (its.mean, its.half or 0) for v in variants if (its := value(scores, v, title))}
         points = [[(x, *shown[v]) for x, v in line if v in shown] for line in lines.values()]
         if any(points):
-            levels = {v.label: shown.get(v, [math.nan])[0] for v in random}
+            levels = {v.label: shown.get(v, [math.nan])[0] for v in flat}
             panels[title] = {label: [line] for label, line in zip(lines, points)}, levels
     return panels
 
@@ -139,8 +142,8 @@ def draw_lines(path, panels, x_label, y_label, log=True):
                 error = np.where(half > 0, half, np.nan) if half.any() else None  # no caps at an interval of nothing
                 style = dict(alpha=0.35) if i else dict(marker=marker, ms=5, markevery=len(x) // 10 + 1, label=label)
                 axes.errorbar(x, y, error, color=color, lw=1.2, elinewidth=0.9, capsize=2, **style)
-        for (label, y), ls in zip(levels.items(), itertools.cycle((":", "-.", "--"))):
-            axes.axhline(y, color="0.4", lw=1, ls=ls, label=label)
+        for (label, y), (color, ls) in zip(levels.items(), itertools.cycle(LEVEL_STYLES)):
+            axes.axhline(y, color=color, lw=1, ls=ls, label=label)
         shown = [*levels.values(), *(y for its in lines.values() for _, y, _ in itertools.chain(*its))]
         if not any(y < 0 for y in shown):  # only an interval or the margin reaches below 0
             axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))

@@ -7,12 +7,14 @@ its learning rate starts to decay.
 """
 
 import itertools
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import checkpoint
 import configurator
+from data.objective import SETTINGS
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import load_meta
 from errors import DataError
@@ -27,13 +29,14 @@ class Run:
 
     name: str
     folder: Path
-    size: str
+    size: str  # or the slug of a variant, which is of the first size
     budget: int
     clm: int
-    mask: float
+    mask: float  # the first of mask_ratios, if a variant has no other
     seed: int
     warmup: int  # steps
     decay: int
+    trunk: str = ""  # the size whose steps of CLM it can begin with: its own, or of some variants the first size
     base: "Run | None" = None  # the run whose final weights it starts from
     lr: float = 0.0  # above 0: a short run that only serves to choose a learning rate
     parent: "Run | None" = None  # the run it branches off ...
@@ -84,7 +87,8 @@ class Plan:
     """All runs and models of a study.
 
     runs: {name: Run}, each after those that it begins with. models: every Model to fine-tune: `finals` at the end of
-    their runs, `inside` on the way there, `random` with random weights. shape: {size: (train.py's settings, ModelConfig)}.
+    their runs, `inside` on the way there, `random` with random weights. shape: {size or slug of a variant: (train.py's
+    settings, ModelConfig)}. named: {slug of a variant: (name, arguments)}.
     seed, size: the pretraining seed and the size that every experiment has. longest: the longest budget in steps.
     results: the folder of all fine-tuning results; below it, see `jobs.job_folder`.
     Raises DataError if the data is not a prepared folder, or if a run would need two learning rates.
@@ -94,35 +98,45 @@ class Plan:
         self.cfg, self.runs, self.shape, self.config_of = cfg, {}, {}, {}
         self.results = Path(cfg.out_dir, "results")
         self.seed, self.size, self.longest = cfg.seeds[0], cfg.sizes[0][0], max(cfg.splits)[0]
-        for size, args, *_ in cfg.sizes:
+        self.sizes = [size for size, *_ in cfg.sizes]
+        self.named = {slug(name): (name, args) for name, args in cfg.variants if name}
+        alone = f"{cfg.sizes[0][1]} --switch_step=0 --mask_ratio={cfg.mask_ratios[0]}"  # MLM alone: variants change it
+        variants = [(key, f"{alone} {args}") for key, (_, args) in self.named.items()]
+        for size, args, *_ in (*cfg.sizes, *variants):
             self.config_of[size] = args
             settings = configurator.load(TRAIN, self.train_args(size))
             self.shape[size] = settings, checkpoint.model_config(settings, vocab_size(settings.data))
         self.continued = configurator.load(TRAIN, self.train_args(self.size, continues=True))
         if len(cfg.lrs) > 1:
-            for size, clm, lr in itertools.product(self.shape, (cfg.lr_steps, 0), cfg.lrs):
+            trials = [*itertools.product(self.sizes, (cfg.lr_steps, 0)), *((key, 0) for key in self.named)]
+            for (size, clm), lr in itertools.product(trials, cfg.lrs):
                 self._add(size, self.seed, cfg.lr_steps, clm, cfg.mask_ratios[0], lr=lr)
         for wanted in self._wanted():
             self._add(*wanted)
+        for seed, key in itertools.product(cfg.seeds, self.named):
+            self._add(key, seed, self.longest, self.shape[key][0].switch_step, cfg.mask_ratios[0])
         for clm, steps in itertools.product((self.longest, 0), sorted(cfg.continued, reverse=True)):
             self._add(self.size, self.seed, steps, 0, cfg.mask_ratios[0], base=self.pure(clm))
 
-        mixed = [run for run in self.runs.values() if run.start < run.clm < run.budget]
-        if len(cfg.lrs) > 1 and mixed:
-            why = f"{mixed[0].name} has both objectives in one run, which has one learning rate. Let it branch off CLM"
+        both = [run for run in self.runs.values() if run.start < run.clm < run.budget and run.trunk in self.sizes]
+        if len(cfg.lrs) > 1 and both:
+            why = f"{both[0].name} has both objectives in one run, which has one learning rate. Let it branch off CLM"
             raise DataError(f"lrs: {why}: also give {self.longest} steps of CLM, in splits and repeated")
         self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
         self.inside = [Model(self.pure(clm), step) for step in cfg.intermediate for clm in (self.longest, 0)]
         one_per_size = {model.run.size: model.run for model in reversed(self.finals)}
-        self.random = [Model(one_per_size[size], 0, True) for size in self.shape if cfg.random_weights]
+        self.random = [Model(one_per_size[size], 0, True) for size in self.sizes if cfg.random_weights]
         self.models = self.finals + self.inside + self.random
         kept = [(run.parent, run.start) for run in self.runs.values() if run.parent]
         for run, step in kept + [(model.run, model.step) for model in self.inside]:
             run.keep = tuple(sorted({*run.keep, step}))
 
     def _wanted(self):
-        """Return (size, seed, budget, steps of CLM, mask ratio) of every run from scratch, each after its trunk."""
-        cfg, sizes, (ratio, *ratios) = self.cfg, [*self.shape], self.cfg.mask_ratios
+        """Return (size, seed, budget, steps of CLM, mask ratio) of every run from scratch, each after its trunk.
+
+        All but those of the variants.
+        """
+        cfg, sizes, (ratio, *ratios) = self.cfg, self.sizes, self.cfg.mask_ratios
         splits = [(budget, clm) for budget, *steps in cfg.splits for clm in steps]
         pure = {(self.longest, 0), (self.longest, self.longest)}.intersection(splits)
         wanted = {(size, self.seed, *split, ratio) for size in sizes for split in pure}
@@ -143,17 +157,26 @@ class Plan:
     def _add(self, size, seed, budget, clm, mask, base=None, lr=0.0):
         """Add a run under the kind of name that the paper's models have on the hub.
 
-        610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM with a mask ratio of 40 % after it.
+        610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM with a mask ratio of 40 % after it. A variant has
+        the size and its slug instead: 610m-mixed-1-1-42k.
         """
         mlm, total = f"mlm{100 * mask:.3g}", budget + (self.longest if base else 0)
         parts = [f"clm-{thousands(clm)}"] * (clm > 0) + [f"{mlm}-{thousands(total)}"] * (clm < budget)
         if base:
             parts.insert(0, f"{'clm' if base.clm else mlm}-dec{thousands(self.longest)}")
-        name = "-".join([size, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
+        trunk = size
+        if size in self.named:
+            parts = [size, thousands(budget)]
+            ours, usual = self.shape[size][0], self.shape[self.size][0]
+            trunk = self.size if all(ours[k] == usual[k] for k in ours.keys() - {*SETTINGS}) else size
+        first = self.size if size in self.named else size
+        name = "-".join([first, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
+        if name in self.runs:
+            raise DataError(f"two runs would be called {name}: give a variant another name")
         settings = self.continued if base else self.shape[size][0]
         warmup = min(settings.warmup_steps, budget - 1)  # if the budget is too short, all after the warmup decays
         decay, folder = min(settings.decay_steps, budget - warmup), Path(self.cfg.out_dir, "runs", name)
-        run = Run(name, folder, size, budget, clm, mask, seed, warmup, decay, base, lr)
+        run = Run(name, folder, size, budget, clm, mask, seed, warmup, decay, trunk, base, lr)
         for other in self.runs.values():
             if (steps := shared_steps(run, other)) > run.start:
                 run.parent, run.start = other, steps
@@ -187,14 +210,19 @@ def shared_steps(a, b):
 
     0 if that is no more than the warmup, whose few steps are not worth a checkpoint.
     """
-    if (a.size, a.seed, a.base, a.warmup) != (b.size, b.seed, b.base, b.warmup) or a.lr or b.lr:
+    if (a.trunk, a.seed, a.base, a.warmup) != (b.trunk, b.seed, b.base, b.warmup) or a.lr or b.lr:
         return 0
     steps = a.budget - 1
     if a.budget != b.budget:  # then their learning rates part where the first one decays
         steps = min(a.budget - max(1, a.decay), b.budget - max(1, b.decay))
-    if a.clm != b.clm or a.mask != b.mask:
+    if (a.size, a.clm, a.mask) != (b.size, b.clm, b.mask):
         steps = min(steps, a.clm, b.clm)
     return steps if steps > a.warmup else 0
+
+
+def slug(name):
+    """Return the name of a variant as a part of file names: mixed-1-1 of "mixed 1:1"."""
+    return re.sub("[^a-z0-9._]+", "-", name.lower()).strip("-.")
 
 
 def vocab_size(data):

@@ -31,6 +31,8 @@ resamples = 2000  # of the test instances, for the comparisons
 
 LOSSES = """\
 Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval."""
+OWN_MASKS = """ \
+Each variant predicts masked tokens from the position, and at the first mask ratio, that it was trained with."""
 LOSS = "validation loss (nats per predicted token)"
 USAGE = "python -m eval.study report RESULTS_DIR"
 
@@ -103,7 +105,8 @@ def read_plan_results(plan):
     """Return the Results of all models of a plan, as far as they are there."""
     cfg, models, tasks = plan.cfg, [model.name for model in plan.models], [task for task, _ in plan.cfg.tasks]
     points = itertools.product(models, tasks, cfg.finetune_lrs, cfg.finetune_seeds)
-    return read_results(plan.results, {str(job_folder(*point)) for point in points})
+    names = {model.name: plan.named[model.run.size][0] for model in plan.finals if model.run.size in plan.named}
+    return read_results(plan.results, {str(job_folder(*point)) for point in points}, names)
 
 
 def scores_of(models, page, results, targets=None):
@@ -113,15 +116,16 @@ def scores_of(models, page, results, targets=None):
     return Scores(Results(results.root, runs, {}), page.metric, page.resamples, targets)
 
 
-def label_of(run):
-    return fraction_label(run.clm / run.budget)
+def label_of(plan, run):
+    return plan.named[run.size][0] if run.size in plan.named else fraction_label(run.clm / run.budget)
 
 
 def models_at(plan, budget):
-    """Return the models of the main comparison: those that differ in nothing but the share of CLM within a budget."""
+    """Return the models of the main comparison: the shares of CLM within a budget, and the variants of the longest one."""
     steps = next(steps for b, *steps in plan.cfg.splits if b == budget)
     wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], None, 0) for clm in steps]
-    return [model for model in plan.finals if model.run.variant in wanted]
+    variants = [model for model in plan.finals if model.run.size in plan.named and model.run.budget == budget]
+    return [model for model in plan.finals if model.run.variant in wanted] + variants
 
 
 def loss_curve(run):
@@ -172,7 +176,7 @@ def answer_section(page, plan, results):
         if variant.random_weights:
             included, differences = sensitivity(scores, variant)
             why = [SENSITIVITY, differences]
-    page.add("## Which share of CLM is better than MLM alone?")
+    page.add(f"## Which share of CLM{' or variant' * bool(plan.named)} is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
         text, details = answer(page, plan, results, budget, included)
@@ -186,7 +190,7 @@ def answer(page, plan, results, budget, included):
     """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
     models, target = models_at(plan, budget), "mean of " * (len(included) > 1) + ", ".join(included)
     scores = scores_of(models, page, results, {target: included} | {task: [task] for task in included})
-    mlm = [variant for variant in scores.results.variants if variant.clm_fraction == 0]
+    mlm = [v for v in scores.results.variants if v.clm_fraction == 0 and not v.facts["named"]]
     if not scores.results.runs:
         return "No answer: no results yet.", ""
     if not included:
@@ -199,7 +203,9 @@ def answer(page, plan, results, budget, included):
     page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
     text = recommendation(target, scores[mlm[0], target], gains)
     compared = {"MLM only", *(c.a.label for c in gains)}
-    if lacking := [share for share in dict.fromkeys(label_of(model.run) for model in models) if share not in compared]:
+    if lacking := [
+        share for share in dict.fromkeys(label_of(plan, model.run) for model in models) if share not in compared
+    ]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
     apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
     caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
@@ -209,11 +215,14 @@ def answer(page, plan, results, budget, included):
 def recommendation(target, level, gains):
     """Say what follows from the comparisons `gains` with MLM alone, whose score is `level`."""
     gains = sorted(gains, key=lambda c: -c.estimate)
-    if better := ", ".join(c.a.label for c in gains if c.better == c.a.label):
-        text = f"Start with CLM. Clearly better than MLM alone on {target}, best first: **{better}**."
+    if better := [c.a for c in gains if c.better == c.a.label]:
+        advice = f"Train {better[0].label}." if better[0].facts["named"] else "Start with CLM."
+        labels = ", ".join(variant.label for variant in better)
+        text = f"{advice} Clearly better than MLM alone on {target}, best first: **{labels}**."
     else:
+        others = "No share of CLM" + " and no variant" * any(c.a.facts["named"] for c in gains)
         nearest = f"The nearest is {gains[0].a.label} ({gains[0]})."
-        text = f"Stay with MLM. No share of CLM is clearly better than **MLM alone** on {target}. {nearest}"
+        text = f"Stay with MLM. {others} is clearly better than **MLM alone** on {target}. {nearest}"
     text += f" MLM alone scores {level}."
     if worse := [c.a.label for c in gains if c.better == c.b.label]:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."
@@ -231,7 +240,7 @@ def scores_section(page, plan, results):
     if not results.runs:
         return None
     finals = [model for model in plan.finals if not model.run.base]
-    splits = [model for model in finals if model.run.mask == plan.cfg.mask_ratios[0]]
+    splits = [model for model in finals if model.run.mask == plan.cfg.mask_ratios[0]]  # and variants
     scores = scores_of(splits + plan.inside + plan.random, page, results)
     page.add("## Scores")
     flops = figures.flops_axis({model.name: costs.flops(plan, model.run, 0) for model in splits})
@@ -268,16 +277,18 @@ def continued_loss_section(page, plan, curves):
 def losses_section(page, plan, curves):
     """Add both validation losses at the longest budget."""
     logs = defaultdict(list)  # {label: [log of each pretraining seed]}
-    for model in sorted(models_at(plan, plan.longest), key=lambda model: model.run.clm):
+    for model in sorted(models_at(plan, plan.longest), key=lambda m: (m.run.size in plan.named, m.run.clm)):
         if model.run.name in curves:
-            logs[label_of(model.run)].append(curves[model.run.name])
+            logs[label_of(plan, model.run)].append(curves[model.run.name])
     if logs:
         page.add("## Both losses through the switch")
         keys = "val_clm_loss", "val_mlm_loss"
         panels = {key[4:7].upper(): (figures.loss_lines(logs, key), {}) for key in keys}
         page.draw("losses", figures.draw_lines, panels, "pretraining step", LOSS, False)
         rows = [[label, str(len(its)), *(last_losses(its, key) for key in keys)] for label, its in logs.items()]
-        page.add(LOSSES, table(["model", "seeds", "validation, CLM", "validation, MLM"], rows))
+        page.add(
+            LOSSES + OWN_MASKS * bool(plan.named), table(["model", "seeds", "validation, CLM", "validation, MLM"], rows)
+        )
 
 
 def last_losses(logs, key):

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from data.objective import describe
 from errors import DataError
 from eval.study.jobs import counted, error_of
 from eval.tasks.registry import GLUE, REGRESSION
@@ -19,6 +20,7 @@ GLUE_AVERAGE = "GLUE average"  # the title of a target; it is by the field's met
 CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
 # The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
 FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
+USUAL = ["clm"], ["mlm"], ["clm", "mlm"]  # the phases of a run that a share of CLM describes
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
@@ -40,6 +42,7 @@ class Run:
             self.name += f"@{revision[:7]}"
         # A run that continues another checkpoint has a path to it, which differs between pretraining seeds as well.
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
+        self.facts |= {"schedule": schedule(checkpoint), "named": "", "clm_steps": float(checkpoint["clm_steps"])}
         self.test = test  # {name of a metric: score in percent}
         self.test_set = r["examples"]["test"], r["test_set"] + prefix  # number of examples and checksum
         self.versions = r["versions"]
@@ -72,6 +75,7 @@ class Variant:
         self.after = f" after {base.name}" if base.name else ""
         self.decayed = self.facts["step"] == self.facts["max_steps"]  # whether the learning rate has come to its end
         self.clm_fraction = self.facts["clm_steps"] / self.facts["step"] if self.facts["step"] else 0.0  # of its steps
+        self.split = 0 < self.clm_fraction < 1 and not self.facts["schedule"]  # CLM followed by MLM
 
     def describe(self):
         """Return {fact: words}; a fact that does not apply is ""."""
@@ -84,9 +88,13 @@ class Variant:
             return words | {"objective": "/".join(name.partition("@")[0] for name in self.names)}
         words["objective"] = fraction_label(self.clm_fraction)
         words["mask"] = f"mask {100 * f['mask_ratio']:.3g} %" if self.clm_fraction < 1 else ""
+        if f["named"]:
+            words |= {"objective": f["named"], "mask": ""}
+        elif f["schedule"]:
+            words |= schedule_words(f["schedule"], self.clm_fraction)
         words["steps"] = counted(f["step"], "step") if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
         if self.after:
-            words["objective"] = words["objective"].removesuffix(" only")
+            words["objective"] = words["objective"].replace(" only", "")
             words["steps"] += self.after
         return words
 
@@ -144,14 +152,21 @@ class Results:
             self.targets[GLUE_AVERAGE] = [*GLUE]
 
 
-def read_results(root, only=None):
-    """Return the Results below a folder; only: the job folders that count, as paths from root, None = all."""
+def read_results(root, only=None, names=()):
+    """Return the Results below a folder.
+
+    only: the job folders that count, as paths from root, None = all. names: {folder of a checkpoint: the name that a
+    study gives its variant}.
+    """
     paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
     last = {str(path.parent.relative_to(root)): path for path in paths}  # a result counts, whatever failed before it
     jobs = {job: path for job, path in sorted(last.items()) if only is None or job in only}
     done = [path.parent for path in jobs.values() if path.name == "result.json"]
     failed = {job: error_of(path) for job, path in jobs.items() if path.name == "error.txt"}
-    return Results(root, read_runs(root, done), failed)
+    runs = read_runs(root, done)
+    for run in runs:
+        run.facts["named"] = dict(names).get(Path(run.folder).parts[0], "")
+    return Results(root, runs, failed)
 
 
 def read_runs(root, folders):
@@ -197,7 +212,8 @@ def make_variants(runs):
 
 def order(variant):
     f, steps = variant.facts, [variant.facts[k] or 0 for k in ("max_steps", "step")]
-    numbers = f["parameters"], f["init_from"] != "", *steps, variant.clm_fraction, f["mask_ratio"] or 0
+    other = f["named"] != "", f["schedule"] != []  # those with a share of CLM come first
+    numbers = f["parameters"], f["init_from"] != "", *steps, *other, variant.clm_fraction, f["mask_ratio"] or 0
     return variant.random_weights, numbers, variant.label
 
 
@@ -205,6 +221,28 @@ def label_by_difference(descriptions):
     """Return a label for each {fact: words}, of the facts in which they differ; "" does not count as a value."""
     differ = [k for k in next(iter(descriptions), {}) if len({d[k] for d in descriptions} - {""}) > 1]
     return [", ".join(d[k] for k in differ if d[k]) for d in descriptions]
+
+
+def schedule(checkpoint):
+    """Return the record of phases of a checkpoint that was trained in other ways than CLM, MLM or CLM followed by MLM.
+
+    [] if it was trained in these ways, at one mask ratio, each masked token predicted at its own position.
+    """
+    phases = checkpoint.get("phases", [])  # older results have none
+    usual = [its["phase"] for its in phases] in ([], *USUAL)
+    usual &= all(its["predict_from"] == "mask" and len({*its["mask_ratio"]}) == 1 for its in phases)
+    return [] if usual else phases
+
+
+def schedule_words(phases, clm_fraction):
+    """Return what Variant.describe says of a schedule: {"objective": words, "mask": words}."""
+    names, last = [its["phase"] for its in phases], phases[-1]
+    if names not in (*USUAL, ["mixed"]):
+        return {"objective": describe(phases), "mask": ""}
+    objective = fraction_label(clm_fraction) if names in USUAL else f"mixed, {100 * clm_fraction:.3g} % CLM"
+    objective += ", predicted from the position before" * (last["predict_from"] == "before")
+    ratios = dict.fromkeys(f"{100 * ratio:.3g}" for ratio in last["mask_ratio"])
+    return {"objective": objective, "mask": f"mask {' to '.join(ratios)} %"}
 
 
 def fraction_label(fraction):

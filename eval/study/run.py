@@ -50,12 +50,12 @@ def to_train(plan):
 def chosen_lr(plan, run):
     """Return a run's peak learning rate: of several, the one whose trial ended with the lowest validation loss.
 
-    The trials are those of the same size and objective; those that diverged, or without a loss, are out. None before all
+    The trials are those of the same size and objective, or of the same variant, by its MLM loss; those that diverged, or without a loss, are out. None before all
     trials have ended, and if all are out.
     """
     if run.lr or len(plan.cfg.lrs) == 1:
         return run.lr or plan.cfg.lrs[0]
-    causal, losses = run.start < run.clm, {}
+    causal, losses = run.start < run.clm and run.size not in plan.named, {}
     name = "val_clm_loss" if causal else "val_mlm_loss"
     for trial in plan.runs.values():
         if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(trial):
@@ -92,6 +92,8 @@ def args_for(plan, run, lr):
         keep_steps=run.keep,
         resume=True,
     )
+    if run.size in plan.named:  # its arguments say the ratio
+        del settings["mask_ratio"]
     shared = plan.train_args(run.size, lr, continues=bool(run.base))
     return shared + [f"--{name}={value}" for name, value in settings.items()]
 

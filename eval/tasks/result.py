@@ -9,6 +9,7 @@ import torch
 
 import checkpoint
 from data.files import write_whole
+from data.objective import SETTINGS, mask_ratios, phases_of
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
@@ -120,21 +121,26 @@ def origin(state, path, name, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
     state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
+    `phases` is the record of what was trained. `mask_ratio` is the largest in it; CLM only has that of its validation.
     `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
     other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
     """
-    facts = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", switch_step=0, lr=0.0)
+    facts, phases = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0), phases_of(state)
     settings, step = state["settings"] or facts, state["step"]
-    no_part = {"branch_from", *facts, *RESUME_MAY_CHANGE}
+    no_part = {"branch_from", *facts, *SETTINGS, *RESUME_MAY_CHANGE}
+    first = ("optimizer", "adamw")  # older checkpoints do not name it, because there was no other
+    recipe = {name: value for name, value in settings.items() if name not in no_part and (name, value) != first}
     revision = state.get("revision", "")  # of a model of the hub
-    recipe = [{name: value for name, value in settings.items() if name not in no_part}, state.get("data", revision)]
+    recipe = [recipe, state.get("data", revision)]
     return dict(
         name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
         path=str(path),
         revision=revision,
         step=step,
-        **{fact: settings[fact] for fact in ("max_steps", "mask_ratio", "seed", "init_from")},
-        clm_steps=min(step, settings["switch_step"]),
+        **{fact: settings[fact] for fact in ("max_steps", "seed", "init_from")},
+        phases=phases,
+        clm_steps=sum(its["clm_steps"] for its in phases),
+        mask_ratio=max((max(its["mask_ratio"]) for its in phases), default=0.0) or mask_ratios(settings)[0],
         peak_lr=settings["lr"],
         untrained=random_weights,
         model=state["config"],

@@ -13,9 +13,12 @@ import pytest
 from helpers import ROOT, TINY, Run
 
 import checkpoint
+import configurator
 from data.files import is_locked
+from errors import DataError
 from eval.study import run as runs
-from eval.study.costs import describe
+from eval.study.costs import describe, flops
+from eval.study.plan import TRAIN
 
 
 # ----------------------------------------------------------------------------
@@ -76,6 +79,39 @@ def test_budgets_share_what_they_do_alike(plan_of):
     assert seeds["demo-clm-200-mlm40-1k-seed-2"].parent is None and len(seeds) == 5  # its trunk is not trained
 
 
+VARIANTS = """--variants=(("mixed 1:1", "--clm_windows=0.5"), ("Mask 40 to 10 %", "--mask_ratio=0.4,0.1"),
+("MNTP", "--switch_step=325 --predict_from=before"), ("Muon, 50 % CLM", "--switch_step=325 --optimizer=muon"))"""
+
+
+def test_a_variant_begins_with_the_steps_of_clm_that_it_has_in_common(plan_of):
+    """All but the one with another optimizer. A variant is trained on the longest budget with every seed."""
+    plan = plan_of(VARIANTS, "--splits=((400, 0), (650, 0, 650))", "--seeds=1,2", "--repeated=0,650")
+    for seed in ("", "-seed-2"):
+        trunk = plan.runs[f"demo-clm-650{seed}"]
+        starts = {"mixed-1-1": (None, 0), "mask-40-to-10": (None, 0), "mntp": (trunk.name, 325)}
+        for key, start in (starts | {"muon-50-clm": (None, 0)}).items():
+            run = plan.runs[f"demo-{key}-650{seed}"]
+            assert start_of(run) == start and [model.run for model in plan.finals].count(run) == 1
+        assert trunk.keep == (325,)
+    assert len(plan.finals) == 2 * (3 + 4) and len(plan.random) == 1
+    assert "demo-mntp-650: from step 325, to 650 as 'MNTP': --switch_step=325 --predict_from=before\n" in describe(plan)
+
+    settings = {name: configurator.load(TRAIN, runs.args_for(plan, run, 1e-3)) for name, run in plan.runs.items()}
+    changed = {"mixed-1-1": {"clm_windows": 0.5}, "mask-40-to-10": {"mask_ratio": (0.4, 0.1)}}
+    changed["mntp"] = {"switch_step": 325, "predict_from": "before"}
+    for key, its in changed.items():  # all else is that of MLM alone
+        folders = {name: plan.runs[f"demo-{key}-650"].folder if key else "" for name in ("out_dir",)}
+        expected = settings["demo-mlm40-650"] | its | {name: str(path) for name, path in folders.items()}
+        assert settings[f"demo-{key}-650"] | {"keep_steps": expected["keep_steps"]} == expected
+
+
+def test_flops_of_a_variant_follow_its_objectives(plan_of):
+    plan = plan_of(VARIANTS, "--splits=((650, 0, 325, 650),)", "--mask_ratios=0.4,0.25")
+    names = "clm-650 mlm40-650 mlm25-650 clm-325-mlm40-650 mixed-1-1-650 mask-40-to-10-650 mntp-650"
+    clm, mlm, mlm25, half, mixed, falling, mntp = (flops(plan, plan.runs[f"demo-{name}"], 0) for name in names.split())
+    assert mixed == mntp == half == pytest.approx((clm + mlm) / 2) and falling == pytest.approx(mlm25) and mlm25 < mlm
+
+
 # ----------------------------------------------------------------------------
 # Settings
 
@@ -98,6 +134,14 @@ WRONG = {
         tasks: task=xx: no such task
         tasks: sst2 is given twice""",
     "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
+    "--variants=(('a:b','--clm_window=1'),('A-b','--max_steps=3'),('c','--lr=1'),('%','--seed=1'),('x',)) --lrs=1e-3": """
+        variants: each is (name, arguments), got ('x',)
+        variants: 'a:b' and 'A-b' would both be called a-b
+        variants: a:b: --clm_window=1: unknown setting 'clm_window'
+        variants: A-b: max_steps is set by the study
+        variants: c: lr is set by the study, because it has lrs=(0.001,)
+        variants: '%': a name needs letters""",
+    "--variants=(('mlm40',''),)": "two runs would be called demo-mlm40-650: give a variant another name",
     "--only=finetune:4/3": "only=finetune:4/3: is none of its runs",
     "--train=--data=/": "/ is not a prepared folder",
 }
@@ -115,11 +159,13 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         '--tasks=(("sst2", "--dropout=2"),)',
         f"--finetune=--tasks_dir={tmp_path} --max_stepz=1",
     ]
+    args.append('--variants=(("odd", "--clm_windows=0.3"),)')
     code, output = run([*args, "--train=--beta1=2"], "eval.study")
     assert code == 1 and not (tmp_path / "study").exists()
     _, output = output.split("nothing was started:")
     for sentence in (
-        "demo-clm-650 and 2 more: beta1=2.0",
+        "demo-clm-650 and 3 more: beta1=2.0",
+        "demo-odd-650: clm_windows=0.3: of the 32 windows",
         "sst2: dropout=2.0: must be",
         "sst2: --max_stepz",
         "\nsst2: missing:",
@@ -285,6 +331,28 @@ def test_each_objective_has_its_best_learning_rate_and_one_that_diverges_is_out(
         shutil.rmtree(plan.runs[f"demo-clm-260-lr-{lr}"].folder)
         ended(plan, f"demo-clm-260-lr-{lr}")
     assert command(plan, clm) is None
+
+
+def test_each_variant_has_its_best_learning_rate(tmp_path, plan_of):
+    """By MLM loss, in trials without steps of CLM at the beginning."""
+    args = [f"--out_dir={tmp_path}", VARIANTS, "--lrs=1e-3,2e-3", "--lr_steps=260", "--splits=((650, 0, 650),)"]
+    plan = plan_of(*args)
+    mixed, mntp, muon = (plan.runs[f"demo-{key}-650"] for key in ("mixed-1-1", "mntp", "muon-50-clm"))
+    for name, losses in (("clm", (4, 5)), ("mlm40", (4, 5)), ("mixed-1-1", (5, 4)), ("muon-50-clm", (4, 5))):
+        assert command(plan, mixed) is None
+        for lr, loss in zip(("0.001", "0.002"), losses):  # val_mlm_loss is 9 - loss
+            ended(plan, f"demo-{name}-260-lr-{lr}", loss)
+    assert "--lr=0.001" in command(plan, mixed) and "--lr=0.002" in command(plan, muon)
+    assert command(plan, mntp) is None
+    for lr, loss in (("0.001", 4), ("0.002", 5)):
+        ended(plan, f"demo-mntp-260-lr-{lr}", loss)
+    ended(plan, "demo-clm-650", 5.0)
+    (plan.runs["demo-clm-650"].folder / "ckpt-325.pt").touch()
+    assert {"--lr=0.002", f"--branch_from={tmp_path}/runs/demo-clm-650/ckpt-325.pt"} <= {*command(plan, mntp)}
+    cfg = configurator.load(TRAIN, runs.args_for(plan, plan.runs["demo-mntp-260-lr-0.001"], 1e-3))
+    assert (cfg.switch_step, cfg.predict_from, cfg.max_steps) == (0, "before", 260)
+    with pytest.raises(DataError, match="demo-mntp-650-seed-2 has both objectives in one run"):
+        plan_of(*args, "--seeds=1,2", "--repeated=0")  # its CLM is not trained
 
 
 ONCE = ["--seeds=1,2", "--choose_once=True", '--tasks=(("sst2", ""),)']
