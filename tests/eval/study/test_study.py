@@ -234,6 +234,20 @@ def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_study_with_variants(tiny_study, tmp_path):
+    variants = '(("mixed 1:1", "--clm_windows=0.5"), ("MNTP after CLM", "--switch_step=6 --predict_from=before"))'
+    finish([*tiny_study, "--splits=((12, 0, 12),)", f"--variants={variants}", "--random_weights=False"], tmp_path)
+    facts = {job.parts[2]: json.loads(text)["checkpoint"] for job, text in results(tmp_path).items()}
+    mixed, mntp = (facts[f"tiny-{key}-12-12"] for key in ("mixed-1-1", "mntp-after-clm"))
+    assert [(its["phase"], its["steps"], its["clm_steps"]) for its in mixed["phases"]] == [("mixed", 12, 6.0)]
+    phases = [(its["phase"], its["predict_from"], its["steps"]) for its in mntp["phases"]]
+    assert phases == [("clm", "mask", 6), ("mlm", "before", 6)]  # the first six are those of the CLM run
+    assert losses(tmp_path)["tiny-mntp-after-clm-12"][0]["step"] == 6
+    text = (tmp_path / "study/report/report.md").read_text()
+    assert "| mixed 1:1 " in text and "| MNTP after CLM " in text
+
+
+@pytest.mark.slow
 def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_path):
     args, whole, parts = [*tiny_study, "--jobs=1"], tmp_path / "whole", tmp_path / "parts"
     finish(args, whole)
