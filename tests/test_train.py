@@ -30,16 +30,18 @@ def assert_same_end(a, b, step):
     """Bit-identical weights, optimizer state and metrics."""
     x, y = (checkpoint.load(checkpoint.path_of(out, step)) for out in (a, b))
     torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
-    torch.testing.assert_close(x["optimizer"], y["optimizer"], rtol=0, atol=0)
-    assert metrics(a) == metrics(b)
+    for name in {"optimizer", "muon"} & x.keys():
+        torch.testing.assert_close(x[name]["state"], y[name]["state"], rtol=0, atol=0)
+        assert x[name]["param_groups"] == y[name]["param_groups"]
+    assert x["phases"] == y["phases"] and metrics(a) == metrics(b)
 
 
-def assert_same_losses(a, b):
+def assert_same_losses(a, b, rel=1e-5):
     """The same metrics to rounding: 1e-5 relative in fp32."""
     for line, same in zip(metrics(a), metrics(b), strict=True):
         assert line.keys() == same.keys() and line["step"] == same["step"]
         for key in line.keys() & {"loss", "grad_norm", "val_clm_loss", "val_mlm_loss"}:
-            assert line[key] == pytest.approx(same[key], rel=1e-5), (line["step"], key)
+            assert line[key] == pytest.approx(same[key], rel=rel), (line["step"], key)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,7 @@ def test_a_run_learns_and_reports(undisturbed):
     assert [line["step"] for line in lines if "val_clm_loss" in line] == [0, 8, 10, 20]
     assert lines[0].keys() == {"step", "phase", "tokens", "val_clm_loss", "val_mlm_loss"}
     assert lines[1].keys() == {"step", "phase", "tokens", "loss", "grad_norm", "lr", "tokens_per_s"}
+    assert lines[-2].keys() == lines[1].keys() | {"mask_ratio"} and lines[-2]["mask_ratio"] == 0.4
     assert [line["tokens"] for line in lines] == [512 * s for s in range(21)]
     warmup, constant, decay = [1e-3, 2e-3], [3e-3] * 13, [3e-3 * n / 5 for n in (5, 4, 3, 2, 1)]
     assert [line["lr"] for line in lines[1:]] == pytest.approx(warmup + constant + decay)
@@ -99,6 +102,89 @@ def test_pure_objectives(run, tiny, tmp_path, switch_step):
     code, text = run([*tiny, f"--switch_step={switch_step}", f"--out_dir={tmp_path / 'run'}"])
     assert code == 0, text
     assert {line["phase"] for line in read_metrics(tmp_path / "run")} == {"clm" if switch_step else "mlm"}
+
+
+# ----------------------------------------------------------------------------
+# Other objectives, another optimizer
+
+OTHERS = {  # name: (arguments, largest relative difference between world sizes)
+    "mixed": ("--clm_windows=0.25 --mask_ratio=0.4,0.1 --window_split=document", 1e-5),
+    "before": ("--predict_from=before --switch_step=0", 1e-5),
+    "muon": ("--optimizer=muon", 1e-3),  # its iteration is in bf16
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_objectives_and_optimizers_keep_the_promises(run, run_world, tiny, tmp_path, name):
+    """Resumed in each phase, the end is the same bit for bit; on two processes it is the same to rounding."""
+    args, difference = [*tiny, *OTHERS[name][0].split()], OTHERS[name][1]
+    code, text = run([*args, f"--out_dir={tmp_path / 'reference'}"])
+    assert code == 0, text
+    lines = read_metrics(tmp_path / "reference")
+    assert lines[-1]["val_mlm_loss"] < lines[0]["val_mlm_loss"] - 0.5
+    for step in (5, 10):
+        out = tmp_path / f"from-{step}"
+        shutil.copytree(tmp_path / "reference", out)
+        for later in range(step + 5, 25, 5):
+            checkpoint.path_of(out, later).unlink()
+        code, text = run([*args, f"--out_dir={out}", "--resume=True"])
+        assert code == 0, text
+        assert_same_end(tmp_path / "reference", out, 20)
+    results = run_world(2, [*args, f"--out_dir={tmp_path / 'two'}", "--micro_batch=2"])
+    assert all(code == 0 for code, _ in results), results
+    assert_same_losses(tmp_path / "two", tmp_path / "reference", difference)
+
+
+def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
+    """16 windows of 32 tokens a step. The loss is the mean over all predicted tokens of both kinds."""
+    out = tmp_path / "run"
+    code, text = run([*tiny, "--clm_windows=0.25", "--mask_ratio=0.5,0.25", "--max_steps=17", f"--out_dir={out}"])
+    assert code == 0, text
+    lines = [line for line in read_metrics(out) if line["phase"] == "mixed" and "loss" in line]
+    assert [line["step"] for line in lines] == [*range(9, 18)]
+    assert [line["mask_ratio"] for line in lines] == pytest.approx([0.5 - 0.25 * i / 8 for i in range(9)])
+    for line in lines:
+        clm = 4 * 31 / (4 * 31 + 12 * round(32 * line["mask_ratio"]))
+        assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
+        mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
+        assert line["loss"] == pytest.approx(mean, rel=1e-6)
+    phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
+    assert [(its["phase"], its["steps"], its["clm_steps"]) for its in phases] == [("clm", 8, 8), ("mixed", 9, 2.25)]
+    assert phases[1]["mask_ratio"] == [0.5, 0.25]
+
+
+def test_muon_trains_the_matrices_of_the_blocks(run, tiny, undisturbed, tmp_path):
+    """AdamW trains all other parameters. A branch cannot change the optimizer."""
+    out, (_, reference) = tmp_path / "run", undisturbed
+    code, text = run([*tiny, "--optimizer=muon", "--max_steps=10", f"--out_dir={out}"])
+    assert code == 0, text
+    state = checkpoint.load(checkpoint.path_of(out, 10))
+    matrices = [x for name, x in state["model"].items() if name.startswith("blocks.") and x.ndim == 2]
+    momenta = [its["momentum_buffer"].shape for its in state["muon"]["state"].values()]
+    assert momenta == [x.shape for x in matrices] and len(momenta) == 2 * 4
+    assert len(state["optimizer"]["state"]) == len(state["model"]) - len(matrices)
+    group = state["muon"]["param_groups"][0]
+    assert group["adjust_lr_fn"] == "match_rms_adamw" and group["weight_decay"] == 0.1
+    branch = [*tiny, f"--out_dir={tmp_path / 'branch'}", f"--branch_from={reference / 'ckpt-5.pt'}"]
+    code, text = run([*branch, "--optimizer=muon"])
+    assert code == 1 and "ckpt-5.pt was trained with another optimizer; init_from takes its weights only" in text, text
+
+
+def test_checkpoints_older_than_these_settings_resume(undisturbed, run, tmp_path):
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    for step in (10, 15, 20):
+        checkpoint.path_of(out, step).unlink()
+    state = dict(torch.load(checkpoint.path_of(out, 5), weights_only=True))
+    del state["phases"]
+    for name in ("clm_windows", "predict_from", "optimizer"):
+        del state["settings"][name]
+    state["settings"]["mask_ratio"] = 0.4
+    checkpoint.save(checkpoint.path_of(out, 5), state)
+    code, text = run([*args, f"--out_dir={out}", "--resume=True"])
+    assert code == 0, text
+    assert_same_end(reference, out, 20)
 
 
 # ----------------------------------------------------------------------------
@@ -246,7 +332,7 @@ def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run
     out = tmp_path / "run"
     shutil.copytree(reference, out)
     code, text = run([*args, f"--out_dir={out}", "--resume=True", "--lr=0.1", "--mask_ratio=0.3"])
-    assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=0.3" in text and "branch_from" in text
+    assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=(0.3,)" in text and "branch_from" in text
     for step in (10, 15, 20):
         checkpoint.path_of(out, step).unlink()
     code, text = run([*args, f"--out_dir={out}", "--resume=True", "--micro_batch=2", "--eval_interval=20"])
@@ -326,19 +412,21 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     "args, messages",
     [
         (
-            ["--model=300m", "--mask_ratio=1.5", "--lr=0", "--max_step=3", "--resume"],
+            "--model=300m --mask_ratio=1.5 --lr=0 --max_step=3 --resume --clm_windows=1 --predict_from=after".split(),
             [
                 "model=300m: must be one of demo, 210m",
-                "mask_ratio=1.5: must be above 0",
+                "mask_ratio=(1.5,): must be above 0",
                 "lr=0.0: must be above 0",
                 "unknown setting 'max_step'. Did you mean 'max_steps'?",
                 "write --resume=True",
-                "5 problems",
+                "clm_windows=1.0: must be at least 0 and below 1",
+                "predict_from=after: must be one of mask, before",
+                "7 problems",
             ],
         ),
         (
             "--global_batch_tokens=100 --seed=1e30 --switch_step=21 --warmup_steps=16 --vocab_size=100 --n_kv_head=3 "
-            "--mask_proportions=0.8,0.1 --mask_ratio=0.01 --window_split=random --seq_len=16".split(),
+            "--mask_proportions=0.8,0.1 --mask_ratio=0.4,0.01 --window_split=random --seq_len=16".split(),
             [
                 "global_batch_tokens=100: must be a multiple of seq_len * processes = 16 * 1",
                 "must be below 2**63",
@@ -347,10 +435,17 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
                 "vocab_size=100: the tokenizer of",
                 "n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head",
                 "mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1",
-                "mask_ratio=0.01: masks not one token of 16",
+                "mask_ratio=(0.4, 0.01): masks not one token of 16",
                 "window_split=random: needs seq_len of at least 24, got 16",
             ],
         ),
+        (
+            ["--clm_windows=0.3"],
+            [
+                "clm_windows=0.3: of the 16 windows of a step, all 1 processes need equally many; 0.25 or 0.3125 would do"
+            ],
+        ),
+        (["--mask_ratio="], ["mask_ratio=(): must be above 0 and below 1"]),
         (["--global_batch_tokens=3200000"], ["train tokens are fewer than the 3200000 of one batch"]),
         (["--out_dir=README.md"], ["out_dir=README.md: is a file"]),
         (["--out_dir=README.md/run"], ["README.md/run cannot be written (Not a directory): give another folder"]),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from data.loader import Batches, TokenStream
+from data.objective import CLM, Objective
 from eval.bench.timing import alternating
 
 seq_len = 2048  # tokens of a window
@@ -44,10 +45,10 @@ def main(cfg):
     with tempfile.TemporaryDirectory() as folder:
         (stream, tokenizer), step = random_data(folder, 4096, cfg.tokens), itertools.count()
         functions = {"nanoGPT-style sampler": lambda: nanogpt_batch(stream, cfg.seq_len, cfg.windows)}
-        for split, causal in itertools.product(("none", "random", "document"), (True, False)):
+        for split, kind in itertools.product(("none", "random", "document"), (CLM, Objective(mask_ratio=0.4))):
             batches = Batches(stream, tokenizer, 1, cfg.seq_len, cfg.windows, split)
-            title = f"{'CLM' if causal else 'MLM'}, window_split={split}"
-            functions[title] = lambda batches=batches, causal=causal: batches.batch(next(step), causal)
+            title = f"{'CLM' if kind.causal else 'MLM'}, window_split={split}"
+            functions[title] = lambda batches=batches, kind=kind: batches.batch(next(step), kind)
         seconds = alternating(functions, cfg.repeats)
     for name, s in seconds.items():
         print(f"{name:<28}{cfg.windows * cfg.seq_len / s / 1e6:>8.1f}M tokens/s")

@@ -7,7 +7,8 @@ comes the largest micro_batch, compiled, by the memory of the GPU. DDP adds noth
 Time in milliseconds (share of the step), for blocks that are compiled, in bf16. Matrix products reach 70 % of the
 GPU's peak, attention reaches what others published for an H100, everything else 85 % of the bandwidth, and nothing
 overlaps. "head" is the products of the output head, the loss, and the gradient of the head's weight. MFU counts the
-pairs of a query and a key that the mask leaves, and in brackets all T x T of them (half if causal).
+pairs of a query and a key that the mask leaves, and in brackets all T x T of them (half if causal). The optimizer is
+AdamW. The last table is what the matrix products of Muon add to a step, at the same 70 %.
 """
 
 from pathlib import Path
@@ -115,8 +116,19 @@ def predict_step(config, gpu, causal, windows, micro_batch, mask_ratio):
     return seconds, *(speed * flops_per_token(config, T, causal, predicted / tokens, seen) for seen in (PAIRS, 1))
 
 
+def muon_flops(config):
+    """Compute the floating-point operations by which one step of Muon orthogonalizes the matrices of the blocks.
+
+    For X (m, n) with m <= n, each of 5 Newton-Schulz iterations computes A = X Xᵀ, A A, and (b A + c A A) X.
+    `qkv` and `gate_up` are one matrix each, as in the model.
+    """
+    d, heads, kv_heads = config.d_model, config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    shapes = (heads + 2 * kv_heads, d), (d, heads), (2 * config.d_ff, d), (d, config.d_ff)
+    return config.n_layer * sum(5 * (4 * m * m * n + 2 * m**3) for m, n in map(sorted, shapes))
+
+
 # ----------------------------------------------------------------------------
-# Both as Markdown tables
+# All as Markdown tables
 
 
 def print_row(*cells):
@@ -135,16 +147,25 @@ def main(cfg):
             print_row(name + ", recompute" * recompute, *cells)
 
     print()
-    columns = "micro_batch|products|head|attention|activations|optimizer|total|predicted MFU|measured MFU"
+    columns, totals = "micro_batch|products|head|attention|activations|optimizer|total|predicted MFU|measured MFU", {}
     print_row(f"ms for {WINDOWS} windows", *columns.split("|"))
     print_row(*["---"] * 10)
     for gpu in BANDWIDTH:
         for name, config in PAPER.items():
             preset = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
             for causal in (True, False):
-                shape = WINDOWS, preset.micro_batch, preset.mask_ratio
+                shape = WINDOWS, preset.micro_batch, max(preset.mask_ratio)
                 seconds, mfu, mfu_all = predict_step(config, gpu, causal, *shape)
                 total = sum(seconds.values())
                 cells = (f"{1e3 * s:,.0f} ({s / total:.0%})" for s in seconds.values())
                 title, mfus = f"{name} {'CLM' if causal else 'MLM'}, {gpu}", f"{mfu:.1%} ({mfu_all:.1%})"
                 print_row(title, preset.micro_batch, *cells, f"{1e3 * total:,.0f}", mfus, " ")
+                totals[name, gpu, causal] = total
+
+    print()
+    print_row("Muon's products, in each step", "TFLOP", "ms", "of the CLM step, H100", "of the MLM step, H100")
+    print_row(*["---"] * 5)
+    for name, config in PAPER.items():
+        seconds = muon_flops(config) / (PEAK_FLOPS["H100"] * PRODUCT_SPEED)
+        more = (f"+{seconds / totals[name, 'H100', causal]:.1%}" for causal in (True, False))
+        print_row(name, f"{muon_flops(config) / 1e12:.1f}", f"{1e3 * seconds:.1f}", *more)

@@ -7,7 +7,7 @@ A step is that of train.py: a batch from a memory-mapped file of random tokens, 
 At the end, PyTorch's profiler shows where the time of the first variant goes.
 
 The variants: ours is this code as it is, compiled the same with torch.compile, compiled_sdpa that with PyTorch's
-attention, fp32 in that dtype. transformers is the same architecture (Llama, EuroBERT) with its own loss, on a GPU
+attention, fp32 in that dtype, muon and compiled_muon with Muon instead of AdamW. transformers is the same architecture (Llama, EuroBERT) with its own loss, on a GPU
 compiled. nanogpt is a GPT-2 in fp32.
 """
 
@@ -26,6 +26,7 @@ import configurator
 from checkpoint import model_config
 from data.hub import hub_config
 from data.loader import Batches, prefetch, to_device
+from data.objective import CLM, Objective
 from eval.bench.loader import nanogpt_batch, random_data
 from eval.bench.predict import PAIRS, peak_bytes
 from eval.bench.timing import alternating, unknown_names
@@ -33,7 +34,7 @@ from model import PRESETS, PretrainingLoss, Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
 
 model = "demo"  # demo, 210m, 610m or 1b: a preset in config/
-only = "ours,compiled,compiled_sdpa,transformers,fp32,nanogpt"  # the variants
+only = "ours,compiled,compiled_sdpa,muon,compiled_muon,transformers,fp32,nanogpt"  # the variants
 micro_batch = 0  # windows of a step; 0 = the preset's
 steps = 3  # steps of one repeat
 repeats = 7  # the median of these counts
@@ -129,12 +130,16 @@ def make_loss(name, config, tokenizer, causal, dtype, on_gpu):
     return loss
 
 
-def make_step(loss_module, batches, causal, preset):
+def make_step(loss_module, batches, causal, preset, muon=False):
     """Return a function that makes some steps of training, as train.py does."""
     device = torch.device(preset.device)
     params = [*loss_module.to(device).parameters()]
     betas = preset.beta1, preset.beta2
-    optimizer = torch.optim.AdamW(params, 1e-4, betas, preset.eps, preset.weight_decay, fused=True)
+    matrices = [p for p in loss_module.model.blocks.parameters() if p.ndim == 2] if muon else []
+    rest = [*{*params} - {*matrices}]
+    optimizers = [torch.optim.AdamW(rest, 1e-4, betas, preset.eps, preset.weight_decay, fused=True)]
+    if muon:
+        optimizers.append(torch.optim.Muon(matrices, 1e-4, preset.weight_decay, adjust_lr_fn="match_rms_adamw"))
 
     def step(times=1):
         for _ in range(times):
@@ -143,8 +148,9 @@ def make_step(loss_module, batches, causal, preset):
             grads = [p.grad for p in params]
             norm = torch.nn.utils.get_total_norm(grads).item() / count.item()
             torch._foreach_mul_(grads, min(1.0, 1.0 / (norm + 1e-6)) / count.item())
-            optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
 
     return step
 
@@ -154,14 +160,15 @@ def bench_phase(cfg, preset, config, stream, tokenizer, causal):
     device, T, windows, dtype = torch.device(preset.device), config.seq_len, preset.micro_batch, preset.dtype
     on_gpu, steps, memory = device.type == "cuda", {}, {}
     torch.manual_seed(0)
-    source = Batches(stream, tokenizer, 1, T, windows, preset.window_split, preset.mask_ratio)
-    batches = prefetch(source.batch, ((i, causal) for i in itertools.count()))
+    kind = CLM if causal else Objective(mask_ratio=max(preset.mask_ratio))
+    source = Batches(stream, tokenizer, 1, T, windows, preset.window_split, max(preset.mask_ratio))
+    batches = prefetch(source.batch, ((i, kind) for i in itertools.count()))
     gpt_batches = (nanogpt_batch(stream, T, windows) for _ in itertools.count())
     for name in cfg.only.split(","):
         others = torch.cuda.memory_allocated() if on_gpu else 0
         try:
             loss = make_loss(name, config, tokenizer, causal, getattr(torch, dtype), on_gpu)
-            step = make_step(loss, gpt_batches if name == "nanogpt" else batches, causal, preset)
+            step = make_step(loss, gpt_batches if name == "nanogpt" else batches, causal, preset, "muon" in name)
             step()
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
@@ -174,7 +181,7 @@ def bench_phase(cfg, preset, config, stream, tokenizer, causal):
         sys.exit("none of the variants ran")
     seconds = alternating(steps, cfg.repeats)
 
-    predicted = 1 if causal else preset.mask_ratio
+    predicted = 1 if causal else kind.mask_ratio
     pairs = PAIRS if preset.window_split == "random" else 1
     flops, most = (flops_per_token(config, T, causal, predicted, seen) for seen in (pairs, 1))
     peak = peak_flops(device) if dtype != "float32" else None

@@ -7,8 +7,9 @@ import torch
 
 import configurator
 from data.loader import make_batches
+from data.objective import CLM, Objective, mask_ratios
 from data.shards import load_meta, load_tokenizer
-from eval.lesson.explain import OBJECTIVES, print_table, token_name
+from eval.lesson.explain import print_table, token_name
 from eval.lesson.per_token import check_runs, read_config
 
 run = "out/demo"  # the folder of a run
@@ -18,16 +19,22 @@ TOKENS = 12  # how many tokens to show
 
 
 def example(run, step):
-    """Return {objective: (inputs, targets)} of the first tokens of a batch as text, "" where there is no target."""
+    """Return {objective: (inputs, targets)} of the first tokens of a batch as text, "" where there is no target.
+
+    MLM has the run's first mask ratio, and its targets are at the positions that predict them in this run.
+    """
     config = read_config(run)
     cfg, T = configurator.Settings(config["settings"]), config["model"]["seq_len"]
+    cfg["mask_ratio"] = mask_ratios(cfg)
+    mlm = Objective(False, cfg.mask_ratio[0], cfg.get("predict_from", "mask"))
     meta = load_meta(cfg.data)
     tokenizer = load_tokenizer(cfg.data, meta)
     batches, _ = make_batches(cfg, meta, tokenizer, T)
     shown = {}
-    for name, causal in OBJECTIVES.items():
-        batch, targets = batches.batch(step, causal, 0, 1), torch.full((T,), -1)
-        targets[batch["positions"]] = batch["targets"]
+    for name, objective in {"CLM": CLM, "MLM": mlm}.items():
+        batch, targets = batches.batch(step, objective, [0]), torch.full((T,), -1)
+        predicted = batch["targets"] >= 0
+        targets[batch["positions"][predicted]] = batch["targets"][predicted]
         rows = batch["tokens"][0, :TOKENS].tolist(), targets[:TOKENS].tolist()
         shown[name] = [[token_name(tokenizer, i) for i in row] for row in rows]
     return shown

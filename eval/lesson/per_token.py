@@ -3,7 +3,7 @@
     python -m eval.lesson per_token --runs=out/clm,out/mlm
 
 CLM predicts every token of a window but the first, MLM only the masked ones. For each run and step, the loss is the
-validation loss of the objective trained at that step. The last line of the table is the unigram cross-entropy: the loss
+validation loss of the objective trained at that step, of MLM if it is both. The last line of the table is the unigram cross-entropy: the loss
 of a model that knows how frequent each token is and nothing else.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 
 import configurator
 from data.loader import TokenStream
+from data.objective import mask_ratios
 from data.shards import load_meta
 from eval.plot import new_figure, read_metrics, save_figure
 
@@ -30,15 +31,17 @@ def loss_curve(out_dir):
     """Return {step: (tokens seen, tokens predicted, validation loss of that step's objective)} of a run."""
     config, lines = read_config(out_dir), read_metrics(out_dir)
     T, settings = config["model"]["seq_len"], config["settings"]
-    predicted_fraction = {"clm": (T - 1) / T, "mlm": round(settings["mask_ratio"] * T) / T}  # of a window's tokens
-    if settings.get("few_targets"):  # a setting that solutions/few_targets.patch adds
-        predicted_fraction["clm"] *= predicted_fraction["mlm"]
-    points, predicted = {}, 0
+    points, predicted, ratio = {}, 0, mask_ratios(settings)[0]
     for before, line in zip(lines[:1] + lines, lines):
-        predicted += predicted_fraction[line["phase"]] * (line["tokens"] - before["tokens"])
+        ratio = line.get("mask_ratio", ratio)
+        clm, mlm = (T - 1) / T, round(ratio * T) / T  # the fraction of a window's tokens that each objective predicts
+        if settings.get("few_targets"):  # a setting that solutions/few_targets.patch adds
+            clm *= mlm
+        clm_windows = {"clm": 1, "mlm": 0}.get(line["phase"], settings.get("clm_windows"))
+        predicted += (clm_windows * clm + (1 - clm_windows) * mlm) * (line["tokens"] - before["tokens"])
         if "val_clm_loss" in line:
-            seen = line["tokens"] - lines[0]["tokens"]
-            points[line["step"]] = (seen, round(predicted), line[f"val_{line['phase']}_loss"])
+            seen, loss = line["tokens"] - lines[0]["tokens"], "val_clm_loss" if clm_windows == 1 else "val_mlm_loss"
+            points[line["step"]] = (seen, round(predicted), line[loss])
     return points
 
 

@@ -20,7 +20,9 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream
+from data.objective import CLM, Objective, mask_ratios, phases_of, predicts_from
 from data.shards import load_meta
+from errors import DataError
 from eval.lesson.explain import hidden_states, print_table
 from eval.plot import new_figure, save_figure
 from model import PretrainingLoss
@@ -68,19 +70,24 @@ def cka(x, y):
 
 
 def measure(run):
-    """Measure a run's checkpoints.
+    """Measure a run's checkpoints. The switch is the last one in its first phase, or the first one if it has one phase.
 
     Returns their n steps, the step of the switch, the losses (n, 5) of CLM, MLM, and `context_losses`, and the
     similarity (n, n_layer + 1) of each layer.
     """
     steps = checkpoint.steps(run)
     state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
-    settings, T = state["settings"], state["config"]["seq_len"]
-    switch = max([step for step in steps if step <= settings["switch_step"]], default=steps[0])
+    if predicts_from(state) == "before":
+        why = "it predicts a hidden token from the position before it, which the right context does not have"
+        raise DataError(f"run={run}: {why}; give a run with predict_from=mask")
+    settings, T, phases = state["settings"], state["config"]["seq_len"], phases_of(state)
+    first_phase = phases[0]["steps"] if len(phases) > 1 else 0
+    switch = max([step for step in steps if step <= first_phase], default=steps[0])
     stream = TokenStream(settings["data"], load_meta(settings["data"]), "val")
     n_windows, tokenizer = min(WINDOWS, len(stream) // T), checkpoint.tokenizer_of(state)
-    batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=settings["mask_ratio"])
-    clm, mlm = batches.batch(0, causal=True), batches.batch(0, causal=False)
+    ratio = mask_ratios(settings)[0]
+    batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=ratio)
+    clm, mlm = batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
     reference = hidden_states(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"], causal=False)
     losses, similarity = [], []
     for step in tqdm(steps, "checkpoints", leave=False):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.attention.varlen
 from helpers import ROOT
+from torch.utils.flop_counter import FlopCounterMode
 
 import configurator
 import model
@@ -32,7 +33,7 @@ def test_loader(capsys):
 slow_variants = pytest.param(["compiled", "compiled_sdpa", "transformers"], marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("names", [["ours", "fp32", "nanogpt"], slow_variants])
+@pytest.mark.parametrize("names", [["ours", "fp32", "muon", "nanogpt"], slow_variants])
 def test_step(capsys, names):
     if "transformers" in names:
         pytest.importorskip("transformers")
@@ -199,7 +200,18 @@ def test_the_docs_have_what_is_predicted(capsys):
     bench(predict)
     _, *tables = capsys.readouterr().out.split("\n\n")
     page = (ROOT / "docs/speed.md").read_text()
-    assert len(tables) == 2 and all(table in page for table in tables)
+    assert len(tables) == 3 and all(table in page for table in tables)
+
+
+def test_the_flops_of_muon_are_those_of_its_products():
+    """As PyTorch counts them in one step on the matrices of a model's blocks."""
+    config = model.ModelConfig(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=24, head_dim=16)
+    matrices = [p for p in model.Transformer(config).blocks.parameters() if p.ndim == 2]
+    for p in matrices:
+        p.grad = torch.randn_like(p)
+    with FlopCounterMode(display=False) as counter:
+        torch.optim.Muon(matrices).step()
+    assert counter.get_total_flops() == predict.muon_flops(config)
 
 
 # ----------------------------------------------------------------------------

@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import checkpoint
 from data.loader import Batches, TokenStream
+from data.objective import CLM, Objective
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
@@ -20,7 +22,7 @@ from eval.sample import fill_in
 from helpers import ROOT, TINY, Run
 from model import ModelConfig, Transformer
 
-tokenizer = Tokenizer.load("embedded")
+tokenizer, MLM = Tokenizer.load("embedded"), Objective(mask_ratio=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,7 @@ def batches(data_dir):
 @torch.no_grad()
 def test_a_hidden_side_is_not_seen(model, batches):
     """Each of the three losses is that of the masked token in a text of its own: whole, up to it, from it."""
-    batch = batches.batch(0, causal=False)
+    batch = batches.batch(0, MLM)
     position, targets = batch["positions"].view(6, 8) % 32, batch["targets"].view(6, 8)
     losses = torch.zeros(3)
     for row, tokens in enumerate(batch["tokens"]):
@@ -103,18 +105,29 @@ def test_cka_ignores_rotation_and_scale_only():
 
 def test_tokens_predicted_are_the_targets(tmp_path, batches):
     """The tokens that per_token counts as predicted are the targets in the batches."""
-    config = dict(model=dict(seq_len=32), settings=dict(mask_ratio=0.25))
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    lines = [dict(step=step, phase="clm" if step <= 8 else "mlm", tokens=512 * step) for step in range(11)]
-    for line in lines[::5]:
-        line |= dict(val_clm_loss=line["step"] + 1, val_mlm_loss=line["step"] + 2)
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    clm, mlm = (int((batches.batch(0, causal)["targets"] >= 0).sum()) / 6 for causal in (True, False))  # per window
-    assert per_token.loss_curve(tmp_path) == {
+    half = Objective(mask_ratio=0.125)
+    clm, mlm, less = (
+        int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in (CLM, MLM, half)
+    )  # per window
+
+    def curve(phases, settings, **more):
+        (tmp_path / "config.json").write_text(json.dumps(dict(model=dict(seq_len=32), settings=settings)))
+        lines = [dict(step=step, phase=phase, tokens=512 * step) for step, phase in enumerate(phases)]
+        lines[-1] |= more
+        for line in lines[::5]:
+            line |= dict(val_clm_loss=line["step"] + 1, val_mlm_loss=line["step"] + 2)
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return per_token.loss_curve(tmp_path)
+
+    assert curve(["clm"] * 9 + ["mlm"] * 2, dict(mask_ratio=0.25)) == {
         0: (0, 0, 1),
         5: (5 * 512, 5 * 16 * clm, 6),
         10: (10 * 512, 16 * (8 * clm + 2 * mlm), 12),
     }
+    falling = curve(["mlm"] * 11, dict(mask_ratio=[0.25, 0.125]), mask_ratio=0.125)
+    assert falling[10] == (10 * 512, 16 * (9 * mlm + less), 12)
+    mixed = curve(["mixed"] * 6, dict(mask_ratio=[0.25], clm_windows=0.75))
+    assert mixed[5] == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +146,40 @@ def test_the_batch_is_the_loaders(run):
     assert len(inputs) == 12 and targets[:-1] == inputs[1:] and "[MASK]" in hidden
     assert [token if answer else "" for token, answer in zip(inputs, answers)] == answers
     assert [("[MASK]" if answer else token) for token, answer in zip(inputs, answers)] == hidden
+
+
+def test_a_batch_of_an_older_run_and_one_that_predicts_from_the_position_before(run, tmp_path):
+    """An older run has one mask ratio, a number. From the position before, each target is the token of the next one."""
+    config = json.loads((run / "config.json").read_text())
+
+    def shown(**settings):
+        changed = {name: value for name, value in (config["settings"] | settings).items() if value is not None}
+        (tmp_path / "config.json").write_text(json.dumps(config | {"settings": changed}))
+        return batch.example(tmp_path, 0)
+
+    assert shown(mask_ratio=0.4, predict_from=None, clm_windows=None) == batch.example(run, 0)
+    tokens, (hidden, answers) = shown()["CLM"][0], shown(predict_from="before", mask_ratio=[0.4, 0.9])["MLM"]
+    at = [i for i, answer in enumerate(answers) if answer]
+    assert at and [answers[i] for i in at if i < 11] == [tokens[i + 1] for i in at if i < 11]
+    assert [i + 1 for i in at if i < 11] == [i for i, token in enumerate(hidden) if token == "[MASK]"]
+
+
+def test_the_switch_is_that_of_the_record(run, tmp_path):
+    """Not that of the settings. A position before the mask has no right context, so such a run is refused."""
+
+    def measure(*phases):
+        for step in (5, 10, 15):
+            state = checkpoint.load(run / f"ckpt-{step}.pt")
+            checkpoint.save(tmp_path / f"ckpt-{step}.pt", state | {"phases": [*phases]})
+        return switch.measure(tmp_path)
+
+    def phase(name, steps, predict_from="mask"):
+        return dict(phase=name, steps=steps, predict_from=predict_from, clm_steps=0.0, mask_ratio=[0.4, 0.4])
+
+    assert measure(phase("mlm", 12), phase("mixed", 3))[:2] == ([5, 10, 15], 10)
+    assert measure(phase("mlm", 15))[1] == 5
+    with pytest.raises(DataError, match="from the position before it, .* predict_from=mask"):
+        measure(phase("clm", 8), phase("mlm", 7, "before"))
 
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(run, tmp_path):
