@@ -198,7 +198,7 @@ def answer(page, plan, results, budget, included):
     comparisons = compare(scores, [(v, mlm[0]) for v in scores.results.variants if v not in mlm] if mlm else [])
     gains = [c for c in comparisons if c.target == target and c.units > 1]
     if not gains:
-        return f"No answer yet: MLM alone and a share of CLM need two seeds in common on {target}.", ""
+        return f"No answer yet: MLM alone and another model need two seeds in common on {target}.", ""
     page.correct(f"{budget:,} steps", gains)  # apart from the single tasks: the answer rests on these alone
     page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
     text = recommendation(target, scores[mlm[0], target], gains)

@@ -628,7 +628,7 @@ def test_the_answer_claims_nothing_that_was_not_tested(tmp_path):
     assert "No answer" in text and "nan" not in text
     shutil.rmtree(tmp_path / "results/random-demo")
     text = write_study(plan)
-    assert "every task is included" in text and "No answer yet: MLM alone and a share of CLM need two seeds" in text
+    assert "every task is included" in text and "No answer yet: MLM alone and another model need two seeds" in text
     (path,) = (tmp_path / "results/demo-clm-40-40").rglob("result.json")
     path.with_name("error.txt").write_text("out of memory\n")
     path.unlink()

@@ -133,9 +133,10 @@ WRONG = {
         tasks: task=xx: no such task
         tasks: sst2 is given twice""",
     "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
-    "--variants=(('a:b','--clm_window=1'),('A-b','--max_steps=3'),('c','--lr=1'),('%','--seed=1'),('x',)) --lrs=1e-3": """
+    "--variants=(('a:b','--clm_window=1'),('A-b','--max_steps=3'),('c','--lr=1'),('%','--seed=1'),('x',),('Demo','')) --lrs=1e-3": """
         variants: each is (name, arguments), got ('x',)
-        variants: 'a:b' and 'A-b' would both be called a-b
+        variants: 'A-b' and 'a:b' would both be called a-b
+        variants: 'Demo' and size 'demo' would both be called demo
         variants: a:b: --clm_window=1: unknown setting 'clm_window'
         variants: A-b: max_steps is set by the study
         variants: c: lr is set by the study, because it has lrs=(0.001,)
