@@ -44,7 +44,7 @@ data = "data/prepared/embedded"  # a folder made by data.prepare; this one is ma
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
-mask_ratio = (0.4,)  # fraction of a window's tokens that MLM hides and predicts; of several, from one to the next
+mask_ratio = (0.4,)  # fraction of the tokens that MLM hides and predicts; of several, linear from one to the next
 predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
 window_split = "none"  # where attention is cut within a window: none, random (one cut), document (at each eos)
