@@ -44,7 +44,7 @@ data = "data/prepared/embedded"  # a folder made by data.prepare; this one is ma
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
-mask_ratio = (0.4,)  # fraction of the tokens that MLM hides and predicts; of several, linear from one to the next
+mask_ratio = (0.4,)  # fraction of a window's tokens that MLM hides and predicts; of several, from one to the next
 predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it
 mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
 window_split = "none"  # where attention is cut within a window: none, random (one cut), document (at each eos)
@@ -94,10 +94,10 @@ deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always o
 
 
 def objective(step, window, n_windows, cfg):
-    """What window number `window` of the `n_windows` of step number `step` trains. It is decided here and nowhere else."""
+    """What window number `window` of the `n_windows` of step number `step` trains. Nothing else decides it."""
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM
-    done = (step - cfg.switch_step) / max(1, cfg.max_steps - 1 - cfg.switch_step)  # of the steps of MLM, from 0 to 1
+    done = (step - cfg.switch_step) / max(1, cfg.max_steps - 1 - cfg.switch_step)  # of MLM's steps, from 0 to 1
     ratio = np.interp(done, np.linspace(0, 1, len(cfg.mask_ratio)), cfg.mask_ratio)  # linear from one to the next
     return Objective(mask_ratio=float(ratio), predict_from=cfg.predict_from)
 
