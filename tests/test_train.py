@@ -149,6 +149,8 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
         assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
         mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
         assert line["loss"] == pytest.approx(mean, rel=1e-6)
+    code, text = run([*tiny, "--clm_windows=0.1", "--global_batch_tokens=960", "--check"])
+    assert code == 0, text  # 0.1 * 30 is not 3 in floating point
     phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
     assert [(its["phase"], its["steps"], its["clm_steps"]) for its in phases] == [("clm", 8, 8), ("mixed", 9, 2.25)]
     assert phases[1]["mask_ratio"] == [0.5, 0.25]
