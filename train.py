@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -97,8 +98,8 @@ def objective(step, window, n_windows, cfg):
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM
     done = (step - cfg.switch_step) / max(1, cfg.max_steps - 1 - cfg.switch_step)  # of MLM's steps, from 0 to 1
-    at = np.linspace(0, 1, len(cfg.mask_ratio))
-    return Objective(mask_ratio=float(np.interp(done, at, cfg.mask_ratio)), predict_from=cfg.predict_from)
+    ratio = np.interp(done, np.linspace(0, 1, len(cfg.mask_ratio)), cfg.mask_ratio)  # linear from one to the next
+    return Objective(mask_ratio=float(ratio), predict_from=cfg.predict_from)
 
 
 def learning_rate(step, cfg):
@@ -213,15 +214,15 @@ def restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size):
     return state["step"], phases_of(state), state if resumed else None
 
 
-def wrap_ddp(loss_module, batch, causal, device):
-    """Wrap the loss in DistributedDataParallel, ready for steps of any kind. batch: one like those to come.
+def wrap_ddp(loss_module, batches, step, part, device):
+    """Wrap the loss in DistributedDataParallel, ready for `step`, of which (Objective, windows) `part` is a micro-batch.
 
     After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is thrown away
     makes this happen before any step counts: a resumed run must sum as the undisturbed one does.
     """
     device_ids = [device] if device.type == "cuda" else None
     ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
-    ddp(to_device(batch, device), causal)[0].backward()
+    ddp(to_device(batches.batch(step, *part), device), part[0].causal)[0].backward()
     ddp.zero_grad(set_to_none=False)
     return ddp
 
@@ -273,10 +274,7 @@ def train(cfg):
     tokenizer = load_tokenizer(cfg.data, meta)
     config = checkpoint.model_config(cfg, tokenizer.vocab_size)
     train_batches, val_batches = make_batches(cfg, meta, tokenizer, config.seq_len)
-
-    def parts_of(step):  # [(Objective, windows), ...]: the micro-batches of this process
-        n = train_batches.windows_per_step
-        return micro_batches(lambda w: objective(step, w, n, cfg), n, cfg.micro_batch, rank, world_size)
+    parts_of = partial(micro_batches, objective, cfg, train_batches.windows_per_step, rank, world_size)  # of a step
 
     # Model and optimizers. The initial weights are drawn on the CPU, so they are the same on every machine.
     torch.manual_seed(cfg.seed)
@@ -293,15 +291,14 @@ def train(cfg):
     if cfg.compile:
         loss_module.compile_parts()
     if world_size > 1 and step < cfg.max_steps:
-        kind, windows = parts_of(step)[0]
-        ddp = wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
+        ddp = wrap_ddp(loss_module, train_batches, step, parts_of(step)[0], device)
 
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
         show(print, train_batches.repeats(cfg.max_steps))
 
     # A batch is a pure function of its step, so a background thread can make it ahead.
-    jobs = ((s, kind, windows) for s in range(step, cfg.max_steps) for kind, windows in parts_of(s))
+    jobs = ((s, *part) for s in range(step, cfg.max_steps) for part in parts_of(s))
     batches = prefetch(train_batches.batch, jobs)
     received, stopping = stop_signals(), 0
     seconds, timed, phase = 0.0, 0, ""  # time spent in so many steps since the last line of the log

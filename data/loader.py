@@ -147,7 +147,7 @@ class Batches:
     def batch(self, step, objective, windows=None):
         """Return windows of a step as a dict of tensors.
 
-        objective: the data.objective.Objective that they train. windows: B numbers of windows within the step; None = all.
+        objective: the data.objective.Objective that they train. windows: their numbers within the step; None = all.
 
         tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
         predicted. targets: int64 (N,), which token, or -1 for none. If windows are split also
@@ -227,7 +227,7 @@ def batch_problems(cfg, T, world_size):
     windows, rest = divmod(given, T)
     if rest or not windows or windows % world_size:
         yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
-    elif (n := cfg.clm_windows * windows / world_size) % 1:
+    elif (n := round(cfg.clm_windows * windows / world_size, 6)) % 1:
         possible = " or ".join(f"{m * world_size / windows:g}" for m in (int(n), int(n) + 1))
         what = f"of the {windows} windows of a step, all {world_size} processes need equally many"
         yield f"clm_windows={cfg.clm_windows}: {what}; {possible} would do"

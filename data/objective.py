@@ -23,16 +23,16 @@ CLM = Objective(causal=True)
 SETTINGS = ("switch_step", "clm_windows", "mask_ratio", "predict_from")  # of train.py: from them follow the objectives
 
 
-def micro_batches(objective, n_windows, micro_batch, rank, world_size):
-    """Return the micro-batches of one of `world_size` processes in a step of `n_windows`, as [(Objective, windows), ...].
+def micro_batches(objective, cfg, n_windows, rank, world_size, step):
+    """Return the micro-batches of a process in a step of `n_windows`: [(Objective, its windows), ...].
 
-    objective: a function of the number of a window. All windows of a micro-batch have the same objective, so a process
-    has its own windows in as few parts of equal size as micro_batch, their largest size, allows.
+    objective(step, window, n_windows, cfg) returns what a window trains. All windows of a micro-batch train the same.
+    Those with one objective are split into parts of equal size, as few as the settings' `micro_batch` allows.
     """
     parts = []
-    for kind, its in groupby(range(rank, n_windows, world_size), objective):
+    for kind, its in groupby(range(rank, n_windows, world_size), lambda w: objective(step, w, n_windows, cfg)):
         its = [*its]
-        size = next(m for m in range(min(micro_batch, len(its)), 0, -1) if len(its) % m == 0)
+        size = next(m for m in range(min(cfg.micro_batch, len(its)), 0, -1) if len(its) % m == 0)
         parts += [(kind, its[i : i + size]) for i in range(0, len(its), size)]
     return parts
 
@@ -46,8 +46,8 @@ def phase_of(parts):
 def add_step(phases, parts):
     """Add a step to the record of a run's phases, a list of dicts, in place. parts: see `micro_batches`.
 
-    The dict of a phase has `phase` (see `phase_of`), `predict_from`, `steps`, `clm_steps` (its steps, times the fraction of
-    their windows that are CLM) and `mask_ratio` [at first, at last], which is [0, 0] for CLM.
+    The dict of a phase has `phase` (see `phase_of`), `predict_from`, `steps`, `clm_steps` (its steps, times the fraction
+    of their windows that are CLM) and `mask_ratio` [at first, at last], which is [0, 0] for CLM.
     """
     ratio, predict_from = max((kind.mask_ratio, kind.predict_from) for kind, _ in parts)
     name, size = phase_of(parts), [len(its) for _, its in parts]

@@ -28,7 +28,7 @@ def test_every_config_is_accepted():
     commands = [([str(path)], n) for path in CONFIGS for n in (1, 64) if n == 1 or path.stem != "demo"]
     commands += [(["--lr=0", "--mask_ratio=2"], 1)]
     assert len(commands) > 10
-    assert problems(commands) == ["lr=0.0: must be above 0", "mask_ratio=2.0: must be above 0 and below 1"]
+    assert problems(commands) == ["lr=0.0: must be above 0", "mask_ratio=(2.0,): must be above 0 and below 1"]
 
 
 @pytest.mark.parametrize(

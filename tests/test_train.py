@@ -84,11 +84,12 @@ def test_the_first_step_of_a_phase_is_left_out_of_the_speed(undisturbed):
 
 
 @pytest.mark.slow
-def test_a_run_compiles_the_blocks_and_the_loss_once_in_each_phase(tiny, tmp_path):
-    """Neither the validation, with a last batch that is smaller, nor the samples compile anything."""
+@pytest.mark.parametrize("objectives", ["", "--clm_windows=0.25 --mask_ratio=0.4,0.1"])
+def test_a_run_compiles_the_blocks_and_the_loss_once_for_each_mask(tiny, tmp_path, objectives):
+    """Neither the validation, with a last batch that is smaller, nor the samples compile anything, nor a falling ratio."""
     code = f"""
 import runpy, sys
-sys.argv = {["train.py", *tiny, "--compile=True", f"--out_dir={tmp_path / 'run'}"]}
+sys.argv = {["train.py", *tiny, *objectives.split(), "--compile=True", f"--out_dir={tmp_path / 'run'}"]}
 runpy.run_path(sys.argv[0], run_name="__main__")
 import torch._dynamo.utils
 print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
@@ -148,6 +149,8 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
         assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
         mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
         assert line["loss"] == pytest.approx(mean, rel=1e-6)
+    code, text = run([*tiny, "--clm_windows=0.1", "--global_batch_tokens=960", "--check"])
+    assert code == 0, text  # 0.1 * 30 is not 3 in floating point
     phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
     assert [(its["phase"], its["steps"], its["clm_steps"]) for its in phases] == [("clm", 8, 8), ("mixed", 9, 2.25)]
     assert phases[1]["mask_ratio"] == [0.5, 0.25]

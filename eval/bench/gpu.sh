@@ -42,7 +42,7 @@ part train 150 python3 train.py $preset --out_dir="$out/train"
 part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$out/train" --out_dir="$out/finetune"
 # With one GPU it fails at once, and says so.
 part two_gpus 120 python3 -m torch.distributed.run --standalone --nproc_per_node=2 train.py $preset --out_dir="$out/two"
-part step 180 python3 -m eval.bench step --model="$MODEL" --micro_batch="$MICRO" --only=compiled,compiled_sdpa,transformers
+part step 180 python3 -m eval.bench step --model="$MODEL" --micro_batch="$MICRO" --only=compiled,compiled_muon,compiled_sdpa,transformers
 part attention 120 python3 -m eval.bench attention
 
 echo "--- summary"

@@ -7,8 +7,8 @@ A step is that of train.py: a batch from a memory-mapped file of random tokens, 
 At the end, PyTorch's profiler shows where the time of the first variant goes.
 
 The variants: ours is this code as it is, compiled the same with torch.compile, compiled_sdpa that with PyTorch's
-attention, fp32 in that dtype, muon and compiled_muon with Muon instead of AdamW. transformers is the same architecture (Llama, EuroBERT) with its own loss, on a GPU
-compiled. nanogpt is a GPT-2 in fp32.
+attention, fp32 in that dtype, muon and compiled_muon with Muon instead of AdamW. transformers is the same
+architecture (Llama, EuroBERT) with its own loss, on a GPU compiled. nanogpt is a GPT-2 in fp32.
 """
 
 import itertools

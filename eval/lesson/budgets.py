@@ -2,7 +2,7 @@
 
     python -m eval.lesson budgets --tables=docs/results/lesson/paper.csv
 
-A table has the columns tokens_billions, clm_percent, family, score, half_interval.
+A table has the columns tokens_billions, clm_percent, family, score, half_interval. With 0 tokens it is random weights.
 """
 
 import csv
@@ -22,15 +22,18 @@ def draw(axes, family, rows):
     """Draw the scores of one family of tasks: rows of a table."""
     columns = "clm_percent", "tokens_billions", "score", "half_interval"
     points = sorted(tuple(float(row[name]) for name in columns) for row in rows if row["family"] == family)
+    for _, _, score, _ in [point for point in points if not point[1]]:
+        axes.axhline(score, color="0.4", lw=1, ls=":", label="random weights")
+    points = [point for point in points if point[1]]
     for n, (percent, line) in enumerate(itertools.groupby(points, lambda point: point[0])):
         _, tokens, scores, halves = zip(*line)
         beside = [x * 1.015 ** (n - 2) for x in tokens]  # so that intervals do not hide each other
         name = {0: "MLM only", 100: "CLM only"}.get(percent, f"{percent:g} % CLM, then MLM")
         axes.errorbar(beside, scores, halves, fmt="o-", color=COLORS[percent], ms=3, lw=1.2, label=name)
     axes.set_xscale("log")
-    axes.set_xticks(tokens, [f"{x:g}" for x in tokens])
+    axes.set_xticks(tokens, [f"{x:g}B" if x >= 1 else f"{1000 * x:.3g}M" for x in tokens])
     axes.set_xticks([], minor=True)
-    axes.set(title=family, xlabel="billions of tokens")
+    axes.set(title=family, xlabel="tokens of pretraining")
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -3,8 +3,8 @@
     python -m eval.lesson per_token --runs=out/clm,out/mlm
 
 CLM predicts every token of a window but the first, MLM only the masked ones. For each run and step, the loss is the
-validation loss of the objective trained at that step, of MLM if it is both. The last line of the table is the unigram cross-entropy: the loss
-of a model that knows how frequent each token is and nothing else.
+validation loss of the objective trained at that step, of MLM if it is both. The last line of the table is the unigram
+cross-entropy: the loss of a model that knows how frequent each token is and nothing else.
 """
 
 import itertools

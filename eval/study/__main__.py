@@ -67,8 +67,7 @@ slurm = False  # write job scripts instead of running, and stop
 only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
 
 
-# settings of train.py that follow from the plan
-PLANNED = "max_steps seed out_dir resume branch_from init_from keep_last keep_steps".split()
+PLANNED = "max_steps seed out_dir resume branch_from init_from keep_last keep_steps".split()  # train.py's, of each run
 
 
 def check(cfg):
@@ -104,16 +103,14 @@ def check(cfg):
 def check_variants(cfg):
     """Yield what is wrong with the variants, a sentence each."""
     yield from (f"variants: each is (name, arguments), got {it}" for it in cfg.variants if len(it) != 2)
-    slugs = {}
+    called, defaults = {size[0]: f"size {size[0]!r}" for size in cfg.sizes}, configurator.read_script(TRAIN)[0]
     for name, args in [it for it in cfg.variants if len(it) == 2 and it != ("", "")]:
         if not slug(name):
             yield f"variants: {name!r}: a name needs letters or digits, because files are called by it"
-        if (other := slugs.setdefault(slug(name), name)) != name:
-            yield f"variants: {other!r} and {name!r} would both be called {slug(name)} in names of files"
+        if (other := called.setdefault(slug(name), repr(name))) != repr(name):
+            yield f"variants: {name!r} and {other} would both be called {slug(name)} in names of files"
         words = shlex.split(args)
-        yield from (
-            f"variants: {name}: {why}" for why in configurator.parse(words, configurator.read_script(TRAIN)[0])[1]
-        )
+        yield from (f"variants: {name}: {problem}" for problem in configurator.parse(words, defaults)[1])
         given = {word[2:].partition("=")[0] for word in words}
         yield from (f"variants: {name}: {key} is set by the study" for key in PLANNED if key in given)
         if "lr" in given and cfg.lrs != (0.0,):

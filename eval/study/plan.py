@@ -25,7 +25,7 @@ TRAIN = ROOT / "train.py"
 
 @dataclass(eq=False)
 class Run:
-    """A run of train.py: CLM for its first `clm` steps, then MLM, up to its budget."""
+    """A run of train.py: CLM for its first `clm` steps, then MLM, or what a variant has instead, up to its budget."""
 
     name: str
     folder: Path
@@ -164,12 +164,11 @@ class Plan:
         parts = [f"clm-{thousands(clm)}"] * (clm > 0) + [f"{mlm}-{thousands(total)}"] * (clm < budget)
         if base:
             parts.insert(0, f"{'clm' if base.clm else mlm}-dec{thousands(self.longest)}")
-        trunk = size
+        first = trunk = size
         if size in self.named:
-            parts = [size, thousands(budget)]
+            first, parts = self.size, [size, thousands(budget)]
             ours, usual = self.shape[size][0], self.shape[self.size][0]
             trunk = self.size if all(ours[k] == usual[k] for k in ours.keys() - {*SETTINGS}) else size
-        first = self.size if size in self.named else size
         name = "-".join([first, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
         if name in self.runs:
             raise DataError(f"two runs would be called {name}: give a variant another name")

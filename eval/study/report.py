@@ -198,14 +198,14 @@ def answer(page, plan, results, budget, included):
     comparisons = compare(scores, [(v, mlm[0]) for v in scores.results.variants if v not in mlm] if mlm else [])
     gains = [c for c in comparisons if c.target == target and c.units > 1]
     if not gains:
-        return f"No answer yet: MLM alone and a share of CLM need two seeds in common on {target}.", ""
+        return f"No answer yet: MLM alone and another model need two seeds in common on {target}.", ""
     page.correct(f"{budget:,} steps", gains)  # apart from the single tasks: the answer rests on these alone
     page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
     text = recommendation(target, scores[mlm[0], target], gains)
-    compared = {"MLM only", *(c.a.label for c in gains)}
-    if lacking := [
-        share for share in dict.fromkeys(label_of(plan, model.run) for model in models) if share not in compared
-    ]:
+    names = {Path(run.folder).parts[0] for variant in (mlm[0], *(c.a for c in gains)) for run in variant.runs}
+    label = {model.name: label_of(plan, model.run) for model in models}
+    compared = {label[name] for name in names}
+    if lacking := [its for its in dict.fromkeys(label.values()) if its not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
     apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
     caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
@@ -220,9 +220,9 @@ def recommendation(target, level, gains):
         labels = ", ".join(variant.label for variant in better)
         text = f"{advice} Clearly better than MLM alone on {target}, best first: **{labels}**."
     else:
-        others = "No share of CLM" + " and no variant" * any(c.a.facts["named"] for c in gains)
+        others = "other model" if any(c.a.facts["named"] for c in gains) else "share of CLM"
         nearest = f"The nearest is {gains[0].a.label} ({gains[0]})."
-        text = f"Stay with MLM. {others} is clearly better than **MLM alone** on {target}. {nearest}"
+        text = f"Stay with MLM. No {others} is clearly better than **MLM alone** on {target}. {nearest}"
     text += f" MLM alone scores {level}."
     if worse := [c.a.label for c in gains if c.better == c.b.label]:
         text += f" Clearly worse than MLM alone: {', '.join(worse)}."

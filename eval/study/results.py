@@ -42,6 +42,7 @@ class Run:
             self.name += f"@{revision[:7]}"
         # A run that continues another checkpoint has a path to it, which differs between pretraining seeds as well.
         self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
+        # named: the name that a study gives it; see read_results.
         self.facts |= {"schedule": schedule(checkpoint), "named": "", "clm_steps": float(checkpoint["clm_steps"])}
         self.test = test  # {name of a metric: score in percent}
         self.test_set = r["examples"]["test"], r["test_set"] + prefix  # number of examples and checksum

@@ -50,8 +50,8 @@ def to_train(plan):
 def chosen_lr(plan, run):
     """Return a run's peak learning rate: of several, the one whose trial ended with the lowest validation loss.
 
-    The trials are those of the same size and objective, or of the same variant, by its MLM loss; those that diverged, or without a loss, are out. None before all
-    trials have ended, and if all are out.
+    The trials are those of the same size and objective, or of the same variant, for which the MLM loss counts. Those that
+    diverged, or without a loss, are out. None before all trials have ended, and if all are out.
     """
     if run.lr or len(plan.cfg.lrs) == 1:
         return run.lr or plan.cfg.lrs[0]

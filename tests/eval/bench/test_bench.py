@@ -30,7 +30,7 @@ def test_loader(capsys):
     assert len(lines) == 7 and all(re.search(r"\d+\.\dM tokens/s$", line) for line in lines)
 
 
-slow_variants = pytest.param(["compiled", "compiled_sdpa", "transformers"], marks=pytest.mark.slow)
+slow_variants = pytest.param(["compiled", "compiled_sdpa", "compiled_muon", "transformers"], marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("names", [["ours", "fp32", "muon", "nanogpt"], slow_variants])

@@ -13,13 +13,14 @@ from eval.study.results import Results, Run
 RATES = {1e-5: 0, 2e-5: 1, 5e-5: 2, 1e-4: 3, 2e-4: 40, 5e-4: 50}  # what each rate adds to a score
 SEEDS = {1: -1, 2: 0, 3: 1}
 TASKS = '--tasks=(("sst2", ""), ("qqp", ""), ("squad", ""))'
+TUNING = TASKS, "--finetune_seeds=1,2,3", f"--finetune_lrs={tuple(RATES)}"
 
 
 @pytest.fixture(scope="module")
 def plan(plan_of):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        return plan_of("config/study_paper.py", TASKS, "--finetune_seeds=1,2,3", f"--finetune_lrs={tuple(RATES)}")
+        return plan_of("config/study_paper.py", *TUNING)
 
 
 class Drawn(Page):
@@ -43,11 +44,12 @@ def level(plan, model):
     return plan.models.index(model) / 2
 
 
-def results_of(plan):
+def results_of(plan, names=()):
     runs, parameters = [], {size: costs.count_weights(config) for size, (_, config) in plan.shape.items()}
     for model, (task, _), lr, seed in plan.points():
         run, step = model.run, model.step or model.run.budget
-        facts = dict(name=model.name, model=run.size, recipe=run.size, parameters=parameters[run.size], seed=run.seed)
+        size = plan.size if run.size in plan.named else run.size
+        facts = dict(name=model.name, model=size, recipe=size, parameters=parameters[run.size], seed=run.seed)
         facts |= dict(step=step, max_steps=run.budget, clm_steps=min(run.clm, step), mask_ratio=run.mask, peak_lr=5e-4)
         facts |= dict(init_from=run.base.name if run.base else "", untrained=model.random_weights)
         result = dict(task=task, family="qa" if task == "squad" else "sc", lr=lr, seed=seed, checkpoint=facts)
@@ -56,6 +58,7 @@ def results_of(plan):
         test = level(plan, model) + RATES[lr] + SEEDS[seed]
         result["metrics"] = {"validation": {"accuracy": -lr}, "test": {"accuracy": test}}
         runs.append(Run(f"{model.name}/{task}/lr-{lr:g}_seed-{seed}", result))
+        runs[-1].facts["named"] = dict(names).get(model.name, "")
     return Results("", runs, {})
 
 
@@ -84,6 +87,19 @@ def test_scores_over_the_share_of_clm_have_a_line_for_each_budget_and_size(plan,
     names = [f"610m-{kind}-12k-12000" for kind in ("mlm40", *(f"clm-{k}k-mlm40" for k in (3, 6, 9)), "clm")]
     assert lines["12,000 steps, 756M"] == expected(plan, names, [0, 25, 50, 75, 100])
     assert sorted(levels.values()) == [level(plan, model) for model in plan.random]
+
+
+def test_variants_are_levels_of_the_figure_over_the_share_of_clm(plan_of, tmp_path):
+    """And on no line: a mixture of equal shares is not 50 % CLM."""
+    plan = plan_of('--variants=(("mixed 1:1", "--clm_windows=0.5"),)', "--splits=((650, 0, 325, 650),)", *TUNING)
+    results = results_of(plan, {model.name: "mixed 1:1" for model in plan.finals if model.run.size == "mixed-1-1"})
+    report.scores_section(page := Drawn(tmp_path), plan, results)
+    lines, levels = page.figures["clm_fraction"]["sst2"]
+    (line,) = lines.values()
+    assert [x for x, _ in line[0]] == [0, 50, 100]
+    scores = {model.name: level(plan, model) for model in plan.models}
+    assert levels == {"mixed 1:1": scores["demo-mixed-1-1-650-650"], "randomly initialized": scores["random-demo"]}
+    assert not page.figures.keys() & {"flops", "steps", "size", "mask_ratio"}
 
 
 def test_scores_by_size_have_a_line_for_each_pure_objective(plan, drawn):

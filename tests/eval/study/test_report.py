@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 import sys
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from helpers import ROOT
 
 import configurator
 from errors import DataError
-from eval.study import report, stats
+from eval.study import figures, report, stats
 from eval.study.compare import Scores, compare
 from eval.study.plan import Plan
 from eval.study.results import read_results
@@ -292,6 +293,42 @@ def test_variants_are_labeled_by_what_differs(tmp_path):
     }
 
 
+def phase(name, steps, clm_steps=0.0, ratios=(0.4, 0.4), predict_from="mask"):
+    return dict(phase=name, steps=steps, clm_steps=clm_steps, mask_ratio=[*ratios], predict_from=predict_from)
+
+
+CLM_500, MLM_1500 = phase("clm", 500, 500.0, (0.0, 0.0)), phase("mlm", 1500)
+SCHEDULES = {  # label: phases of 2,000 steps
+    "MLM only, mask 40 %": [phase("mlm", 2000)],
+    "25 % CLM, mask 40 %": [CLM_500, MLM_1500],
+    "CLM only": [phase("clm", 2000, 2000.0, (0.0, 0.0))],
+    "mixed, 50 % CLM, mask 40 %": [phase("mixed", 2000, 1000.0)],
+    "mixed, 25 % CLM, mask 40 %": [phase("mixed", 2000, 500.0)],
+    "MLM only, mask 40 to 15 %": [phase("mlm", 2000, 0.0, (0.4, 0.15))],
+    "25 % CLM, predicted from the position before, mask 40 %": [CLM_500, MLM_1500 | {"predict_from": "before"}],
+    "MLM (40 % masked) for 1,500 steps, then CLM for 500 steps": [MLM_1500, CLM_500],
+    "CLM for 500 steps, then CLM in 50 % of the windows, MLM (40 % masked) in the others for 1,500 steps": [
+        CLM_500,
+        phase("mixed", 1500, 750.0),
+    ],
+    "CLM and MLM in 8 phases, 1,000 of 2,000 steps CLM": [phase("clm", 250, 250.0), phase("mlm", 250)] * 4,
+}
+
+
+def test_the_record_of_phases_makes_the_label_and_only_clm_followed_by_mlm_is_on_its_line(tmp_path):
+    for i, phases in enumerate(SCHEDULES.values()):
+        clm = sum(its["clm_steps"] for its in phases)
+        make_result(tmp_path, f"model-{i}", phases=phases, clm_steps=clm)
+    make_result(tmp_path, "older", seed=2, clm_steps=500)  # without a record
+    found = Scores(read_results(tmp_path), "field")
+    labels = {variant.label for variant in found.results.variants}
+    assert labels == set(SCHEDULES)
+    (line,) = figures.lines_of(found, figures.CLM_FRACTION).values()
+    assert [(x, len(variant.runs)) for x, variant in line] == [(0, 1), (25, 2), (100, 1)]
+    for axis in (figures.STEPS, figures.MASK_RATIO, figures.flops_axis(defaultdict(float))):
+        assert figures.lines_of(found, axis) == {}
+
+
 def test_random_weights_of_two_sizes_share_a_section(tmp_path):
     for (name, facts), parameters in itertools.product((("a", {}), ("r", {"untrained": True})), (10**6, 3 * 10**6)):
         for seed in (1, 2):
@@ -530,7 +567,7 @@ def fill(plan, right, models=None):
             facts = {"step": step, "max_steps": run.budget, "clm_steps": min(run.clm, step), "mask_ratio": run.mask}
             facts |= {"untrained": model.random_weights, "pretraining": run.seed}
             facts["init_from"] = f"out/{run.base.name}/ckpt-40.pt" if run.base else ""
-            facts["parameters"] = 1_740_000 if run.size == plan.size else 3_000_000
+            facts["parameters"] = 1_740_000 if run.trunk == plan.size else 3_000_000
             root, family = Path(plan.cfg.out_dir, "results"), "tc" if task == "wnut17" else "sc"
             make_result(root, model.name, task, family, 1e-3, seed, test, n=400, **facts)
 
@@ -591,7 +628,7 @@ def test_the_answer_claims_nothing_that_was_not_tested(tmp_path):
     assert "No answer" in text and "nan" not in text
     shutil.rmtree(tmp_path / "results/random-demo")
     text = write_study(plan)
-    assert "every task is included" in text and "No answer yet: MLM alone and a share of CLM need two seeds" in text
+    assert "every task is included" in text and "No answer yet: MLM alone and another model need two seeds" in text
     (path,) = (tmp_path / "results/demo-clm-40-40").rglob("result.json")
     path.with_name("error.txt").write_text("out of memory\n")
     path.unlink()
@@ -628,6 +665,49 @@ def test_shares_are_ranked_by_pairs_of_seeds(tmp_path):
     assert "best first: **50 % CLM**" in text and "one pretraining seed is behind what is said of 50 % CLM." in text
     levels = {row[0]: row[1][:2] for row in cells(text) if len(row) == 2}
     assert (levels["MLM only"], levels["50 % CLM"]) == ("75", "67")
+
+
+VARIANTS = '--variants=(("mixed 1:1", "--clm_windows=0.5"), ("falling", "--mask_ratio=0.4,0.1"))'
+
+
+@pytest.mark.parametrize("mixed, falling, advice", [
+    (380, 240, "Train mixed 1:1. Clearly better than MLM alone on sst2, best first: **mixed 1:1, 50 % CLM**."),
+    (300, 240, "Start with CLM. Clearly better than MLM alone on sst2, best first: **50 % CLM**."),
+])  # fmt: skip
+def test_variants_are_compared_with_mlm_alone_by_their_names(tmp_path, mixed, falling, advice):
+    plan = plan_of(tmp_path, VARIANTS, "--seeds=1,2,3", "--splits=((20, 0, 10), (40, 0, 20, 40))")
+    rng, levels = np.random.default_rng(0), {"demo": 300, "mixed-1-1": mixed, "falling": falling}
+
+    def right(model, task, seed):
+        if model.random_weights:
+            return 200 + seed
+        return levels[model.run.size] + 40 * (model.run.clm in (10, 20)) + int(rng.integers(-1, 2))
+
+    fill(plan, right)
+    for run in plan.runs.values():
+        run.folder.mkdir(parents=True)
+        loss = 5 + run.seed / 10 + (run.size == "falling")
+        line = {"step": run.budget, "val_clm_loss": loss, "val_mlm_loss": loss}
+        (run.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    text = write_study(plan)
+    assert advice in text and "worse than MLM alone: falling." in text and "Not compared" not in text
+    longest, shorter = text.split("### At ")[1:3]
+    assert [row[0] for row in cells(longest)[2:]] == ["50 % CLM", "CLM only", "falling", "mixed 1:1"]
+    assert [row[0] for row in cells(shorter.split("### Which")[0])[2:]] == ["50 % CLM"]
+    assert ["falling", "3", "6.200 ± 0.248", "6.200 ± 0.248"] in cells(text)
+    assert {row[0] for row in cells(text)} >= {"mixed 1:1, 40 steps", "falling, 40 steps", "MLM only, 40 steps"}
+    for path in (tmp_path / "results").glob("demo-mixed*"):
+        shutil.rmtree(path)
+    assert "Not compared yet, because results are missing: mixed 1:1." in write_study(plan)
+
+
+def test_no_variant_is_better_and_one_has_another_shape(tmp_path):
+    variants = '--variants=(("falling", "--mask_ratio=0.4,0.1"), ("wide", "--d_ff=512"))'
+    plan = plan_of(tmp_path, variants, "--splits=((40, 0),)")
+    fill(plan, lambda model, *_: 200 if model.random_weights else 300 + 2 * (model.run.size == "falling"))
+    text = write_study(plan)
+    assert "Stay with MLM. No other model is clearly better than **MLM alone** on sst2. The nearest is falling" in text
+    assert "wide, 3.0M" in text and "Not compared" not in text
 
 
 def test_the_whole_page(tmp_path, monkeypatch):

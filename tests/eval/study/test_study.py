@@ -100,9 +100,8 @@ def test_a_variant_begins_with_the_steps_of_clm_that_it_has_in_common(plan_of):
     changed = {"mixed-1-1": {"clm_windows": 0.5}, "mask-40-to-10": {"mask_ratio": (0.4, 0.1)}}
     changed["mntp"] = {"switch_step": 325, "predict_from": "before"}
     for key, its in changed.items():  # all else is that of MLM alone
-        folders = {name: plan.runs[f"demo-{key}-650"].folder if key else "" for name in ("out_dir",)}
-        expected = settings["demo-mlm40-650"] | its | {name: str(path) for name, path in folders.items()}
-        assert settings[f"demo-{key}-650"] | {"keep_steps": expected["keep_steps"]} == expected
+        mlm = settings["demo-mlm40-650"] | {"out_dir": settings[f"demo-{key}-650"]["out_dir"], "keep_steps": ()}
+        assert settings[f"demo-{key}-650"] == mlm | its
 
 
 def test_flops_of_a_variant_follow_its_objectives(plan_of):
@@ -134,9 +133,10 @@ WRONG = {
         tasks: task=xx: no such task
         tasks: sst2 is given twice""",
     "--lrs=1e-3,2e-3 --lr_steps=9 --splits=((999,0,200,999),) --seeds=1,2 --repeated=0,200": "both objectives in one run",
-    "--variants=(('a:b','--clm_window=1'),('A-b','--max_steps=3'),('c','--lr=1'),('%','--seed=1'),('x',)) --lrs=1e-3": """
+    "--variants=(('a:b','--clm_window=1'),('A-b','--max_steps=3'),('c','--lr=1'),('%','--seed=1'),('x',),('Demo','')) --lrs=1e-3": """
         variants: each is (name, arguments), got ('x',)
-        variants: 'a:b' and 'A-b' would both be called a-b
+        variants: 'A-b' and 'a:b' would both be called a-b
+        variants: 'Demo' and size 'demo' would both be called demo
         variants: a:b: --clm_window=1: unknown setting 'clm_window'
         variants: A-b: max_steps is set by the study
         variants: c: lr is set by the study, because it has lrs=(0.001,)
@@ -232,6 +232,20 @@ def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path):
     seeds = [job.name.rpartition("-")[2] for job in results(tmp_path)]
     assert sorted(seeds) == ["1", "1", "2"]  # the second seed only at the chosen rate
     assert list((tmp_path / "study/report").glob("*.md"))
+
+
+@pytest.mark.slow
+def test_a_study_with_variants(tiny_study, tmp_path):
+    variants = '(("mixed 1:1", "--clm_windows=0.5"), ("MNTP after CLM", "--switch_step=6 --predict_from=before"))'
+    finish([*tiny_study, "--splits=((12, 0, 12),)", f"--variants={variants}", "--random_weights=False"], tmp_path)
+    facts = {job.parts[2]: json.loads(text)["checkpoint"] for job, text in results(tmp_path).items()}
+    mixed, mntp = (facts[f"tiny-{key}-12-12"] for key in ("mixed-1-1", "mntp-after-clm"))
+    assert [(its["phase"], its["steps"], its["clm_steps"]) for its in mixed["phases"]] == [("mixed", 12, 6.0)]
+    phases = [(its["phase"], its["predict_from"], its["steps"]) for its in mntp["phases"]]
+    assert phases == [("clm", "mask", 6), ("mlm", "before", 6)]  # the first six are those of the CLM run
+    assert losses(tmp_path)["tiny-mntp-after-clm-12"][0]["step"] == 6
+    text = (tmp_path / "study/report/report.md").read_text()
+    assert "| mixed 1:1 " in text and "| MNTP after CLM " in text
 
 
 @pytest.mark.slow
@@ -338,7 +352,7 @@ def test_each_variant_has_its_best_learning_rate(tmp_path, plan_of):
     args = [f"--out_dir={tmp_path}", VARIANTS, "--lrs=1e-3,2e-3", "--lr_steps=260", "--splits=((650, 0, 650),)"]
     plan = plan_of(*args)
     mixed, mntp, muon = (plan.runs[f"demo-{key}-650"] for key in ("mixed-1-1", "mntp", "muon-50-clm"))
-    for name, losses in (("clm", (4, 5)), ("mlm40", (4, 5)), ("mixed-1-1", (5, 4)), ("muon-50-clm", (4, 5))):
+    for name, losses in (("clm", (4, 5)), ("mlm40", (4, 5)), ("muon-50-clm", (4, 5)), ("mixed-1-1", (5, 4))):
         assert command(plan, mixed) is None
         for lr, loss in zip(("0.001", "0.002"), losses):  # val_mlm_loss is 9 - loss
             ended(plan, f"demo-{name}-260-lr-{lr}", loss)

@@ -1,0 +1,35 @@
+# Muon in place of AdamW: how many steps does it take to AdamW's losses, and are the encoders as good?
+#
+#   python -m data.prepare --source=openstax/ --out=data/prepared/openstax
+#   python -m eval.study config/study_muon.py
+#
+# AdamW's side is config/study_small.py, whose model, text, batches, masks and fine-tuning these are. Here are its budget
+# of 5,000 steps, three quarters of it and half of it, each with CLM alone, MLM alone, and 1,250 steps of CLM followed by
+# MLM. Short budgets branch off the long one where its learning rate begins to decay, so that they cost 300 steps each.
+#
+# For each of 3 seeds, 5,600 steps of CLM, as many of MLM and 4,350 of MLM after CLM; 6 trials of 1,000 steps. Together
+# 52,650 steps, 108M tokens: 45 minutes of two cores of an AMD EPYC (Zen 5, bf16, compiled).
+train = "--data=data/prepared/openstax --d_ff=384 --global_batch_tokens=2048 --warmup_steps=100 --decay_steps=300 --log_interval=20 --eval_interval=400 --eval_windows=128 --checkpoint_interval=300 --compile=True --optimizer=muon"
+sizes = (("small", ""),)
+out_dir = "out/study-muon"
+
+# each a budget in steps, then the steps of CLM
+splits = (
+    (2_500, 0, 1_250, 2_500),
+    (3_750, 0, 1_250, 3_750),
+    (5_000, 0, 1_250, 5_000),
+)
+lrs = (1e-3, 2e-3, 4e-3)
+lr_steps = 1_000
+seeds = (1, 2, 3)
+
+tasks = (
+    ("sst2", "--max_steps=100 --test_examples=1000"),
+    ("conll2003", "--max_steps=200 --test_examples=1000"),
+    ("scifact", "--max_steps=60 --batch_size=16 --epochs=2 --full_corpus=False"),
+)
+finetune = "--eval_interval=1000"
+finetune_lrs = (1e-3, 3e-3)
+finetune_seeds = (1, 2)
+choose_once = True
+random_weights = False

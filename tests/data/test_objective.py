@@ -1,0 +1,70 @@
+"""Micro-batches of one kind, and the record of what a run has trained."""
+
+import pytest
+
+import configurator
+from data.objective import CLM, Objective, add_step, describe, micro_batches, phase_of, phases_of, predicts_from
+
+MLM = Objective(mask_ratio=0.4)
+
+
+def parts(objective, world_size, micro_batch, n_windows=24):
+    """The micro-batches of all processes in a step."""
+    cfg = configurator.Settings(micro_batch=micro_batch)
+    return [micro_batches(objective, cfg, n_windows, rank, world_size, step=7) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize("world_size, micro_batch", [(1, 24), (1, 5), (2, 4), (3, 1), (6, 100)])
+def test_every_window_once_and_each_micro_batch_of_one_kind(world_size, micro_batch):
+    def objective(step, window, n_windows, cfg):
+        assert (step, n_windows) == (7, 24)
+        return CLM if window < 6 else MLM
+
+    of_ranks = parts(objective, world_size, micro_batch)
+    windows = [(window, kind) for its in of_ranks for kind, its in its for window in its]
+    assert sorted(windows) == [(window, CLM if window < 6 else MLM) for window in range(24)]
+    assert len({str([(kind, len(its)) for kind, its in its]) for its in of_ranks}) == 1  # all do the same work
+    for kind in (CLM, MLM):
+        (size,) = {len(its) for of_rank in of_ranks for what, its in of_rank if what == kind}
+        assert size <= micro_batch
+    assert [phase_of(its) for its in of_ranks] == ["mixed"] * world_size
+
+
+def record(*steps):
+    phases = []
+    for step in steps:
+        add_step(phases, step)
+    return phases
+
+
+def test_the_record_of_phases():
+    clm, mlm = [(CLM, range(4))], [(MLM, range(2)), (MLM, range(2, 4))]
+    before = [(Objective(False, 0.2, "before"), range(4))]
+    mixed = [[(CLM, [0]), (Objective(mask_ratio=ratio), [1, 2, 3])] for ratio in (0.3, 0.2, 0.15)]
+    for steps, words, clm_steps in (
+        ([clm] * 3, "CLM for 3 steps", 3),
+        ([clm, mlm, mlm], "CLM for 1 steps, then MLM (40 % masked) for 2 steps", 1),
+        ([mlm, clm], "MLM (40 % masked) for 1 steps, then CLM for 1 steps", 1),
+        ([before], "MLM (20 % masked, predicted from the position before) for 1 steps", 0),
+        (
+            [clm, *mixed],
+            "CLM for 1 steps, then CLM in 25 % of the windows, MLM (30 % masked at first, 15 % at last) in the others "
+            "for 3 steps",
+            1.75,
+        ),
+        ([clm, mlm] * 3, "CLM and MLM in 6 phases, 3 of 6 steps CLM", 3),
+    ):
+        phases = record(*steps)
+        assert describe(phases) == words and sum(its["steps"] for its in phases) == len(steps)
+        assert sum(its["clm_steps"] for its in phases) == clm_steps
+    assert predicts_from({"phases": record(before, clm), "settings": {}}) == "before"
+    assert predicts_from({"phases": record(clm), "settings": {}}) == "mask"
+
+
+@pytest.mark.parametrize("step, switch", [(5, 8), (8, 8), (20, 8), (20, 0), (20, 20)])
+def test_checkpoints_without_a_record(step, switch):
+    """They are older than it, and have CLM followed by MLM."""
+    old = {"step": step, "settings": {"switch_step": switch, "mask_ratio": 0.4}}
+    steps = [[(CLM if s < switch else MLM, range(4))] for s in range(step)]
+    assert phases_of(old) == record(*steps)
+    assert phases_of({"step": 0, "settings": {}}) == []  # a model of the hub
