@@ -7,9 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from data.objective import CLM, Objective
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run, server
 
@@ -55,6 +58,7 @@ def test_the_commands_that_need_no_edit(folder):
     assert [title[:7] for title in PARTS if title.startswith("Part")] == [f"Part {n}:" for n in range(1, 7)]
     for name in ("demo/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "late/ckpt-20.pt", "probe-after/result.json"):
         assert (folder / "out" / name).exists()
+    assert {line["phase"] for line in read_metrics(folder / "out" / "mixed")} == {"mixed"}
 
 
 def git_apply(copy, *args):
@@ -64,15 +68,71 @@ def git_apply(copy, *args):
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_a_solution_applies_by_content_and_can_be_undone(name, tmp_path):
     patch = ROOT / f"eval/lesson/solutions/{name}.patch"
-    (edited,) = re.findall(r"^--- a/(.*)", patch.read_text(), re.M)
-    copy, text = tmp_path / edited, "# a line that the reader wrote\n" * 30 + (ROOT / edited).read_text()
-    copy.parent.mkdir(exist_ok=True)
-    copy.write_text(text)
+    assert len(re.findall(r"^[+-](?!--|\+\+)", patch.read_text(), re.M)) <= 10
+    texts = {}
+    for edited in re.findall(r"^--- a/(.*)", patch.read_text(), re.M):
+        copy = tmp_path / edited
+        texts[copy] = "# a line that the reader wrote\n" * 30 + (ROOT / edited).read_text()
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(texts[copy])
     git_apply(tmp_path, patch)
-    compile(copy.read_text(), edited, "exec")
-    assert copy.read_text() != text
+    for copy, text in texts.items():
+        compile(copy.read_text(), str(copy), "exec")
+        assert copy.read_text() != text
     git_apply(tmp_path, "-R", patch)
-    assert copy.read_text() == text
+    assert all(copy.read_text() == text for copy, text in texts.items())
+
+
+class Letters:
+    """A TokenStream of 1,000 windows without special tokens."""
+
+    def __len__(self):
+        return 1000 * 64
+
+    def windows(self, index, T):
+        return 10 + (index[:, None] + np.arange(T)) % 26
+
+
+def batches(name, folder, mask_ratio=0.4):
+    """Return the Batches of a solution; of the project without one."""
+    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("prepared", "tasks"))
+    shutil.copy(ROOT / "train.py", folder)
+    if name:
+        git_apply(folder, ROOT / f"eval/lesson/solutions/{name}.patch")
+    tokenizer = SimpleNamespace(mask_id=0, eos_id=1, ordinary_ids=np.arange(10, 36), vocab_size=36)
+    loader = runpy.run_path(str(folder / "data" / "loader.py"))
+    return loader["Batches"](Letters(), tokenizer, 1, 64, 64, mask_ratio=mask_ratio)
+
+
+def test_spans_hide_as_many_tokens_in_runs_of_three(tmp_path):
+    tokens = batches("spans", tmp_path).batch(3, Objective(mask_ratio=0.4))["tokens"]
+    hidden = (tokens == 0).numpy()
+    assert (hidden.sum(1) == 26).all()  # round(0.4 * 64) of each window
+    runs = [len(run) for row in hidden for run in "".join(np.where(row, "x", " ")).split()]
+    assert np.mean(np.array(runs) % 3 == 0) > 0.7  # the others are cut: by the window, or as the last span
+    starts = [(np.flatnonzero(row[1:] & ~row[:-1]) + 1) % 3 for row in hidden]
+    assert all(len(set(its)) == 1 for its in starts) and len({its[0] for its in starts}) == 3  # windows differ
+
+
+def test_uniform_draws_a_ratio_for_each_window_and_keeps_the_shape(tmp_path):
+    uniform = batches("uniform", tmp_path, mask_ratio=0.8)
+    batch = uniform.batch(3, Objective(mask_ratio=0.8))
+    n = (batch["tokens"] == 0).sum(1)
+    assert n.min() < 8 and n.max() > 44 and n.max() <= 51 and 20 < n.float().mean() < 32  # from 1 to 51 of 64
+    assert len(batch["positions"]) == 64 * 51 and (batch["targets"] >= 0).sum() == n.sum()
+    again = uniform.batch(3, Objective(mask_ratio=0.8), [5, 40])  # a part of the step, as another process has it
+    assert (again["tokens"] == batch["tokens"][[5, 40]]).all()
+
+
+def test_few_targets_are_those_of_mlm_with_the_input_of_clm(tmp_path):
+    few = batches("few_targets", tmp_path / "few").batch(3, Objective(True, 0.4, "before"))
+    plain = batches(None, tmp_path / "plain")
+    clm, mlm = plain.batch(3, CLM), plain.batch(3, Objective(mask_ratio=0.4))
+    assert (few["tokens"] == clm["tokens"]).all()
+    predicted = few["targets"] >= 0
+    positions, targets = few["positions"][predicted], few["targets"][predicted]
+    assert (clm["targets"][positions] == targets).all()
+    assert set((positions + 1).tolist()) == {i for i in mlm["positions"].tolist() if i % 64}
 
 
 def train_copy(copy, args, output):
@@ -88,7 +148,7 @@ def train_copy(copy, args, output):
     assert sys.modules["data.loader"].__file__ == str(copy / "data" / "loader.py")
 
 
-FAST = ("shifted", "alternating")
+FAST = ("uniform", "alternating")
 PHASES = {"alternating": "cmcmcmcmcmcm", "reversed": "mc", "detour": "cm", "few_targets": "c"}  # of the first training
 
 
