@@ -31,7 +31,7 @@ def draw(axes, family, rows):
         name = {0: "MLM only", 100: "CLM only"}.get(percent, f"{percent:g} % CLM, then MLM")
         axes.errorbar(beside, scores, halves, fmt="o-", color=COLORS[percent], ms=3, lw=1.2, label=name)
     axes.set_xscale("log")
-    axes.set_xticks(tokens, [f"{x:g}B" if x >= 1 else f"{1000 * x:.3g}M" for x in tokens])
+    axes.set_xticks(tokens, [f"{x:g}B" if x >= 1 else f"{1000 * x:.2g}M" for x in tokens])
     axes.set_xticks([], minor=True)
     axes.set(title=family, xlabel="tokens of pretraining")
     axes.spines[["top", "right"]].set_visible(False)
@@ -40,16 +40,14 @@ def draw(axes, family, rows):
 def main(argv):
     cfg = configurator.load(__file__, argv, command="python -m eval.lesson budgets")
     studies = [list(csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines())) for path in cfg.tables]
-    families = [list(dict.fromkeys(row["family"] for row in rows)) for rows in studies]
     if not (figure := new_figure(12, 3.2 * len(studies))):
         return print("the figure needs matplotlib: pip install matplotlib")
-    panels = figure.subplots(len(studies), max(map(len, families)), squeeze=False)
-    for path, row_of_panels, rows, names in zip(cfg.tables, panels, studies, families):
-        for axes, family in zip(row_of_panels, names):
+    for path, rows, part in zip(cfg.tables, studies, figure.subfigures(len(studies), squeeze=False)[:, 0]):
+        families = list(dict.fromkeys(row["family"] for row in rows))
+        panels = part.subplots(1, len(families), squeeze=False)[0]
+        for axes, family in zip(panels, families):
             draw(axes, family, rows)
-        for axes in row_of_panels[len(names) :]:
-            axes.remove()
-        row_of_panels[0].set_ylabel(f"{Path(path).stem}: score")
-        row_of_panels[len(names) - 1].legend(frameon=False, fontsize=7)
+        panels[0].set_ylabel(f"{Path(path).stem}: score")
+        panels[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save_figure(figure, cfg.out)
     print(f"drawn in {cfg.out}")
