@@ -1,6 +1,6 @@
 """Draw scores by pretraining budget, with a line for each percentage of CLM steps: a row of panels for each study.
 
-    python -m eval.lesson budgets --tables=docs/results/lesson/paper.csv
+    python -m eval.lesson budgets --tables=docs/results/lesson/paper.csv,docs/results/lesson/study.csv
 
 A table has the columns tokens_billions, clm_percent, family, score, half_interval. With 0 tokens it is random weights.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import configurator
 from eval.plot import new_figure, save_figure
 
-tables = ("docs/results/lesson/paper.csv",)  # a table for each study
+tables = ("docs/results/lesson/paper.csv", "docs/results/lesson/study.csv")  # one for each study
 out = "out/budgets.png"  # the figure
 
 COLORS = {0: "#b3541e", 25: "#e8963f", 50: "#7a7a7a", 75: "#86b0e0", 100: "#1f4e8c"}  # of each percentage of CLM
