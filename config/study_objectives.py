@@ -40,5 +40,5 @@ tasks = (
 )
 finetune = "--eval_interval=1000"
 finetune_lrs = (1e-3, 3e-3)
-finetune_seeds = (1, 2)
+finetune_seeds = (1, 2, 3)
 choose_once = True
