@@ -13,8 +13,8 @@
 # What it trains: for each of 3 seeds, 5,000 steps of CLM, of MLM, of both mixtures and of falling mask ratios, and 3,750
 # steps after 25 % CLM, twice: 32,500 steps. To choose learning rates, 6 * 3 runs of 1,000 steps. Together 115,500 steps,
 # at about 10 a second on one core of an AMD EPYC (Zen 5, bf16, compiled): 195 core-minutes. Then 22 models, one of them
-# random weights, on 3 tasks: 156 fine-tuning runs of 9 seconds (sst2, scifact) or 18 (conll2003): 31 core-minutes. All of
-# it: about 225 core-minutes, a little less than two hours of two cores.
+# random weights, on 3 tasks: 222 fine-tuning runs of 9 seconds (sst2, scifact) or 18 (conll2003): 45 core-minutes. All of
+# it: about 240 core-minutes, two hours of two cores.
 #
 # --compile=True needs a C++ compiler. Without it, pretraining takes 1.3 times as long.
 train = "--data=data/prepared/openstax --d_ff=384 --global_batch_tokens=2048 --warmup_steps=100 --decay_steps=300 --log_interval=20 --eval_interval=400 --eval_windows=128 --checkpoint_interval=300 --compile=True"
