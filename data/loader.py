@@ -229,8 +229,8 @@ def batch_problems(cfg, T, world_size):
         yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
     elif (n := round(cfg.clm_windows * windows / world_size, 6)) % 1:
         possible = " or ".join(f"{m * world_size / windows:g}" for m in (int(n), int(n) + 1))
-        what = f"of the {windows} windows of a step, all {world_size} processes need equally many"
-        yield f"clm_windows={cfg.clm_windows}: {what}; {possible} would do"
+        each = f"is {n:g} of the {windows // world_size} windows that each process has in a step"
+        yield f"clm_windows={cfg.clm_windows}: {each}, must be a whole number; {possible} would do"
     if ratios and not round(min(ratios) * T):
         yield f"mask_ratio={ratios}: masks not one token of {T}"
     if cfg.window_split == "random" and T < 24:

@@ -445,7 +445,8 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
         (
             ["--clm_windows=0.3"],
             [
-                "clm_windows=0.3: of the 16 windows of a step, all 1 processes need equally many; 0.25 or 0.3125 would do"
+                "clm_windows=0.3: is 4.8 of the 16 windows that each process has in a step, must be a whole number; "
+                "0.25 or 0.3125 would do"
             ],
         ),
         (["--mask_ratio="], ["mask_ratio=(): must be above 0 and below 1"]),
