@@ -165,7 +165,7 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
     _, output = output.split("nothing was started:")
     for sentence in (
         "demo-clm-650 and 3 more: beta1=2.0",
-        "demo-odd-650: clm_windows=0.3: of the 32 windows",
+        "demo-odd-650: clm_windows=0.3: is 9.6 of the 32 windows",
         "sst2: dropout=2.0: must be",
         "sst2: --max_stepz",
         "\nsst2: missing:",
