@@ -214,7 +214,7 @@ def restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size):
 
 
 def wrap_ddp(loss_module, batches, step, part, device):
-    """Wrap the loss in DistributedDataParallel, ready for `step`, of which (Objective, windows) `part` is a micro-batch.
+    """Wrap the loss in DistributedDataParallel, ready for `step`. part: (Objective, windows) of a micro-batch.
 
     After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is thrown away
     makes this happen before any step counts: a resumed run must sum as the undisturbed one does.
