@@ -3,21 +3,16 @@
 #   python -m data.prepare --source=openstax/ --out=data/prepared/openstax
 #   python -m eval.study config/study_objectives.py
 #
-# openstax/ has 47 MB of OpenStax textbooks (CC BY 4.0) as .txt files: 16.2M tokens of the embedded tokenizer. The files
-# of the three tasks go into data/tasks; python -m eval.tasks says where to get them.
-#
-# The model: 4 layers of width 128, as in the demo, with an MLP of 384: 1.8M parameters. All models get 5,000 steps of
-# 16 windows of 128 tokens: 10.2M tokens. CLM only is there because 25 % CLM and one variant begin with its steps, and
-# because its learning rate is chosen with it.
+# The model and the text are those of config/openstax.py. The files of the three tasks go into data/tasks; python -m
+# eval.tasks says where to get them. All models get 5,000 steps of 2,048 tokens. CLM only is there because 25 % CLM and
+# one variant begin with its steps, and because its learning rate is chosen with it.
 #
 # What it trains: for each of 3 seeds, 5,000 steps of CLM, of MLM, of both mixtures and of falling mask ratios, and 3,750
 # steps after 25 % CLM, twice: 32,500 steps. To choose learning rates, 6 * 3 runs of 1,000 steps. Together 115,500 steps,
 # at about 10 a second on one core of an AMD EPYC (Zen 5, bf16, compiled): 195 core-minutes. Then 22 models, one of them
 # random weights, on 3 tasks: 222 fine-tuning runs of 9 seconds (sst2, scifact) or 18 (conll2003): 45 core-minutes. All of
 # it: about 240 core-minutes, two hours of two cores.
-#
-# --compile=True needs a C++ compiler. Without it, pretraining takes 1.3 times as long.
-train = "--data=data/prepared/openstax --d_ff=384 --global_batch_tokens=2048 --warmup_steps=100 --decay_steps=300 --log_interval=20 --eval_interval=400 --eval_windows=128 --checkpoint_interval=300 --compile=True"
+train = "config/openstax.py"
 sizes = (("small", ""),)
 out_dir = "out/study-objectives"
 
