@@ -102,13 +102,11 @@ def deviation(scores, variant, title):
 def panels_of(scores, axis, value=lambda scores, *key: scores[key]):
     """Return the panels of a figure along an axis as `draw_lines` takes them; {} if there is no line.
 
-    value: (scores, variant, title of a target) -> the Score that is shown, or None. Levels: random weights of its sizes,
-    and over the share of CLM the variants that a study names.
+    value: (scores, variant, title of a target) -> the Score that is shown, or None. Levels: random weights of its sizes.
     """
     panels, lines, variants = {}, lines_of(scores, axis), scores.results.variants
     sizes = {v.facts["parameters"] for line in lines.values() for _, v in line if axis is not SIZE}
-    named = [v for v in variants if v.facts["named"] and axis is CLM_FRACTION]
-    flat = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes] + named
+    flat = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes]
     for title in scores.targets if lines else ():
         shown = {v: (its.mean, its.half or 0) for v in variants if (its := value(scores, v, title))}
         points = [[(x, *shown[v]) for x, v in line if v in shown] for line in lines.values()]
@@ -153,6 +151,20 @@ def draw_lines(path, panels, x_label, y_label, log=True):
     finish(figure, path, x_label, y_label)
 
 
+def draw_differences(path, comparisons, x_label):
+    """Draw a panel for each target of comparisons with one variant: a row for each other variant, with its interval."""
+    targets, labels = ([*dict.fromkeys(its)] for its in zip(*((c.target, c.a.label) for c in comparisons)))
+    figure, grid = make_panels([textwrap.fill(target, 26) for target in targets], 0.7 + 0.25 * len(labels), 0, "y")
+    for axes, target in zip(grid, targets):
+        axes.axvline(0, color="0.6", lw=1)
+        for c in (c for c in comparisons if c.target == target and c.units > 1):
+            style = dict(fmt="o", ms=5) if c.better else dict(fmt="o", ms=5, mfc="white")
+            axes.errorbar(c.estimate, labels.index(c.a.label), xerr=c.half, color=STYLES[0][0], capsize=2, **style)
+    grid[0].set_yticks(range(len(labels)), labels)
+    grid[0].set_ylim(len(labels) - 0.5, -0.5)  # the first row at the top
+    finish(figure, path, x_label, "")
+
+
 def draw_matrix(path, values, rows, columns, x_label, y_label, title=""):
     """Draw percentages (rows, columns) as a table in shades, each with its number."""
     width = 2.5 + 0.5 * len(columns)  # inches
@@ -168,12 +180,15 @@ def draw_matrix(path, values, rows, columns, x_label, y_label, title=""):
     finish(figure, path, x_label, y_label)
 
 
-def make_panels(titles, row_height, entries):
-    """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend."""
+def make_panels(titles, row_height, entries, shared="x"):
+    """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend.
+
+    shared: the axis that all panels have in common, "x" or "y".
+    """
     columns = 2 if len(titles) == 4 else min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + 0.5 + 0.2 * math.ceil(entries / 2))  # inches
-    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flat
+    grid = figure.subplots(rows, columns, sharex=shared == "x", sharey=shared == "y", squeeze=False).flat
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for axes, title in zip(grid, titles):

@@ -33,6 +33,8 @@ LOSSES = """\
 Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval."""
 OWN_MASKS = """ \
 Each variant predicts masked tokens from the position, and at the first mask ratio, that it was trained with."""
+DIFFERENCE = "difference to MLM alone, in points"
+DIFFERENCES = "Means and 95 % intervals. Those with a filled point are clearly different from MLM alone."
 LOSS = "validation loss (nats per predicted token)"
 USAGE = "python -m eval.study report RESULTS_DIR"
 
@@ -179,26 +181,32 @@ def answer_section(page, plan, results):
     page.add(f"## Which share of CLM{' or variant' * bool(plan.named)} is better than MLM alone?")
     answers = []
     for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
-        text, details = answer(page, plan, results, budget, included)
-        page.add(f"### At {counted(budget, 'step')}", text, details)
+        text, comparisons = answer(page, plan, results, budget, included)
+        page.add(f"### At {counted(budget, 'step')}", text)
+        if comparisons:
+            apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
+            caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
+            page.add(caption, difference_table(comparisons))
+        if comparisons and budget == plan.longest:
+            page.draw("differences", figures.draw_differences, comparisons, DIFFERENCE, note=DIFFERENCES)
         answers.append(f"At {counted(budget, 'step')}: {text}")
     page.add("### Which tasks are included", *why)
     return answers
 
 
 def answer(page, plan, results, budget, included):
-    """Return (the answer for one budget, a table of differences to MLM alone); without an answer the table is ""."""
+    """Return (the answer for one budget, the Comparisons with MLM alone); without an answer there are none."""
     models, target = models_at(plan, budget), "mean of " * (len(included) > 1) + ", ".join(included)
     scores = scores_of(models, page, results, {target: included} | {task: [task] for task in included})
     mlm = [v for v in scores.results.variants if v.clm_fraction == 0 and not v.facts["named"]]
     if not scores.results.runs:
-        return "No answer: no results yet.", ""
+        return "No answer: no results yet.", []
     if not included:
-        return "No answer: no task is shown to be sensitive to pretraining.", ""
+        return "No answer: no task is shown to be sensitive to pretraining.", []
     comparisons = compare(scores, [(v, mlm[0]) for v in scores.results.variants if v not in mlm] if mlm else [])
     gains = [c for c in comparisons if c.target == target and c.units > 1]
     if not gains:
-        return f"No answer yet: MLM alone and another model need two seeds in common on {target}.", ""
+        return f"No answer yet: MLM alone and another model need two seeds in common on {target}.", []
     page.correct(f"{budget:,} steps", gains)  # apart from the single tasks: the answer rests on these alone
     page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
     text = recommendation(target, scores[mlm[0], target], gains)
@@ -207,9 +215,7 @@ def answer(page, plan, results, budget, included):
     compared = {label[name] for name in names}
     if lacking := [its for its in dict.fromkeys(label.values()) if its not in compared]:
         text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
-    apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
-    caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
-    return text, f"{caption}\n\n{difference_table(comparisons)}"
+    return text, comparisons
 
 
 def recommendation(target, level, gains):

@@ -89,8 +89,8 @@ def test_scores_over_the_share_of_clm_have_a_line_for_each_budget_and_size(plan,
     assert sorted(levels.values()) == [level(plan, model) for model in plan.random]
 
 
-def test_variants_are_levels_of_the_figure_over_the_share_of_clm(plan_of, tmp_path):
-    """And on no line: a mixture of equal shares is not 50 % CLM."""
+def test_variants_are_not_in_the_figure_over_the_share_of_clm(plan_of, tmp_path):
+    """A mixture of equal shares is not 50 % CLM."""
     plan = plan_of('--variants=(("mixed 1:1", "--clm_windows=0.5"),)', "--splits=((650, 0, 325, 650),)", *TUNING)
     results = results_of(plan, {model.name: "mixed 1:1" for model in plan.finals if model.run.size == "mixed-1-1"})
     report.scores_section(page := Drawn(tmp_path), plan, results)
@@ -98,7 +98,7 @@ def test_variants_are_levels_of_the_figure_over_the_share_of_clm(plan_of, tmp_pa
     (line,) = lines.values()
     assert [x for x, _ in line[0]] == [0, 50, 100]
     scores = {model.name: level(plan, model) for model in plan.models}
-    assert levels == {"mixed 1:1": scores["demo-mixed-1-1-650-650"], "randomly initialized": scores["random-demo"]}
+    assert levels == {"randomly initialized": scores["random-demo"]}
     assert not page.figures.keys() & {"flops", "steps", "size", "mask_ratio"}
 
 

@@ -701,6 +701,15 @@ def test_variants_are_compared_with_mlm_alone_by_their_names(tmp_path, mixed, fa
     assert "Not compared yet, because results are missing: mixed 1:1." in write_study(plan)
 
 
+def test_figures_of_differences_are_of_the_longest_budget(tmp_path):
+    pytest.importorskip("matplotlib")
+    plan = plan_of(tmp_path, "--splits=((20, 0, 10), (40, 0, 20, 40))")
+    fill(plan, lambda model, task, seed: 300 * (not model.random_weights) + model.run.clm + seed)
+    longest, shorter = write_study(plan).split("### At ")[1:3]
+    assert "](differences.png)" in longest and "](differences.png)" not in shorter
+    assert (tmp_path / "report/differences.png").stat().st_size > 5000
+
+
 def test_no_variant_is_better_and_one_has_another_shape(tmp_path):
     variants = '--variants=(("falling", "--mask_ratio=0.4,0.1"), ("wide", "--d_ff=512"))'
     plan = plan_of(tmp_path, variants, "--splits=((40, 0),)")
