@@ -13,7 +13,7 @@
 # For each of 3 seeds, 5,600 steps of CLM, as many of MLM and 4,350 of MLM after CLM; 6 trials of 5,000 steps. Together
 # 76,650 steps, 157M tokens: 65 minutes of two cores of an AMD EPYC (Zen 5, bf16, compiled). Then 270 fine-tuning runs:
 # 27 minutes. To compare fine-tuned models of both studies, copy their folders out of out/*/results into one folder and
-# run python -m eval.study report on it.
+# run python -m eval.study report on it. Results: docs/optimizers.md.
 train = "config/openstax.py --optimizer=muon"
 sizes = (("muon", ""),)
 out_dir = "out/study-muon"
