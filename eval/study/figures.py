@@ -158,8 +158,8 @@ def draw_differences(path, comparisons, x_label):
     for axes, target in zip(grid, targets):
         axes.axvline(0, color="0.6", lw=1)
         for c in (c for c in comparisons if c.target == target and c.units > 1):
-            style = dict(fmt="o", ms=5) if c.better else dict(fmt="o", ms=5, mfc="white")
-            axes.errorbar(c.estimate, labels.index(c.a.label), xerr=c.half, color=STYLES[0][0], capsize=2, **style)
+            style = dict(fmt="o", ms=5, mfc=None if c.better else "white", color=STYLES[0][0], capsize=2)
+            axes.errorbar(c.estimate, labels.index(c.a.label), xerr=c.half, **style)
     grid[0].set_yticks(range(len(labels)), labels)
     grid[0].set_ylim(len(labels) - 0.5, -0.5)  # the first row at the top
     finish(figure, path, x_label, "")
