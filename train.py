@@ -42,7 +42,7 @@ init_from = ""  # a checkpoint or a hub model: take its weights only and start a
 # --- data and objective ---
 data = "data/prepared/embedded"  # a folder made by data.prepare; this one is made when it is missing
 max_steps = 650  # the budget, in optimizer steps
-switch_step = 200  # steps before it are CLM, from it on MLM; 0 = MLM only, max_steps = CLM only
+switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
 mask_ratio = (0.4,)  # fraction of a window's tokens that MLM hides and predicts; of several, from one to the next
 predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it

@@ -1,4 +1,4 @@
-# The paper's 1B model on its longest budget of 42,000 steps, MLM only.
+# The paper's 1B model on its longest budget of 42,000 steps, pure MLM.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/1b.py
 #   torchrun --standalone --nproc_per_node=8 train.py config/1b.py --switch_step=10000 --out_dir=out/1b-clm-10k

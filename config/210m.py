@@ -1,4 +1,4 @@
-# The paper's 210M model on its longest budget of 42,000 steps, MLM only.
+# The paper's 210M model on its longest budget of 42,000 steps, pure MLM.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/210m.py
 #

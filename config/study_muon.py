@@ -4,7 +4,7 @@
 #   python -m eval.study config/study_muon.py
 #
 # The model and the text are those of config/openstax.py. AdamW's results are those of config/study_small.py with 5,000
-# steps. Here are this budget, three quarters of it and half of it, each with CLM alone, MLM alone, and 1,250 steps of
+# steps. Here are this budget, three quarters of it and half of it, each with pure CLM, pure MLM, and 1,250 steps of
 # CLM followed by MLM. Short budgets branch off the long one where its learning rate begins to decay: 300 steps each.
 #
 # Learning rates are chosen by runs of the whole budget: runs of 1,000 steps chose 4e-3, the largest, which is worse

@@ -4,7 +4,7 @@
 #   python -m eval.study config/study_objectives.py
 #
 # The model and the text are those of config/openstax.py. The files of the three tasks go into data/tasks; python -m
-# eval.tasks says where to get them. All models get 5,000 steps of 2,048 tokens. CLM only is trained too, because two
+# eval.tasks says where to get them. All models get 5,000 steps of 2,048 tokens. Pure CLM is trained too, because two
 # others begin with its first steps. Results: docs/objectives.md.
 #
 # What it trains: for each of 3 seeds, 5,000 steps of CLM, of MLM, of both mixtures and of falling mask ratios, and

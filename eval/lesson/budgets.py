@@ -28,7 +28,7 @@ def draw(axes, family, rows):
     for n, (percent, line) in enumerate(itertools.groupby(points, lambda point: point[0])):
         _, tokens, scores, halves = zip(*line)
         beside = [x * 1.015 ** (n - 2) for x in tokens]  # so that intervals do not hide each other
-        name = {0: "MLM only", 100: "CLM only"}.get(percent, f"{percent:g} % CLM, then MLM")
+        name = {0: "pure MLM", 100: "pure CLM"}.get(percent, f"{percent:g} % CLM, then MLM")
         axes.errorbar(beside, scores, halves, fmt="o-", color=COLORS[percent], ms=3, lw=1.2, label=name)
     axes.set_xscale("log")
     axes.set_xticks(tokens, [f"{x:g}B" if x >= 1 else f"{1000 * x:.2g}M" for x in tokens])

@@ -121,7 +121,7 @@ def origin(state, path, name, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
     state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
-    `phases` is the record of what was trained. `mask_ratio` is the largest in it; CLM only has that of its validation.
+    `phases` is the record of what was trained. `mask_ratio` is the largest in it; pure CLM has that of its validation.
     `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
     other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
     """
