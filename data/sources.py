@@ -22,10 +22,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 import configurator
-from data import embedded
 from data.tokenizer import optional_package as require
 from errors import DataError
 
+EMBEDDED = Path(__file__).with_name("embedded") / "python-docs.jsonl.gz"  # the text that comes with the project
 LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
 PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 
@@ -139,11 +139,6 @@ def hub_dataset(source):
         raise DataError(f"{source}: {error}") from None
 
 
-def read_embedded(file, fields):
-    for number, text in enumerate(embedded.documents(), 1):
-        yield f"document {number}", 0, {fields[0]: text}
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
@@ -179,14 +174,12 @@ def find_files(source):
     """Return the files of a source in the order they are read, and a list of what in it is not read.
 
     A file that is named itself is read as text whatever its extension, unless the extension is known not to be text.
-    The files of a data set of the hub are strings, and so is the only one of "embedded". Raises DataError.
+    The files of a data set of the hub are strings. Raises DataError.
     """
     source = str(source)
-    if source == "embedded":
-        return [source], []
     if source.startswith("hf:"):
         return [f"{source}#{index}" for index in range(hub_dataset(source).num_shards)], []
-    path = Path(source)
+    path = EMBEDDED if source == "embedded" else Path(source)
     if path.is_file():
         found = [path]
         files = [file for file in found if format_of(file) not in NOT_TEXT]
@@ -219,10 +212,7 @@ def read_file(file, text_field, where=()):
     `where` (see parse_where). Raises DataError.
     """
     fields = list(dict.fromkeys([text_field, *(field for field, _, _ in where)]))
-    if isinstance(file, str):
-        reader = read_embedded if file == "embedded" else read_hub
-    else:
-        reader = READERS.get(format_of(file), read_text)
+    reader = read_hub if isinstance(file, str) else READERS.get(format_of(file), read_text)
     place = "the start"
     try:
         for place, position, record in reader(file, fields):

@@ -27,7 +27,7 @@ import tiktoken
 from data.files import MALFORMED
 from errors import DataError
 
-EMBEDDED = Path(__file__).with_name("embedded.tiktoken")
+EMBEDDED = Path(__file__).with_name("embedded") / "embedded.tiktoken"
 
 # Text is split by this expression before merging: Llama 3's (cl100k_base's, with digits in groups of up to three). It
 # holds for the embedded ranks and for every local rank file. A named tiktoken encoding has its own.

@@ -51,7 +51,7 @@ def folder(tmp_path_factory, encoder):
     task = re.search(r"```python\n(family.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)[1]
     (folder / "topics.py").write_text(task)
     shutil.copytree(ROOT / "config", folder / "config")
-    shutil.copy(ROOT / "data" / "embedded.tiktoken", folder / "tokenizer.model")
+    shutil.copy(ROOT / "data/embedded/embedded.tiktoken", folder / "tokenizer.model")
     if find_spec("safetensors") and find_spec("tokenizers"):
         checkpoint.export(encoder, folder / "SmolLM2-135M", "llama")
     if find_spec("transformers"):
@@ -69,8 +69,6 @@ def run(command, folder):
     if "smollm2" in command.lower() and not (folder / "SmolLM2-135M").exists():
         return
     if "ModernBERT" in command and not (folder / "ModernBERT-base").exists():
-        return
-    if script == "data.train_bpe" and not find_spec("tokenizers"):
         return
     if script == "train.py":
         keep_shape = "config/continue.py" in args
@@ -93,8 +91,6 @@ def run(command, folder):
         args += ["--finetune=--max_steps=2", "--finetune_lrs=1e-3", "--finetune_seeds=1"]
     if script == "tests/campaign.py":
         args = ["--minutes=0.05"]
-    if script == "data.train_bpe":  # the text is short
-        args = [word.replace("=8192", "=384") for word in args]
     if script == "data.prepare":  # gpt2's ranks would be downloaded
         args = [word.replace("=gpt2", "=embedded") for word in args] + ["--val_fraction=0.1"]
     code, text = Run(args, folder / "output", script, folder).wait(300)

@@ -5,14 +5,15 @@ import json
 import os
 import pickle
 import random
-import runpy
+import re
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
-from data import embedded, train_bpe
 from data.hub import tokenizer_files
+from data.sources import read_documents
 from data.tokenizer import EMBEDDED, PATTERN, RankTokenizer, Tokenizer, byte_level_bpe
 from errors import DataError
 from helpers import ROOT
@@ -51,7 +52,7 @@ def random_texts(count, seed):
 
 
 ASSIGNED = [chr(i) for i in range(0x20000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
-DOCUMENTS = [text for _, text in zip(range(60), embedded.documents())]
+DOCUMENTS = [text for _, text in zip(range(60), read_documents("embedded", "text"))]
 
 
 @pytest.fixture(scope="module")
@@ -191,22 +192,13 @@ def test_unknown_tokenizers(monkeypatch, tmp_path):
         Tokenizer.load("p50k_base")
 
 
-def test_training_a_bpe(tmp_path, monkeypatch):
-    """The command writes what `train` learns; no file is overwritten unasked."""
+def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
+    """Those of docs/data.md, on the embedded text: they give the embedded tokenizer to the byte."""
     pytest.importorskip("tokenizers", reason="training a BPE needs the tokenizers package")
-    source, out = tmp_path / "source.jsonl", tmp_path / "small.tiktoken"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
-    monkeypatch.setattr(sys, "argv", ["train_bpe.py", f"--source={source}", "--vocab_size=640", f"--out={out}"])
-    runpy.run_path(train_bpe.__file__, run_name="__main__")
-    assert sorted(os.listdir(tmp_path)) == ["small.tiktoken", "source.jsonl"]
-    trained = Tokenizer.load(out)
-    assert trained.ranks == train_bpe.train(DOCUMENTS, 636) and trained.vocab_size == 640
-    with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(train_bpe.__file__, run_name="__main__")
-    wrong = list(train_bpe.check({"source": str(source), "vocab_size": 600, "out": "new"}))
-    assert "multiple of 128 from 384" in wrong[0]
-    with pytest.raises(DataError, match="has merges for .* ranks only, not for 5000"):
-        train_bpe.train(["too little"], 5000)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("texts/", "embedded").replace("8188", "4092"), {})
+    assert Path("texts.tiktoken").read_bytes() == EMBEDDED.read_bytes()
 
 
 # ----------------------------------------------------------------------------
