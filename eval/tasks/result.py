@@ -26,7 +26,10 @@ def build(cfg, dataset, state, random_weights=False):
 
     Returns the task (a Family) and the TaskModel, which is on the device.
     """
+    if random_weights and state["settings"]:  # the initial weights of the run that made the checkpoint
+        torch.manual_seed(state["settings"]["seed"])
     encoder = encoder_of(state, random_weights)
+    torch.manual_seed(cfg.seed)  # of the head and dropout
     encoder.compute_dtype = getattr(torch, cfg.dtype)
     max_len = min(cfg.max_len, encoder.config.seq_len)
     if cfg.device == "cuda" and isinstance(encoder, Transformer):
@@ -144,6 +147,7 @@ def origin(state, path, name, random_weights):
         peak_lr=settings["lr"],
         untrained=random_weights,
         model=state["config"],
+        settings=dict(state["settings"]),  # of train.py; {} of a model of the hub
         recipe=f"{zlib.crc32(json.dumps(recipe, sort_keys=True).encode()):08x}",
         parameters=sum(x.numel() for part, x in state["model"].items() if part != "head.weight"),  # of pretraining
     )

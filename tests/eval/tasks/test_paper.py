@@ -17,6 +17,7 @@ from eval.tasks.examples import Dataset, Pair, Question, Sentence
 from eval.tasks.result import build
 from eval.tasks.splits import SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
+from model import ModelConfig, Transformer
 from task_helpers import TOKENIZER, family, logits, score
 
 # ----------------------------------------------------------------------------
@@ -42,6 +43,20 @@ def test_weights_stay_in_fp32(encoder):
     _, model = build(cfg, toy, state)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert model.encoder(torch.ones(1, 4, dtype=torch.int64), False).dtype == torch.bfloat16
+
+
+def test_random_weights_are_those_that_the_run_began_with(encoder):
+    """Whatever the seed of fine-tuning, which draws the head."""
+    settings, _ = configurator.read_script(ROOT / "finetune.py")
+    state, toy, heads = checkpoint.load(encoder), Dataset("toy", "qa", [], [], [], [], {}, {}), []
+    torch.manual_seed(state["settings"]["seed"])
+    initial = Transformer(ModelConfig(**state["config"])).state_dict()
+    for seed in (1, 2):
+        cfg = configurator.Settings(settings | dict(device="cpu", dtype="float32", seed=seed))
+        _, model = build(cfg, toy, state, random_weights=True)
+        assert all(torch.equal(x, initial[name]) for name, x in model.encoder.state_dict().items())
+        heads.append(next(x for x in model.head.parameters() if x.dim() == 2))
+    assert not torch.equal(*heads)
 
 
 def test_a_text_is_on_one_side_of_the_validation_split():
