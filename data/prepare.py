@@ -8,13 +8,12 @@ docs/data.md lists the sources and tokenizers, and what the prepared folder hold
 val-00000.bin, ... with raw token ids, one document after the other, each ended by eos; the tokenizer; and meta.json.
 
 It is written in OUT.partial and renamed when it is complete. After a kill or an error, the same command continues after
-the last input file that was done, and the result is the same to the byte.
+the last shard that was written, and the result is the same to the byte.
 """
 
 import collections
 import concurrent.futures
 import contextlib
-import dataclasses
 import hashlib
 import multiprocessing
 import os
@@ -24,99 +23,93 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 import configurator
 from data.shards import check_out, check_shards, fingerprint, load_meta, unfinished_folder
-from data.sources import READABLE, find_files, parse_where, read_file
+from data.sources import READABLE, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
 
-source = "embedded"  # embedded (English that comes with Python), a file, a folder, or hf:NAME:CONFIG:SPLIT (the hub)
+source = (
+    "embedded"  # embedded (English that comes with the project), a file, a folder, or hf:NAME:CONFIG:SPLIT (the hub)
+)
 val_source = ""  # the same for validation; empty: a fraction of the documents of source, chosen by a hash of the text
 val_fraction = 0.01  # that fraction, below 0.5
 text_field = "text"  # the field that holds the text, in .jsonl, .parquet and on the hub
-where = ""  # comparisons that a document's fields must all meet, as in "language==en,language_score>=0.8"
-deduplicate = False  # drop documents whose text came before; takes about 100 bytes of memory per document
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
 pad_token = ""  # with a hub folder: its special token to pad with; empty: the one it names, or eos
 out = "data/prepared/embedded"  # folder to write; must not exist
-shard_tokens = 1_000_000_000  # tokens per shard; the last one has the rest
+shard_tokens = 250_000_000  # a shard ends with the document that reaches this; it is in memory until then
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
 verify = ""  # a prepared folder whose checksums to check; nothing is prepared then
 
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before worker processes have started
-DROPPED = "empty", "too_long", "filtered", "duplicate"
+DROPPED = "empty", "too_long"
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading
 
 
-Document = collections.namedtuple("Document", "text size digest is_val")  # str, bytes of it, 8 bytes, bool
+class Document(NamedTuple):
+    """A document of the input, or where one was left out."""
 
-
-@dataclasses.dataclass
-class Batch:
-    """Consecutive documents of the input, and counts of those that were left out between them."""
-
-    position: int = 0  # bytes of all input files read so far
-    finished: int = 0  # input files read so far, if the batch ends with the end of one
-    size: int = 0  # bytes of all texts
-    documents: list = dataclasses.field(default_factory=list)
-    dropped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    file: int  # its input file, counted from 0
+    number: int  # in its file, counted from 1
+    position: int  # bytes of all input files read so far
+    text: str  # None if it is left out
+    size: int  # bytes of the text
+    split: str  # train or val; or why it is left out, one of DROPPED
 
 
 def input_files(cfg):
     """Return (file, size, split) of each input file; the split is None where a hash of each text chooses it."""
-    # Validation comes first: max_tokens ends everything, and a document that is in both is a duplicate in training.
+    # Validation comes first, because max_tokens ends everything.
     sources = [(cfg.val_source, "val"), (cfg.source, "train")] if cfg.val_source else [(cfg.source, None)]
     files = []
     for source, split in sources:
         found, ignored = find_files(source)
         files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
         if ignored:
-            kinds = f"read are {READABLE}, and each folder once"
-            print(f"{source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; {kinds}")
+            print(f"{source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
     return files
 
 
-def read_batches(files, cfg, finished=0, seen=None):
-    """Yield the documents of files[finished:] in batches of about BATCH_BYTES.
+def read_input(files, cfg, begin=0, skip=0):
+    """Yield the Documents of files[begin:], without the first `skip`.
 
-    files: of input_files(). A hash of the text may choose the split, so that a document keeps it when the corpus
-    grows. seen: the digests of the documents in files[:finished], or None to keep duplicates.
+    files: of input_files(). A hash of the text may choose the split, so that a document keeps it when the corpus grows.
     """
-    where, batch = parse_where(cfg.where), Batch()
-    done = sum(size for _, size, _ in files[:finished])
-    for number, (file, size, split) in enumerate(files[finished:], finished + 1):
-        for position, text, dropped in read_file(file, cfg.text_field, where):
-            batch.position = done + position
-            if not dropped:
-                data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
-                digest = hashlib.blake2b(data, digest_size=8).digest()
-                if seen is not None:
-                    dropped = "duplicate" if digest in seen else ""
-                    seen.add(digest)
-            if dropped:
-                batch.dropped[dropped] += 1
+    before = sum(size for _, size, _ in files[:begin])
+    for index, (file, size, split) in enumerate(files[begin:], begin):
+        for number, (position, text, dropped) in enumerate(read_file(file, cfg.text_field), 1):
+            if index == begin and number <= skip:
                 continue
-            is_val = split == "val" if split else int.from_bytes(digest, "big") / 2**64 < cfg.val_fraction
-            batch.documents.append(Document(text, len(data), digest, is_val))
-            batch.size += len(data)
-            if batch.size >= BATCH_BYTES:
-                yield batch
-                batch = Batch()
-        done += size
-        if batch.size >= BATCH_BYTES >> 4 or number == len(files):  # small files share a batch
-            batch.position, batch.finished = done, number
+            data = (text or "").encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
+            draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
+            chosen = dropped or split or ("val" if draw < cfg.val_fraction else "train")
+            yield Document(index, number, before + position, text, len(data), chosen)
+        before += size
+
+
+def in_batches(documents):
+    """Yield lists of about BATCH_BYTES of text."""
+    batch, size = [], 0
+    for document in documents:
+        batch.append(document)
+        size += document.size + 64  # so that many empty ones end a batch too
+        if size >= BATCH_BYTES:
             yield batch
-            batch = Batch()
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -127,16 +120,16 @@ def token_dtype(tokenizer):
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
-def encode_batch(batch, tokenizer=None):
-    """Return the tokens of all documents, with eos after each, as one array, and the number of each one's as another.
+def encode_batch(texts, tokenizer=None):
+    """Return the tokens of all texts, with eos after each, as one array, and the number of each one's as another.
 
-    tokenizer: None means that of the worker process.
+    A text that is None has no tokens. tokenizer: None means that of the worker process.
     """
     tokenizer = tokenizer or worker_tokenizer
     eos = np.array([tokenizer.eos_id], np.uint32)
-    parts = [np.append(tokenizer.encode_array(document.text), eos) for document in batch.documents]
+    parts = [eos[:0] if text is None else np.append(tokenizer.encode_array(text), eos) for text in texts]
     lengths = np.array([len(ids) for ids in parts], np.int64)
-    return np.concatenate([eos[:0], *parts]).astype(token_dtype(tokenizer)), lengths
+    return np.concatenate(parts).astype(token_dtype(tokenizer)), lengths
 
 
 def encode(batches, tokenizer, workers):
@@ -146,14 +139,14 @@ def encode(batches, tokenizer, workers):
     """
     if workers == 1:
         for batch in batches:
-            yield batch, *encode_batch(batch, tokenizer)
+            yield batch, *encode_batch([document.text for document in batch], tokenizer)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, [tokenizer])
     pending = collections.deque()
     try:
         for batch in batches:
-            pending.append((batch, pool.submit(encode_batch, batch)))
+            pending.append((batch, pool.submit(encode_batch, [document.text for document in batch])))
             if len(pending) > 2 * workers:
                 batch, future = pending.popleft()
                 yield batch, *future.result()
@@ -193,7 +186,6 @@ def check(cfg):
         (find_files, cfg.source),
         (find_files, cfg.val_source or "embedded"),
         (Tokenizer.load, cfg.tokenizer, cfg.mask_token, cfg.pad_token),
-        (parse_where, cfg.where),
     ):
         try:
             load(*args)
@@ -214,6 +206,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     if unknown := settings.keys() - cfg.keys():
         raise TypeError(f"prepare() has no setting {', '.join(sorted(unknown))}")
     cfg.update(settings, source=str(source), out=str(Path(out).absolute()), tokenizer=str(tokenizer))
+    cfg["val_source"] = str(cfg.val_source)
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
     tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token, cfg.pad_token)
@@ -230,23 +223,24 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         "source": cfg.source,
         "python": platform.python_version(),
     }
-    names = "source", "val_fraction", "text_field", "where", "deduplicate", "max_tokens", "shard_tokens"
+    names = "source", "val_source", "val_fraction", "text_field", "max_tokens", "shard_tokens"
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
     inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
     started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta) as output:
-        if output.finished:
-            print(f"{cfg.out}: going on after {output.finished} of {len(files)} input files")
-        batches = read_batches(files, cfg, output.finished, output.digests() if cfg.deduplicate else None)
-        done = sum(size for _, size, _ in files[: output.finished])
+        if output.place != (0, 0):
+            print(f"{cfg.out}: going on after document {output.place[1]} of {files[output.place[0]][0]}")
+        batches = in_batches(read_input(files, cfg, *output.place))
+        done = sum(size for _, size, _ in files[: output.place[0]])
         bar = tqdm(total=size or None, initial=done, unit="B", unit_scale=True, disable=None if progress else True)
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths)
                 count = sum(record["tokens"] for record in output.splits.values()) / 1e6
-                expected = f" of about {count * size / batch.position:.0f}M" if size and batch.position else ""
+                position = batch[-1].position
+                expected = f" of about {count * size / position:.0f}M" if size and position else ""
                 bar.set_postfix_str(f"{count:.1f}M tokens{expected}", refresh=False)
-                bar.update(batch.position - bar.n)
+                bar.update(position - bar.n)
                 if output.full:
                     break
         output.finish(tokenizer)

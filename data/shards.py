@@ -1,10 +1,9 @@
 """Prepared folders: write one whole or not at all, go on after a kill, read and verify it.
 
-While OUT is written, the folder OUT.partial holds the new folder, digests.bin (of the documents, to find duplicates)
-and progress.json: its own checksum, the input files that are done, and meta.json as it was after the last of them. A
-process that goes on reads progress.json and cuts off everything that was written later. The file
-OUT.partial/prepare.lock is locked all the time. It also marks the folder as ours: another OUT.partial is left alone.
-An OUT that exists is never replaced.
+While OUT is written, the folder OUT.partial holds the new folder and progress.json: meta.json as it was after the last
+shard that was written, and the document with which that shard ended. A process that goes on begins after that document.
+The file OUT.partial/prepare.lock is locked all the time. It also marks the folder as ours: another OUT.partial is left
+alone. An OUT that exists is never replaced.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from data.files import MALFORMED, lock_folder, sync, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
-COMMIT_SECONDS = 1  # progress.json is written at most this often
 LOCK = "prepare.lock"
 
 
@@ -62,124 +59,114 @@ class Output:
     files: [name, size, split, time of change] of each input file.
     meta: meta.json of a folder without tokens.
 
-    If `partial` holds the progress of the same plan, then `finished` input files are done, and `meta` and digests()
-    are as they were after the last of them. The progress of another plan, or of input files that have changed since,
-    raises DataError.
+    A part is a shard of each split, in memory until it has `shard_tokens`, and then the record in progress.json. If
+    `partial` holds the progress of the same plan, then `meta` is as it was after the last part, which ended with
+    document number `place[1]` of file `place[0]`. The progress of another plan, or of input files that have changed
+    since, raises DataError.
     """
 
     def __init__(self, out, partial, plan, files, meta):
         self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
-        self.progress_file, self.digest_file = partial / "progress.json", partial / "digests.bin"
-        self.full, self.committed, self.changed = False, time.monotonic(), set()
+        self.progress_file = partial / "progress.json"
+        self.meta, self.place, self.full = meta, (0, 0), False
+        self.part, self.part_tokens = {"train": [], "val": []}, 0  # arrays of tokens, one for each document
         check_out(out)
         if self.progress_file.exists() and self.folder.exists():  # without the folder: it was moved to its place
-            progress = self.load_progress()
+            self.go_on()
         else:
             self.clear()
             self.folder.mkdir()
-            self.digest_file.touch()
-            progress = {"files": [], "meta": meta}
-        self.finished, self.meta, self.splits = len(progress["files"]), progress["meta"], progress["meta"]["splits"]
+        self.splits = self.meta["splits"]
 
     def clear(self):
         """Delete everything in OUT.partial but the lock."""
-        for file in self.progress_file, self.digest_file:
-            file.unlink(missing_ok=True)
+        self.progress_file.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def load_progress(self):
-        """Return what progress.json holds, and remove what was written later. Raises DataError if it does not fit."""
-        partial = self.folder.parent
-        anew = f"or remove {partial} to start anew"
-        digest, _, content = self.progress_file.read_bytes().partition(b"\n")
-        if hashlib.sha256(content).hexdigest().encode() != digest:
-            raise DataError(f"{self.progress_file} is damaged: choose another --out, {anew}")
-        progress = json.loads(content)
-        meta, finished = progress["meta"], progress["files"]
-        differing = [name for name, value in self.plan.items() if progress["plan"].get(name) != value]
-        differing += [file[0] for i, file in enumerate(finished) if file not in self.files[i : i + 1]]
+    def go_on(self):
+        """Read progress.json, and delete what was written later. Raises DataError if it does not fit."""
+        anew = f"choose another --out, or remove {self.progress_file.parent} to start anew"
+        try:
+            progress = json.loads(self.progress_file.read_bytes())
+            plan, files, self.meta, self.place = (progress[key] for key in ("plan", "files", "meta", "place"))
+            sizes = shard_sizes(self.folder, self.meta)
+            broken = [str(path) for path, size in sizes.items() if not path.is_file() or path.stat().st_size != size]
+        except MALFORMED:
+            broken = [str(self.progress_file)]
+        if broken:
+            raise DataError(f"{broken[0]} is damaged or missing: {anew}")
+        differing = [name for name, value in self.plan.items() if plan.get(name) != value]
+        differing += [file[0] for i, file in enumerate(files) if file not in self.files[i : i + 1]]
         if differing:
             was = f"an unfinished preparation in which this was different: {', '.join(differing[:5])}"
-            raise DataError(f"{partial} holds {was}; continue with the same input, {anew}")
-        documents = sum(record["documents"] for record in meta["splits"].values())
-        sizes = shard_sizes(self.folder, meta)
-        sizes[self.digest_file] = 8 * documents if self.plan["deduplicate"] else 0
-        for path, size in sizes.items():
-            if not path.is_file() or path.stat().st_size < size:
-                raise DataError(f"{path} is missing or shorter than {size} bytes: choose another --out, {anew}")
-            os.truncate(path, size)
+            raise DataError(f"{self.progress_file.parent} holds {was}; continue with the same input, or {anew}")
         for path in self.folder.iterdir():
             if path not in sizes:
                 path.unlink()
-        return progress
-
-    def digests(self):
-        """Return the digests of the documents that are written: a set of 8 bytes each."""
-        data = self.digest_file.read_bytes()
-        return {data[i : i + 8] for i in range(0, len(data), 8)}
+        self.place = tuple(self.place)
 
     def write(self, batch, tokens, lengths):
-        """Add a data.prepare.Batch: the tokens (n,) of all its documents, and the number of tokens of each.
+        """Add a list of data.prepare.Documents: the tokens (n,) of all of them, and the number of tokens of each.
 
         Sets `full` and stops before the document with which train would have more than max_tokens.
         """
-        is_val = np.array([document.is_val for document in batch.documents], bool)
-        sizes = np.array([document.size for document in batch.documents], np.int64)
-        fits = np.ones(len(lengths), bool)
-        if self.plan["max_tokens"]:
-            train_tokens = self.splits["train"]["tokens"] + np.cumsum(np.where(is_val, 0, lengths))
-            fits = train_tokens <= self.plan["max_tokens"]
-            self.full = not fits.all()
-        for split, chosen in ("train", fits & ~is_val), ("val", fits & is_val):
-            self.splits[split]["documents"] += int(chosen.sum())
-            self.splits[split]["bytes"] += int(sizes[chosen].sum())
-            self.append(split, tokens[np.repeat(chosen, lengths)])
-        for reason, number in batch.dropped.items():
-            self.meta[f"skipped_{reason}"] += number
-        if self.plan["deduplicate"]:
-            self.extend(self.digest_file, b"".join(document.digest for document in batch.documents))
-        if batch.finished and not self.full and time.monotonic() - self.committed >= COMMIT_SECONDS:
-            self.commit(batch.finished)
+        for document, ids in zip(batch, np.split(tokens, np.cumsum(lengths)[:-1]), strict=True):
+            if self.part_tokens >= self.plan["shard_tokens"]:
+                self.save_part()
+            if document.text is None:
+                self.meta[f"skipped_{document.split}"] += 1
+            else:
+                record, limit = self.splits[document.split], self.plan["max_tokens"]
+                if limit and document.split == "train" and record["tokens"] + len(ids) > limit:
+                    self.full = True
+                    return
+                self.part[document.split].append(ids)
+                self.part_tokens += len(ids)
+                for name, count in ("documents", 1), ("tokens", len(ids)), ("bytes", document.size):
+                    record[name] += count
+            self.place = document.file, document.number
 
-    def append(self, split, tokens):
-        """Append tokens (n,) to the shards of a split."""
-        record, shard_tokens = self.splits[split], self.plan["shard_tokens"]
-        shards = record["shards"]
-        while len(tokens):
-            if not shards or shards[-1]["tokens"] == shard_tokens:
-                shards.append({"file": f"{split}-{len(shards):05d}.bin", "tokens": 0})
-            part, tokens = np.split(tokens, [shard_tokens - shards[-1]["tokens"]])
-            self.extend(self.folder / shards[-1]["file"], part)
-            shards[-1]["tokens"] += len(part)
-            record["tokens"] += len(part)
+    def save_part(self):
+        """Write a shard of each split that has tokens in memory, and then the record that lets another process go on."""
+        for split, arrays in self.part.items():
+            if arrays:
+                shards, tokens = self.splits[split]["shards"], np.concatenate(arrays)
+                name = f"{split}-{len(shards):05d}.bin"
+                write_whole(self.folder / name, lambda file: file.write(tokens))
+                shards.append({"file": name, "tokens": len(tokens), "sha256": hashlib.sha256(tokens).hexdigest()})
+        self.part, self.part_tokens = {"train": [], "val": []}, 0
+        progress = {"plan": self.plan, "files": self.files[: self.place[0] + 1], "place": self.place, "meta": self.meta}
+        write_whole(self.progress_file, lambda file: file.write(json.dumps(progress).encode()))
 
-    def extend(self, path, data):
-        with open(path, "ab") as file:
-            file.write(data)
-        self.changed.add(path)
+    def empty_split(self):
+        """Return the name of a split without text, or None. Each document has one eos."""
+        return next((name for name, record in self.splits.items() if record["tokens"] == record["documents"]), None)
 
-    def commit(self, finished):
-        """Let another process go on after so many input files."""
-        for path in *self.changed, self.folder:
-            sync(path)
-        progress = json.dumps({"plan": self.plan, "files": self.files[:finished], "meta": self.meta}).encode()
-        digest = hashlib.sha256(progress).hexdigest().encode()
-        write_whole(self.progress_file, lambda file: file.write(digest + b"\n" + progress))
-        self.committed, self.changed = time.monotonic(), set()
+    def cut_tail(self):
+        """Make the tail of the text validation, where the hash put all documents into one split, as with a single book."""
+        if self.empty_split() == "train" and not self.full and not self.splits["val"]["shards"]:
+            for pair in self.splits, self.part:
+                pair["train"], pair["val"] = pair["val"], pair["train"]
+        train, val = self.splits["train"], self.splits["val"]
+        if self.empty_split() == "val" and self.part["train"]:
+            tokens = np.concatenate(self.part["train"])
+            n = min(max(2, round(self.plan["val_fraction"] * train["tokens"])), len(tokens) // 2)
+            self.part = {"train": [tokens[:-n], tokens[-1:]], "val": [tokens[-n:]]}  # the head gets an eos too
+            val.update(documents=1, tokens=n, bytes=train["bytes"] * n // train["tokens"])
+            train["bytes"] -= val["bytes"]
+            train["tokens"] -= n - 1
+            print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
 
     def finish(self, tokenizer):
         """Complete the folder and move it to its place."""
-        for split, record in self.splits.items():
-            if record["tokens"] == record["documents"]:  # one eos for each
-                self.progress_file.unlink(missing_ok=True)  # going on would not help
-                skipped = ", ".join(
-                    f"{value} {key.replace('_', ' ')}" for key, value in self.meta.items() if key.startswith("skipped_")
-                )
-                hint = "two blank lines end a document in text; give another val_source or val_fraction"
-                raise DataError(f"no text is left for the {split} split ({skipped}): {hint}")
-        self.commit(len(self.files))  # a process that is killed from here on leaves only this function to do
-        for path, shard in shard_files(self.folder, self.meta):
-            shard["sha256"] = sha256(path)
+        if not self.plan["val_source"]:
+            self.cut_tail()
+        if split := self.empty_split():
+            self.clear()  # going on would not help
+            skipped = ", ".join(f"{self.meta[key]} {key.replace('_', ' ')}" for key in self.meta if "skipped" in key)
+            raise DataError(f"no text is left for the {split} split ({skipped}): give more text, or another val_source")
+        if any(self.part.values()):
+            self.save_part()  # a process that is killed from here on leaves only this function to do
         self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
         write_whole(self.folder / tokenizer.file_name, lambda file: file.write(tokenizer.file_bytes()))
         write_whole(self.folder / "meta.json", lambda file: file.write(json.dumps(self.meta, indent=1).encode()))
@@ -235,9 +222,12 @@ def shard_sizes(folder, meta):
 
 
 def shard_files(folder, meta):
-    """Yield (path, its entry in meta) of each shard."""
+    """Yield (path, its entry in meta) of each shard. Raises ValueError if a path leaves the folder."""
     for record in meta["splits"].values():
-        yield from ((Path(folder, shard["file"]), shard) for shard in record["shards"])
+        for shard in record["shards"]:
+            if Path(shard["file"]).name != shard["file"]:
+                raise ValueError(f"{shard['file']!r} is not the name of a file in this folder")
+            yield Path(folder, shard["file"]), shard
 
 
 def shard_stamps(folder, meta):

@@ -1,6 +1,6 @@
 """Read the documents of files, folders and data sets of the Hugging Face hub.
 
-A reader takes a file and the names of the fields to read, with the text field first. For each document it yields
+A reader takes a file and the name of the field that holds the text. For each document it yields
 
     (place, position, record)       "line 7" or "row 7", the bytes of the file read so far, {field: value}
 
@@ -14,14 +14,12 @@ import gzip
 import io
 import itertools
 import json
-import operator
 import os
 import re
 from pathlib import Path
 
 from tqdm import tqdm
 
-import configurator
 from data.tokenizer import optional_package as require
 from errors import DataError
 
@@ -30,7 +28,7 @@ LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer o
 PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 
 
-def read_text(path, fields):
+def read_text(path, field):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
     document, size = bytearray(), 0  # the lines so far, the bytes in them
     first, blank = 1, 0  # the number of the first line; blank lines since the last
@@ -48,13 +46,13 @@ def read_text(path, fields):
         else:
             blank += 1
             if blank == 2 and size:
-                record = {fields[0]: decode(document, first)} if size <= LONGEST_DOCUMENT else None
+                record = {field: decode(document, first)} if size <= LONGEST_DOCUMENT else None
                 yield f"line {first}", position, record
                 size = 0
 
 
-def read_jsonl(path, fields):
-    """Read JSON lines: each line holds one document, an object with the fields."""
+def read_jsonl(path, field):
+    """Read JSON lines: each line holds one document, an object with the field."""
     for number, (position, line) in enumerate(read_lines(path), 1):
         if len(line) > LONGEST_DOCUMENT:
             yield f"line {number}", position, None
@@ -101,23 +99,20 @@ def decode(data, first):
         raise DataError(f"line {number}: byte 0x{byte:02x} is not UTF-8: convert the text (iconv -t UTF-8)") from None
 
 
-def read_parquet(path, fields):
+def read_parquet(path, field):
     """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
     from pyarrow import parquet
 
     number, size = 0, path.stat().st_size
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-        names = file.schema_arrow.names
-        if twice := [field for field in fields if names.count(field) > 1]:
-            raise DataError(f"two columns are called {twice[0]!r}: rename or drop one of them")
-        columns = fields if set(fields) <= set(names) else None  # read_file() names all then
+        columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
         for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
             for record in batch.to_pylist():
                 number += 1
                 yield f"row {number}", size * number // file.metadata.num_rows, record
 
 
-def read_hub(file, fields):
+def read_hub(file, field):
     """Stream one file of a data set of the Hugging Face hub."""
     source, _, index = file.rpartition("#")
     dataset = hub_dataset(source)
@@ -153,21 +148,14 @@ def format_of(path):
 
 
 def walk(folder):
-    """Yield what a folder holds, links followed: files, and the path of a folder only if it was entered before."""
+    """Yield the files that a folder holds, and the links to folders, which are not followed."""
 
     def stop(error):
         raise error
 
-    entered = set()
-    for parent, folders, names in os.walk(folder, onerror=stop, followlinks=True):
-        real = os.path.realpath(parent)
-        if real in entered:
-            folders.clear()
-            yield Path(parent)
-        else:
-            folders.sort()
-            yield from (Path(parent, name) for name in names)
-        entered.add(real)
+    for parent, folders, names in os.walk(folder, onerror=stop):
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        yield from (Path(parent, name) for name in names + links)
 
 
 def find_files(source):
@@ -186,6 +174,8 @@ def find_files(source):
     elif source and path.is_dir():
         found = sorted(walk(path))
         files = [file for file in found if file.is_file() and format_of(file) in READERS]
+    elif source and path.exists():
+        raise DataError(f"{path} is a pipe or a device, which cannot be read twice: write its content to a file")
     else:
         raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
     if not files:
@@ -205,19 +195,17 @@ def read_documents(source, text_field):
                 yield text
 
 
-def read_file(file, text_field, where=()):
+def read_file(file, text_field):
     """Yield (bytes read so far, text, "") for each document of a file that find_files() has returned.
 
-    A document that is left out gives (bytes, None, reason), where the reason is "empty", "too_long", or "filtered" by
-    `where` (see parse_where). Raises DataError.
+    A document that is left out gives (bytes, None, reason), where the reason is "empty" or "too_long". Raises DataError.
     """
-    fields = list(dict.fromkeys([text_field, *(field for field, _, _ in where)]))
     reader = read_hub if isinstance(file, str) else READERS.get(format_of(file), read_text)
     place = "the start"
     try:
-        for place, position, record in reader(file, fields):
-            if missing := [field for field in fields if record is not None and field not in record]:
-                raise DataError(f"{place}: no field {missing[0]!r}, only {', '.join(record) or 'nothing'}")
+        for place, position, record in reader(file, text_field):
+            if record is not None and text_field not in record:
+                raise DataError(f"{place}: no field {text_field!r}, only {', '.join(record) or 'nothing'}")
             text = record[text_field] if record else None
             if not isinstance(text, str | None):
                 raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
@@ -226,45 +214,9 @@ def read_file(file, text_field, where=()):
                 yield position, None, "too_long"
             elif not text or text.isspace():
                 yield position, None, "empty"
-            elif not all(holds(record[field], compare, value, field, place) for field, compare, value in where):
-                yield position, None, "filtered"
             else:
                 yield position, text, ""
     except DataError as error:
         raise DataError(f"{file}, {error}") from None
     except Exception as error:  # each library has errors of its own for damage
         raise DataError(f"{file}, after {place}: damaged or unreadable: {type(error).__name__}: {error}") from error
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Filters
-
-OPERATORS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le}
-OPERATORS |= {">": operator.gt, "<": operator.lt}
-
-
-def parse_where(where):
-    """Parse comparisons such as "language==en,score>=0.8" into [(field, function, value), ...]. Raises DataError.
-
-    A value that reads as a number, True or False is one. Anything else, with or without quotes, is a string.
-    """
-    comparisons = []
-    for term in where.split(",") if where else ():
-        match = re.fullmatch(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|>=|<=|>|<)\s*([^=!<>\s].*?)\s*", term)
-        if not match:
-            signs = " ".join(OPERATORS)
-            raise DataError(f"where: {term!r} is not a field, one of {signs}, and a value, as in score>=0.8")
-        field, sign, value = match.groups()
-        literal = configurator.literal(value)  # None for a string without quotes
-        comparisons.append((field, OPERATORS[sign], literal if isinstance(literal, (str, int, float)) else value))
-    return comparisons
-
-
-def holds(actual, compare, value, field, place):
-    """Return whether a document's value of a field meets a comparison. A null meets none."""
-    if actual is None:
-        return False
-    if isinstance(actual, str) != isinstance(value, str) or not isinstance(actual, (str, int, float)):
-        hint = "compare strings with strings, as in score=='3', and numbers with numbers"
-        raise DataError(f"{place}: the field {field!r} holds {actual!r:.50}, which does not fit {value!r}: {hint}")
-    return compare(actual, value)

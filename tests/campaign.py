@@ -30,7 +30,6 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
-import data.shards  # noqa: E402
 from eval.plot import read_metrics  # noqa: E402
 from helpers import TINY, WORDS, run_script, server  # noqa: E402
 
@@ -92,7 +91,6 @@ def inject(folder, at, fault, counter):
 def child(script, args, output, folder, at, fault, size_limit):
     """Run a script with faults."""
     sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
-    data.shards.COMMIT_SECONDS = 0  # so that a preparation writes its progress after every file
     inject(folder, at, fault, os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     run_script(script, args, {"FILE_SIZE_LIMIT": size_limit} if size_limit else {}, output, ROOT)
 
@@ -121,7 +119,7 @@ class Prepare:
     script = "data.prepare"
 
     def args(self, folder):
-        settings = ["--val_fraction=0.2", "--shard_tokens=2001", "--deduplicate=True"]
+        settings = ["--val_fraction=0.2", "--shard_tokens=2001"]
         return [*settings, f"--source={folder}/texts", f"--out={folder}/prepared"]
 
     def result(self, folder):

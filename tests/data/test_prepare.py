@@ -1,6 +1,5 @@
 """Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
 
-import concurrent.futures
 import json
 import multiprocessing
 import os
@@ -9,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -17,9 +15,7 @@ import numpy as np
 import pytest
 
 from data import prepare as module
-from data import shards
-from data.files import lock_folder
-from data.prepare import Batch, Document, encode, encode_batch, prepare
+from data.prepare import Document, encode, encode_batch, prepare
 from data.shards import check_shards, load_meta
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
@@ -56,28 +52,38 @@ def test_tokens_and_meta(sources, tmp_path):
     assert meta == load_meta(tmp_path / "out")
     names = ["meta.json", "tokenizer.tiktoken", "train-00000.bin", "val-00000.bin"]
     assert sorted(os.listdir(tmp_path / "out")) == names
-    # Written down when there was only one version of the format: older folders and their runs stay valid.
-    assert meta["fingerprint"] == "0e699c8087dba21042986b521cf5db3fa74d5b2de6441ad4b2c159b37e4f0a73"
     (tmp_path / "train.txt").write_text("Other text.")
     assert prepare(**sources, out=tmp_path / "other")["fingerprint"] != meta["fingerprint"]
 
 
-def test_shards_cross_documents(sources, tmp_path):
-    count = prepare(**sources, out=tmp_path / "one")["splits"]["train"]["tokens"]
-    for size in 7, count:
-        out = tmp_path / str(size)
-        sizes = [s["tokens"] for s in prepare(**sources, out=out, shard_tokens=size)["splits"]["train"]["shards"]]
-        assert sizes == [size] * (count // size) + [count % size] * (count % size > 0)
-        assert tokens(out, "train") == tokens(tmp_path / "one", "train")
+def test_shards_end_with_documents(sources, tmp_path):
+    prepare(**sources, out=tmp_path / "one")
+    shards = prepare(**sources, out=tmp_path / "three", shard_tokens=4)["splits"]["train"]["shards"]
+    tokenizer = Tokenizer.load("embedded")
+    assert [shard["tokens"] for shard in shards] == [len(tokenizer.encode(text)) + 1 for text in DOCUMENTS]
+    assert tokens(tmp_path / "three", "train") == tokens(tmp_path / "one", "train")
 
 
 def test_dtype_follows_the_vocabulary():
-    small, batch = Tokenizer.load("embedded"), Batch(documents=[Document(text, 0, b"", False) for text in DOCUMENTS])
-    expected, _ = encode_batch(batch, small)
+    small = Tokenizer.load("embedded")
+    expected, _ = encode_batch(DOCUMENTS, small)
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
         large = Tokenizer.from_state({**small.state(), "vocab_size": vocab_size}, small.file_bytes())
-        found, _ = encode_batch(batch, large)
+        found, _ = encode_batch(DOCUMENTS, large)
         assert found.dtype == dtype and np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.49])
+@pytest.mark.parametrize("text", ["one " * 1000, "two " * 1000, "three " * 1000])  # the hash puts "two" into val
+def test_a_single_book(tmp_path, text, fraction):
+    """The tail of the text is for validation, whatever its hash; each split ends in eos."""
+    (tmp_path / "book.txt").write_text(text)
+    meta = prepare(tmp_path / "book.txt", tmp_path / "out", val_fraction=fraction, progress=False)
+    train, val = (tokens(tmp_path / "out", split) for split in ("train", "val"))
+    assert len(val) == round(fraction * (len(train) - 1 + len(val)))
+    assert train[-1] == val[-1] == meta["tokenizer"]["eos_id"]
+    assert texts(tmp_path / "out", "train")[0] + texts(tmp_path / "out", "val")[0] == text
+    assert meta == load_meta(tmp_path / "out") and meta["splits"]["train"]["tokens"] == len(train)
 
 
 def test_workers_do_not_change_the_result(tmp_path):
@@ -99,7 +105,7 @@ def test_workers_do_not_change_the_result(tmp_path):
 def test_few_batches_are_in_memory(workers, most):
     """No batch is read long before a worker needs it."""
     read = iter(range(100))
-    encoded = encode((Batch() for _ in read), Tokenizer.load("embedded"), workers)
+    encoded = encode(([Document(0, 1, 0, "Text.", 5, "train")] for _ in read), Tokenizer.load("embedded"), workers)
     for done, _ in zip(range(1, 20), encoded):
         assert 100 - read.__length_hint__() <= done + most
     encoded.close()
@@ -111,22 +117,6 @@ def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
         prepare(source, tmp_path / name, val_fraction=0.1, progress=False)
     for split in "train", "val":
         assert set(texts(tmp_path / "small", split)) < set(texts(tmp_path / "large", split))
-
-
-def test_duplicates(tmp_path):
-    documents = many_documents(500)
-    (tmp_path / "in").mkdir()
-    write_jsonl(tmp_path / "in" / "a.jsonl", [*documents[:300], documents[7], documents[7]])
-    write_jsonl(tmp_path / "in" / "b.jsonl", documents[200:])
-    once = prepare(write_jsonl(tmp_path / "c.jsonl", documents), tmp_path / "once", progress=False)
-    meta = prepare(tmp_path / "in", tmp_path / "out", deduplicate=True, progress=False)
-    assert meta["skipped_duplicate"] == 102 and meta["fingerprint"] == once["fingerprint"]
-    assert prepare(tmp_path / "in", tmp_path / "kept", progress=False)["splits"]["train"]["documents"] > 550
-    # A document of the validation source is not trained on.
-    val = write_jsonl(tmp_path / "val.jsonl", documents[50:60])
-    prepare(tmp_path / "in", tmp_path / "split", val_source=val, deduplicate=True, progress=False)
-    assert texts(tmp_path / "split", "val") == documents[50:60]
-    assert texts(tmp_path / "split", "train") == documents[:50] + documents[60:]
 
 
 def test_token_limit(sources, tmp_path):
@@ -165,7 +155,7 @@ def slow_source(tmp_path_factory):
 def test_killed_with_its_workers(slow_source, tmp_path, number):
     """Neither looks like a finished folder, nor leaves a worker behind."""
     out = tmp_path / "out"
-    command = [*COMMAND, f"--source={slow_source}", f"--out={out}", "--workers=2"]
+    command = [*COMMAND, f"--source={slow_source}", f"--out={out}", "--workers=2", "--shard_tokens=300_000"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
     tasks = Path(f"/proc/{process.pid}/task")  # on Linux; elsewhere the workers are not looked for
@@ -176,19 +166,16 @@ def test_killed_with_its_workers(slow_source, tmp_path, number):
     assert process.returncode != 0 and "Traceback" not in output
     with pytest.raises(DataError, match="no such folder; prepare it: python -m data.prepare"):
         load_meta(out)
-    assert (tmp_path / "out.partial").exists() == (number == signal.SIGKILL)
     wait_for(lambda: not any(map(is_running, workers)))
 
 
 def test_dead_worker_ends_the_preparation(slow_source, tmp_path):
-    def kill_one():
-        wait_for(multiprocessing.active_children)
-        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-
-    threading.Thread(target=kill_one).start()
     with pytest.raises(DataError, match="a worker process was killed"):
-        prepare(slow_source, tmp_path / "out", workers=2, progress=False)
-    assert os.listdir(tmp_path) == []
+        for _ in encode(
+            ([Document(0, 1, 0, "Text.", 5, "train")] for _ in range(10**6)), Tokenizer.load("embedded"), 2
+        ):
+            for child in multiprocessing.active_children()[:1]:
+                child.kill()
 
 
 def test_a_folder_is_never_replaced(sources, tmp_path):
@@ -210,19 +197,31 @@ def test_damage_is_found(sources, tmp_path):
     shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(DataError, match="train-00000.bin has changed"):
         check_shards(out, load_meta(out))
-    counts = {"val": meta["splits"]["val"] | {"tokens": 1}}
-    for name, damaged, message in (
-        ("meta.json", json.dumps(meta | {"fingerprint": ""}), "the tokenizer or meta.json has changed"),
-        ("meta.json", json.dumps(meta | {"splits": meta["splits"] | counts}), "the tokenizer or meta.json has changed"),
-        ("meta.json", json.dumps(meta).replace('"tokens"', '"tokans"', 1), "or is damaged .KeyError: 'tokens'"),
-        ("meta.json", '{"splits": ' + "[" * 100_000, "out is not a prepared folder, or is damaged .RecursionError"),
-        ("tokenizer.tiktoken", "", "the tokenizer or meta.json has changed"),
-    ):
-        whole = (out / name).read_text()
-        (out / name).write_text(damaged)
-        with pytest.raises(DataError, match=message):
-            load_meta(out)
-        (out / name).write_text(whole)
+
+
+@pytest.mark.parametrize(
+    "name, old, new, message",
+    [
+        ("meta.json", '"fingerprint": "', '"fingerprint": "0', "the tokenizer or meta.json has changed"),
+        ("meta.json", '"documents": 1,\n   "tokens": ', '"documents": 1,\n   "tokens": 1', "or meta.json has changed"),
+        ("meta.json", '"tokens"', '"tokans"', "or is damaged .KeyError: 'tokens'"),
+        (
+            "meta.json",
+            "{",
+            '{"splits": ' + "[" * 100_000,
+            "out is not a prepared folder, or is damaged .RecursionError",
+        ),
+        ("meta.json", "val-00000.bin", "../val.txt", "'../val.txt' is not the name of a file in this folder"),
+        ("meta.json", "val-00000.bin", "/etc/passwd", "'/etc/passwd' is not the name of a file in this folder"),
+        ("tokenizer.tiktoken", "IQ==", "", "the tokenizer or meta.json has changed|damaged"),
+    ],
+)
+def test_damaged_records(sources, tmp_path, name, old, new, message):
+    prepare(**sources, out=tmp_path / "out")
+    whole = (tmp_path / "out" / name).read_text()
+    (tmp_path / "out" / name).write_text(whole.replace(old, new, 1))
+    with pytest.raises(DataError, match=message):
+        load_meta(tmp_path / "out")
 
 
 @pytest.mark.parametrize("place", ["out.partial/a", "out.partial/out/a", "out/a"])
@@ -243,7 +242,7 @@ def test_a_folder_that_appears_during_the_preparation_is_left_alone(slow_source,
     wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
     (tmp_path / "out").mkdir()
     assert "out exists: choose another" in process.result.recv()
-    assert os.listdir(tmp_path / "out") == [] and finished_files(tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == [] and progress(tmp_path / "out") > (0, 0)
     process.join()
 
 
@@ -251,41 +250,18 @@ def test_folders_that_cannot_be_written(sources, tmp_path):
     with pytest.raises(DataError, match="train.txt/out.partial cannot be written .Not a directory."):
         prepare(**sources, out=sources["source"] / "out")
     long = "x" * 300
-    settings = [f"--source={long}", f"--tokenizer={long}", "--where=a==" + "-" * 90_000, f"--out={long}"]
+    settings = [f"--source={long}", f"--tokenizer={long}", f"--out={long}"]
     run = subprocess.run([*COMMAND, *settings], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 2 and "File name too long" in run.stderr and "Traceback" not in run.stderr
 
 
-def test_the_lock_of_a_folder_that_is_deleted_and_made_again(tmp_path):
-    """A process that opened the lock file just before its holder deleted it does not believe that it has the lock."""
-    inside = []
-
-    def work():
-        for _ in range(500):
-            try:
-                with lock_folder(tmp_path / "folder"):
-                    inside.append(1)
-                    time.sleep(1e-4)
-                    assert len(inside) == 1
-                    inside.pop()
-                    shutil.rmtree(tmp_path / "folder", ignore_errors=True)
-            except DataError:
-                pass
-
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        for future in [pool.submit(work) for _ in range(3)]:
-            future.result()
-
-
 def test_settings(tmp_path):
     settings = ["--source=nowhere", "--val_source=neither", "--tokenizer=gtp2", "--val_fraction=0.5"]
-    settings += ["--shard_tokens=0", "--workers=-1", "--max_tokens=-1", "--where=score", f"--out={tmp_path}"]
+    settings += ["--shard_tokens=0", "--workers=-1", "--max_tokens=-1", f"--out={tmp_path}"]
     run = subprocess.run([*COMMAND, *settings], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 2 and "9 problems" in run.stderr
-    for value in "nowhere", "neither", "gtp2", "0.5", "score", str(tmp_path):
+    assert run.returncode == 2 and "8 problems" in run.stderr
+    for value in "nowhere", "neither", "gtp2", "0.5", str(tmp_path):
         assert value in run.stderr
-    with pytest.raises(DataError, match="val_fraction=0.0: must be above 0"):
-        prepare("embedded", tmp_path / "out", val_fraction=0.0)
     with pytest.raises(TypeError, match="sharding"):
         prepare("embedded", tmp_path / "out", sharding=0)
 
@@ -306,19 +282,19 @@ def test_command_line(sources, tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Killed, and gone on with
 
-OPTIONS = dict(deduplicate=True, shard_tokens=1500, val_fraction=0.1, progress=False)
+OPTIONS = dict(shard_tokens=1500, val_fraction=0.1, progress=False)
 
 
 def quickly(source, out, options, end, limit, send):
-    """Prepare with small batches and a commit after each file; end as if killed before change `end` of the disk.
+    """Prepare with small batches; end as if killed before change `end` of the disk.
 
     limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
     """
-    module.BATCH_BYTES, shards.COMMIT_SECONDS, changes = 3_000, 0, 0
+    module.BATCH_BYTES, changes = 3_000, 0
 
     def count(event, args):
         nonlocal changes
-        if event in ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "open"):
+        if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "open"):
             if event != "open" or str(out) in str(args[0]) and args[2] & os.O_ACCMODE:
                 if changes == end:
                     os._exit(7)
@@ -351,11 +327,11 @@ def in_child(*args, **options):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Nine files with duplicates, one of them without documents, and what comes of them."""
+    """Nine files, one of them without documents, and what comes of them."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "in").mkdir()
     for i in range(9):
-        documents = many_documents(150 + 20 * i)[10 * i :] if i != 4 else []
+        documents = many_documents(100 + 20 * i)[10 * i :] if i != 4 else []
         if i % 3 == 2:
             (folder / "in" / f"{i}.txt").write_text("\n\n\n".join(documents))
         else:
@@ -364,14 +340,15 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def finished_files(out):
-    progress = out.with_name("out.partial") / "progress.json"
-    return json.loads(progress.read_text().splitlines()[1])["files"] if progress.exists() else []
+def progress(out):
+    """Return the file and the number in it of the document after which another process goes on; (0, 0) at first."""
+    file = out.with_name("out.partial") / "progress.json"
+    return tuple(json.loads(file.read_text())["place"]) if file.exists() else (0, 0)
 
 
 @pytest.mark.parametrize(
     "options, number",
-    [({}, 4), *(pytest.param(options, None, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000}))],
+    [({}, 5), *(pytest.param(options, None, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000}))],
 )
 def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
     """End at one moment, go on, compare: at `number` moments and the last ones, or at all."""
@@ -381,65 +358,61 @@ def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
         return out, *in_child(corpus / "in", out, options, end=end)
 
     out, code, changes = run("all")
-    expected, finished = content(out), set()
+    expected, places = content(out), set()
     assert code == 0 and (options or expected == content(corpus / "expected"))
     for end in sorted({*range(0, changes, changes // number if number else 1), *range(changes - 6, changes)}):
         out, code, _ = run(str(end), end)
         assert code == 7
-        finished.add(len(finished_files(out)))
+        places.add(progress(out))
         if not out.exists():
             assert run(str(end))[1] == 0 and os.listdir(out.parent) == ["out"]
         assert content(out) == expected
-    assert len(finished) > 3
+    assert len(places) > 3
 
 
 @pytest.fixture
 def unfinished(corpus, tmp_path):
-    """A folder of which some input files are done, beside a copy of the corpus."""
+    """A folder of which some parts are done, beside a copy of the corpus."""
     shutil.copytree(corpus / "in", tmp_path / "in")
-    assert in_child(tmp_path / "in", tmp_path / "out", end=40)[0] == 7
-    assert 2 <= len(finished_files(tmp_path / "out")) <= 7
+    assert in_child(tmp_path / "in", tmp_path / "out", end=60)[0] == 7
+    assert 2 <= progress(tmp_path / "out")[0] <= 6
     return tmp_path / "out"
 
 
-def test_finished_files_are_not_read_again(unfinished, corpus, capsys):
-    source, finished = unfinished.parent / "in", finished_files(unfinished)
+def test_what_is_done_is_not_done_again(unfinished, corpus, capsys):
+    """Documents before the last part are not encoded again, files before its own are not even read."""
+    source, (last, number) = unfinished.parent / "in", progress(unfinished)
     (source / "9.txt").write_text("A new last file does not matter.")
-    for name, size, _, changed in finished:  # as their size and time of change are the same, only reading would tell
-        Path(name).write_bytes(b"\xff" * size)
-        os.utime(name, ns=(changed, changed))
+    for path in sorted(source.iterdir())[:last]:  # size and time of change stay, so only reading would tell
+        changed = path.stat().st_mtime_ns
+        path.write_bytes(b"\xff" * path.stat().st_size)
+        os.utime(path, ns=(changed, changed))
     prepare(source, unfinished, **OPTIONS)
-    assert f"going on after {len(finished)} of 10 input files" in capsys.readouterr().out
+    assert f"going on after document {number} of {sorted(source.iterdir())[last]}" in capsys.readouterr().out
     for split in "train", "val":
         expected = texts(corpus / "expected", split)
         assert texts(unfinished, split)[: len(expected)] == expected
 
 
-def test_an_unfinished_folder_of_something_else(unfinished, corpus, tmp_path):
-    source, first = tmp_path / "in", (tmp_path / "in" / "0.jsonl").read_bytes()
-    ranks = tmp_path / "other"
-    ranks.write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
-    different = {"deduplicate": False, "text_field": "body"}, {"tokenizer": str(ranks)}
-    for options, names in zip(different, ("text_field, deduplicate", "tokenizer")):
-        with pytest.raises(DataError, match=f"unfinished preparation .* different: {names}; .*or remove .*out.partial"):
-            prepare(source, unfinished, **{**OPTIONS, **options})
-    (source / "0.jsonl").write_bytes(first + b"\n")
-    with pytest.raises(DataError, match="different: .*0.jsonl; "):
-        prepare(source, unfinished, **OPTIONS)
-    (source / "0.jsonl").write_bytes(first)
-    shutil.rmtree(tmp_path / "out.partial")
-    meta = prepare(source, unfinished, **OPTIONS)
-    assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
-
-
-@pytest.mark.parametrize("name", ["progress.json", "out/train-00000.bin", "digests.bin"])
-def test_a_damaged_unfinished_folder(unfinished, corpus, tmp_path, name):
-    path = tmp_path / "out.partial" / name
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b"bytes", b"bites") if name == "progress.json" else data[:5])
-    with pytest.raises(DataError, match=f"{name} is (damaged|missing or shorter than .* bytes): .*or remove"):
-        prepare(tmp_path / "in", unfinished, **OPTIONS)
-    shutil.rmtree(tmp_path / "out.partial")
+@pytest.mark.parametrize("name", ["text_field", "tokenizer", "0.jsonl", "progress.json", "out/train-00000.bin"])
+def test_an_unfinished_folder_that_does_not_fit(unfinished, corpus, tmp_path, name):
+    """Another setting, another input, or damage: an error, and nothing is lost."""
+    options = {}
+    if name == "text_field":
+        options = {name: "body"}
+    elif name == "tokenizer":
+        options = {name: str(tmp_path / "other")}
+        (tmp_path / "other").write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
+    else:
+        path = tmp_path / ("in" if name == "0.jsonl" else "out.partial") / name
+        before = path.read_bytes()
+        path.write_bytes(before + b"\n" if name == "0.jsonl" else before[:5])
+    with pytest.raises(DataError, match=f"{name}( is damaged or missing|; continue with the same input).*or remove"):
+        prepare(tmp_path / "in", unfinished, **{**OPTIONS, **options})
+    if not options:
+        path.write_bytes(before)
+    if name == "0.jsonl":
+        shutil.rmtree(tmp_path / "out.partial")
     meta = prepare(tmp_path / "in", unfinished, **OPTIONS)
     assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
 
@@ -447,10 +420,10 @@ def test_a_damaged_unfinished_folder(unfinished, corpus, tmp_path, name):
 def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):
     """An error keeps what is done; when its cause is gone, the same command goes on."""
     bad, good = tmp_path / "in" / "8.txt", (tmp_path / "in" / "8.txt").read_bytes()
-    bad.write_bytes(good + b"\xff")
-    with pytest.raises(DataError, match="8.txt, line .*byte 0xff is not UTF-8"):
+    bad.write_bytes(b"\xff" + good)
+    with pytest.raises(DataError, match="8.txt, line 1: byte 0xff is not UTF-8"):
         prepare(tmp_path / "in", unfinished, **OPTIONS)
-    assert finished_files(unfinished) and not unfinished.exists()
+    assert progress(unfinished)[0] >= 6 and not unfinished.exists()
     bad.write_bytes(good)
     meta = prepare(tmp_path / "in", unfinished, **OPTIONS)
     assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
@@ -458,12 +431,11 @@ def test_bad_input_far_into_a_corpus(unfinished, corpus, tmp_path):
 
 @pytest.mark.parametrize("size", [0, 2_000, 20_000])
 def test_a_full_disk(corpus, tmp_path, size):
-    large = {"shard_tokens": 10**9}
-    _, error = in_child(corpus / "in", tmp_path / "out", large, limit=size)
+    _, error = in_child(corpus / "in", tmp_path / "out", {"shard_tokens": 4_000}, limit=size)
     assert "File too large" in error and not (tmp_path / "out").exists()
-    assert bool(finished_files(tmp_path / "out")) == (size == 20_000)  # what can be gone on with stays
-    assert in_child(corpus / "in", tmp_path / "out", large)[0] == 0
-    assert in_child(corpus / "in", tmp_path / "expected", large)[0] == 0
+    assert (progress(tmp_path / "out") > (0, 0)) == (size == 20_000)  # what can be gone on with stays
+    assert in_child(corpus / "in", tmp_path / "out", {"shard_tokens": 4_000})[0] == 0
+    assert in_child(corpus / "in", tmp_path / "expected", {"shard_tokens": 4_000})[0] == 0
     assert content(tmp_path / "out") == content(tmp_path / "expected")
 
 
