@@ -95,7 +95,7 @@ def load(path, verified=False, need_tokenizer=True, report=print, ours=True):
     state = torch.load(found, map_location="cpu", mmap=True, weights_only=True)
     if ours and "hub" in state:
         why = "its encoder is a model of transformers, which can be neither pretrained nor exported here"
-        raise DataError(f"{found}: {why}; only scored with --test_only=True and used by `python -m eval.tasks predict`")
+        raise DataError(f"{found}: {why}; only `python -m eval.tasks predict` uses it")
     return state
 
 

@@ -20,14 +20,13 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.files import lock_folder
-from data.hub import saved_model
 from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
-from eval.tasks.registry import FIELDS, Task, find_task, for_testing
-from eval.tasks.result import build, evaluate, origin, restore, write_result
+from eval.tasks.registry import FIELDS, find_task
+from eval.tasks.result import build, evaluate, origin, write_result
 from eval.tasks.splits import read
 from runtime import resolve_auto, show, use_determinism
 
@@ -36,7 +35,6 @@ init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its new
 task = ""  # a data set by its name (python -m eval.tasks lists them); for your own data a task file, or see below
 out_dir = "out/finetune"  # where result.json and the rest go
 random_weights = False  # keep the checkpoint's shape and tokenizer, but start from random weights, as a baseline
-test_only = False  # no training: score the model.pt that save_model kept, given as init_from, on --test or --task
 save_model = False  # also keep the fine-tuned model, as model.pt
 # --- your own data: here, or the same settings in a task file, with paths relative to its folder ---
 family = ""  # sc, tc, qa or ir
@@ -81,11 +79,6 @@ full_corpus = True  # ir: search all documents; False: only the judged ones, whi
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
-# --test_only takes these settings from the command line, and of those about data the ones that are given. All others
-# are those of the run that trained the model.
-EVAL_ONLY_OVERRIDES = """init_from test_only eval_examples test_examples full_corpus max_predictions device dtype
-    out_dir""".split()
-
 AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
 AT_LEAST_0 = "seed test_examples max_predictions patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
 BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
@@ -101,15 +94,12 @@ def check(cfg):
         yield f"max_len={cfg.max_len}: must be at least 8"
     if cfg.device == "cuda" and not torch.cuda.is_available():
         yield "device=cuda: there is no GPU"
-    if cfg.task or not cfg.test_only:
-        try:
-            describe_task(cfg)
-        except DataError as error:
-            yield str(error)
+    try:
+        describe_task(cfg)
+    except DataError as error:
+        yield str(error)
     if why := hub_encoder.problem(cfg.init_from, cfg.causal):
         yield f"init_from: {why}"
-    if cfg.test_only and (cfg.random_weights or cfg.save_model):
-        yield "test_only: trains nothing, so give neither random_weights nor save_model"
     if Path(cfg.out_dir, "result.json").exists():
         yield f"{cfg.out_dir} already holds a result: give another --out_dir"
 
@@ -148,7 +138,7 @@ def fine_tune(cfg):
     path = checkpoint.find(cfg.init_from)
     state, dataset = hub_encoder.load(path), load_dataset(cfg, describe_task(cfg))
     if "fine_tuned" in state:
-        raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint, or --test_only=True")
+        raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint")
     if cfg.freeze and dataset.family == "ir":
         raise DataError("freeze: retrieval has no head of its own to train")
 
@@ -196,8 +186,8 @@ def fine_tune(cfg):
             sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
         scores = {}
         if cfg.patience or not last:  # after the last step all of the validation set is scored, below
-            scores, *_ = evaluate(task, model, eval_set)  # of MNLI on the matched half alone
-            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"] if name in scores])
+            scores, *_ = evaluate(task, model, eval_set)
+            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
         if cfg.patience and score > best_score:
@@ -215,33 +205,13 @@ def fine_tune(cfg):
     write_result(cfg, dataset, task, model, run, state)
 
 
-def score_saved_model(cfg):
-    """Score a model that save_model kept, on this data and with this device. Writes the same files as fine_tune."""
-    path = checkpoint.find(cfg.init_from)
-    state = hub_encoder.load(path)
-    saved = saved_model(state, path)
-
-    # The data: that of --task, or of the training. A --test or --corpus is read in the same way, in place of its own.
-    fields = {name: cfg[name] for name in FIELDS}
-    task = find_task(cfg.task, cfg.tasks_dir) if cfg.task else Task(**saved["task"])
-    if {task.family, cfg.family or task.family} != {saved["family"]}:
-        raise DataError(f"test_only: {path} is fine-tuned for {saved['family']}, not for {cfg.task or cfg.family}")
-    dataset = load_dataset(cfg, for_testing(task, saved["labels"], fields))
-
-    # The settings: those of the training, but for what concerns only this evaluation.
-    given = {name: cfg[name] for name in ("task", *FIELDS) if cfg[name]}
-    cfg = type(cfg)(cfg | saved["settings"] | given | {name: cfg[name] for name in EVAL_ONLY_OVERRIDES})
-    task, model = restore(cfg, dataset, state)
-    write_result(cfg, dataset, task, model, saved["done"], state)
-
-
 def main():
     cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     use_determinism()
     try:
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
         configurator.load(__file__, sys.argv[1:], check)  # again: another process may have written its result by now
-        score_saved_model(cfg) if cfg.test_only else fine_tune(cfg)
+        fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
 

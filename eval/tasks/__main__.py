@@ -15,7 +15,7 @@ from errors import DataError
 from eval.tasks import predict
 from eval.tasks.examples import SPLITS, Pair, Sentence
 from eval.tasks.metrics import in_set
-from eval.tasks.registry import EMBEDDED, TASKS, find_task, missing, needed_files
+from eval.tasks.registry import TASKS, find_task, missing, needed_files
 from eval.tasks.splits import load
 
 folder = "data/tasks"  # where the files of the data sets are
@@ -25,11 +25,11 @@ def list_tasks(folder):
     """Print the tasks and whether their files are there."""
     row = "{:12}  {:6}  {:16}  {:30}  {}".format
     print(row("task", "family", "main metrics", f"folder in {folder}", "there"))
-    for name in (*TASKS, *EMBEDDED):
-        task = find_task(name, folder)
-        files = [Path(path) for path in needed_files(TASKS.get(name, task))]
+    for name, task in TASKS.items():
+        files = [Path(path) for path in needed_files(task)]
         folders = dict.fromkeys("/".join(file.parts[: 1 + (file.parts[0] == "glue")]) for file in files)
-        place, there = ", ".join(folders) or "none: made from Python itself", "no" if missing(task) else "yes"
+        place = "none: comes with the project" if name.startswith("embedded-") else ", ".join(folders)
+        there = "no" if missing(find_task(name, folder)) else "yes"
         print(row(name, task.family, ",".join(task.metrics), place, there))
 
 

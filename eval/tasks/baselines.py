@@ -3,28 +3,21 @@
     sc   majority     the most frequent class, or number, of the training set
          tfidf        logistic regression, or ridge regression, on TF-IDF of words (scikit-learn)
     tc   word         the most frequent tag of each word in the training set
-    qa   random       a random span of the context, as many words long as answers usually are
-         overlap      the words next to what the question and the context share
-         no_answer    always "no answer"; only where the test set has unanswerable questions
-    ir   random       random documents in a random order
-         bm25         BM25 (bm25s)
+    qa   no_answer    always "no answer"; only where the test set has unanswerable questions
+    ir   bm25         BM25 (bm25s)
 
 scikit-learn and bm25s are optional. Without them `baselines` leaves their scores out and says which one to install.
 """
 
-import random
 import re
 import sys
 from collections import Counter, defaultdict
-from itertools import groupby
 
-import numpy as np
 from tqdm import tqdm
 
 from eval.tasks import metrics
 
 WORD = re.compile(r"\w+")
-SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|\n|$)")
 PACKAGES = {"tfidf": "scikit-learn", "bm25": "bm25s"}  # the optional package that a baseline needs
 # Words that say little about the topic of a text: Lucene's stop words, and the words that questions begin with.
 STOP_WORDS = frozenset(
@@ -98,59 +91,6 @@ def no_answer(dataset):
     return [""] * len(dataset.test)  # "" stands for no answer
 
 
-def random_span(dataset):
-    rng = random.Random(0)
-    lengths = [len(words(text)) for question in dataset.train for text, _ in question.answers[:1]]
-    length = int(np.median(lengths or [1]))  # in words
-    answers = []
-    for question in dataset.test:
-        found = [*WORD.finditer(question.context)]
-        first = rng.randrange(max(1, len(found) - length + 1)) if found else 0
-        span = found[first : first + length]
-        answers.append(question.context[span[0].start() : span[-1].end()] if span else "")
-    return answers
-
-
-def overlap(dataset):
-    return [overlap_span(question.question, question.context) for question in dataset.test]
-
-
-def overlap_span(question, context):
-    """Return the span of the context next to the words that it shares with the question; "" if it has no word.
-
-    A question word that occurs c times in the context weighs log(1 + 1 / c), as in the sliding window of Richardson
-    et al. (2013). Take the sentence or line with the largest total weight. Its candidate spans are the longest runs of
-    words that are neither in the question nor stop words. The answer is the span nearest to the question words: the sum
-    of their weights, each divided by its distance in words, is largest.
-    """
-    asked, counts = set(words(question)) - STOP_WORDS, Counter(words(context))
-    weight = {word: np.log(1 + 1 / counts[word]) for word in asked if word in counts}
-
-    def total_weight(matches):
-        # dict.fromkeys keeps the order of the text. The order of a set, and with it the rounding, differs between runs.
-        return sum(weight.get(word, 0) for word in dict.fromkeys(match[0].lower() for match in matches))
-
-    sentences = [[*WORD.finditer(context, *match.span())] for match in SENTENCE.finditer(context)]
-    best = max(sentences, key=total_weight, default=[])
-    if not best:
-        return ""
-    sentence = [match[0].lower() for match in best]
-    anchors = [(i, weight[word]) for i, word in enumerate(sentence) if word in weight]
-
-    def nearness(span):
-        return sum(w / min(abs(span[0] - i), abs(span[-1] - i)) for i, w in anchors)
-
-    runs = groupby(range(len(sentence)), key=lambda i: sentence[i] in asked or sentence[i] in STOP_WORDS)
-    spans = [[*run] for excluded, run in runs if not excluded]
-    nearest = max(spans, key=nearness, default=range(len(sentence)))
-    return context[best[nearest[0]].start() : best[nearest[-1]].end()]
-
-
-def random_ranking(queries, corpus, k=100):
-    rng, k = random.Random(0), min(k, len(corpus))
-    return {query: {document: -i for i, document in enumerate(rng.sample(list(corpus), k))} for query in queries}
-
-
 def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     """Return the best k documents of each query, only those that share a word with it.
 
@@ -174,6 +114,6 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
 METHODS = {
     "sc": {"majority": majority, "tfidf": tfidf},
     "tc": {"word": most_frequent_tag},
-    "qa": {"random": random_span, "overlap": overlap, "no_answer": no_answer},
-    "ir": {"random": random_ranking, "bm25": bm25},
+    "qa": {"no_answer": no_answer},
+    "ir": {"bm25": bm25},
 }

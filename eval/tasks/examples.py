@@ -16,17 +16,10 @@ class Text(NamedTuple):
 
     text: str
     label: str  # in regression a number
-    part = ""  # of the test set, see Mismatched
 
     key = property(lambda self: self.text)
     labels = property(lambda self: [self.label])
     gold = property(lambda self: self.label)
-
-
-class Mismatched(Text):
-    """A text of the second half of MNLI's test set, which is scored apart from the first."""
-
-    part = "mismatched"
 
 
 class Sentence(NamedTuple):

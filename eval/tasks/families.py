@@ -82,12 +82,9 @@ class Family:
         return metrics.scores(self.family, [answer.predicted for answer in answers], examples, self.labels)
 
     def lines(self, answers, examples):
-        """Yield a line of predictions.jsonl for each example, with its id or its number in its part, from 1."""
-        numbers = Counter()
-        for answer, example in zip(answers, examples):
-            part = getattr(example, "part", "")
-            numbers[part] += 1
-            yield answer.line(getattr(example, "id", metrics.in_set(part, numbers[part])), gold=example.gold)
+        """Yield a line of predictions.jsonl for each example, with its id or its number, from 1."""
+        for number, (answer, example) in enumerate(zip(answers, examples), 1):
+            yield answer.line(getattr(example, "id", number), gold=example.gold)
 
 
 class SequenceClassification(Family):

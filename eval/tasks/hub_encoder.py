@@ -8,9 +8,7 @@ Fine-tuning treats both alike: fp32 weights, the same texts and settings. What t
 of our eos. Dropout inside the encoder is that of its config.json. Code that comes with a model is never run.
 """
 
-import tempfile
 import zlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -84,7 +82,7 @@ def read_folder(folder):
 
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
-    tokenizer, library = load_tokenizer(folder), optional_package("transformers")
+    tokenizer, library = Tokenizer.load(folder), optional_package("transformers")
     engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.file_bytes())
     engine.no_padding()
     plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
@@ -104,23 +102,6 @@ def read_folder(folder):
     state = {"step": 0, "model": weights, "config": read_json(folder / "config.json"), "settings": {}}
     state |= {"tokenizer": tokenizer.state(), "tokenizer_ranks": tokenizer.file_bytes()}
     return state | {"hub": {"before": whole[:start], "pad_id": tokenizer.pad_id, "seq_len": seq_len}}
-
-
-def load_tokenizer(folder):
-    """Return the Tokenizer of a folder. One without tokenizer.json is converted by transformers. Raises DataError."""
-    if (folder / "tokenizer.json").is_file():
-        return Tokenizer.load(folder)
-    with tempfile.TemporaryDirectory() as temporary:
-        converted = Path(temporary, folder.name)
-        try:
-            made = optional_package("transformers").AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            if len(made) <= len(made.all_special_ids):  # without the files for one it makes this
-                raise ValueError("there is no vocabulary")
-            made.save_pretrained(converted)
-        except Exception as error:  # of many kinds
-            raise DataError(f"{folder}: no tokenizer.json, and transformers cannot make one: {error}") from error
-        (converted / "config.json").write_bytes((folder / "config.json").read_bytes())
-        return Tokenizer.load(converted)
 
 
 def encoder_of(state, random_weights=False):

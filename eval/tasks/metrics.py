@@ -51,20 +51,13 @@ def one_class(numerators, denominators=1.0):
 
 
 def scores(family, predicted, examples, labels):
-    """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens.
-
-    Each part of a test set of sc (of MNLI there are two) is scored apart; see `in_set`.
-    """
+    """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens."""
     if family == "qa":
         return squad(predicted, examples)
+    gold = [example.gold for example in examples]
     if family == "tc":
-        gold = [example.gold for example in examples]
         return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
-    found = {}
-    for part in dict.fromkeys(example.part for example in examples):
-        pairs = [(p, example.gold) for p, example in zip(predicted, examples, strict=True) if example.part == part]
-        found |= {in_set(part, name): values for name, values in text_scores(*zip(*pairs), labels).items()}
-    return found
+    return text_scores(predicted, gold, labels)
 
 
 # -----------------------------------------------------------------------------

@@ -3,19 +3,21 @@
     python -m eval.tasks predict out/topics/model.pt new.csv --out=topics.jsonl
     python -m eval.tasks predict out/topics/model.pt < new.jsonl > topics.jsonl
 
-The model is one that `finetune.py --save_model=True` kept. The input is a .csv, .tsv or .jsonl table; standard input is
-JSON lines. The output has a line of JSON for each row, in their order: `id` (that of the row if it has one, else its
-number), `predicted` and `score`.
+The model is one that `finetune.py --save_model=True` kept. The input is a .csv, .tsv or .jsonl table, for tc also a
+file in CoNLL columns, and for qa one in SQuAD's layout. Standard input is JSON lines. The output has a line of JSON for
+each row, in their order: `id` (that of the row if it has one, else its number), `predicted` and `score`.
 
-What a row must have, by family (labels are not read):
+What a row must have, by family:
     sc  the columns of the training data; the model's form is applied
     tc  a list of words, in "tokens" or the column of the training data
     qa  "question" and "context"
     ir  "text", a query; --corpus names the documents to search
+If all rows of sc, tc or qa also have their labels, as in training, the scores are printed at the end.
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
 import sys
+from collections import Counter
 from functools import partial
 from itertools import islice
 
@@ -26,9 +28,9 @@ import configurator
 from data.files import write_whole
 from data.hub import saved_model
 from errors import Damaged, DataError
-from eval.tasks import hub_encoder, readers
+from eval.tasks import hub_encoder, metrics, readers
 from eval.tasks import model as task_model
-from eval.tasks.examples import Dataset, Question, Sentence, Text
+from eval.tasks.examples import Dataset, Question, Text
 from eval.tasks.families import nearest_documents, ranking
 from eval.tasks.registry import Task
 from eval.tasks.result import restore
@@ -61,7 +63,14 @@ def load(path, cfg):
 
 
 def read(path, spec):
-    """Yield (id, example) for each row of the input. The example of ir is the query's text."""
+    """Yield (id, example, whether it has labels) for each row of the input. The example of ir is the query's text."""
+    kind = "jsonl" if path == STDIN else readers.file_format(path)
+    if (spec.family == "tc" and kind != "jsonl") or (spec.family == "qa" and kind == "json"):  # no table
+        reader = {"tc": readers.read_sentences, "qa": readers.read_questions}[spec.family]
+        for number, example in enumerate(reader(path, spec, "test", Counter()), 1):
+            yield getattr(example, "id", number), example, True
+        return
+    label = "answers" if spec.family == "qa" else spec.label or "label"
     names = {
         "sc": spec.columns or ("text",),
         "tc": [name for name in spec.columns if not name.isdecimal()] or ["tokens"],  # CoNLL columns have numbers
@@ -69,41 +78,40 @@ def read(path, spec):
         "ir": ("text",),
     }[spec.family]
     columns = dict.fromkeys(names, list if spec.family == "tc" else str)
-    rows = readers.rows(path, columns, kind="jsonl" if path == STDIN else "")
-    for number, (location, row) in enumerate(rows, 1):
-        values = [row[name] for name in names]
+    for number, (location, row) in enumerate(readers.rows(path, columns, kind=kind), 1):
+        values, given = [row[name] for name in names], row.get(label)
         match spec.family:
             case "sc":
-                example = Text(readers.fill(spec, values), 0)  # the label is not used
+                target = 0 if given is None else readers.read_label(given, spec, location)
+                example = Text(readers.fill(spec, values), target)
             case "tc":
-                if not all(isinstance(word, str) for word in values[0]):
-                    raise DataError(f"{location}: expected a list of words, got {values[0]!r:.200}")
-                example = Sentence(*values, ["O"] * len(values[0]))  # the tags are not used
+                example = readers.to_sentence(*values, given or ["O"] * len(values[0]), spec, location)
             case "qa":
-                example = Question("", *values, [])
+                found = [] if given is None else readers.table_answers(given, location)
+                answers = [(answer, readers.find_answer(answer, start, values[1])) for answer, start in found]
+                example = Question("", *values, answers)
             case "ir":
                 example = values[0]
-        yield row.get("id", row.get("_id", number)), example
+        yield row.get("id", row.get("_id", number)), example, given is not None
 
 
-def predict(task, model, examples, corpus=None, top_k=10, chunk=CHUNK):
-    """Yield the line of output for each (id, example). corpus: ir: {id: text}."""
-    examples, forward = iter(examples), partial(task_model.predict, model)
+def predict(task, model, rows, corpus=None, top_k=10, chunk=CHUNK):
+    """Yield (id, example, Answer) for each (id, example, ...). corpus: ir: {id: text}."""
+    rows, forward = iter(rows), partial(task_model.predict, model)
     vectors = task.embed(forward, corpus, NEW) if corpus else None
-    while some := [*islice(examples, chunk)]:
-        ids, texts = zip(*some)
+    while some := [*islice(rows, chunk)]:
+        examples = [example for _, example, *_ in some]
         if corpus:
-            queries = np.stack(forward([task.query(text, NEW) for text in texts]))
-            found = nearest_documents(queries, vectors, range(len(texts)), [*corpus], top_k)
+            queries = np.stack(forward([task.query(text, NEW) for text in examples]))
+            found = nearest_documents(queries, vectors, range(len(examples)), [*corpus], top_k)
             answers = [ranking(documents, top_k) for documents in found.values()]
         else:
-            answers = task.predict(forward, texts, NEW)
-        for id, answer in zip(ids, answers):
-            yield answer.line(id)
+            answers = task.predict(forward, examples, NEW)
+        yield from ((*row, answer) for row, answer in zip(some, answers))
 
 
 def run(path, source, cfg):
-    """Predict all of the input and write it."""
+    """Predict all of the input and write it. Print the scores if all rows have labels."""
     task, model, spec = load(path, cfg)
     if (spec.family == "ir") != bool(cfg.corpus):
         raise DataError(f"corpus={cfg.corpus!r}: only a model for retrieval (ir) needs documents to search")
@@ -113,14 +121,25 @@ def run(path, source, cfg):
         documents = readers.read_texts_by_id(corpus, form=spec.form)
         if not documents:
             raise DataError(f"{corpus}: there are no documents in it")
-    lines = predict(task, model, read(source, spec), documents, cfg.top_k)
-    lines = tqdm(lines, "predicting", unit=" texts", unit_scale=True, disable=None)
+    labeled = []  # (example, Answer), or nothing for a row without labels
+
+    def lines():
+        rows = predict(task, model, read(source, spec), documents, cfg.top_k)
+        for id, example, has_labels, answer in tqdm(rows, "predicting", unit=" texts", unit_scale=True, disable=None):
+            labeled.append((example, answer) if has_labels else None)
+            yield answer.line(id)
+
     if cfg.out:
-        write_whole(cfg.out, lambda file: file.writelines(lines))
+        write_whole(cfg.out, lambda file: file.writelines(lines()))
     else:
-        sys.stdout.buffer.writelines(lines)
+        sys.stdout.buffer.writelines(lines())
     for rule, count in task.counts.items():
         print(f"{rule}: {count}", file=sys.stderr)
+    if labeled and all(labeled) and spec.family != "ir":
+        examples, answers = zip(*labeled)
+        scores = task.metrics(answers, examples).items()
+        text = "   ".join(f"{name} {metrics.rounded(metrics.score(x), 2):.2f}" for name, x in scores)
+        print(f"scores of {len(examples):,} examples: {text}", file=sys.stdout if cfg.out else sys.stderr)
 
 
 def main(argv):

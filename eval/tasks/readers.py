@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data.files import MALFORMED
 from data.sources import decode, require
 from errors import DataError
 from eval.tasks.examples import Pair, Question, Sentence, Text
@@ -178,7 +179,7 @@ def conll_sentences(path, word=0, tag=-1):
     Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence.
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
-    least, width = max(word + 1, tag + 1, 2), 0
+    least, width = max(2, *(column + 1 if column >= 0 else -column for column in (word, tag))), 0
     for is_end, numbered in groupby(lines(path), key=lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
         numbered = [] if is_end else list(dropwhile(lambda line: COMMENT.match(line[1]), numbered))
         words, tags = [], []
@@ -239,7 +240,7 @@ def squad_questions(path):
                 for qa in paragraph["qas"]:
                     answers = [] if qa.get("is_impossible") else [(a["text"], int(a[start])) for a in qa["answers"]]
                     yield location, qa["id"], qa[question], paragraph["text" if record else "context"], answers
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         absent = f" (there is no {error})" if isinstance(error, KeyError) else ""
         expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
         raise DataError(f"{location}: not in SQuAD's layout{absent}: expected {expected}") from None
@@ -248,13 +249,17 @@ def squad_questions(path):
 def table_questions(path):
     """Yield the same from a table with question, context, answers, and maybe id (default: the row's number)."""
     for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
-        try:
-            starts = map(int, row["answers"]["answer_start"])
-            answers = list(zip(row["answers"]["text"], starts, strict=True))
-        except (KeyError, TypeError, ValueError):
-            expected = '{"text": [...], "answer_start": [...]}'
-            raise DataError(f"{location}: expected answers {expected}, got {row['answers']!r}") from None
+        answers = table_answers(row["answers"], location)
         yield location, row.get("id", number), row["question"], row["context"], answers
+
+
+def table_answers(answers, location):
+    """Return [(answer, start), ...] of the answers in a row of a table."""
+    try:
+        return list(zip(answers["text"], map(int, answers["answer_start"]), strict=True))
+    except MALFORMED:
+        expected = '{"text": [...], "answer_start": [...]}'
+        raise DataError(f"{location}: expected answers {expected}, got {answers!r:.200}") from None
 
 
 def find_answer(answer, start, context):
@@ -307,22 +312,31 @@ def read_sentences(path, task, split, counts):
         column, label = (*task.columns, "tokens")[0], task.label or "label"
         found = ((location, row[column], row[label]) for location, row in rows(path, {column: list, label: list}))
     else:
+        given = f"--columns={','.join(task.columns) or 0} --label={task.label or -1}"
         try:
-            found = conll_sentences(path, int((*task.columns, 0)[0]), int(task.label or -1))
+            word, tag = int((*task.columns, 0)[0]), int(task.label or -1)
         except ValueError:
-            given = f"columns={task.columns}, label={task.label}"
-            raise DataError(f"{given}: {path} has no header; give the numbers of the columns, from 0") from None
+            raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
+        found = [*conll_sentences(path, word, tag)]
+        counted = sum(words == [*map(str, range(1, len(words) + 1))] for _, words, _ in found if len(words) > 1)
+        if 2 * counted > len(found):
+            raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     for location, words, tags in found:
-        if len(words) != len(tags) or not all(isinstance(word, str) for word in words):
-            raise DataError(f"{location}: expected words and as many tags, got {words!r} and {tags!r}")
         if not words:
             counts["sentences without a word, left out"] += 1
             continue
-        if wrong := [tag for tag in tags if not TAG.fullmatch(str(tag))]:
-            raise DataError(f"{location}: the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
-        bio = to_bio(tags, task.outside)
-        counts["tags rewritten as BIO"] += sum(new != old for new, old in zip(bio, tags))
-        yield Sentence(words, bio)
+        sentence = to_sentence(words, tags, task, location)
+        counts["tags rewritten as BIO"] += sum(new != old for new, old in zip(sentence.tags, tags))
+        yield sentence
+
+
+def to_sentence(words, tags, task, location):
+    """Return words and their tags, of any scheme, as a Sentence with tags in BIO."""
+    if len(words) != len(tags) or not all(isinstance(word, str) for word in words):
+        raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
+    if wrong := [tag for tag in tags if not TAG.fullmatch(str(tag))]:
+        raise DataError(f"{location}: the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
+    return Sentence(words, to_bio(tags, task.outside))
 
 
 def read_questions(path, task, split, counts):
@@ -408,6 +422,9 @@ def read_qrels(path):
             except (KeyError, TypeError):
                 raise DataError(f'{location}: a passage without "docid"') from None
     else:
+        _, first = next(lines(path), (0, ""))
+        if len(first.split("\t")) == 3 and first.split("\t")[2].isdecimal():
+            raise DataError(f"{path}, line 1: add this line above it, with tabs: query-id\tcorpus-id\tscore")
         for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
             query, document = row["query-id"], row["corpus-id"]
             try:

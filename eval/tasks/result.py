@@ -12,6 +12,7 @@ from data.files import write_whole
 from data.objective import SETTINGS, mask_ratios, phases_of
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
+from eval.tasks.examples import SPLITS
 from eval.tasks.families import FAMILIES
 from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
@@ -72,26 +73,23 @@ def write_result(cfg, dataset, task, model, run, state):
     """Score validation and test, write the files to cfg.out_dir, result.json last, and print the scores.
 
     cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
-    With test_only it also has the metrics of validation and the sizes of training and validation, as model.pt kept it.
     state: the dict of the checkpoint.
     """
-    if not cfg.test_only:
-        validation, *_ = evaluate(task, model, dataset.validation, "validation")  # it also chooses task.threshold
-        run["metrics"] = {"validation": validation}
-        run["examples"] = {"train": size(dataset.train), "validation": size(dataset.validation)}
-        if cfg.save_model:
-            save_model(cfg, dataset, task, model, run, state)
+    validation, *_ = evaluate(task, model, dataset.validation, "validation")  # it also chooses task.threshold
+    if cfg.save_model:
+        save_model(cfg, dataset, task, model, run, state)
     test, instances, answers = evaluate(task, model, dataset.test, "test")
-    run["metrics"]["test"], run["examples"]["test"] = test, size(dataset.test)
     result = dict(
         task=dataset.name,
         family=dataset.family,
         labels=dataset.labels,
         main=dataset.main,
-        baselines=baselines(dataset) if cfg.baseline and not cfg.test_only else {},
+        baselines=baselines(dataset) if cfg.baseline else {},
         counts=dataset.counts | task.counts,
         test_set=test_set_id(dataset.test),
         **run,
+        metrics={"validation": validation, "test": test},
+        examples={split: size(getattr(dataset, split)) for split in SPLITS},
         settings={name: value for name, value in cfg.items() if name not in NO_PART},
         versions=checkpoint.versions(torch.device(cfg.device)),
     )

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from errors import DataError
-from eval.tasks import embedded, readers
-from eval.tasks.examples import Dataset, Mismatched, Pair, Retrieval, listed
+from eval.tasks import readers
+from eval.tasks.examples import Dataset, Pair, Retrieval, listed
 from eval.tasks.metrics import answerable, in_set
 from eval.tasks.readers import find_files
-from eval.tasks.registry import EMBEDDED, find_task, is_beir, judgment_files, missing
+from eval.tasks.registry import find_task, is_beir, judgment_files, missing
 
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
@@ -45,9 +45,7 @@ def read(task, full_corpus=True):
     if absent := missing(task):
         raise DataError(f"{task.title}: {absent}")
     counts = Counter()
-    if task.name in EMBEDDED:
-        splits = embedded.make(task.name)
-    elif task.family == "ir":
+    if task.family == "ir":
         splits = retrieval_splits(task, full_corpus, counts)
     else:
         splits = example_splits(task, counts)
@@ -60,11 +58,10 @@ def read(task, full_corpus=True):
 def main_metrics(task, full_corpus):
     """Return {"field": [metrics], "paper": [metrics]}; see Dataset."""
     parts = [*task.sets] or [""]
-    halves = [*parts, "mismatched"] if "mismatched" in task.paths else parts
     field = task.metrics if full_corpus or task.family != "ir" else []
     paper = task.metrics if task.regression else [PAPER[task.family]]
     return {
-        "field": [in_set(part, metric) for part in halves for metric in field],
+        "field": [in_set(part, metric) for part in parts for metric in field],
         "paper": [in_set(part, metric) for part in parts for metric in paper],
     }
 
@@ -76,38 +73,26 @@ def main_metrics(task, full_corpus):
 def label_names(task, splits, counts):
     """Return the labels seen in training: in the order of `task.names`, then "O", then alphabetically.
 
-    The positive one is the last. Numbers have no names: []. Without training, they are those of the model.
+    The positive one is the last. Numbers have no names: [].
     """
     if task.family not in ("sc", "tc"):
         return []
     found = {split: Counter(label for x in examples for label in x.labels) for split, examples in splits.items()}
-    known = {*found["train"]} if task.training else {*task.labels}
-    if task.training and len(known) < 2:
+    known = found["train"].keys()
+    if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
         raise DataError(f"{task.paths['train']}: {why}. If others were held out to validate on, give --validation")
-    if task.regression and not task.labels:
+    if task.regression:
         return []
     for split in ("validation", "test"):
-        unseen = sorted({*found[split]} - known)
-        if unseen and task.family == "sc" and not task.training:
-            why = f"the model does not know the labels {listed(unseen[:10])}; it knows {listed(task.labels) or 'none'}"
-            raise DataError(f"{task.paths.get('test', task.title)}: {why}")
+        unseen = found[split].keys() - known
         counts[f"{split}: labels never seen in training"] = sum(found[split][label] for label in unseen)
-    similar = defaultdict(set)
-    for label in known.union(*found.values()):
-        similar[label.strip().casefold()].add(label)
-    for group in [sorted(group) for group in similar.values() if len(group) > 1]:
-        names = ", ".join(map(repr, group))
-        rule = f"uses of labels that differ only in case or in space around them ({names})"
-        counts[rule] = sum(labels[label] for labels in found.values() for label in group)
     order = {name: i for i, name in enumerate((*task.names, "O"))}
     labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
-    labels = labels if task.training else [*task.labels]
     if (task.positive or "matthews" in task.metrics) and len(labels) != 2:
         raise DataError(f"positive and matthews are only for two labels, but there are {len(labels)}: {listed(labels)}")
     if task.positive and task.positive != labels[1]:
-        choice = f"one of the two labels {listed(labels)}" if task.training else f"{labels[1]}, as in training"
-        raise DataError(f"positive={task.positive}: choose {choice}")
+        raise DataError(f"positive={task.positive}: choose one of the two labels {listed(labels)}")
     return labels
 
 
@@ -142,12 +127,11 @@ def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
     splits = {split: read_all(path, task, split, counts) for split, path in task.paths.items()}
-    if task.training and "validation" not in splits:
+    if "validation" not in splits:
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
         counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
-    splits["test"] += [Mismatched(*text) for text in splits.pop("mismatched", [])]
-    return {"train": [], "validation": []} | splits
+    return splits
 
 
 def read_all(path, task, split, counts):
@@ -169,6 +153,7 @@ class Judgments(NamedTuple):
     """What a file of judgments says, with the texts of its queries."""
 
     path: str
+    folder: str  # of the corpus that they judge
     queries: dict  # {id: text}, and maybe others
     qrels: dict  # {query id: {document id: grade}}, of queries with a relevant document
 
@@ -182,23 +167,27 @@ def retrieval_splits(task, full_corpus, counts):
             source, fraction = (name, "test"), 0.5
             if paths["corpus"] == task.paths.get("train"):
                 source, fraction = ("", "train"), VALIDATION_FRACTION
-            path, texts, qrels = judged[source]
+            path, folder, texts, qrels = judged[source]
             kept, held = hold_out(path, qrels.items(), [texts[query] for query in qrels], fraction)
-            judged[source] = Judgments(path, texts, dict(kept))
-            judged[name, "validation"] = Judgments(path, texts, dict(held))
+            judged[source] = Judgments(path, folder, texts, dict(kept))
+            judged[name, "validation"] = Judgments(path, folder, texts, dict(held))
             counts[in_set(name, f"validation: queries held out of {source[1]}, at random", ": ")] = len(held)
 
-    searched = [paths["corpus"] for paths in sets.values() if full_corpus]
+    tested = [judged[name, split] for name in sets for split in ("validation", "test")]
+    searched = {part.folder for part in tested} if full_corpus else {}
     documents = {folder: read_corpus(folder, named[folder], folder in searched, task.form) for folder in named}
     splits = {"train": training_pairs(task, judged, documents, counts), "validation": {}, "test": {}}
-    for name, paths in sets.items():
-        corpus = documents[paths["corpus"]]
-        parts = {split: judged[name, split] for split in ("validation", "test")}
-        if not full_corpus:
-            grades = [grades for part in parts.values() for grades in part.qrels.values()]
-            corpus = {document: corpus[document] for found in grades for document in found}
-        counts[in_set(name, "corpus: empty documents", ": ")] = sum(not text.strip() for text in corpus.values())
-        for split, (_, texts, qrels) in parts.items():
+    if not full_corpus:
+        judged_only = defaultdict(dict)  # {folder: {id: text}}, of those that validation or test judge
+        for _, folder, _, qrels in tested:
+            ids = (document for grades in qrels.values() for document in grades)
+            judged_only[folder] |= {document: documents[folder][document] for document in ids}
+        documents = judged_only
+    for name in sets:
+        for split in ("validation", "test"):
+            _, folder, texts, qrels = judged[name, split]
+            corpus = documents[folder]
+            counts[in_set(name, "corpus: empty documents", ": ")] = sum(not text.strip() for text in corpus.values())
             splits[split][name] = Retrieval({query: texts[query] for query in qrels}, corpus, qrels)
     return splits
 
@@ -216,7 +205,7 @@ def read_judgments(task, counts):
         useful = {query: qrels[query] for query in answerable(qrels)}
         if not useful:
             raise DataError(f"{path}: no query has a relevant document")
-        judged[name, split] = Judgments(path, texts, useful)
+        judged[name, split] = Judgments(path, folder, texts, useful)
         rule = in_set(name, f"{split}: queries left out, without a relevant document", ": ")
         counts[rule] = len(qrels) - len(useful)
     return judged, named
@@ -225,11 +214,9 @@ def read_judgments(task, counts):
 def training_pairs(task, judged, documents, counts):
     """Return the Pairs of a query and a relevant document to train on; see `retrieval_splits`."""
     train = task.paths.get("train")
-    if not task.training:
-        return []
     if not is_beir(train):
         return read_all(train, task, "train", counts)
-    _, texts, qrels = judged["", "train"]
+    _, _, texts, qrels = judged["", "train"]
     relevant = ((query, document) for query, grades in qrels.items() for document in grades if grades[document] > 0)
     return [Pair(texts[query], documents[train][document]) for query, document in relevant]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eval.tasks import metrics
-from eval.tasks.examples import Mismatched, Question, Retrieval, Sentence, Text
+from eval.tasks.examples import Question, Retrieval, Sentence, Text
 from eval.tasks.families import nearest_documents, subsample
 from task_helpers import TOKENIZER, family, logits, score
 
@@ -34,18 +34,6 @@ def test_a_class_is_given_with_its_probability():
     assert [(x["id"], x["gold"], x["predicted"]) for x in lines] == [(1, "good", "good"), (2, "bad", "good")]
     assert [x["score"] for x in lines] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-0.5))], abs=1e-6)
     assert metrics.score(sc.metrics(answers, texts)["accuracy"]) == 50
-
-
-def test_the_halves_of_a_test_set_are_scored_apart():
-    sc = family("sc", labels=["bad", "good"])
-    texts = [Text("x", "good"), Mismatched("y", "bad"), Mismatched("z", "good")]
-    answers = sc.predict(lambda items: [np.array([0, 1.0])] * 3, texts, "test")
-    found = sc.metrics(answers, texts)
-    names = ("accuracy", "f1", "matthews")
-    assert [*found] == [*names, *(f"mismatched/{name}" for name in names)]
-    assert metrics.score(found["accuracy"]) == 100 and metrics.score(found["mismatched/accuracy"]) == 50
-    assert [len(found[name]) for name in ("f1", "mismatched/f1")] == [1, 2]
-    assert [json.loads(line)["id"] for line in sc.lines(answers, texts)] == [1, "mismatched/1", "mismatched/2"]
 
 
 def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():

@@ -1,6 +1,7 @@
 """New text through a saved model: the answers are those of scoring, in the order of the input."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from eval.tasks import predict
 from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
 from eval.tasks.families import FAMILIES
 from eval.tasks.registry import Task
-from eval.tasks.result import build, save_model
+from eval.tasks.result import build, evaluate, save_model
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 CORPUS = {f"d{i}": " ".join(WORDS[i:]) for i in range(12)}
@@ -75,18 +76,57 @@ def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
 
 def test_the_order_is_that_of_the_input_whatever_the_chunk(saved):
     examples, tuned = [*enumerate(NEW["sc"][0])], saved("sc")
-    whole, *parts = ([*map(json.loads, predict.predict(*tuned, examples, chunk=n))] for n in (100, 1, 4))
-    assert [line["id"] for line in whole] == [*range(11)] and len({line["score"] for line in whole}) > 3
+    whole, *parts = ([*predict.predict(*tuned, examples, chunk=n)] for n in (100, 1, 4))
+    assert len({answer.score for *_, answer in whole}) > 3
     for part in parts:
-        assert [line["id"] for line in part] == [*range(11)]
-        assert [line["score"] for line in part] == pytest.approx([line["score"] for line in whole], abs=1e-5)
+        assert [id for id, *_ in part] == [*range(11)]
+        assert [answer.score for *_, answer in part] == pytest.approx([answer.score for *_, answer in whole], abs=1e-5)
+
+
+def conll(text, tags):
+    return "".join(f"{word}\t{tag}\n" for word, tag in zip(text.split(), tags.split(), strict=True))
+
+
+RED = {"question": "Which?", "context": "A red fish.", "answers": {"text": ["red"], "answer_start": [2]}}
+LABELED = {  # {name of the file: (family, content, examples)}
+    "a.jsonl": ("sc", [{**row, "label": "yes"} for row in NEW["sc"][1]], [Text(x.text, "yes") for x in NEW["sc"][0]]),
+    "a.conll": ("tc", conll("a red fish", "O B-X O"), [Sentence(["a", "red", "fish"], ["O", "B-X", "O"])]),
+    "b.jsonl": ("qa", [RED], [Question("", "Which?", "A red fish.", [("red", 2)])]),
+}
+
+
+@pytest.mark.parametrize("name", LABELED)
+def test_a_file_with_labels_is_scored(saved, files, tmp_path, capsys, name):
+    family, content, examples = LABELED[name]
+    task, model = saved(family)
+    args = [f"{tmp_path}/model.pt", files.put(name, content), f"--out={tmp_path}/out", "--dtype=float32"]
+    predict.main(args)
+    text = capsys.readouterr().out
+    assert f"scores of {len(examples)} examples: " in text
+    for metric, score in evaluate(task, model, examples)[0].items():
+        assert f"{metric} {score:.2f}" in text, text
+
+
+def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path, capsys):
+    saved("sc")
+    rows = [{"title": "a", "body": "b", "end": "c", "label": label} for label in ("yes", None)]
+    predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out"])
+    assert "scores" not in capsys.readouterr().out
+
+
+def test_a_device_is_written_to_and_not_replaced(saved, files, tmp_path):
+    saved("sc")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", NEW["sc"][1]), f"--out={pipe}"])
+    assert pipe.is_fifo() and os.read(reader, 10**6).count(b"\n") == 11
 
 
 CORPUS_LINE = '{"_id": "d", "title": "A", "text": "b"}\n'
 WRONG = {  # {case: (family, name and content of the input, message, maybe a corpus)}
-    "a row that is no JSON": ("sc", "a.jsonl", '{"title"\n', "a.jsonl, line 1: not JSON: "),
-    "a missing column": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 1: no column body; the columns are"),
-    "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: expected a list of words"),
+    "a row that is no JSON": ("sc", "a.jsonl", '{"title"\n', "a.jsonl, line 1: "),
+    "a missing column": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 1: .*body"),
+    "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: "),
     "retrieval without a corpus": ("ir", "a.csv", "text\na\n", "only a model for retrieval"),
     "a corpus for classification": (
         "sc",
@@ -95,7 +135,7 @@ WRONG = {  # {case: (family, name and content of the input, message, maybe a cor
         "only a model for retrieval",
         CORPUS_LINE,
     ),
-    "a corpus without documents": ("ir", "a.csv", "text\na\n", "corpus.jsonl: there are no documents in it", ""),
+    "a corpus without documents": ("ir", "a.csv", "text\na\n", "corpus.jsonl: there are no documents", ""),
 }
 
 

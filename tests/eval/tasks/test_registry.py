@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from errors import DataError
-from eval.tasks.examples import Pair, Question, Sentence, Text
-from eval.tasks.registry import EMBEDDED, GLUE, TASKS, find_task, for_testing
-from eval.tasks.splits import load, read
+from eval.tasks.examples import SPLITS, Pair, Question, Sentence, Text
+from eval.tasks.registry import GLUE, HUB, SOURCES, TASKS
+from eval.tasks.result import size, test_set_id as checksum
+from eval.tasks.splits import load
 
 
 # ----------------------------------------------------------------------------
@@ -36,8 +37,7 @@ def glue(files, name):
     header, row, labels, text, label = GLUE_ROWS[name]
     labels = labels.split()
     train = [row.format(i, labels[i % 2]) for i in range(20)]
-    tests = [[row.format(99 - i, labels[0])] for i in range(2)]  # the second one of mnli alone
-    for path, rows in zip(TASKS[name].paths.values(), (train, *tests)):
+    for path, rows in zip(TASKS[name].paths.values(), (train, [row.format(99, labels[0])])):
         lines = [line.replace("|", "\t") + "\n" for line in (header, *rows) if line]
         files.put(path.replace("*", ""), "".join(lines))
     return Text(text, label or labels[0]), [] if name == "stsb" else list(TASKS[name].names) or sorted(labels)
@@ -114,7 +114,7 @@ def scifact(files):
     return Pair("query 1", "Title 1 text 1"), []  # query 0 is held out
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", SOURCES)
 def test_declared_data_set(files, tmp_path, name):
     first, labels = glue(files, name) if name in GLUE else globals()[name](files)
     data = load(name, folder=tmp_path)
@@ -126,9 +126,8 @@ def test_declared_data_set(files, tmp_path, name):
 
 
 def test_main_metrics_and_retrieval_sets(files, tmp_path):
-    glue(files, "qqp"), glue(files, "mnli"), msmarco(files)
+    glue(files, "qqp"), msmarco(files)
     assert load("qqp", folder=tmp_path).main == {"field": ["accuracy", "f1"], "paper": ["accuracy"]}
-    assert load("mnli", folder=tmp_path).main == {"field": ["accuracy", "mismatched/accuracy"], "paper": ["accuracy"]}
     data = load("msmarco", folder=tmp_path)
     names = ("nq", "msmarco", "mldr")
     assert data.main["field"] == [f"{name}/ndcg@10" for name in names]
@@ -142,14 +141,33 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
     assert data.test["mldr"].corpus["doc-3"] == "long text 3" and len(data.test["mldr"].corpus) == 9
 
 
-def test_both_halves_of_mnli_are_in_its_test_set_unless_another_is_given(files, tmp_path):
-    halves = [(glue(files, "mnli")[0], ""), (Text("Premise: P 98\nHypothesis: H", "neutral"), "mismatched")]
-    task = find_task("mnli", tmp_path)
-    for data in (read(task), read(for_testing(task, ["entailment", "neutral"], {}))):
-        assert [(example, example.part) for example in data.test] == halves
-    test = files.put("mine.tsv", "sentence1\tsentence2\tgold_label\nX\tY\tneutral\n")
-    for data in (load("mnli", tmp_path, test=test), read(for_testing(task, ["entailment", "neutral"], {"test": test}))):
-        assert data.test == [Text("Premise: X\nHypothesis: Y", "neutral")] and data.main["field"] == ["accuracy"]
+EMBEDDED = [  # train, validation and test; the checksum of the test set
+    ("sc", (2496, 332, 726), "4689889e"),
+    ("tc", (1571, 265, 443), "ded1e0da"),
+    ("qa", (2089, 213, 576), "e5e586e7"),
+    ("ir", (2042, 260, 527), "bdf03135"),
+]
+
+
+@pytest.mark.parametrize("family, sizes, test_set", EMBEDDED)
+def test_the_embedded_tasks_hold_what_they_held_and_no_text_is_in_two_splits(family, sizes, test_set):
+    data = load(f"embedded-{family}")
+    splits = {split: getattr(data, split) for split in SPLITS}
+    assert tuple(map(size, splits.values())) == sizes and checksum(data.test) == test_set and data.counts == {}
+    if family == "ir":
+        documents = [{*part[""].corpus.values()} for part in (data.validation, data.test)]
+        documents.append({pair.document for pair in data.train})
+        assert sum(map(len, documents)) == len(set().union(*documents))
+        return
+    keys = [{example.key for example in examples} for examples in splits.values()]
+    assert sum(map(len, keys)) == len(set().union(*keys))
+    if family == "qa":
+        assert all(
+            context.startswith(answer, start)
+            for x in data.test
+            for context in [x.context]
+            for answer, start in x.answers
+        )
 
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tasks" / "glue"
@@ -222,18 +240,6 @@ def test_the_positive_label_is_the_last(files, positive, labels):
     for fields in (dict(positive="ham"), dict(metric="accuracy,matthews")):
         with pytest.raises(DataError, match="only for two labels, but there are 3: .*eggs.*spam"):
             own(files, table + "x,eggs\ny,eggs\nz,eggs\n", table, **fields)
-    trained = find_task(family="sc", train="gone.csv", test=files.put("test.csv", table), positive="ham")
-    with pytest.raises(DataError, match="positive=ham: choose spam, as in training"):
-        read(for_testing(trained, ["ham", "spam"], {}))
-
-
-def test_labels_that_look_alike_are_named(files):
-    table = "text,label\n" + "".join(f"t{i},{['pos', 'pos ', 'neg'][i % 3]}\n" for i in range(9))
-    data = own(files, table, table.replace("neg", "Neg"))
-    uses = {"'Neg', 'neg'": 6, "'pos', 'pos '": 12}  # in train and test
-    rule = "uses of labels that differ only in case or in space around them"
-    assert {f"{rule} ({names})": count for names, count in uses.items()}.items() <= data.counts.items()
-    assert "labels: 'neg', 'pos', 'pos '" in data.summary()
 
 
 def test_regression_has_numbers_for_labels(files):
@@ -252,32 +258,14 @@ def test_a_task_file(files):
     assert (data.name, data.family, data.main["field"], len(data.train)) == ("topics", "sc", ["f1"], 8)
     assert load(path, test=files.put("other.csv", "body,label\nx,1\n"), positive="0").test == [Text("x", "1")]
     faults = [
-        ("sst2.py", text, "there is a task sst2 already"),
-        ("a.py", 'train = "x"', "family='': must be one of sc"),
-        ("a.py", text + "print()", "holds only `name = literal`, not `print"),
-        ("a.py", "lr = 1", "setting 'lr'"),
+        ("sst2.py", text, "sst2"),
+        ("a.py", 'train = "x"', "family=''"),
+        ("a.py", text + "print()", "print"),
+        ("a.py", "lr = 1", "'lr'"),
     ]
     for name, wrong, message in faults:
         with pytest.raises(DataError, match=message):
             load(files.put(name, wrong))
-
-
-def test_a_model_is_tested_with_no_more_than_a_test_file(files):
-    trained = find_task(family="sc", train="gone.csv", test=files.put("test.csv", TABLE))
-    data = read(for_testing(trained, ["1", "0"], {}))
-    assert (data.labels, data.train, data.validation, len(data.test), data.counts) == (["1", "0"], [], [], 9, {})
-    with pytest.raises(DataError, match="test.csv: the model does not know the labels 1; it knows 0"):
-        read(for_testing(trained, ["0"], {}))
-    with pytest.raises(DataError, match="does not know the labels 0, 1; it knows none"):
-        read(for_testing(trained, [], {}))  # a model that predicts numbers
-    corpus = files.beir("b", test=6)
-    task = find_task(family="ir", corpus=corpus, train=files.put("pairs.jsonl", [{"query": "who", "document": "me"}]))
-    half = read(task).test[""]
-    files.put("pairs.jsonl", "not read")
-    assert read(for_testing(task, [], {})).test[""] == half and len(half.queries) == 3
-    assert len(read(for_testing(task, [], {"corpus": corpus})).test[""].queries) == 6  # new: none was validated on
-    with pytest.raises(DataError, match="family=ir: missing:\n  --corpus$"):
-        read(for_testing(find_task("msmarco"), [], {"test": f"{corpus}/qrels/test.tsv"}))  # it had several
 
 
 def test_judgments_with_queries_beside_those_of_a_beir_folder(files):
@@ -297,8 +285,6 @@ def test_one_beir_folder_is_enough(files, name):
     for fields in (dict(train=folder), dict(train=folder, validation=folder, test=folder)):
         found = load(family="ir", **fields)
         assert (found.train, found.validation, found.test) == (expected.train, expected.validation, expected.test)
-    trained = find_task(family="ir", train=folder)
-    assert read(for_testing(trained, [], {"test": folder})).test == expected.test
     with pytest.raises(DataError, match=r"missing:\n.*is a folder; expected a file"):
         load(family="sc", train=folder, test=folder)
 
@@ -307,6 +293,14 @@ def test_an_answer_outside_its_context_is_the_reason_for_no_examples(files):
     path = files.squad("a.json", ("In Rome.", [("x", "Where?", [("Oslo", 3)])]))
     with pytest.raises(DataError, match="no examples in it; questions left out, as no answer is in the context: 1"):
         load(family="qa", train=path, test=path)
+
+
+def test_a_beir_folder_to_validate_on_is_searched_in_its_own_corpus(files):
+    one, other = files.beir("one", train=4, test=3), files.beir("other", dev=2, test=1)
+    for full, sizes in ((True, (8, 12)), (False, (2, 3))):
+        data = load(family="ir", train=one, validation=other, full_corpus=full)
+        assert tuple(len(part[""].corpus) for part in (data.validation, data.test)) == sizes
+        assert data.validation[""].queries == {"q0": "query 0", "q1": "query 1"} and [*data.test[""].queries][0] == "q4"
 
 
 def test_your_own_beir_folder(files):
@@ -351,9 +345,9 @@ def test_judged_documents_only(files):
 
 
 BEIR_FAULTS = [
-    (("q3", "none", 1), "corpus.jsonl: 1 judged documents are not in it, the first is 'none'"),
-    (("nobody", "d3", 1), "test.tsv: 1 queries in it are not in queries.jsonl, the first is 'nobody'"),
-    (("q3", "d3", 0), "test.tsv: no query has a relevant document"),
+    (("q3", "none", 1), "corpus.jsonl: .*'none'"),
+    (("nobody", "d3", 1), "test.tsv: .*'nobody'"),
+    (("q3", "d3", 0), "test.tsv: "),
 ]
 
 
@@ -369,20 +363,17 @@ def test_faults_of_a_beir_folder(files, judgment, message):
 # Arguments and missing files
 
 WRONG = [
-    (dict(task="sst22"), r"task=sst22: no such task. Did you mean 'sst2'\? There are cola, sst2"),
-    (dict(task="sst2", family="qa"), "family=qa: but sst2 is of the family sc"),
-    (dict(), "family='': must be one of sc, tc, qa, ir, or give a task"),
-    (dict(task="msmarco", test="x"), "test: msmarco takes only columns, metric, train of your own"),
-    (dict(family="qa", form="{}"), "form: family=qa takes only metric, test, train, validation"),
-    (dict(task="embedded-sc", test="x"), "test: embedded-sc takes none of your own"),
-    (dict(family="sc", test="no.csv"), "family=sc: missing:\n  --train\n  no.csv$"),
-    (dict(task="no.py"), "no.py: neither --key=value nor a readable config file"),
-    (
-        dict(family="sc", metric="f1,pearson"),
-        "metric=f1,pearson: must be one or more of accuracy, f1, matthews, or of pearson",
-    ),
-    (dict(family="qa", metric="ndcg@10"), "metric=ndcg@10: must be one or more of f1, exact_match, token_set_f1$"),
-    (dict(family="ir"), "family=ir: missing:\n  --corpus\n  --train$"),
+    (dict(task="sst22"), "task=sst22: .*'sst2'"),
+    (dict(task="sst2", family="qa"), "family=qa: .*sc"),
+    (dict(), "family=''"),
+    (dict(task="msmarco", test="x"), "test: .*columns, metric, train"),
+    (dict(family="qa", form="{}"), "form: .*metric, test, train, validation"),
+    (dict(family="sc", test="no.csv"), "missing:\n  --train\n  no.csv$"),
+    (dict(task="no.py"), "no.py: "),
+    (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: .*accuracy, f1, matthews, or of pearson"),
+    (dict(family="qa", metric="ndcg@10"), "metric=ndcg@10: .*f1, exact_match, token_set_f1$"),
+    (dict(family="ir"), "missing:\n  --corpus\n  --train$"),
+    (dict(family="ir", test="no.tsv"), "missing:\n  --corpus\n  --train$"),
 ]
 
 
@@ -394,13 +385,14 @@ def test_wrong_arguments(arguments, message):
 
 def test_missing_files_are_listed_with_where_to_get_them(monkeypatch, files, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    for name, task in TASKS.items():
+    for name, source in SOURCES.items():
+        task = TASKS[name]
         with pytest.raises(DataError, match=f"^{name}: missing:") as error:
             load(name, folder=tmp_path)
         paths = [path for paths in (task.paths, *task.sets.values()) for path in paths.values()]
-        for part in (*(str(tmp_path / path) for path in paths), task.source, "https://"):
+        for part in (*(str(tmp_path / path) for path in paths), source, "https://"):
             assert part in str(error.value)
-        assert ("pip install datasets" in str(error.value)) == bool(task.hub)
+        assert ("pip install datasets" in str(error.value)) == (name in HUB)
     scifact(files)
     (tmp_path / "scifact_beir" / "queries.jsonl").unlink()
     with pytest.raises(DataError, match="missing:\n  [^ ]*scifact_beir/queries.jsonl\n  Get them from https"):
@@ -452,10 +444,8 @@ def test_the_hub_is_asked_if_the_folder_is_absent(hub, files, tmp_path):
     rows = [{"premise": f"P {i}", "hypothesis": "H", "label": i % 3, "idx": i} for i in range(21)]
     hub["nyu-mll/glue", "mnli", "train"] = Rows(rows, premise=None, label=names)
     hub["nyu-mll/glue", "mnli", "validation_matched"] = Rows(rows[2:3], label=names)
-    hub["nyu-mll/glue", "mnli", "validation_mismatched"] = Rows(rows[3:4], label=names)
     data = load("mnli", folder=tmp_path)
-    texts = [("Premise: P 2\nHypothesis: H", "contradiction"), ("Premise: P 3\nHypothesis: H", "entailment")]
-    assert data.test == texts and len(data.train) == 20
+    assert data.test == [("Premise: P 2\nHypothesis: H", "contradiction")] and len(data.train) == 20
     with pytest.raises(DataError, match="hf:nyu-mll/glue:qqp:train: no network"):
         load("qqp", folder=tmp_path)
     glue(files, "sst2")
@@ -488,7 +478,7 @@ def test_the_list_and_a_look(files, run, tmp_path):
     code, output = run([folder], "eval.tasks")
     lines = output.splitlines()[1:]
     there = {line.split()[0]: line.split()[-1] for line in lines}
-    assert code == 0 and list(there) == [*TASKS, *EMBEDDED]
+    assert code == 0 and list(there) == [*TASKS]
     assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and there["conll2003"] == "no"
     code, output = run(["wnut17", "scifact", "nothing", folder], "eval.tasks")
     for part in ("labels: O, B-location", "train: 2 examples", "ESB/B-location .", "test: 3 queries, 4 documents"):
