@@ -12,6 +12,7 @@ from checkpoint import read_metrics
 from errors import DataError
 
 NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
+COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
 
 
 def switches(lines):
@@ -60,9 +61,9 @@ def plot_run(out_dir):
             axes.plot(train_steps, losses, color=color, lw=1, label=f"training, {NAMES[phase]}")
     evaluated = [line for line in lines if "val_clm_loss" in line]
     steps = [line["step"] for line in evaluated]
-    for key, color, style in (("val_clm_loss", "#1f4e8c", "o-"), ("val_mlm_loss", "#b3541e", "s--")):
-        losses = [line[key] for line in evaluated]
-        axes.plot(steps, losses, style, color=color, ms=4, label=f"validation, {key[4:7].upper()}")
+    for name, style in (("clm", "o-"), ("mlm", "s--")):
+        losses = [line[f"val_{name}_loss"] for line in evaluated]
+        axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {NAMES[name]}")
     for n, (before, line) in enumerate(switches(lines)):
         axes.axvline(before["step"], color="0.5", lw=1, ls=":")
         height, axis, name = 1 - 0.04 * (n % 2), axes.get_xaxis_transform(), NAMES[line["phase"]]

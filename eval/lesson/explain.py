@@ -1,6 +1,6 @@
-"""Show what a model predicts of each token of a sentence, under both objectives.
+"""Show the next batch of a run as each objective trains on it, and what its model predicts of each token of a sentence.
 
-    python -m eval.lesson explain --ckpt=out/demo --text="Return the [MASK] of the list."
+    python -m eval.lesson explain --ckpt=out/lesson --text="Return the [MASK] of the list."
 
 CLM predicts a token from the tokens before it. MLM predicts a hidden token from all others, so here each token is hidden
 in turn; a [MASK] in the text is always hidden. A model that was trained with one objective only does the other badly.
@@ -11,16 +11,37 @@ import torch.nn.functional as F
 
 import checkpoint
 import configurator
-from data.objective import predicts_from
+from data.loader import make_batches
+from data.objective import CLM, Objective, predicts_from
+from data.shards import load_meta
 from errors import DataError
 from model import attention_mask, rotate
 
-ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
+ckpt = "out/lesson"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 text = "If the file does not [MASK], an error is raised."  # the sentence
 
 LONGEST = 64  # tokens in a text; nobody can read a larger table
 TOP_K = 3  # how many of the likeliest tokens to print
+TOKENS = 12  # how many tokens of the batch to show
 OBJECTIVES = {"CLM": True, "MLM": False}  # name: causal
+
+
+def example(state):
+    """Return {objective: (inputs, targets)} of the first tokens of a run's next batch, as text; "" for no target.
+
+    state: the run's checkpoint. MLM is that of its validation; a target is at the position that predicts it.
+    """
+    cfg, T = configurator.Settings(state["settings"]), state["config"]["seq_len"]
+    tokenizer = checkpoint.tokenizer_of(state)
+    batches, _ = make_batches(cfg, load_meta(cfg.data), tokenizer, T)
+    shown = {}
+    for name, objective in {"CLM": CLM, "MLM": Objective(False, cfg.mask_ratio[0], cfg.predict_from)}.items():
+        batch, targets = batches.batch(state["step"], objective, [0]), torch.full((T,), -1)
+        predicted = batch["targets"] >= 0
+        targets[batch["positions"][predicted]] = batch["targets"][predicted]
+        rows = batch["tokens"][0, :TOKENS].tolist(), targets[:TOKENS].tolist()
+        shown[name] = [[token_name(tokenizer, i) for i in row] for row in rows]
+    return shown
 
 
 @torch.no_grad()
@@ -73,6 +94,7 @@ def token_name(tokenizer, i):
 
 def print_table(rows, justify=str.ljust):
     """Print rows of cells as a table."""
+    rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         print("  ".join(justify(cell, width) for cell, width in zip(row, widths)).rstrip())
@@ -93,18 +115,24 @@ def print_predictions(ids, tokenizer, clm, mlm):
 
 
 def read(ckpt, text):
-    """Return a checkpoint's step, model and tokenizer, the ids (T,) of the text, and the `predictions`."""
+    """Return a checkpoint's dict, its model and tokenizer, the ids (T,) of the text, and the `predictions`."""
     state = checkpoint.load(checkpoint.find(ckpt))
     model, tokenizer, predict_from = checkpoint.model_from(state), checkpoint.tokenizer_of(state), predicts_from(state)
     ids, longest = tokenizer.encode_masked(text), min(LONGEST, model.config.seq_len - (predict_from == "before"))
     if not 0 < len(ids) <= longest:
         raise DataError(f"text: has {len(ids)} tokens, expected 1 to {longest}")
     ids = torch.tensor(ids)
-    return state["step"], model, tokenizer, ids, *predictions(model, ids, tokenizer, predict_from)
+    return state, model, tokenizer, ids, *predictions(model, ids, tokenizer, predict_from)
 
 
 def main(argv):
     cfg = configurator.load(__file__, argv, command="python -m eval.lesson explain")
-    step, _, tokenizer, ids, clm, mlm = read(cfg.ckpt, cfg.text)
-    print(f"{cfg.ckpt}, step {step} (p: probability of the token itself; then the {TOP_K} likeliest)")
+    state, _, tokenizer, ids, clm, mlm = read(cfg.ckpt, cfg.text)
+    if state.get("settings"):  # a model of the hub has none
+        print(f"The first tokens of the batch of step {state['step']}\n")
+        rows = [("position", *map(str, range(TOKENS)))]
+        for name, (inputs, targets) in example(state).items():
+            rows += [(f"{name} input", *inputs), (f"{name} target", *targets)]
+        print_table(rows)
+    print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the {TOP_K} likeliest)\n")
     print_predictions(ids.tolist(), tokenizer, clm, mlm)

@@ -1,6 +1,6 @@
 """Write one HTML page for a class: a batch under both objectives, the guesses and the attention of a model, and figures.
 
-    python -m eval.lesson gallery --run=out/demo
+    python -m eval.lesson gallery --ckpts=out/lesson/ckpt-200.pt,out/lesson/ckpt-650.pt
 
 The page needs no network. Its folder also gets the pictures of the masks, as SVG files.
 """
@@ -11,46 +11,47 @@ from pathlib import Path
 
 import configurator
 from eval.lesson import explain
-from eval.lesson.batch import example
-from eval.lesson.per_token import check_runs
 from model import attention_mask
 
-run = "out/demo"  # the folder of a run; its newest checkpoint makes the guesses
+ckpts = ("out/lesson/ckpt-200.pt", "out/lesson/ckpt-650.pt")  # whose guesses and attention; the first one's next batch
 text = "If the file does not [MASK], an error is raised."  # the sentence for the guesses and the attention
-step = 200  # whose batch to show
-figures = ("out/budgets.png", "out/demo/loss.png", "out/per_token.png", "out/switch.png")  # shown if they exist
+figures = ("out/lesson/loss.png", "out/per_token.png", "out/switch.png")  # shown if they exist
 out = "out/gallery"  # the folder to write
 
 CELL = 22  # pixels of a square
 SEEN, HIDDEN, UNSEEN = "#9db8d9", "#e8b78a", "#ffffff"  # colors of the mask pictures
 PAGE = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>One flag, two objectives</title>
-<style>body {{ font: 16px/1.5 sans-serif; max-width: 1000px; margin: 2em auto; padding: 0 1em }}
-.row {{ display: flex; flex-wrap: wrap; gap: 1em }} img {{ max-width: 100% }} table {{ border-spacing: 1em 0 }}</style>
+<meta name="viewport" content="width=device-width">
+<style>body {{ font: 16px/1.5 sans-serif; max-width: 1060px; margin: 2em auto; padding: 0 1em }}
+.row {{ display: flex; flex-wrap: wrap; gap: 1em }} img, svg {{ max-width: 100%; height: auto }}
+table {{ border-spacing: 1em 0 }}</style>
 <h1>One flag, two objectives</h1>
 <h2>One batch, two questions</h2>
-<p>The same tokens, from step {batch_step} of the run's own batches. A row is a position. Its colored squares are the
-tokens that it sees: blue, or orange where the token is hidden. At the right is the target, if the position has one.</p>
+<p>The same tokens, from step {step} of a training run. A row is a position. Its colored squares are the tokens that it
+sees: blue, or orange where the token is hidden. At the right is the token that it must predict, if there is one.</p>
 <div class="row">{masks}</div>
-<h2>What the model guesses at step {step}</h2>
+{models}<h2>Figures</h2>
+<p>What the other tools of the lesson have drawn so far.</p>
+<div class="row">{figures}</div></html>
+"""
+MODEL = """<h2>What the model guesses at step {step}</h2>
 <p>The same weights answer for each token under both objectives. Bold: the guess is correct.</p>
 <div class="row">{guesses}</div>
-<h2>Where the heads of the last layer look</h2>
+<h2>Where the heads of the last layer look at step {step}</h2>
 <p>A row is the position that looks, a column the token that it looks at. The darker, the more attention (on a
 square-root scale).</p>
 <div class="row">{attention}</div>
-<h2>Figures</h2>
-<p>What the other tools of the lesson have drawn so far.</p>
-<div class="row">{figures}</div></html>
 """
 
 
 def grid(title, labels, colors, targets):
     """Return an SVG picture: a row and a column for each label, a square for each of colors (T, T), targets at the right."""
     x0, y0, size = 100, 110, CELL * len(labels)  # the squares begin at (x0, y0)
-    frame = f'width="{x0 + size + 110}" height="{y0 + size + 10}"'
+    width, height = x0 + size + (110 if any(targets) else 30), y0 + size + 10
+    frame = f'width="{width}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} font-family="monospace" font-size="11">',
-        f'<rect {frame} fill="white"/><text x="4" y="16" font-size="14">{escape(title)}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} viewBox="0 0 {width} {height}" font-family="monospace" '
+        f'font-size="11"><rect {frame} fill="white"/><text x="4" y="16" font-size="14">{escape(title)}</text>'
     ]
     for i, (label, target, row) in enumerate(zip(labels, targets, colors)):
         x, y, text = x0 + CELL * i, y0 + CELL * i, escape(label)
@@ -91,20 +92,20 @@ def guess_table(name, labels, p, tokenizer):
 
 
 def main(argv):
-    cfg = configurator.load(__file__, argv, lambda cfg: check_runs([cfg.run]), "python -m eval.lesson gallery")
-    masks = {name: mask_picture(name, *rows) for name, rows in example(cfg.run, cfg.step).items()}
-    step, model, tokenizer, ids, clm, mlm = explain.read(cfg.run, cfg.text)
-    labels = [explain.token_name(tokenizer, i) for i in ids.tolist()]
-    guesses = [guess_table("CLM", labels[1:], clm, tokenizer), guess_table("MLM", labels, mlm, tokenizer)]
+    cfg = configurator.load(__file__, argv, command="python -m eval.lesson gallery")
+    masks, models = {}, []
+    for ckpt in cfg.ckpts:
+        state, model, tokenizer, ids, clm, mlm = explain.read(ckpt, cfg.text)
+        if not masks:
+            first = state["step"]
+            masks = {name: mask_picture(name, *rows) for name, rows in explain.example(state).items()}
+        labels = [explain.token_name(tokenizer, i) for i in ids.tolist()]
+        guesses = guess_table("CLM", labels[1:], clm, tokenizer) + guess_table("MLM", labels, mlm, tokenizer)
+        attention = "".join(attention_pictures(model, ids, labels))
+        models.append(MODEL.format(step=state["step"], guesses=guesses, attention=attention))
     images = [base64.b64encode(Path(path).read_bytes()).decode() for path in cfg.figures if Path(path).exists()]
-    page = PAGE.format(
-        batch_step=cfg.step,
-        masks="".join(masks.values()),
-        step=step,
-        guesses="".join(guesses),
-        attention="".join(attention_pictures(model, ids, labels)),
-        figures="".join(f'<img alt="" src="data:image/png;base64,{image}">' for image in images),
-    )
+    figures = "".join(f'<img alt="" src="data:image/png;base64,{image}">' for image in images)
+    page = PAGE.format(step=first, masks="".join(masks.values()), models="".join(models), figures=figures)
     Path(cfg.out).mkdir(parents=True, exist_ok=True)
     for name, text in {"index.html": page, "clm.svg": masks["CLM"], "mlm.svg": masks["MLM"]}.items():
         Path(cfg.out, name).write_text(text, encoding="utf-8")

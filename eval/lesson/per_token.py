@@ -3,21 +3,22 @@
     python -m eval.lesson per_token --runs=out/clm,out/mlm
 
 CLM predicts every token of a window but the first, MLM only the masked ones. For each run and step, the loss is the
-validation loss of the objective trained at that step, of MLM if it is both. The last line of the table is the unigram
-cross-entropy: the loss of a model that knows how frequent each token is and nothing else.
+validation loss of the objective trained at that step, of MLM if it is both. The last lines are two rulers for a loss:
+ln V, that of a model that knows nothing, and the unigram cross-entropy, that of one that knows how frequent each token is.
 """
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 
 import configurator
 from data.loader import TokenStream
-from data.objective import mask_ratios
 from data.shards import load_meta
-from eval.plot import new_figure, read_metrics, save_figure
+from eval.lesson.explain import print_table
+from eval.plot import COLORS, new_figure, read_metrics, save_figure
 
 runs = ("out/clm", "out/mlm")  # folders of runs on the same data
 out = "out/per_token.png"  # the figure
@@ -31,13 +32,13 @@ def loss_curve(out_dir):
     """Return {step: (tokens seen, tokens predicted, validation loss of that step's objective)} of a run."""
     config, lines = read_config(out_dir), read_metrics(out_dir)
     T, settings = config["model"]["seq_len"], config["settings"]
-    points, predicted, ratio = {}, 0, mask_ratios(settings)[0]
+    points, predicted, ratio = {}, 0, settings["mask_ratio"][0]
     for before, line in zip(lines[:1] + lines, lines):
         ratio = line.get("mask_ratio", ratio)
         clm, mlm = (T - 1) / T, round(ratio * T) / T  # the fraction of a window's tokens that each objective predicts
         if settings.get("few_targets"):  # a setting that solutions/few_targets.patch adds
             clm *= mlm
-        clm_windows = {"clm": 1, "mlm": 0}.get(line["phase"], settings.get("clm_windows"))
+        clm_windows = {"clm": 1, "mlm": 0}.get(line["phase"], settings["clm_windows"])
         predicted += (clm_windows * clm + (1 - clm_windows) * mlm) * (line["tokens"] - before["tokens"])
         if "val_clm_loss" in line:
             seen, loss = line["tokens"] - lines[0]["tokens"], "val_clm_loss" if clm_windows == 1 else "val_mlm_loss"
@@ -45,58 +46,61 @@ def loss_curve(out_dir):
     return points
 
 
-def unigram_loss(data, limit=10_000_000):
-    """Return the losses of both splits, in nats per token, under the token frequencies of the train split.
-
-    data: a prepared folder. limit: how many tokens to read of the first shard of each split.
-    """
+def unigram_loss(data):
+    """Return the losses of both splits, in nats per token, under the train split's token frequencies (a shard of each)."""
     meta = load_meta(data)
-    train, val = (TokenStream(data, meta, split).shard(0)[:limit] for split in ("train", "val"))
+    train, val = (TokenStream(data, meta, split).shard(0)[:10_000_000] for split in ("train", "val"))
     counts = 1 + np.bincount(train, minlength=meta["tokenizer"]["vocab_size"])
     losses = -np.log(counts / counts.sum())
     return losses[train].mean(), losses[val].mean()
 
 
-def table(curves, unigram):
-    """Yield the lines of the table. curves: {run: its loss_curve}."""
-    yield f"{'':>20}" + "".join(f"{run:>24}" for run in curves)
-    yield f"{'step':>6}{'tokens seen':>14}" + f"{'predicted':>16}{'loss':>8}" * len(curves)
-    for step in sorted(set().union(*curves.values())):
-        points = [curve.get(step) for curve in curves.values()]
-        seen = next(point[0] for point in points if point)
-        yield f"{step:>6}{seen:>14,}" + "".join(f"{p[1]:>16,}{p[2]:>8.2f}" if p else " " * 24 for p in points)
-    yield "token frequencies alone: {:.2f} on the training text, {:.2f} on the validation text".format(*unigram)
+def table(curves):
+    """Yield the rows of the table, for the steps that all runs have evaluated. curves: {run: its loss_curve}."""
+    yield "step", "tokens seen", *(word for run in curves for word in (f"{run}: predicted", "loss"))
+    for step in sorted(set.intersection(*map(set, curves.values()))):
+        points = [curve[step] for curve in curves.values()]
+        yield str(step), f"{points[0][0]:,}", *(cell for p in points for cell in (f"{p[1]:,}", f"{p[2]:.2f}"))
 
 
-def draw(figure, curves, unigram):
-    """Draw each run's loss by tokens seen and by tokens predicted."""
-    panels = figure.subplots(1, 2, sharey=True)
+def draw(figure, curves, marks):
+    """Draw each run's loss by tokens seen and by tokens predicted, and a ruler with `marks`, {name: loss}."""
+    *panels, ruler = figure.subplots(1, 3, sharey=True, width_ratios=(4, 4, 3))
     for axes, column, label in zip(panels, (0, 1), ("tokens seen (millions)", "tokens predicted (millions)")):
-        for marker, (name, points) in zip(itertools.cycle("os^D"), curves.items()):
+        for style, (name, points) in zip(itertools.cycle(("o-", "s--", "^:", "D-.")), curves.items()):
             x, y = [p[column] / 1e6 for p in points.values()], [p[2] for p in points.values()]
-            axes.plot(x, y, marker + "-", ms=4, label=name)
-        axes.axhline(unigram[1], color="0.5", lw=1, ls=":", label="token frequencies alone")
+            axes.plot(x, y, style, color=COLORS[read_metrics(name)[-1]["phase"]], ms=4, label=Path(name).name)
         axes.set_xlabel(label)
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("validation loss (nats per predicted token)")
     panels[1].legend(frameon=False)
+    ruler.set_xlabel("a ruler for losses")
+    ruler.set_xticks([])
+    ends = {f"{Path(run).name}, at its end": [*points.values()][-1][2] for run, points in curves.items()}
+    for name, loss in (marks | ends).items():
+        ruler.plot((0, 0.1), (loss, loss), color="0")
+        ruler.text(0.13, loss, f"{loss:.2f}  {name}", va="center", fontsize=8)
+    ruler.set_xlim(0, 1)
+    for axes in (*panels, ruler):
+        axes.spines[["top", "right"]].set_visible(False)
 
 
-def check_runs(runs):
-    """Yield what is wrong with folders of runs, one sentence each."""
-    unknown = [run for run in runs if not Path(run, "metrics.jsonl").exists()]
-    if unknown or not runs:
+def check(cfg):
+    unknown = [run for run in cfg.runs if not Path(run, "metrics.jsonl").exists()]
+    if unknown or not cfg.runs:
         yield f"expected folders of runs of train.py, got {', '.join(unknown) or 'none'}"
-    elif len({read_config(run)["data_fingerprint"] for run in runs}) > 1:
+    elif len({read_config(run)["data_fingerprint"] for run in cfg.runs}) > 1:
         yield "the runs were trained on different data"
 
 
 def main(argv):
-    cfg = configurator.load(__file__, argv, lambda cfg: check_runs(cfg.runs), "python -m eval.lesson per_token")
-    curves = {run: loss_curve(run) for run in cfg.runs}
-    unigram = unigram_loss(read_config(cfg.runs[0])["settings"]["data"])
-    print("\n".join(table(curves, unigram)))
-    if figure := new_figure(8, 3.4):
-        draw(figure, curves, unigram)
+    cfg = configurator.load(__file__, argv, check, "python -m eval.lesson per_token")
+    curves, config = {run: loss_curve(run) for run in cfg.runs}, read_config(cfg.runs[0])
+    on_train, on_val = unigram_loss(config["settings"]["data"])
+    nothing = math.log(config["model"]["vocab_size"])
+    print_table(table(curves), str.rjust)
+    print(f"knows nothing, ln V: {nothing:.2f}")
+    print(f"knows token frequencies: {on_train:.2f} on the training text, {on_val:.2f} on the validation text")
+    if figure := new_figure(10, 3.4):
+        draw(figure, curves, {"knows nothing, ln V": nothing, "token frequencies": on_val})
         save_figure(figure, cfg.out)
         print(f"drawn in {cfg.out}")

@@ -1,7 +1,7 @@
 """Measure what changes at a run's switch from CLM to MLM, on the checkpoints that the run kept.
 
-    python train.py --keep_steps=200,205,210,220,240,280,350,450
-    python -m eval.lesson switch --run=out/demo
+    python train.py --keep_steps=200,205,210,220,240,280,350,450 --out_dir=out/lesson
+    python -m eval.lesson switch --run=out/lesson
 
 For each checkpoint, on the validation windows and masks of the run's own evaluation (the windows are not split):
 
@@ -20,14 +20,14 @@ from tqdm import tqdm
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream
-from data.objective import CLM, Objective, mask_ratios, phases_of, predicts_from
+from data.objective import CLM, Objective, phases_of, predicts_from
 from data.shards import load_meta
 from errors import DataError
 from eval.lesson.explain import hidden_states, print_table
 from eval.plot import new_figure, save_figure
 from model import PretrainingLoss
 
-run = "out/demo"  # the folder of a run with at least two checkpoints
+run = "out/lesson"  # the folder of a run with at least two checkpoints
 out = "out/switch.png"  # the figure
 
 WINDOWS = 64  # validation windows, at most
@@ -39,7 +39,6 @@ def context_losses(model, batch, middle=MIDDLE):
     """Return the mean loss of masked tokens that see both sides, the left context only, and the right context only.
 
     batch: an MLM batch of `Batches`. middle: how many masked tokens of each window count, the nearest to its middle.
-    To hide one side of a token, its window is split in two at the token, as `window_split` does in training.
     """
     tokens, (B, T) = batch["tokens"], batch["tokens"].shape
     position, target = batch["positions"].view(B, -1) % T, batch["targets"].view(B, -1)  # (B, n_masked)
@@ -54,7 +53,7 @@ def context_losses(model, batch, middle=MIDDLE):
 
 
 def split_states(model, tokens, position, split):
-    """Return the hidden state at one position of each window: (n, d_model).
+    """Return the hidden state at one position of each window, which is split in two as `window_split` does: (n, d_model).
 
     tokens (n, T); position (n,); split (n,): tokens before this one and tokens from it on do not see each other.
     """
@@ -70,10 +69,9 @@ def cka(x, y):
 
 
 def measure(run):
-    """Measure a run's checkpoints. The switch is the last one in its first phase, or the first one if it has one phase.
+    """Return a run's n checkpoints' steps, its switch, their losses (n, 5) and their layers' similarity (n, n_layer + 1).
 
-    Returns their n steps, the step of the switch, the losses (n, 5) of CLM, MLM, and `context_losses`, and the
-    similarity (n, n_layer + 1) of each layer.
+    The switch is the last checkpoint in the first phase. The losses are those of CLM, MLM, and `context_losses`.
     """
     steps = checkpoint.steps(run)
     state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
@@ -85,7 +83,7 @@ def measure(run):
     switch = max([step for step in steps if step <= first_phase], default=steps[0])
     stream = TokenStream(settings["data"], load_meta(settings["data"]), "val")
     n_windows, tokenizer = min(WINDOWS, len(stream) // T), checkpoint.tokenizer_of(state)
-    ratio = mask_ratios(settings)[0]
+    ratio = settings["mask_ratio"][0]
     batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=ratio)
     clm, mlm = batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
     reference = hidden_states(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"], causal=False)

@@ -4,7 +4,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,17 +12,19 @@ import numpy as np
 import pytest
 
 from data.objective import CLM, Objective
+from eval.lesson import course
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run, server
 
 LESSON = (ROOT / "LESSON.md").read_text()
-PARTS = re.split(r"^#{1,3} ", LESSON, flags=re.M)[1:]
 SOLUTIONS = sorted(path.stem for path in (ROOT / "eval/lesson/solutions").glob("*.patch"))
 
 
-def commands(text):
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.S)
-    return [line for line in "".join(blocks).splitlines() if line.startswith(("python ", "git "))]
+def blocks():
+    """Yield the commands of each of the lesson's blocks, and the solution that they apply."""
+    for block in re.findall(r"```sh\n(.*?)```", LESSON, re.S):
+        found = re.search(r"git apply eval/lesson/solutions/(\w+)", block)
+        yield block.splitlines(), found and found[1]
 
 
 def small(command, data):
@@ -47,7 +48,8 @@ def small(command, data):
 def folder(tmp_path_factory, data_dir):
     """The folder of a reader who has run every command that needs no edit."""
     folder = tmp_path_factory.mktemp("lesson")
-    for command in commands("".join(text for text in PARTS if "git apply" not in text)):
+    (folder / "data" / "prepared").mkdir(parents=True)
+    for command in (command for its, solution in blocks() if not solution for command in its):
         script, args = small(command, data_dir)
         code, output = Run(args, folder / "output", script, folder).wait()
         assert code == 0, f"{command}\n{output}"
@@ -55,10 +57,36 @@ def folder(tmp_path_factory, data_dir):
 
 
 def test_the_commands_that_need_no_edit(folder):
-    assert [title[:7] for title in PARTS if title.startswith("Part")] == [f"Part {n}:" for n in range(1, 7)]
-    for name in ("demo/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "late/ckpt-20.pt", "probe-after/result.json"):
+    assert re.findall(r"^## Part (\d):", LESSON, re.M) == list("123456")
+    for name in ("lesson/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "late/ckpt-20.pt", "probe-after/result.json"):
         assert (folder / "out" / name).exists()
     assert {line["phase"] for line in read_metrics(folder / "out" / "mixed")} == {"mixed"}
+
+
+def test_all_runs_the_parts_in_order_edits_in_a_copy_and_can_be_repeated(folder, tmp_path, monkeypatch, capsys):
+    started, run = [], subprocess.run
+
+    def record(args, **options):
+        if args[0] == "git":
+            return run(args, **options)
+        started.append((" ".join(args[1:]), "few_targets = False" in (options["cwd"] / "train.py").read_text()))
+        return SimpleNamespace(returncode=3 * ("--switch_step=634" in started[-1][0]))
+
+    for file in ("train.py", "LESSON.md"):
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    (tmp_path / "out").symlink_to(folder / "out")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", record)
+    with pytest.raises(SystemExit, match="stopped .status 3. at: python train.py --branch_from=out/clm"):
+        course.main(["--exercises=3,4"])
+    wanted = [c for its, _ in blocks() for c in its if not c.startswith(("git", "python finetune.py"))]
+    wanted = wanted[: 1 + next(n for n, c in enumerate(wanted) if "--switch_step=634" in c)]
+    wanted = [c for c in wanted if not any(out in c for out in ("out/falling", "out/demo-15", "out/before"))]
+    resumed = [c.removeprefix("python ") + " --resume=True" * ("train.py" in c) for c in wanted]
+    assert [command for command, _ in started] == resumed  # each probe has its result
+    assert [command for command, edited in started if edited] == [
+        c for c in resumed if "few_targets=True" in c or "out/few," in c
+    ]
 
 
 def git_apply(copy, *args):
@@ -95,12 +123,9 @@ class Letters:
 
 def batches(name, folder, mask_ratio=0.4):
     """Return the Batches of a solution; of the project without one."""
-    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("prepared", "tasks"))
-    shutil.copy(ROOT / "train.py", folder)
-    if name:
-        git_apply(folder, ROOT / f"eval/lesson/solutions/{name}.patch")
+    source = course.edited_copy(f"eval/lesson/solutions/{name}.patch", folder / "copy") if name else ROOT
     tokenizer = SimpleNamespace(mask_id=0, eos_id=1, ordinary_ids=np.arange(10, 36), vocab_size=36)
-    loader = runpy.run_path(str(folder / "data" / "loader.py"))
+    loader = runpy.run_path(str(source / "data" / "loader.py"))
     return loader["Batches"](Letters(), tokenizer, 1, 64, 64, mask_ratio=mask_ratio)
 
 
@@ -125,8 +150,8 @@ def test_uniform_draws_a_ratio_for_each_window_and_keeps_the_shape(tmp_path):
 
 
 def test_few_targets_are_those_of_mlm_with_the_input_of_clm(tmp_path):
-    few = batches("few_targets", tmp_path / "few").batch(3, Objective(True, 0.4, "before"))
-    plain = batches(None, tmp_path / "plain")
+    few = batches("few_targets", tmp_path).batch(3, Objective(True, 0.4, "before"))
+    plain = batches(None, tmp_path)
     clm, mlm = plain.batch(3, CLM), plain.batch(3, Objective(mask_ratio=0.4))
     assert (few["tokens"] == clm["tokens"]).all()
     predicted = few["targets"] >= 0
@@ -153,23 +178,18 @@ PHASES = {"alternating": "cmcmcmcmcmcm", "reversed": "mc", "detour": "cm", "few_
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in SOLUTIONS])
-def test_the_commands_with_a_solution(name, folder, data_dir, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(ROOT / "eval", copy / "eval")
-    shutil.copytree(ROOT / "data", copy / "data", ignore=shutil.ignore_patterns("prepared", "tasks"))
-    for file in ROOT.glob("*.py"):
-        shutil.copy(file, copy)
-    (copy / "out").symlink_to(folder / "out")
-
-    (text,) = (text for text in PARTS if f"solutions/{name}.patch" in text)
-    phases = []  # of each training
-    for command in commands(text):
-        if command.startswith("git apply "):
-            git_apply(copy, *shlex.split(command)[2:])
+def test_the_commands_with_a_solution(name, folder, data_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    ((commands, _),) = (block for block in blocks() if block[1] == name)
+    patch, phases, copy = f"eval/lesson/solutions/{name}.patch", [], None
+    for command in commands:
+        if command.startswith("git apply"):
+            assert command == f"git apply {'-R ' * bool(copy)}{patch}"  # the edit, and later its end
+            copy = course.edited_copy(patch, tmp_path / "copy") if copy is None else ROOT
             continue
         script, args = small(command, data_dir)
-        if script != "train.py":
-            code, output = Run(args, tmp_path / "output", script, copy).wait()
+        if script != "train.py" or copy is ROOT:
+            code, output = Run(args, tmp_path / "output", script, folder).wait()
             assert code == 0, f"{command}\n{output}"
             continue
         child = server.Process(target=train_copy, args=(copy, args, tmp_path / "output"))
@@ -177,8 +197,6 @@ def test_the_commands_with_a_solution(name, folder, data_dir, tmp_path):
         child.join(60)
         assert child.exitcode == 0, (tmp_path / "output").read_text()
         (out,) = (arg.removeprefix("--out_dir=") for arg in args if arg.startswith("--out_dir="))
-        letters = "".join(line["phase"][0] for line in read_metrics(copy / out)[1:])
+        letters = "".join(line["phase"][0] for line in read_metrics(out)[1:])
         phases.append(re.sub(r"(.)\1+", r"\1", letters))
-    assert phases[0] == PHASES.get(name, "m")
-    for edited in ("train.py", "data/loader.py"):
-        assert (copy / edited).read_text() == (ROOT / edited).read_text()  # the last command takes the edit back
+    assert copy is ROOT and phases[0] == PHASES.get(name, "m")

@@ -1,6 +1,5 @@
 """The lesson's tools against the model and the loader that they describe."""
 
-import importlib.util
 import json
 import re
 from collections import Counter
@@ -17,9 +16,9 @@ from data.objective import CLM, Objective
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
-from eval.lesson import batch, budgets, explain, gallery, per_token, switch
+from eval.lesson import explain, gallery, per_token, switch
 from eval.sample import fill_in
-from helpers import ROOT, TINY, Run
+from helpers import TINY, Run
 from model import ModelConfig, Transformer
 
 tokenizer, MLM = Tokenizer.load("embedded"), Objective(mask_ratio=0.25)
@@ -71,12 +70,6 @@ def test_predictions_are_the_models(model):
         torch.testing.assert_close(mlm[i], model.logits(model(text[None], False)[0, i]).softmax(-1))
 
 
-def test_explain_prints(encoder, capsys):
-    explain.main([f"--ckpt={encoder}", "--text=The file of"])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0][1:3] == ["step", "650"] and lines[2][:3] == ["0", "'The'", "no"] and lines[5][:2] == ["3", "(next)"]
-
-
 @pytest.fixture(scope="module")
 def batches(data_dir):
     return Batches(TokenStream(data_dir, load_meta(data_dir), "val"), tokenizer, 0, 32, 6, mask_ratio=0.25)
@@ -105,29 +98,21 @@ def test_cka_ignores_rotation_and_scale_only():
 
 def test_tokens_predicted_are_the_targets(tmp_path, batches):
     """The tokens that per_token counts as predicted are the targets in the batches."""
-    half = Objective(mask_ratio=0.125)
-    clm, mlm, less = (
-        int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in (CLM, MLM, half)
-    )  # per window
+    kinds = CLM, MLM, Objective(mask_ratio=0.125)
+    clm, mlm, less = (int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in kinds)  # per window
 
-    def curve(phases, settings, **more):
+    def last(phases, ratios=(0.25,), clm_windows=0.0, **more):
+        settings = dict(mask_ratio=ratios, clm_windows=clm_windows)
         (tmp_path / "config.json").write_text(json.dumps(dict(model=dict(seq_len=32), settings=settings)))
         lines = [dict(step=step, phase=phase, tokens=512 * step) for step, phase in enumerate(phases)]
-        lines[-1] |= more
-        for line in lines[::5]:
-            line |= dict(val_clm_loss=line["step"] + 1, val_mlm_loss=line["step"] + 2)
+        lines[-1] |= dict(val_clm_loss=6, val_mlm_loss=7) | more
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return per_token.loss_curve(tmp_path)
+        return per_token.loss_curve(tmp_path)[len(phases) - 1]
 
-    assert curve(["clm"] * 9 + ["mlm"] * 2, dict(mask_ratio=0.25)) == {
-        0: (0, 0, 1),
-        5: (5 * 512, 5 * 16 * clm, 6),
-        10: (10 * 512, 16 * (8 * clm + 2 * mlm), 12),
-    }
-    falling = curve(["mlm"] * 11, dict(mask_ratio=[0.25, 0.125]), mask_ratio=0.125)
-    assert falling[10] == (10 * 512, 16 * (9 * mlm + less), 12)
-    mixed = curve(["mixed"] * 6, dict(mask_ratio=[0.25], clm_windows=0.75))
-    assert mixed[5] == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
+    assert last(["clm"] * 6) == (5 * 512, 5 * 16 * clm, 6)
+    assert last(["clm"] * 9 + ["mlm"] * 2) == (10 * 512, 16 * (8 * clm + 2 * mlm), 7)
+    assert last(["mlm"] * 11, (0.25, 0.125), mask_ratio=0.125) == (10 * 512, 16 * (9 * mlm + less), 7)
+    assert last(["mixed"] * 6, clm_windows=0.75) == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
 
 
 @pytest.fixture(scope="module")
@@ -139,29 +124,24 @@ def run(tmp_path_factory, data_dir):
     return out
 
 
-def test_the_batch_is_the_loaders(run):
-    """CLM predicts the next input, MLM what CLM sees at the hidden positions and at no other."""
-    shown = batch.example(run, 0)
+def test_the_batch_is_the_loaders(run, capsys):
+    """CLM predicts the next input, MLM what CLM sees at the hidden positions; from the position before, one earlier."""
+    explain.main([f"--ckpt={run}", "--text=The file of"])
+    cells = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert cells[0] == ["The first tokens of the batch of step 20"] and cells[2][:2] == ["position", "0"]
+    state = checkpoint.load(run / "ckpt-20.pt")
+    shown = explain.example(state)
     (inputs, targets), (hidden, answers) = shown["CLM"], shown["MLM"]
+    assert [["CLM input", *inputs], ["CLM target", *targets], ["MLM input", *hidden]] == cells[3:6]
     assert len(inputs) == 12 and targets[:-1] == inputs[1:] and "[MASK]" in hidden
-    assert [token if answer else "" for token, answer in zip(inputs, answers)] == answers
     assert [("[MASK]" if answer else token) for token, answer in zip(inputs, answers)] == hidden
-
-
-def test_a_batch_of_an_older_run_and_one_that_predicts_from_the_position_before(run, tmp_path):
-    """An older run has one mask ratio, a number. From the position before, each target is the token of the next one."""
-    config = json.loads((run / "config.json").read_text())
-
-    def shown(**settings):
-        changed = {name: value for name, value in (config["settings"] | settings).items() if value is not None}
-        (tmp_path / "config.json").write_text(json.dumps(config | {"settings": changed}))
-        return batch.example(tmp_path, 0)
-
-    assert shown(mask_ratio=0.4, predict_from=None, clm_windows=None) == batch.example(run, 0)
-    tokens, (hidden, answers) = shown()["CLM"][0], shown(predict_from="before", mask_ratio=[0.4, 0.9])["MLM"]
-    at = [i for i, answer in enumerate(answers) if answer]
-    assert at and [answers[i] for i in at if i < 11] == [tokens[i + 1] for i in at if i < 11]
-    assert [i + 1 for i in at if i < 11] == [i for i, token in enumerate(hidden) if token == "[MASK]"]
+    assert [token if answer else "" for token, answer in zip(inputs, answers)] == answers
+    state["settings"] |= dict(predict_from="before", mask_ratio=(0.4, 0.9))
+    hidden, answers = explain.example(state)["MLM"]
+    assert [token if next_input == "[MASK]" else "" for token, next_input in zip(inputs[1:], hidden[1:])] == answers[
+        :-1
+    ]
+    assert cells[-1][1] == "3 (next)" and any(line[:2] == ["", "0 'The'"] for line in cells)
 
 
 def test_the_switch_is_that_of_the_record(run, tmp_path):
@@ -184,25 +164,18 @@ def test_the_switch_is_that_of_the_record(run, tmp_path):
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(run, tmp_path):
     (tmp_path / "figure.png").write_bytes(b"figure")
-    settings = [f"--run={run}", f"--out={tmp_path}/gallery", "--step=0", f"--figures={tmp_path}/figure.png,none"]
-    gallery.main([*settings, "--text=a < b [MASK]"])
+    ckpts = f"--ckpts={run}/ckpt-5.pt,{run}"
+    gallery.main([ckpts, f"--out={tmp_path}/gallery", f"--figures={tmp_path}/figure.png,none", "--text=a < b [MASK]"])
     page = (tmp_path / "gallery" / "index.html").read_text()
     assert re.findall(r"(?:src|href)=.{0,23}", page) == ['src="data:image/png;base64,']
-    assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 4 and escape("' <'") in page and " <'" not in page
-    _, (hidden, answers) = batch.example(run, 0).values()
+    assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
+    hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"))["MLM"]
     n = hidden.count("[MASK]")
     clm, mlm = {gallery.SEEN: 78, gallery.UNSEEN: 66}, {gallery.SEEN: 144 - 12 * n, gallery.HIDDEN: 12 * n}
     for name, seen in (("clm", clm), ("mlm", mlm)):
         squares = ElementTree.parse(tmp_path / "gallery" / f"{name}.svg").iter("{http://www.w3.org/2000/svg}rect")
         assert Counter(square.get("fill") for square in squares if square.get("stroke")) == seen
     assert (tmp_path / "gallery" / "mlm.svg").read_text().count("→") == len(list(filter(None, answers)))
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="needs matplotlib")
-def test_budgets_draws_each_table(tmp_path):
-    table = ROOT / "docs/results/lesson/paper.csv"
-    budgets.main([f"--tables={table},{table}", f"--out={tmp_path}/budgets.png"])
-    assert (tmp_path / "budgets.png").read_bytes().startswith(b"\x89PNG")
 
 
 BAD_INPUT = [
@@ -213,7 +186,7 @@ BAD_INPUT = [
     (per_token, ["--runs=nowhere,out/x"], "expected folders of runs of train.py, got nowhere, out/x"),
     (per_token, ["--runs="], "expected folders of runs of train.py, got none"),
     (switch, ["--run=nowhere"], "run=nowhere: has fewer than two checkpoints"),
-    (batch, ["--run=nowhere"], "expected folders of runs of train.py, got nowhere"),
+    (gallery, ["--ckpts=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
 ]
 
 
