@@ -175,6 +175,18 @@ def main():
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
 
+def claim(cfg, rank, world_size):
+    """Rank 0 locks out_dir and prepares the default data; the others wait. Returns the lock, to be kept open."""
+    lock = lock_folder(cfg.out_dir) if rank == 0 else None
+    if rank == 0 and not Path(cfg.data).exists():  # only the default data can be missing here
+        prepare_embedded()
+    if rank == 0 and (problems := check(cfg)):  # again, now with the data and the lock
+        raise DataError("; ".join(problems))
+    if world_size > 1:
+        dist.barrier()
+    return lock
+
+
 def make_optimizers(transformer, cfg):
     """Return {their names in a checkpoint: the optimizers}. Each parameter belongs to one of them."""
     params, betas = list(transformer.parameters()), (cfg.beta1, cfg.beta2)
@@ -250,6 +262,22 @@ def save(cfg, facts, transformer, optimizers):
     checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
 
 
+def details(phase, clm_sum, clm_count, mlm_sum, mlm_count):
+    """Return what the log says about a step with MLM. phase: the last one of the record of phases."""
+    line = {} if phase["phase"] == "clm" else {"mask_ratio": phase["mask_ratio"][1]}
+    if phase["phase"] == "mixed":
+        line["clm_loss"], line["mlm_loss"] = clm_sum / clm_count, mlm_sum / mlm_count
+        line["clm_tokens"] = clm_count / (clm_count + mlm_count)  # the fraction of the predicted tokens
+    return line
+
+
+def stop_before_update(cfg, step, what):
+    """Exit with the newest checkpoint of which a finite step is known."""
+    sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s < step][-1:] or ["none"]
+    what = f"step {step} {what}. Stopped before the update"
+    sys.exit(f"{what}; the newest checkpoint with a finite step after it: {sound[0]}. A lower lr often helps.")
+
+
 def print_samples(step, phase, transformer, tokenizer, predict_from):
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer, predict_from)}")
@@ -262,13 +290,7 @@ def print_samples(step, phase, transformer, tokenizer, predict_from):
 def train(cfg):
     # Processes and data. Under torchrun every process runs this file.
     device, rank, world_size = set_up(cfg.device, cfg.deterministic)
-    if rank == 0:
-        lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
-        if not Path(cfg.data).exists():  # only the default data can be missing here
-            prepare_embedded()
-        configurator.load(__file__, sys.argv[1:], check)  # again, now with the data and the lock
-    if world_size > 1:
-        dist.barrier()
+    lock = claim(cfg, rank, world_size)  # noqa: F841  held until this process ends
     meta = load_meta(cfg.data)
     tokenizer = load_tokenizer(cfg.data, meta)
     config = checkpoint.model_config(cfg, tokenizer.vocab_size)
@@ -291,7 +313,6 @@ def train(cfg):
         loss_module.compile_parts()
     if world_size > 1 and step < cfg.max_steps:
         ddp = wrap_ddp(loss_module, train_batches, step, parts_of(step)[0], device)
-
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
         show(print, train_batches.repeats(cfg.max_steps))
@@ -309,37 +330,47 @@ def train(cfg):
     bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
-        started, last_phase, parts, done = time.perf_counter(), phase, parts_of(step), []
+        started, last_phase = time.perf_counter(), phase
+        parts = parts_of(step)
         phase = phase_of(parts)
-        # Forward and backward. The sum of the losses goes backward; the division that makes it a mean comes below.
-        total = torch.zeros(5, dtype=torch.float64, device=device)  # loss and predicted tokens of MLM, of CLM; signals
+
+        # Forward and backward, one micro-batch after the other. Each has one objective. The sum of its losses goes
+        # backward; the division that makes it a mean comes below, when all predicted tokens of the step are counted.
+        clm, mlm = torch.zeros(2, 2, dtype=torch.float64, device=device)  # each: sum of losses, predicted tokens
+        trained = []  # the micro-batches so far, with their masks
         for kind, _ in parts:
-            done.append((batch := next(batches), kind.causal))
-            ddp.require_backward_grad_sync = len(done) == len(parts)  # DDP's: processes exchange after the last one
+            batch = next(batches)
+            trained.append((batch, kind.causal))
+            ddp.require_backward_grad_sync = len(trained) == len(parts)  # DDP exchanges gradients after the last one
             loss_sum, count = ddp(to_device(batch, device), kind.causal)
-            loss_sum.backward(one(device))
-            total[2 * kind.causal :][:2] += torch.stack((loss_sum.detach(), count))
-        total[4].fill_(len(received))  # not total[4] = ..., for which a GPU would be waited for
+            loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
+            sums = clm if kind.causal else mlm
+            sums += torch.stack((loss_sum.detach(), count))
+
+        # Add up over the processes. A GPU is waited for once a step, by `tolist`.
+        signals = torch.full((1,), len(received), device=device)
+        totals = torch.cat((clm, mlm, signals))
         if world_size > 1:
-            dist.all_reduce(total)
+            dist.all_reduce(totals)
+        grads = [p.grad for p in params]
+        norm = torch.nn.utils.get_total_norm(grads)
+        clm_sum, clm_count, mlm_sum, mlm_count, stopping, norm = torch.cat((totals, norm[None])).tolist()
+        count = clm_count + mlm_count
+        loss = (clm_sum + mlm_sum) / count
 
         # The gradient so far is that of the summed loss, averaged over processes by DDP. One factor makes it that of
-        # the mean over all predicted tokens of the step, and clips it. A GPU is waited for once, for six numbers.
-        grads = [p.grad for p in params]
-        numbers = torch.cat((total, torch.nn.utils.get_total_norm(grads)[None])).tolist()
-        mlm_loss, mlm_count, clm_loss, clm_count, stopping, norm = numbers
-        count = mlm_count + clm_count
-        loss, to_mean = (mlm_loss + clm_loss) / count, world_size / count
+        # the mean over all predicted tokens of the step, and clips it.
+        to_mean = world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s < step][-1:] or ["none"]
-            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-            sys.exit(f"{what}; the newest checkpoint with a finite step after it: {sound[0]}. A lower lr often helps.")
-        torch._foreach_mul_(grads, to_mean * min(1.0, cfg.grad_clip / (grad_norm + 1e-6)))
+            stop_before_update(cfg, step, f"({phase}): loss {loss}, gradient norm {grad_norm}")
+        clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
+        torch._foreach_mul_(grads, to_mean * clip)
 
         # Update.
+        lr = learning_rate(step, cfg)
         for optimizer in optimizers.values():
-            optimizer.param_groups[0]["lr"] = learning_rate(step, cfg)
+            optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
             optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
         add_step(phases, parts)
@@ -351,12 +382,9 @@ def train(cfg):
         line = {}
         if step % cfg.log_interval == 0 or step == cfg.max_steps:
             speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
-            line = dict(loss=loss, grad_norm=grad_norm, lr=learning_rate(step - 1, cfg), tokens_per_s=speed)
-            if phase != "clm":
-                line["mask_ratio"] = phases[-1]["mask_ratio"][1]
-            if phase == "mixed":
-                line |= dict(clm_loss=clm_loss / clm_count, mlm_loss=mlm_loss / mlm_count, clm_tokens=clm_count / count)
-            mfu = utilization(speed, config, done, device, cfg.dtype, world_size)
+            line = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
+            line |= details(phases[-1], clm_sum, clm_count, mlm_sum, mlm_count)
+            mfu = utilization(speed, config, trained, device, cfg.dtype, world_size)
             bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             seconds, timed = 0.0, 0
         phase_ends = step in (cfg.switch_step, cfg.max_steps)
@@ -367,9 +395,8 @@ def train(cfg):
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
             save(cfg, dict(facts, step=step, phases=phases, log=log.sync()), transformer, optimizers)
-        if rank == 0 and "val_clm_loss" in line and (phase_ends or (step // cfg.eval_interval).bit_count() == 1):
-            show(plot_run, cfg.out_dir)  # after 1, 2, 4, 8 ... evaluations, because it reads the whole log
         if rank == 0 and phase_ends:
+            show(plot_run, cfg.out_dir)
             show(print_samples, step, phase, transformer, tokenizer, cfg.predict_from)
         bar.update()
 
