@@ -12,27 +12,33 @@ as one (data/hub.py):
 import argparse
 import json
 import os
+import pickle
 import platform
 import re
 import sys
+import warnings
 import zipfile
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from configurator import convert
 from data import hub
 from data.files import MALFORMED, write_whole
-from data.shards import check_shards, load_meta, shard_stamps
+from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
 from runtime import RESUME_MAY_CHANGE, resolve_auto
 
 ROOT = Path(__file__).resolve().parent
+SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what decides what a run learns
+
+# What each checkpoint's dict has at least, and the settings that are read later. A model of the hub has no settings.
+PARTS = dict(step=int, model=dict, config=dict, settings=dict, tokenizer=dict, tokenizer_ranks=bytes)
+SETTINGS = "data seed max_steps switch_step global_batch_tokens mask_ratio lr branch_from init_from".split()
 
 
 def path_of(out_dir, step):
@@ -54,48 +60,90 @@ def save(path, state):
         raise error.__context__ or error
 
 
-def header(path):
-    """Return a checkpoint's dict with tensors that have a shape only. Raises Damaged if it cannot be opened."""
+@contextmanager
+def trusting(path):
+    """Raise Damaged for whatever goes wrong because a file is not as `save` wrote it: that takes many forms."""
     try:
-        state = torch.load(path, map_location="meta", mmap=True, weights_only=True)
-    except (FileNotFoundError, PermissionError):
+        yield
+    except (FileNotFoundError, PermissionError, Damaged, DataError):
         raise
-    except Exception as error:  # a broken archive fails in many ways
-        raise Damaged(f"{path} is damaged or not a checkpoint ({error})") from error
-    if not (isinstance(state, dict) and {"step", "model", "config", "tokenizer"} <= state.keys()):
-        raise Damaged(f"{path} is not a checkpoint of this project")
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(
+            error, pickle.UnpicklingError
+        ):  # torch advises to turn weights_only off, which runs a file's code
+            why = "it must hold tensors and plain values only"
+        raise Damaged(f"{path} is damaged or not a checkpoint of this project: {why}") from error
+
+
+def header(path):
+    """Return a checkpoint's dict with tensors that have a shape only. Raises Damaged if it is not a checkpoint."""
+    with trusting(path):
+        state = torch.load(path, map_location="meta", mmap=True, weights_only=True)
+        wrong = [name for name, kind in PARTS.items() if not isinstance(state[name], kind)]
+        wrong += [name for name in SETTINGS if state["settings"] and name not in state["settings"]]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: missing, or of another type")
+        if "hub" not in state:  # `hub`: an encoder of transformers
+            if state["config"]["n_layer"] > len(state["model"]):
+                raise ValueError("fewer tensors than layers")
+            model_from(state)
     return state
 
 
 def verify(path):
-    """Raise Damaged unless the file is a whole checkpoint. Computes the checksum of every record."""
+    """Return the path if the file is a whole checkpoint, else raise Damaged. Computes the checksum of every record."""
     header(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            bad = archive.testzip() or next((name for name in names if names.count(name) > 1), None)
-    except Exception as error:
-        raise Damaged(f"{path} is damaged ({error})") from error
-    if bad:
-        raise Damaged(f"{path} is damaged: the checksum of its record {bad} is wrong, or it is there twice")
+    with trusting(path), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if bad := archive.testzip() or next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"the checksum of its record {bad} is wrong, or it is there twice")
+    return path
 
 
-def load(path, verified=False, need_tokenizer=True, report=print, ours=True):
+def read(path):
+    """Return the dict of a checkpoint that `verify` finds whole, with its tensors on the CPU."""
+    verify(path)
+    with trusting(path):
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        tokenizer_of(state)  # only now: the library must not see a damaged file
+    return state
+
+
+def newest(out_dir, report=print, use=verify, again=True):
+    """Return use(path) for the newest checkpoint in out_dir that is whole, or None if there are none.
+
+    use: `verify`, `header` or `read`. Damaged ones are reported. Raises Damaged if all are damaged.
+    """
+    found = steps(out_dir)
+    for step in reversed(found):
+        try:
+            return use(path_of(out_dir, step))
+        except Damaged as damaged:
+            report(f"{damaged}; trying the one before it.")
+        except FileNotFoundError:  # a run that is writing here has deleted it since it was listed
+            if not again:
+                raise
+            return newest(out_dir, report, use, again=False)
+    if found:
+        raise Damaged(f"no checkpoint in {out_dir} is whole; to start anew, remove the folder")
+    return None
+
+
+def load(path, need_tokenizer=True, report=print, ours=True):
     """Return a checkpoint's dict with its tensors on the CPU. A hub folder gives the same, at step 0 and without settings.
 
-    path: see `find`. verified: `verify` has just been called for this file. need_tokenizer: raise DataError, instead of
-    leaving it out, if a hub folder has no tokenizer that can be used here. ours: refuse an encoder of the transformers
-    library that finetune.py has kept. Raises Damaged or DataError.
+    path: see `find`. need_tokenizer: raise DataError, instead of leaving it out, if a hub folder has no tokenizer that
+    can be used here. ours: refuse an encoder of the transformers library that finetune.py has kept. Raises Damaged or
+    DataError.
     """
-    found = find(path, report=report)
-    if found.is_dir():
+    state = newest(path, report, read)  # of the folder of a run
+    if not state and (found := find(path)).is_dir():
         return hub.load(found, need_tokenizer, report)
-    if not verified and found == Path(path):  # `find` has verified the newest one of a folder
-        verify(found)
-    state = torch.load(found, map_location="cpu", mmap=True, weights_only=True)
+    state = state or read(found)
     if ours and "hub" in state:
         why = "its encoder is a model of transformers, which can be neither pretrained nor exported here"
-        raise DataError(f"{found}: {why}; only `python -m eval.tasks predict` uses it")
+        raise DataError(f"{path}: {why}; only `python -m eval.tasks predict` uses it")
     return state
 
 
@@ -117,17 +165,9 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
-def newest_header(out_dir):
-    """Return the header of the newest checkpoint in out_dir that can be opened; None where there is none."""
-    for step in reversed(steps(out_dir)):
-        with suppress(Damaged):  # `newest` reports it
-            return header(path_of(out_dir, step))
-    return None
-
-
 def shape(path):
     """Return the fields of the ModelConfig of what `find` finds. Reads no weights. Raises Damaged or DataError."""
-    if state := newest_header(path):
+    if state := newest(path, lambda _: None, header):  # what reads the weights reports damaged ones
         return state["config"]
     found = find(path, files=("config.json",))
     return hub.shape(found / "config.json") if found.is_dir() else header(found)["config"]
@@ -174,24 +214,6 @@ def problem(path):
     return ""
 
 
-def newest(out_dir, report=print):
-    """Return the path of the newest checkpoint that is whole, or None where there are no checkpoints.
-
-    Damaged ones are reported. Raises Damaged where all are damaged.
-    """
-    error = None
-    for step in reversed(steps(out_dir)):
-        try:
-            verify(path_of(out_dir, step))
-            return path_of(out_dir, step)
-        except Damaged as damaged:
-            error = damaged
-            report(f"{error}; trying the one before it.")
-    if error:
-        raise Damaged(f"no checkpoint in {out_dir} is whole; to start anew, remove the folder")
-    return None
-
-
 def prune(out_dir, step, keep_last, keep_steps):
     """Delete the checkpoints up to `step`, except the newest `keep_last` of them and those of `keep_steps`.
 
@@ -211,12 +233,12 @@ def versions(device):
 def run_facts(cfg, config, meta, tokenizer, device):
     """Return what each checkpoint of a run holds beside step, weights and optimizer, as a dict of plain values."""
     facts = dict(config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=versions(device))
-    facts["shards"] = shard_stamps(cfg["data"], meta)
+    facts["source"] = {file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES}
     return facts | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
 
 
 def open_records(facts, params, processes, resumed):
-    """Write a run's config.json and return its MetricsLog. The caller holds the lock of out_dir.
+    """Write config.json about this start of a run and return its MetricsLog. The caller holds the lock of out_dir.
 
     facts: what `run_facts` returns. resumed: the dict of the checkpoint with which the run goes on; None for a new run.
     """
@@ -224,66 +246,49 @@ def open_records(facts, params, processes, resumed):
     for partial in out.glob("*.partial"):  # of a process that was killed, because only the lock's holder writes them
         if re.fullmatch(r"(ckpt-\d+\.pt|config\.json|metrics\.jsonl)\.\d+\.partial", partial.name):
             partial.unlink()
-    record = {
-        "settings": cfg,
-        "model": facts["config"],
-        "parameters": sum(p.numel() for p in params),
-        "processes": processes,
-        "data_fingerprint": facts["data"],
-        "versions": facts["versions"],
-        "source": {file: (ROOT / file).read_text() for file in ("train.py", "model.py", "data/loader.py")},
-    }
-    step = resumed["step"] if resumed else -1
-    if resumed:
-        first = read_config(out) or record  # if it is missing or damaged: the checkpoint had the same settings
-        record = first | {"resumed": [*first.get("resumed", []), {"step": step, **record}]}
+    record = dict(settings=cfg, model=facts["config"], parameters=sum(p.numel() for p in params), processes=processes)
+    record |= dict(data_fingerprint=facts["data"], versions=facts["versions"], source=facts["source"])
     write_whole(out / "config.json", lambda f: f.write(json.dumps(record, indent=1).encode()))
+    step = resumed["step"] if resumed else -1
     log = MetricsLog(out / "metrics.jsonl", step, cfg["wandb_project"], cfg)
-    if resumed and resumed.get("log", log.checksum) != log.checksum:
+    if resumed and resumed["log"] != log.checksum:
         print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {step}")
+    if changed := [file for file in SOURCES if resumed and resumed["source"].get(file) != facts["source"][file]]:
+        print(f"{', '.join(changed)}: changed since step {step} of this run")
     return log
-
-
-def read_config(out_dir):
-    """Return a run's config.json as a dict; {} where it is missing or damaged."""
-    try:
-        record = json.loads((Path(out_dir) / "config.json").read_bytes())
-        first_save(record["settings"])
-        return record if isinstance(record.get("resumed", []), list) else {}
-    except MALFORMED:
-        return {}
-
-
-def first_save(settings):
-    """Return the step of a run's first checkpoint."""
-    return min(settings["checkpoint_interval"], settings["max_steps"], *settings["keep_steps"])
 
 
 def conflicts(cfg):
     """Yield why a run with these settings cannot use its out_dir, one sentence each."""
-    out, state, logged = Path(cfg["out_dir"]), newest_header(cfg["out_dir"]), last_logged(cfg["out_dir"])
-    if not cfg["resume"] and (steps(out) or any((out / name).exists() for name in ("config.json", "metrics.jsonl"))):
-        yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
-    elif state:
-        fingerprint = None
-        with suppress(DataError):  # where the data cannot be read, something else says so
-            fingerprint = load_meta(cfg["data"])["fingerprint"]
-        yield from changes(state, cfg, fingerprint, out)
-    elif not steps(out) and logged > first_save(read_config(out).get("settings", cfg)):
-        yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: put them back, or remove the folder"
+    out = Path(cfg["out_dir"])
+    if not cfg["resume"]:
+        if steps(out) or (out / "config.json").exists() or (out / "metrics.jsonl").exists():
+            yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
+        return
+    first_save = min(cfg["checkpoint_interval"], cfg["max_steps"], *cfg["keep_steps"])
+    try:
+        if state := newest(out, lambda _: None, header):
+            check_same_run(state, cfg, out)
+        elif (logged := last_logged(out)) > first_save:
+            anew = "put them back, or remove the folder"
+            yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: {anew}"
+    except (Damaged, DataError) as error:
+        yield str(error)
 
 
-def changes(state, cfg, fingerprint, path):
-    """Yield what differs between the run of a checkpoint and one with these settings and data, one sentence each."""
+def check_same_run(state, cfg, path):
+    """Raise DataError if a checkpoint is of a run with other data or with other settings that decide what is learned."""
+    different = []
     for name, value in resolve_auto(cfg).items():
-        before = convert(state["settings"].get(name, value), value)  # a setting that has become a tuple
+        before = state["settings"].get(name)
         if name not in RESUME_MAY_CHANGE and value != before:
-            yield (
-                f"{name}={value}, but the run in {path} has {name}={before}; to change what is learned, "
-                "start another run with branch_from"
-            )
-    if fingerprint not in (None, state["data"]):
-        yield f"the data are not those that the run in {path} was trained on"
+            different.append(f"{name}={value}, but the run in {path} has {name}={before}")
+    if different:
+        different[-1] += "; to change what is learned, start another run with branch_from"
+    if Path(cfg["data"]).exists() and load_meta(cfg["data"])["fingerprint"] != state["data"]:
+        different.append(f"the data are not those that the run in {path} was trained on")
+    if different:
+        raise DataError("; ".join(different))
 
 
 def load_optimizers(optimizers, state, path):
@@ -292,16 +297,9 @@ def load_optimizers(optimizers, state, path):
         raise DataError(f"{path} was trained with another optimizer; init_from takes its weights only")
     for name, optimizer in optimizers.items():
         ours = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-        optimizer.load_state_dict(state.pop(name))  # with the settings of the run that saved it
+        with trusting(path):
+            optimizer.load_state_dict(state.pop(name))  # with the settings of the run that saved it
         optimizer.param_groups[0].update(ours)
-
-
-def check_unchanged(state, cfg, meta, path):
-    """Raise DataError if a checkpoint is of a run with other settings or data than this one, or if a shard has changed."""
-    if different := list(changes(state, cfg, meta["fingerprint"], path)):
-        raise DataError("; ".join(different))
-    if "shards" in state:  # older checkpoints do not say
-        check_shards(cfg["data"], meta, state["shards"])
 
 
 def read_metrics(out_dir):
@@ -347,20 +345,6 @@ def match(state, config, tokenizer, path):
         raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
 
 
-def budget_note(state, cfg):
-    """Return a sentence that compares the tokens of continued pretraining with what the model has seen before.
-
-    It also says if this begins with the same batches again. cfg: train.py's settings.
-    """
-    settings, tokens = state["settings"], cfg.max_steps * cfg.global_batch_tokens
-    if not settings:
-        return f"init_from: {tokens:,} tokens more, of an original budget that is not known"
-    before = state["step"] * settings["global_batch_tokens"]
-    again = (settings["data"], settings["seed"]) == (cfg.data, cfg.seed)
-    hint = ". Its data and seed are the same, so its batches come again: give another --seed" * again
-    return f"init_from: {tokens:,} tokens after {before:,}, {tokens / before:.1%} of the original budget{hint}"
-
-
 class MetricsLog:
     """A run's metrics.jsonl: one JSON object per line, appended as the run goes.
 
@@ -377,10 +361,21 @@ class MetricsLog:
         write_whole(path, lambda f: f.write(kept))
         self.file, self.wandb, self.checksum = open(path, "ab"), None, zlib.crc32(kept)
         if wandb_project:
-            import wandb
+            self.show(self.start_wandb, wandb_project, path.parent.name, settings)
 
-            name = path.parent.name  # every start of a run is one run there; all are in one group
-            self.wandb = wandb.init(project=wandb_project, name=name, group=name, config=settings)
+    def start_wandb(self, project, name, settings):
+        import wandb
+
+        # Every start of a run is one run there; all are in one group.
+        self.wandb = wandb.init(project=project, name=name, group=name, config=settings)
+
+    def show(self, function, *args, **options):
+        """Call Weights & Biases. If it fails, warn and leave it out from then on: what it shows must not stop a run."""
+        try:
+            function(*args, **options)
+        except Exception as error:
+            self.wandb = None
+            warnings.warn(f"Weights & Biases failed and is left out from here on: {error!r}")
 
     def write(self, **values):
         line = json.dumps(values).encode() + b"\n"
@@ -388,7 +383,7 @@ class MetricsLog:
         self.file.flush()
         self.checksum = zlib.crc32(line, self.checksum)
         if self.wandb:
-            self.wandb.log(values, step=values["step"])
+            self.show(self.wandb.log, values, step=values["step"])
 
     def sync(self):
         """Wait until all lines are on the disk, and return their checksum for the checkpoint that is written next."""

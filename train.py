@@ -199,7 +199,7 @@ def make_optimizers(transformer, cfg):
     return optimizers
 
 
-def restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size):
+def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     """Load what the run starts from, in place. Returns (step, phases so far, the checkpoint if it is resumed or None).
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
@@ -211,13 +211,12 @@ def restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size):
     resumed, path = newest[0] is not None, newest[0] or cfg.branch_from or cfg.init_from
     if not path:
         return 0, [], None
-    state = checkpoint.load(path, verified=resumed or rank > 0, report=print0)
+    state = checkpoint.load(path, report=print0)
     checkpoint.match(state, vars(transformer.config), tokenizer, path)
-    if resumed:
-        checkpoint.check_unchanged(state, cfg, meta, path)
+    if resumed:  # again: this may be an older checkpoint than the one before any work
+        checkpoint.check_same_run(state, cfg, path)
     transformer.load_state_dict(state.pop("model"))
     if not resumed and cfg.init_from:
-        print0(checkpoint.budget_note(state, cfg))
         return 0, [], None
     checkpoint.load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
@@ -303,7 +302,7 @@ def train(cfg):
     transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
     params = list(transformer.parameters())
     optimizers = make_optimizers(transformer, cfg)
-    step, phases, resumed = restore(cfg, transformer, optimizers, tokenizer, meta, rank, world_size)
+    step, phases, resumed = restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"

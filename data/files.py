@@ -1,9 +1,11 @@
 """Write files so that a crash leaves all of the new content or all of the old, never a part; lock folders."""
 
+import errno
 import fcntl
 import os
 import platform
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,9 +27,14 @@ def sync(path):
 def write_whole(path, write):
     """Call `write(file)` on a temporary file beside `path`, sync it, and rename it to `path`.
 
-    An error, such as a full disk, leaves what was at `path` before and removes the temporary file.
+    An error, such as a full disk, leaves what was at `path` before and removes the temporary file. What is there but is
+    not a regular file, such as a pipe or /dev/stdout, is written directly.
     """
     path = Path(path)
+    if path.exists() and (not path.is_file() or path.parent == Path("/dev")):
+        with open(path, "wb") as file:
+            write(file)
+        return
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process would use another name
     try:
         with open(partial, "wb") as file:
@@ -45,36 +52,53 @@ def lock_folder(folder, name="lock"):
     """Create a folder if it is missing and lock it for this process. Returns the open lock file: keep it open.
 
     The lock is an advisory `flock` on the file `name` in the folder, so it ends with the process, however that ends.
-    Raises DataError, which says who holds the lock, if another process has it, or why the folder cannot be made.
+    Without locks in the file system, it warns and goes on. Raises DataError, which says who holds the lock, if another
+    process has it, or why the folder cannot be made.
     """
     path, locked = Path(folder, name), False
     try:
         while not locked:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(path, "a+", encoding="utf-8")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = open(path, "a+", encoding="utf-8", opener=not_through_a_link)
+            if not flock(file, fcntl.LOCK_EX):
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                file.close()
+                raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder")
             with suppress(FileNotFoundError):  # the holder before may have deleted the folder in between
                 locked = os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        file.close()
-        raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder") from None
+        file.truncate(0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()} on {platform.node()}, which started at {started}\n")
+        file.flush()
     except OSError as error:
         raise DataError(f"{folder} cannot be written ({error.strerror}): give another folder") from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {platform.node()}, which started at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-    file.flush()
     return file
+
+
+def not_through_a_link(path, flags):
+    """Open a file, but not through a symbolic link: what that points to would be overwritten."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def flock(file, kind):
+    """Return whether this process has locked an open file. Where the file system has no locks, warn and return True."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        why = f"its file system has no locks ({error.strerror})"
+        warnings.warn(f"{file.name} cannot be locked, because {why}: start no second process on this folder")
+    return True
 
 
 def is_locked(folder):
     """Whether a process holds the lock of a folder, which may be missing."""
     try:
         with open(Path(folder) / "lock", "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return not flock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
-    return False
