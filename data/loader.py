@@ -72,8 +72,8 @@ class TokenStream:
     def __init__(self, folder, meta, split):
         shards, self.vocab_size = meta["splits"][split]["shards"], meta["tokenizer"]["vocab_size"]
         self.name, self.starts = f"{folder} ({split})", np.cumsum([0, *(s["tokens"] for s in shards)])
-        files = [Path(folder, s["file"]) for s in shards]
-        self.shard = functools.lru_cache(OPEN_SHARDS)(lambda i: np.memmap(files[i], meta["dtype"], "r"))
+        self.files = [Path(folder, s["file"]) for s in shards]
+        self.shard = functools.lru_cache(OPEN_SHARDS)(lambda i: np.memmap(self.files[i], meta["dtype"], "r"))
 
     def __str__(self):
         return self.name
@@ -155,14 +155,28 @@ class Batches:
         not on how many: where they are fewer than the largest mask ratio says, targets are -1.
         """
         draw = step * self.windows_per_step + np.asarray(range(self.windows_per_step) if windows is None else windows)
-        epoch, i = draw // self.n_windows, draw % self.n_windows
-        index = permute(i, self.n_windows, hashed(self.seed, epoch, 0))
-        tokens = self.stream.windows(index, self.T)  # (B, T)
+        tokens = self.stream.windows(self.index(draw), self.T)  # (B, T)
         start, end = self.bounds(tokens, draw)
         batch = self.masked(tokens, draw, start, objective) if objective.mask_ratio else self.next_token(tokens, end)
         if start is not None:
             batch |= {"doc_start": start.astype(np.int32), "doc_end": end.astype(np.int32)}
         return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def index(self, draw):
+        """Return which windows of the data the draws (B,) are: int64 (B,)."""
+        epoch, i = draw // self.n_windows, draw % self.n_windows
+        return permute(i, self.n_windows, hashed(self.seed, epoch, 0))
+
+    def first_step_with(self, file, steps):
+        """Return the first of `steps` steps that reads a shard, or `steps` if none does. file: its Path."""
+        if file not in self.stream.files:
+            return steps
+        start, end = self.stream.starts[self.stream.files.index(file) :][:2]
+        for step in range(steps):
+            first = self.T * self.index(step * self.windows_per_step + np.arange(self.windows_per_step))
+            if ((first < end) & (first + self.T > start)).any():
+                return step
+        return steps
 
     def bounds(self, tokens, draw):
         """Return the bounds [start, end) of each token's document in its window: two (B, T), or None, None."""
