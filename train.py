@@ -27,7 +27,7 @@ from data.files import lock_folder
 from data.loader import batch_problems, make_batches, prefetch, to_device
 from data.objective import CLM, Objective, add_step, micro_batches, phase_of, phases_of
 from data.prepare import prepare_embedded
-from data.shards import load_meta, load_tokenizer
+from data.shards import changed_shard_in_background, load_meta, load_tokenizer
 from errors import Damaged, DataError
 from eval.plot import plot_run, summary
 from eval.sample import examples
@@ -41,6 +41,7 @@ branch_from = ""  # another run's checkpoint: take its weights, optimizer and st
 init_from = ""  # a checkpoint or a hub model: take its weights only and start at step 0 (continued pretraining)
 # --- data and objective ---
 data = "data/prepared/embedded"  # a folder made by data.prepare; this one is made when it is missing
+verify_data = True  # compute the checksums of the data while the run trains, and stop if one is wrong
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
@@ -277,6 +278,15 @@ def stop_before_update(cfg, step, what):
     sys.exit(f"{what}; the newest checkpoint with a finite step after it: {sound[0]}. A lower lr often helps.")
 
 
+def stop_if_data_changed(cfg, changed, batches, step):
+    """Exit if the background thread has found a shard that has changed. changed: its Future. Before the last step, wait."""
+    if changed and (changed.done() or step == cfg.max_steps - 1) and (path := changed.result()):
+        first = batches.first_step_with(path, step)
+        sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s <= first][-1:] or ["none"]
+        what = f"{path} has changed since it was prepared. Mend it, or prepare the data again"
+        sys.exit(f"{what}; the newest checkpoint before this run read it: {sound[0]}. Remove later ones, then resume.")
+
+
 def print_samples(step, phase, transformer, tokenizer, predict_from):
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer, predict_from)}")
@@ -312,6 +322,7 @@ def train(cfg):
         loss_module.compile_parts()
     if world_size > 1 and step < cfg.max_steps:
         ddp = wrap_ddp(loss_module, train_batches, step, parts_of(step)[0], device)
+    changed = changed_shard_in_background(cfg.data, meta) if rank == 0 and cfg.verify_data else None
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
         show(print, train_batches.repeats(cfg.max_steps))
@@ -329,6 +340,7 @@ def train(cfg):
     bar.mininterval = 0.5 if sys.stderr.isatty() else 20
 
     while step < cfg.max_steps and not stopping:
+        stop_if_data_changed(cfg, changed, train_batches, step)
         started, last_phase = time.perf_counter(), phase
         parts = parts_of(step)
         phase = phase_of(parts)

@@ -6,12 +6,14 @@ The file OUT.partial/prepare.lock is locked all the time. It also marks the fold
 alone. An OUT that exists is never replaced.
 """
 
+import concurrent.futures
 import contextlib
 import hashlib
 import json
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +182,12 @@ class Output:
 
 
 def sha256(path):
-    return hashlib.sha256(np.memmap(path, mode="r")).hexdigest()
+    """Return the checksum of a file. Reads it, as a failing disk kills a process that has mapped it into memory."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def fingerprint(meta, file_bytes):
@@ -230,17 +237,31 @@ def shard_files(folder, meta):
             yield Path(folder, shard["file"]), shard
 
 
-def shard_stamps(folder, meta):
-    """Return {file: [size, time of the last change]} of the shards, for `check_shards`."""
-    return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path, _ in shard_files(folder, meta)}
+def changed_shard(folder, meta):
+    """Return the path of the first shard that is not as it was written, or None. Computes the checksum of each."""
+    return next((path for path, shard in shard_files(folder, meta) if sha256(path) != shard["sha256"]), None)
 
 
-def check_shards(folder, meta, stamps=None):
-    """Raise DataError if a shard has changed. Computes the checksum of those that differ from `stamps`; None = of all."""
-    now = shard_stamps(folder, meta)
-    for path, shard in shard_files(folder, meta):
-        if (stamps or {}).get(path.name) != now[path.name] and sha256(path) != shard["sha256"]:
-            raise DataError(f"{path} has changed since it was written: prepare it again")
+def check_shards(folder, meta):
+    """Raise DataError if a shard is not as it was written. Computes the checksum of each."""
+    if path := changed_shard(folder, meta):
+        raise DataError(f"{path} has changed since it was written: prepare it again")
+
+
+def changed_shard_in_background(folder, meta):
+    """Return the concurrent.futures.Future of `changed_shard`, in a thread that does not keep the process from ending."""
+    size, future = sum(shard_sizes(folder, meta).values()), concurrent.futures.Future()
+    if size > 1e9:
+        print(f"{folder}: the checksums of {size / 1e9:.0f} GB are computed in the background")
+
+    def run():
+        try:
+            future.set_result(changed_shard(folder, meta))
+        except OSError as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def tokenizer_bytes(folder, meta):

@@ -495,23 +495,40 @@ def test_code_that_changed_is_named(undisturbed, run, tmp_path):
     assert code == 0 and "model.py: changed since step 20" in text and "train.py: " not in text, text
 
 
-def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path):
-    """A flipped bit in the tokenizer or meta.json at every start, one in a shard on resume."""
+def flip(path, at):
+    """Flip a bit of a file, and leave its time of change as it was."""
+    content, times = bytearray(path.read_bytes()), path.stat()
+    content[at % len(content)] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.tiktoken", "meta.json", "train-00001.bin", "val-00000.bin"])
+def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, name):
+    """A flipped bit, in a new run and in one that resumes. With the bit as it was, the run goes on."""
     args, reference = undisturbed
     data, out = tmp_path / "data", tmp_path / "run"
     shutil.copytree(data_dir, data)
     shutil.copytree(reference, out)
     for step in (10, 15, 20):
         checkpoint.path_of(out, step).unlink()
+    at = (data / name).read_bytes().index(b"sha256") + 12 if name == "meta.json" else 5000
+    flip(data / name, at)
     resume = [*args, f"--data={data}", f"--out_dir={out}", "--resume=True"]
-    for name in ("tokenizer.tiktoken", "meta.json", "train-00001.bin"):
-        content = (data / name).read_bytes()
-        at = content.index(b"sha256") + 12 if name == "meta.json" else len(content) // 2
-        (data / name).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    for command in resume, [*args, f"--data={data}", f"--out_dir={tmp_path / 'new'}"]:
+        code, text = run(command)
+        assert code and re.search(rf"{data}.* changed since it was (written|prepared)", text), text
+        assert "Traceback" not in text
+    if name.endswith(".bin"):
+        sound = "none" if name.startswith("train") else "ckpt-5.pt"
         code, text = run(resume)
-        assert code and "changed since it was written" in text and "Traceback" not in text, (name, text)
-        (data / name).write_bytes(content)
-    code, text = run(resume)  # the same bytes, with another time of change
+        assert f"{data / name} has changed" in text and f"before this run read it: {sound}." in text, text
+        code, text = run([*resume, "--verify_data=False", "--max_steps=20"])
+        assert code == 0, text
+        for step in (10, 15, 20):
+            checkpoint.path_of(out, step).unlink()
+    flip(data / name, at)
+    code, text = run(resume)
     assert code == 0, text
     assert_same_end(reference, out, 20)
 
