@@ -653,7 +653,7 @@ KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
 # sometimes the most registers of a thread, so that two programs share a multiprocessor). None stands for all other
-# GPUs and the interpreter. These are the largest blocks that do not spill registers, see `python -m eval.bench aot`.
+# GPUs and the interpreter. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
 LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),

@@ -316,7 +316,7 @@ def train(cfg):
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
-        facts["versions"]["attention"] = choose_attention(*case, facts["versions"], resumed and resumed["versions"])
+        facts["versions"]["kernels_fail"] = choose_attention(*case, facts["versions"], resumed and resumed["versions"])
     loss_module = ddp = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()

@@ -13,7 +13,7 @@ out_dir = "out/1b-mlm40-42k"
 
 # 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 12 micro-steps of 12
 global_batch_tokens = 2_359_296
-micro_batch = 12  # for 80 GB; 24 for 141 GB (computed: python -m eval.bench predict)
+micro_batch = 12  # for 80 GB; 24 for 141 GB (computed, see docs/speed.md)
 window_split = "random"  # each window is cut in two; attention and prediction stay within a piece
 max_steps = 42_000  # * 2,359,296 = 99.1B tokens
 switch_step = 0

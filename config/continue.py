@@ -22,7 +22,7 @@ seq_len = 2_048
 
 # 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 6 micro-steps of 24
 global_batch_tokens = 2_359_296
-micro_batch = 24  # 610M with 80 GB; 48 with 141 GB (computed: python -m eval.bench predict)
+micro_batch = 24  # 610M with 80 GB; 48 with 141 GB (computed, see docs/speed.md)
 window_split = "random"
 seed = 2  # not that of the run it continues, which would give the same batches with the same masks again
 max_steps = 12_000  # * 2,359,296 = 28.3B tokens, 29 % of the 42k steps before

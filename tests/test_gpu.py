@@ -4,12 +4,13 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
 import checkpoint
-from helpers import ROOT
+from helpers import ROOT, Run
 from model import linear_cross_entropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -34,15 +35,21 @@ def assert_same_losses(a, b, tolerance):
             assert x[key] == pytest.approx(y[key], rel=tolerance), (x["step"], key)
 
 
+def assert_same_runs(a, b, step):
+    """Two runs have the same weights, optimizer and metrics at a step, bit for bit."""
+    x, y = (checkpoint.load(checkpoint.path_of(out, step)) for out in (a, b))
+    torch.testing.assert_close((x["model"], x["optimizer"]), (y["model"], y["optimizer"]), rtol=0, atol=0)
+    assert_same_losses(a, b, 0)
+
+
 @pytest.mark.parametrize("options", [[], ["--compile=True"], ["--recompute=True"], ["--window_split=random"]])
 def test_gpu_and_cpu_train_the_same(run, tiny, on_gpu, tmp_path, options):
     split = "--window_split=random" if "--window_split=random" in options else "--window_split=none"
     code, text = run([*tiny, "--device=cpu", split, f"--out_dir={tmp_path / 'cpu'}"])
     assert code == 0, text
     code, text = run([*on_gpu, split, *options, f"--out_dir={tmp_path / 'gpu'}"])
-    assert code == 0 and "attention: fused kernels, checked on" in text, text
-    attention = json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["attention"]
-    assert attention == "fused kernels"
+    assert code == 0, text
+    assert json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["kernels_fail"] == ""
     assert_same_losses(tmp_path / "gpu", tmp_path / "cpu", 1e-3)
 
 
@@ -56,9 +63,26 @@ def test_deterministic_resume(run, on_gpu, tmp_path, dtype):
         checkpoint.path_of(b, step).unlink()
     code, text = run([*args, f"--out_dir={b}", "--resume=True"])
     assert code == 0, text
-    x, y = (checkpoint.load(checkpoint.path_of(out, 20)) for out in (a, b))
-    torch.testing.assert_close((x["model"], x["optimizer"]), (y["model"], y["optimizer"]), rtol=0, atol=0)
-    assert_same_losses(a, b, 0)
+    assert_same_runs(a, b, 20)
+
+
+@pytest.mark.slow
+def test_210m_at_its_real_width_resumes_bit_for_bit(run, tmp_path):
+    """Compiled, through both phases, stopped by a signal in the first."""
+    args = """config/210m.py --data=data/prepared/embedded --vocab_size=128256 --micro_batch=16 --max_steps=12
+        --global_batch_tokens=65536 --switch_step=6 --warmup_steps=2 --decay_steps=2 --log_interval=1 --keep_steps=()
+        --eval_interval=6 --eval_windows=8 --checkpoint_interval=6 --deterministic=True""".split()
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    code, text = run([*args, f"--out_dir={whole}"])
+    assert code == 0, text
+    first = Run([*args, f"--out_dir={stopped}"], tmp_path / "output")
+    while first.process.is_alive() and checkpoint.last_logged(stopped) < 2:
+        time.sleep(0.02)
+    first.process.terminate()
+    assert first.wait()[0] == 0 and 0 < checkpoint.steps(stopped)[-1] < 12
+    code, text = run([*args, f"--out_dir={stopped}", "--resume=True"])
+    assert code == 0, text
+    assert_same_runs(whole, stopped, 12)
 
 
 def waits(script, args):
@@ -136,7 +160,7 @@ def test_two_gpus_train_as_one(run, run_world, on_gpu, tmp_path):
 
 def test_doctor_trusts_the_kernels(run):
     code, text = run(["doctor", "--only=kernels"], script="eval.bench")
-    assert code == 0 and text.count("largest difference") == 16, text
+    assert code == 0 and text.count("relative error") == 16, text
 
 
 def test_the_search_for_blocks(run):

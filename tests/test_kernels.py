@@ -9,11 +9,11 @@ import sys
 
 import pytest
 import torch
+from ahead_of_time import TARGETS, compile_kernel
 from helpers import ROOT
 from model_helpers import attention_results, random_documents
 
 import model
-from eval.bench.aot import TARGETS, compile_kernel
 from model import attention
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -38,7 +38,7 @@ def test_interpreted(marked):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-# Rows of the launch table; `python -m eval.bench aot` compiles all of them.
+# Rows of the launch table; `python -m tests.ahead_of_time` compiles all of them.
 FAST = [("90", 64, "dkv", True, True), ("80", 128, "dq", False, True)]
 GRID = itertools.product(TARGETS, (32, 64, 128), model.KERNELS, (False, True), (False, True))
 SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in [*GRID][::13]]

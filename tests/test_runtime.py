@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import model
 from model import ModelConfig, PretrainingLoss, Transformer, attention
-from runtime import check_attention, choose_attention, flops_per_token, peak_flops, utilization
+from runtime import (
+    check_attention,
+    choose_attention,
+    flops_per_token,
+    may_race,
+    peak_flops,
+    stress_attention,
+    utilization,
+)
 
 CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
@@ -48,37 +57,67 @@ def test_two_attentions_are_compared(dtype, allowed, causal, documents):
     assert check_attention(*case, fused=no_gradient_of_v) == pytest.approx(1)
 
 
+SMALL = dict(launches=5, B=1, T=48)
+
+
+@pytest.mark.parametrize("documents", [True, False])
+def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
+    calls = []
+
+    def differs_once(q, *args):
+        calls.append(q)
+        return plain(q * (1 + 1e-6 * (len(calls) == 4)), *args)
+
+    case = CPU, torch.float32, 32, False, documents, 4, 2
+    assert stress_attention(*case, fused=plain, **SMALL) == 0
+    assert stress_attention(*case, fused=differs_once, **SMALL) == 1 and len(calls) == 5
+    assert stress_attention(*case, fused=no_gradient_of_v, **SMALL) == 0  # wrong, but always the same
+    assert stress_attention(*case, fused=lambda *args: plain(*args) * torch.nan, **SMALL) == 4
+
+
+@pytest.mark.parametrize("version, races", [("3.6.0", True), ("3.7.1", False), ("3.10", False), ("3.7.0+git1", True)])
+def test_where_the_stress_test_is_a_part_of_the_check(monkeypatch, trust, version, races):
+    """On Hopper, with a Triton before 3.7.1."""
+    choose = partial(choose_attention, CPU, torch.float32, ModelConfig(), (True,), False, check=agrees)
+    monkeypatch.setattr(model, "triton", SimpleNamespace(__version__=version))
+    monkeypatch.setattr(model, "why_not_triton", lambda *args: "")
+    for architecture in (80, 90, "gfx9"):
+        monkeypatch.setattr(model, "architecture", lambda device: architecture)
+        assert may_race(CPU) == (architecture == 90 and races)
+        for unequal in (0, 3):
+            why = choose(stress=lambda *case: unequal)
+            assert bool(why) == (may_race(CPU) and unequal > 0) and model.kernels_fail == why
+
+
 @pytest.mark.parametrize(
-    "check, head_dim, decision",
+    "check, head_dim, why",
     [
-        (agrees, 64, "fused kernels, checked on cpu, largest difference .e-0."),
-        (
-            partial(check_attention, fused=no_scale),
-            64,
-            "PyTorch's.* they differ by 2.4e.01 from PyTorch's, of which 1e-04",
-        ),
-        (fails, 64, "PyTorch's.* RuntimeError: gcc not found"),
-        (check_attention, 64, "PyTorch's.* device cpu: the kernels need a GPU"),
-        (agrees, 48, "PyTorch's.* head dim 48 is not 32"),
+        (agrees, 64, ""),
+        (partial(check_attention, fused=no_scale), 64, "error is 2.4e.01, of which 1e-04"),
+        (fails, 64, "RuntimeError: gcc not found"),
+        (check_attention, 64, "device cpu: the kernels need a GPU"),
+        (agrees, 48, "head dim 48 is not 32"),
     ],
 )
-def test_only_kernels_that_agree_are_used(trust, capsys, recwarn, check, head_dim, decision):
+def test_only_kernels_that_agree_are_used(trust, capsys, recwarn, check, head_dim, why):
     config = ModelConfig(n_head=2, d_model=2 * head_dim)
-    assert re.match(decision, choose_attention(CPU, torch.float32, config, (True, False), False, check=check))
-    assert re.match(f"attention: {decision}", str(recwarn[0].message) if len(recwarn) else capsys.readouterr().out)
+    decision = choose_attention(CPU, torch.float32, config, (True, False), False, check=check)
+    assert model.kernels_fail == decision and bool(decision) == bool(why) and re.search(why, decision)
+    assert [decision in str(warning.message) for warning in recwarn] == [True] * bool(why)
+    assert capsys.readouterr().out == "attention: fused kernels\n" * (not why)
     with FakeTensorMode(), Operators() as operators:  # a GPU without one: operators that compute shapes only
         q = torch.empty(1, 64, 2, 64, device="cuda")
         attention(q, q, q, True)
-    assert ("nanoencoder::attention" in operators.names) == decision.startswith("fused")
+    assert ("nanoencoder::attention" in operators.names) == (not why)
 
 
 def test_a_resumed_run_keeps_its_decision(trust):
     now, choose = dict(torch="2.13", device="NVIDIA H100"), partial(choose_attention, CPU, torch.float32, ModelConfig())
-    for decision in ("fused kernels, checked", "PyTorch's, not the fused kernels: they raise"):
-        assert choose((True,), False, now, now | dict(attention=decision), check=fails) == decision
-        assert (model.kernels_fail == "") == decision.startswith("fused")
-    for earlier in (now, dict(torch="2.11", device="NVIDIA H100", attention="PyTorch's"), None):
-        assert choose((True,), False, now, earlier, check=agrees).startswith("fused kernels")
+    for decision in ("", "they raise an error"):
+        assert choose((True,), False, now, now | dict(kernels_fail=decision), check=fails) == decision
+        assert model.kernels_fail == decision
+    for earlier in (now, dict(torch="2.11", device="NVIDIA H100", kernels_fail="no compiler"), None):
+        assert choose((True,), False, now, earlier, check=agrees) == ""
 
 
 def test_rank_0_decides_for_all(tmp_path):
@@ -87,7 +126,7 @@ def test_rank_0_decides_for_all(tmp_path):
         process.start()
     for process in processes:
         process.join(60)
-    assert [(tmp_path / rank).read_text()[:13] for rank in "01"] == ["fused kernels"] * 2
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["they differ"] * 2
 
 
 # ----------------------------------------------------------------------------

@@ -1,12 +1,9 @@
 """Benchmarks: python -m eval.bench NAME [--key=value ...]
 
   doctor     whether this machine works, how fast it is, and what to set: run it first
-  step       training steps per second, next to other code for the same shape, and where the time goes
+  step       training steps per second, their MFU and memory, and where the time goes
   attention  attention alone, next to PyTorch's implementations
-  loader     tokens per second that one CPU core prepares, next to a nanoGPT-style sampler
-  predict    GPU memory of the presets, the largest micro_batch that fits, and the time of a step, computed
   blocks     a search for better block sizes of the attention kernels, on a GPU
-  aot        the attention kernels, compiled without a GPU for every architecture
 
 Each prints medians of repeats that take turns, measured in one run. NAME --help lists the settings.
 `sh eval/bench/gpu.sh FOLDER` measures what is worth knowing on a GPU.
@@ -20,10 +17,10 @@ from eval.bench.timing import hardware
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:] or [""]
-    if name in ("step", "attention", "loader", "predict", "doctor", "blocks", "aot"):
+    if name in ("doctor", "step", "attention", "blocks"):
         bench = import_module(f"eval.bench.{name}")
         cfg = configurator.load(bench.__file__, args, getattr(bench, "check", None), f"python -m eval.bench {name}")
-        print(hardware())
+        print(hardware(), flush=True)
         bench.main(cfg)
     elif name in ("-h", "--help"):
         print(__doc__.strip())

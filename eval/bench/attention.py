@@ -1,7 +1,7 @@
 """Attention alone: our kernels next to PyTorch's, forward and backward.
 
     python -m eval.bench attention
-    python -m eval.bench attention --lengths=512,1024,4096 --head_dims=64,128 --groups=1,3 --documents=0,256,512,1024
+    python -m eval.bench attention --lengths=512,1024,4096 --head_dims=64,96 --groups=1,3 --documents=0,256,512,1024
 
 A row prints as soon as it is measured: the first one's speed relative to a matrix product, then TFLOP/s of each
 implementation, and its time relative to the first. The forward pass counts 4 x D x heads FLOPs for each pair of a
@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
-from eval.bench.timing import alternating, device_seconds, unknown_names
+from eval.bench.timing import alternating, device_seconds, record, unknown_names
 
 lengths = (2048, 8192)  # T
-head_dims = (64,)  # D; heads x D is 1,536 on a GPU, 384 on a CPU
+head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
 groups = (1,)  # query heads per key head
 documents = (0, 512)  # mean length of the documents of a row; 0 = the row is one document
 only = "ours,cudnn,flash,flex,varlen"  # some of these and reference; the others must agree with the first
@@ -31,8 +31,8 @@ def check(cfg):
     """Yield what is wrong with the settings."""
     yield from unknown_names(cfg, "only", DENSE | DOCUMENTS)
     for D, group in itertools.product(cfg.head_dims, cfg.groups):
-        if min(D, group) < 1 or 384 % (D * group):
-            yield f"head_dims={D}, groups={group}: 384 must be a multiple of D x group"
+        if min(D, group) < 1 or 6 % group:
+            yield f"head_dims={D}, groups={group}: D must be above 0, and 6 a multiple of the group"
 
 
 class Case:
@@ -40,9 +40,9 @@ class Case:
 
     def __init__(self, T, D, group, causal, mean, tokens):
         on_gpu = torch.cuda.is_available()
-        device, dtype, width = ("cuda", torch.bfloat16, 1536) if on_gpu else ("cpu", torch.float32, 384)
+        device, dtype, H = ("cuda", torch.bfloat16, 18) if on_gpu else ("cpu", torch.float32, 6)
         generator = torch.Generator().manual_seed(T + mean)
-        B, H = max(1, tokens // T), width // D
+        B = max(1, tokens // T)
         self.causal, self.group, self.bounds = causal, group, (None, None)
         packed = torch.randn(B, T, H + 2 * H // group, D, generator=generator).to(device, dtype)
         self.inputs = [x.requires_grad_() for x in packed.split((H, H // group, H // group), dim=2)]  # q, k, v
@@ -79,7 +79,7 @@ def pytorch(case, backend):
 
 
 def flex(case):
-    """FlexAttention, compiled. Each call makes its block mask, because each batch has its own documents."""
+    """FlexAttention, compiled. With documents each call makes its block mask, because each batch has its own."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # or torch would stop compiling after eight cases
@@ -87,13 +87,16 @@ def flex(case):
     make_mask = torch.compile(create_block_mask, dynamic=False, fullgraph=True)
     start, end = case.bounds
     B, T, _, _ = case.d_out.shape
+    device = case.d_out.device.type
 
     def see(b, h, i, j):
         inside = (start[b, i] <= j) & (j < end[b, i])
         return inside & (j <= i) if case.causal else inside
 
+    no_documents = create_block_mask(lambda b, h, i, j: j <= i, None, None, T, T, device) if case.causal else None
+
     def run(q, k, v):
-        mask = make_mask(see, B, None, T, T, case.d_out.device.type)
+        mask = no_documents if start is None else make_mask(see, B, None, T, T, device)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         return compiled(q, k, v, block_mask=mask, enable_gqa=case.group > 1).transpose(1, 2)
 
@@ -122,6 +125,7 @@ OURS = {"ours": ours, "reference": partial(ours, backend="reference")}
 DENSE = OURS | {
     "cudnn": partial(pytorch, backend=SDPBackend.CUDNN_ATTENTION),
     "flash": partial(pytorch, backend=SDPBackend.FLASH_ATTENTION),
+    "flex": flex,
 }
 DOCUMENTS = OURS | {"flex": flex, "varlen": varlen}
 
@@ -169,3 +173,5 @@ def main(cfg):
             speeds = "".join(f"   {name} {tflop / x:.3g} ({x / first:.2f})" for name, x in seconds.items())
             line = f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}"
             print(f"{line}{tflop / first / matmul:>11.0%}{speeds}", flush=True)
+            shape = dict(T=T, D=D, group=group, documents=mean, mask="causal" if causal else "full", which=which)
+            record(bench="attention", **shape, tflops={name: tflop / x for name, x in seconds.items()})

@@ -1,49 +1,87 @@
 #!/bin/sh
-# Tests and measures on a GPU what is worth knowing, the most important part first:
+# Measures on a GPU what is worth knowing, the most important part first, in about 24 minutes:
 #
-#   sh eval/bench/gpu.sh FOLDER                             # all parts, at most 24 minutes
-#   MODEL=610m MICRO=12 sh eval/bench/gpu.sh FOLDER step    # some of them, for another preset and micro_batch
+#   sh eval/bench/gpu.sh FOLDER [SECONDS]
 #
-# Each start writes to a new folder in FOLDER. A part prints as it goes, has a time limit of its own, and does not stop
-# the next one when it fails.
+# The parts run in the background and outlive this command. It waits for them, SECONDS at most, and prints a summary.
+# Call it again to wait for the rest; parts that have ended do not run again. FOLDER gets the output of each part, and
+# results.tar.gz with all that is worth keeping, written anew after each part.
 set -u
-[ $# -gt 0 ] || { echo "usage: sh eval/bench/gpu.sh FOLDER [tests] [doctor] [...]" >&2; exit 2; }
-out=$1/$(date +%Y-%m-%d-%H%M%S)-$$
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
-shift
-parts=${*:-tests doctor kernels train finetune two_gpus step attention}
+[ $# -gt 0 ] || { echo "usage: sh eval/bench/gpu.sh FOLDER [SECONDS]" >&2; exit 2; }
+mkdir -p "$1" && out=$(cd "$1" && pwd) || exit 2
 cd "$(dirname "$0")/../.." || exit 2
-export PYTHONUNBUFFERED=1
-MODEL=${MODEL:-210m} MICRO=${MICRO:-16}
+export PYTHONUNBUFFERED=1 BENCH_RECORD="$out/records.jsonl"
 
-part() { # name, limit in seconds, command
-    name=$1 limit=$2
-    shift 2
-    case " $parts " in *" $name "*) ;; *) return ;; esac
-    echo "--- $name: $*" | tee "$out/$name.txt"
-    tail -n 0 -f "$out/$name.txt" &
-    began=$(date +%s)
-    timeout -k 10 "$limit" "$@" >>"$out/$name.txt" 2>&1
-    code=$?
-    sleep 0.5 && kill $! # what `tail` has not shown yet
-    echo "$name: exit $code (124: out of time), $(($(date +%s) - began)) s, $out/$name.txt" | tee -a "$out/summary.txt"
+pack() { # the texts, records, metrics and results, in one file that is always whole
+    python3 eval/bench/summary.py "$out" >"$out/summary.$$" && mv "$out/summary.$$" "$out/summary.md"
+    files=$(cd "$out" && find . -name '*.txt' -o -name records.jsonl -o -name metrics.jsonl -o -name result.json)
+    # shellcheck disable=SC2086
+    tar -czf "$out/pack.$$" -C "$out" summary.md $files
+    [ $? -lt 2 ] && mv "$out/pack.$$" "$out/results.tar.gz" # 1: a part has written while tar was reading
 }
 
-# A few steps of a preset on the text that comes with Python, in windows of 2,048 tokens.
-preset="config/$MODEL.py --data=data/prepared/embedded --vocab_size=128256 --micro_batch=$MICRO --max_steps=30
-    --global_batch_tokens=$((MICRO * 4096)) --switch_step=15 --warmup_steps=5 --decay_steps=5 --log_interval=5
-    --eval_interval=15 --eval_windows=8 --keep_steps=()"
+part() { # name, seconds, command. A part may also use the seconds that the parts before it have left.
+    [ ! -e "$out/$1.done" ] || return 0
+    name=$1 until=$((until + $2)) began=$(date +%s)
+    shift 2
+    echo "--- $name: $*" >>"$out/$name.txt"
+    timeout -s INT -k 15 $((until > began + 10 ? until - began : 10)) "$@" >>"$out/$name.txt" 2>&1 </dev/null
+    echo "$name: exit $? (124: out of time), $(($(date +%s) - began)) s" | tee -a "$out/$name.txt" >>"$out/parts.txt"
+    touch "$out/$name.done"
+    pack
+}
 
-part tests 300 python3 -m pytest tests/test_gpu.py -v -rs
-part doctor 410 python3 -m eval.bench doctor
-# Without the tests that need no GPU: the interpreter and the compilation ahead of time.
-part kernels 80 python3 -m pytest tests/test_kernels.py -v -rs -k "not interpreted and not ahead"
-part train 150 python3 train.py $preset --out_dir="$out/train"
-part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$out/train" --out_dir="$out/finetune"
-# With one GPU it fails at once, and says so.
-part two_gpus 120 python3 -m torch.distributed.run --standalone --nproc_per_node=2 train.py $preset --out_dir="$out/two"
-part step 180 python3 -m eval.bench step --model="$MODEL" --micro_batch="$MICRO" --only=compiled,compiled_muon,compiled_sdpa,transformers
-part attention 120 python3 -m eval.bench attention
+run_all() {
+    bench="python3 -m eval.bench" until=$(date +%s) several=
+    dense="$bench attention --head_dims=64,96 --groups=1,3 --documents=0"
+    python3 -c "import xdist" 2>/dev/null && several="-n 6"
+    # shellcheck disable=SC2086
+    {
+        part facts 30 $bench doctor --only=facts
+        part kernels 110 $bench doctor --only=kernels
+        part attention 120 $dense --only=ours,cudnn,flash
+        part flex 100 $dense --only=ours,flex
+        part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=1 --repeats=5
+        part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=1 --repeats=5
+        part step_210m 80 $bench step --model=210m --only=compiled --micro_steps=2 --steps=1 --repeats=5
+        part resume 170 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
+        encoder=$(ls -d "$out"/resume/*/whole 2>/dev/null) # without it, the demo
+        if [ ! "$encoder" ]; then
+            encoder=$out/demo
+            part demo 30 python3 train.py --max_steps=20 --switch_step=10 --warmup_steps=5 --decay_steps=5 \
+                --out_dir="$encoder" --resume=True
+        fi
+        part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$encoder" \
+            --out_dir="$out/finetune"
+        part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
+            -k "not interpreted and not ahead"
+        part documents 90 $bench attention --head_dims=64,96 --groups=3 --documents=512 --only=ours,flex,varlen
+        part blocks 130 $bench blocks --head_dims=64,96,128
+        part step_rest 110 $bench step --model=210m --only=compiled,compiled_muon,compiled_sdpa --steps=2 --repeats=5
+        if python3 -c "import sys, torch; sys.exit(torch.cuda.device_count() < 2)"; then
+            part two_gpus 90 python3 -m torch.distributed.run --standalone --nproc_per_node=2 -m eval.bench doctor \
+                --only=all_reduce
+        fi
+    }
+    touch "$out/all.done"
+}
 
-echo "--- summary"
-cat "$out/summary.txt"
+if [ "${2:-}" = --run ]; then # this is the process in the background; it holds the lock as long as it lives
+    exec 9>"$out/lock"
+    flock -n 9 && run_all
+    exit
+fi
+if ! python3 -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
+    echo "PyTorch finds no GPU here: nothing to measure"
+    exit 1
+fi
+# Shells ignore INT in what they start in the background, and Python would then ignore it too: give it back.
+setsid -f env --default-signal=INT sh eval/bench/gpu.sh "$out" --run >>"$out/log.txt" 2>&1 </dev/null
+echo "running in the background; the output is in $out"
+began=$(date +%s) limit=${2:-1800}
+while [ ! -e "$out/all.done" ] && [ $(($(date +%s) - began)) -lt "$limit" ]; do
+    sleep 1
+done
+[ -e "$out/all.done" ] || pack # with what the part that is running has printed
+cat "$out/summary.md"
+[ -e "$out/all.done" ] || echo "not done yet: call this again to wait for the rest"

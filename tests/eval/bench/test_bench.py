@@ -1,68 +1,41 @@
 """The benchmarks run; their numbers are for people to read."""
 
 import itertools
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tarfile
+import time
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.attention.varlen
 from helpers import ROOT
-from torch.utils.flop_counter import FlopCounterMode
 
 import configurator
 import model
-from data import hub
-from eval.bench import attention, blocks, doctor, loader, predict, step
+import runtime
+from eval.bench import attention, blocks, doctor, step, summary
 
 
 def bench(module, *args):
     module.main(configurator.load(module.__file__, args, getattr(module, "check", None)))
 
 
-def test_loader(capsys):
-    threads = torch.get_num_threads()
-    bench(loader, "--seq_len=64", "--windows=2", "--tokens=20000", "--repeats=1")
-    torch.set_num_threads(threads)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 7 and all(re.search(r"\d+\.\dM tokens/s$", line) for line in lines)
+slow_variants = pytest.param(["compiled", "compiled_sdpa", "compiled_muon"], marks=pytest.mark.slow)
 
 
-slow_variants = pytest.param(["compiled", "compiled_sdpa", "compiled_muon", "transformers"], marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("names", [["ours", "fp32", "muon", "nanogpt"], slow_variants])
+@pytest.mark.parametrize("names", [["ours", "fp32", "muon"], slow_variants])
 def test_step(capsys, names):
-    if "transformers" in names:
-        pytest.importorskip("transformers")
-    bench(step, "--micro_batch=2", "--steps=1", "--repeats=1", f"--only={','.join(names)}")
+    bench(step, "--micro_batch=2", "--micro_steps=2", "--steps=1", "--repeats=1", f"--only={','.join(names)}")
     text = capsys.readouterr().out
     found = re.findall(r"^(\w+) (\w+) +[\d,]+ tokens/s +[\d.]+x$", text, re.M)
     assert found == [(phase, name) for phase in ("CLM", "MLM") for name in names]
     assert text.count("Self CPU time total") == 2  # the profiler's table
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("causal", [True, False])
-def test_the_model_of_transformers_is_the_same_architecture(causal, tmp_path):
-    """With our weights it has our loss."""
-    pytest.importorskip("transformers")
-    config = model.ModelConfig(vocab_size=50, n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=16)
-    torch.manual_seed(0)
-    ours, (_, tokenizer) = model.Transformer(config), loader.random_data(tmp_path, 50, 100)
-    hub_model = step.HubModel(config, tokenizer, causal, torch.float32)
-    state = {"config": vars(config), "model": ours.state_dict()}
-    hub_model.model.load_state_dict(hub.hub_weights(state, with_head=True))
-    tokens = torch.randint(48, (3, 16))
-    if causal:
-        positions, targets = torch.arange(48), torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-1).flatten()
-    else:
-        positions, targets = torch.tensor([1, 5, 20, 33, 47]), torch.tensor([3, 4, -1, 5, 6])
-    batch = {"tokens": tokens, "positions": positions, "targets": targets}
-    total, count = model.PretrainingLoss(ours)(batch, causal)
-    assert hub_model(batch, causal)[0].item() == pytest.approx((total / count).item(), rel=1e-5)
 
 
 # ----------------------------------------------------------------------------
@@ -125,16 +98,17 @@ def test_varlen_gets_the_same_documents(monkeypatch, causal):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
-def test_flex_attention_sees_the_same_keys(causal):
+@pytest.mark.parametrize("documents", [0, 16])
+def test_flex_attention_sees_the_same_keys(causal, documents):
     """On a CPU it has no backward pass."""
-    case = attention.Case(64, 64, 3, causal, 16, 128)
+    case = attention.Case(64, 64, 3, causal, documents, 128)
     q, k, v = (x.detach() for x in case.inputs)
     expected = model.attention(q, k, v, causal, *case.bounds, backend="reference")
     torch.testing.assert_close(attention.flex(case)(q, k, v), expected)
 
 
 # ----------------------------------------------------------------------------
-# Memory and the predicted step
+# Memory
 
 
 @pytest.mark.parametrize(
@@ -146,72 +120,24 @@ def test_memory_of_compiled_blocks(name, kept, peaks):
 
     That code kept q and k before their rotation too, and took chunks of 2**28 logits.
     """
-    config = predict.PAPER[name]
+    config = doctor.PAPER[name]
     rotated = 2 * config.n_layer * config.seq_len * (config.n_head + config.n_kv_head) * config.head_dim
-    window, after = predict.window_bytes(config) + rotated, 8 * config.seq_len * config.d_model
+    window, after = doctor.window_bytes(config) + rotated, 8 * config.seq_len * config.d_model
     assert (window - after) / 2**30 == pytest.approx(kept, abs=0.006)
     for windows, peak in peaks.items():
-        found = predict.fixed_bytes(config) + 6 * 2**28 + windows * window
+        found = doctor.fixed_bytes(config) + 6 * 2**28 + windows * window
         assert found / 1e9 == pytest.approx(peak, rel=0.005)
 
 
-@pytest.mark.parametrize("more", [{}, dict(head_dim=64, qk_norm=True)])
-def test_memory_of_eager_blocks(more):
-    """As counted on a CPU, without weights. Its norms keep one tensor more, and v is a view of the packed projection."""
-    kept, config = {}, model.ModelConfig(n_layer=3, n_head=2, n_kv_head=2, d_model=64, d_ff=96, seq_len=320, **more)
-    encoder = model.Transformer(config)
-    encoder.compute_dtype = torch.bfloat16
-
-    def count(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    x = torch.randn(1, 320, 64, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        for block in encoder.blocks:
-            x = block(x, encoder.cos, encoder.sin, False)
-    found = sum(t.untyped_storage().nbytes() for t in kept.values() if 320 in t.shape and t.shape != encoder.cos.shape)
-    q_and_k = 4 * config.head_dim
-    more_on_cpu = 3 * 320 * (2 * 4 * 64 + 4 * q_and_k * config.qk_norm + 2 * q_and_k)
-    expected = predict.window_bytes(config, compiled=False) - 8 * 320 * 64
-    assert found == pytest.approx(expected + more_on_cpu, rel=0.02)
-
-
-@pytest.mark.parametrize("name", predict.PAPER)
+@pytest.mark.parametrize("name", doctor.PAPER)
 def test_the_presets_fit_into_80_gb(name):
     """And the next larger micro_batch that divides the 144 windows of a GPU does not."""
     cfg = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
     for size, micro_batch in ((80, cfg.micro_batch), (141, 2 * cfg.micro_batch)):
-        most = predict.largest_micro_batch(predict.PAPER[name], size * 10**9)
+        most = doctor.largest_micro_batch(doctor.PAPER[name], size * 10**9)
         assert micro_batch == max(n for n in (12, 24, 48, 72, 144) if n <= most), size
-
-
-@pytest.mark.parametrize("name, windows, mfu", [("210m", 16, (49.1, 47.3)), ("610m", 12, (51.3, 50.7))])
-def test_the_predicted_step_is_that_of_an_independent_estimate(name, windows, mfu):
-    """On an H200, with an update after each micro-batch, and all T x T pairs counted."""
-    for causal, expected in zip((True, False), mfu):
-        args = predict.PAPER[name], "H200", causal, windows, windows, 0.4
-        seconds, honest, all_pairs = predict.predict_step(*args)
-        assert 100 * all_pairs == pytest.approx(expected, abs=1) and honest < all_pairs
-        assert 0.13 < seconds["attention"] / sum(seconds.values()) < 0.27
-
-
-def test_the_docs_have_what_is_predicted(capsys):
-    bench(predict)
-    _, *tables = capsys.readouterr().out.split("\n\n")
-    page = (ROOT / "docs/speed.md").read_text()
-    assert len(tables) == 3 and all(table in page for table in tables)
-
-
-def test_the_flops_of_muon_are_those_of_its_products():
-    """As PyTorch counts them in one step on the matrices of a model's blocks."""
-    config = model.ModelConfig(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=24, head_dim=16)
-    matrices = [p for p in model.Transformer(config).blocks.parameters() if p.ndim == 2]
-    for p in matrices:
-        p.grad = torch.randn_like(p)
-    with FlopCounterMode(display=False) as counter:
-        torch.optim.Muon(matrices).step()
-    assert counter.get_total_flops() == predict.muon_flops(config)
+    peak = doctor.peak_bytes(doctor.PAPER[name], cfg.micro_batch, 80 * 10**9) / 1e9
+    assert f"{peak:.1f}" == summary.STEP[name][2]
 
 
 # ----------------------------------------------------------------------------
@@ -221,7 +147,7 @@ def test_the_flops_of_muon_are_those_of_its_products():
 def test_the_command_line(run):
     wrong = {
         step: (["--model=2b", "--only=ours,theirs"], ["one of demo, 210m", "only=theirs"]),
-        attention: (["--only=fast", "--groups=5"], ["only=fast", "multiple of D x group"]),
+        attention: (["--only=fast", "--groups=5"], ["only=fast", "multiple of the group"]),
         doctor: (["--only=nothing"], ["one of all, facts"]),
     }
     for module, (args, messages) in wrong.items():
@@ -237,9 +163,30 @@ def test_doctor_goes_on_when_something_fails(capsys, monkeypatch):
     monkeypatch.setenv("CC", "")
     bench(doctor, "--only=facts", "--folder=missing")
     text = capsys.readouterr().out
-    assert re.findall(r"^(\w+)", text, re.M) == ["software", "compiler", "device", "disk"]
+    assert re.findall(r"^(\w+):", text, re.M) == ["machine", "software", "compiler", "device", "disk"]
     assert "compiler: FAILED: Triton needs gcc or clang" in text and "disk: FAILED: [Errno 2]" in text
     assert not doctor.start("a part", [sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
+
+
+@pytest.mark.parametrize("mistake, failed", [("", 0), ("wrong", 16), ("varies", 4), ("raises", 16)])
+def test_doctor_trusts_kernels_that_agree_and_no_others(capsys, monkeypatch, tmp_path, mistake, failed):
+    """With stand-ins for the kernels, which need a GPU."""
+
+    def fused(q, *args):
+        if mistake == "raises":
+            raise RuntimeError("no kernel image")
+        return model.attention(q * (3 if mistake == "wrong" else 1), *args, backend="reference")
+
+    monkeypatch.setattr(runtime, "check_attention", partial(runtime.check_attention, fused=fused))
+    monkeypatch.setattr(runtime, "stress_attention", lambda *case: int(mistake == "varies"))
+    monkeypatch.setattr(model, "why_not_triton", lambda *args: "")
+    monkeypatch.setenv("BENCH_RECORD", str(tmp_path / "records.jsonl"))
+    if failed:
+        with pytest.raises(SystemExit):
+            bench(doctor, "--only=kernels")
+    else:
+        bench(doctor, "--only=kernels")
+    assert capsys.readouterr().out.count("FAILED") == failed and summary.read(tmp_path)[0]["failed"] == failed
 
 
 @pytest.mark.slow
@@ -257,34 +204,97 @@ def test_doctor_sums_over_two_processes(run_world):
         assert code == 0, text
 
 
-def test_the_gpu_script(tmp_path):
-    """With a stand-in for Python that prints what it is asked to do. Parts fail, and it runs twice in one folder."""
-    stub, out = tmp_path / "python3", tmp_path / "out"
-    stub.write_text('#!/bin/sh\nprintf "asked: %s\\n" "$*"\ncase "$*" in *doctor*) exit 1;; esac\n')
-    stub.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "MODEL": "610m", "MICRO": "12"}
-    command = ["sh", "eval/bench/gpu.sh", out]
-    done = [
-        subprocess.run([*command, *parts], cwd=ROOT, env=environment, capture_output=True, text=True)
-        for parts in ([], ["doctor"])
-    ]
-    assert [d.returncode for d in done] == [0, 0] and not done[0].stderr and len([*out.iterdir()]) == 2
-    text = done[0].stdout
-    names = "tests doctor kernels train finetune two_gpus step attention".split()
-    codes = re.findall(r"^(\w+): exit (\d)", text.split("--- summary")[0], re.M)
-    assert codes == [(name, str(int(name == "doctor"))) for name in names]
-    limits = re.findall(r"^part \w+ (\d+)", (ROOT / "eval/bench/gpu.sh").read_text(), re.M)
-    assert sum(map(int, limits)) + len(limits) <= 24 * 60
+def test_the_docs_have_the_table_that_the_summary_fills(tmp_path, capsys):
+    assert "\n".join(summary.goals([])) in (ROOT / "docs/speed.md").read_text()
+    step_facts = dict(bench="step", model="610m", variant="compiled", gigabytes=70.04)
+    shape = dict(bench="attention", T=8192, D=64, group=1, documents=0, mask="full", which="forward")
+    records = [shape | dict(tflops=dict(ours=412.3, cudnn=500)), step_facts | dict(phase="CLM", mfu=44.44)]
+    records += [step_facts | dict(phase="MLM", mfu=43), dict(bench="facts", fact="machine: a GPU")]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + '{"bench": "st')
+    summary.main(tmp_path)
+    text = capsys.readouterr().out
+    assert "– / 412 |" in text and "| 44.4 / 43 |" in text and "| 70 / 70 |" in text and "machine: a GPU" in text
 
-    folder = max(out.iterdir(), key=lambda path: len([*path.iterdir()]))  # that of all parts
-    commands = [(folder / f"{name}.txt").read_text().split("asked: ")[1].split() for name in names]
-    for command in commands:
-        if "train.py" in command:
-            cfg = configurator.load(ROOT / "train.py", command[command.index("train.py") + 1 :])
-            assert cfg.micro_batch == 12 and cfg.model == "610m" and cfg.compile
-        if "finetune.py" in command:
-            configurator.load(ROOT / "finetune.py", command[1:])
-        if "eval.bench" in command:
-            module = sys.modules[f"eval.bench.{command[2]}"]
-            configurator.load(module.__file__, command[3:], module.check)
-        assert all((ROOT / word).exists() for word in command if word.startswith("tests/"))
+
+# A stand-in for Python. It passes the script's questions about the machine, reads the records, prints what it is asked
+# to do, takes time, and says whether SIGINT would stop it.
+PYTHON = """#!{python}
+import os, signal, sys, time
+from pathlib import Path
+args = sys.argv[1:]
+if args[0].endswith("summary.py"):
+    os.execv("{python}", ["{python}", *args])
+if args[0] == "-c":
+    sys.exit("device_count" in args[1])
+print("asked:", *args, flush=True)
+Path("{log}").open("a").write(" ".join(args) + "\\n")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+time.sleep(0.2)
+sys.exit("--only=kernels" in args)
+"""
+
+
+@pytest.fixture
+def gpu_script(tmp_path):
+    """Returns the command, its environment with a stand-in for Python, and the file with what that was asked."""
+    stub, log = tmp_path / "python3", tmp_path / "asked"
+    stub.write_text(PYTHON.format(python=sys.executable, log=log))
+    stub.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    return ["sh", "eval/bench/gpu.sh", tmp_path / "out"], dict(env=environment, cwd=ROOT, text=True), log
+
+
+def test_the_gpu_script_survives_its_caller(gpu_script, tmp_path):
+    """It is killed with all that it started in its session, called again for a moment, then until the end."""
+    command, options, log = gpu_script
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does in the background
+    process = subprocess.Popen(command, **options, start_new_session=True, preexec_fn=ignore)
+    while not log.exists() or len(log.read_text().splitlines()) < 3:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    text = subprocess.run([*command, "1"], **options, capture_output=True).stdout
+    assert "not done yet" in text and "facts: exit 0" in text and "kernels: exit 1" in text
+    done = subprocess.run([*command, "60"], **options, capture_output=True)
+    assert "not done yet" not in done.stdout and not done.stderr and done.returncode == 0
+    asked, out = log.read_text().splitlines(), tmp_path / "out"
+    assert len(asked) == len(set(asked)) == 14 and len([*out.glob("*.done")]) == 15
+    with tarfile.open(out / "results.tar.gz") as pack:
+        packed = {name.removeprefix("./") for name in pack.getnames()}
+    assert packed >= {"summary.md", "parts.txt", "facts.txt", "tests.txt", "step_rest.txt"}
+    assert not [*out.glob("pack.*"), *out.glob("summary.?*[0-9]")]
+
+
+def test_the_gpu_script_goes_on_after_a_crash(gpu_script, tmp_path):
+    """The process in the background is killed too; parts that had ended do not run again."""
+    command, options, log = gpu_script
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in "facts kernels attention flex step_610m step_1b step_210m resume".split():
+        (out / f"{name}.done").touch()
+    (out / "demo.txt").write_text("what it had printed\n")
+    subprocess.run([*command, "60"], **options, capture_output=True)
+    assert len(log.read_text().splitlines()) == 6 and "what it had printed" in (out / "demo.txt").read_text()
+
+
+def test_the_parts_of_the_gpu_script_fit_their_time_and_settings():
+    text = (ROOT / "eval/bench/gpu.sh").read_text().replace("\\\n", " ")
+    parts = re.findall(r"^ +part (\w+) (\d+) (.*)$", text, re.M)
+    assert sum(int(seconds) for name, seconds, _ in parts if name != "two_gpus") <= 24 * 60
+    for _, _, command in parts:
+        words = command.replace("$dense", re.search(r'dense="(.*)"', text)[1]).split()
+        words = [word.strip('"') for word in words if word not in ("$bench", "python3", "-m", "$several")]
+        module = sys.modules.get(f"eval.bench.{words[0]}")
+        if module:
+            configurator.load(module.__file__, words[1:], None if module is blocks else module.check)
+        elif words[0] in ("train.py", "finetune.py"):
+            configurator.load(ROOT / words[0], words[1:])
+        else:
+            assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+
+
+def test_the_gpu_script_needs_a_gpu(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run(["sh", "eval/bench/gpu.sh", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.count("\n") == 1 and "no GPU" in done.stdout and not done.stderr
+    assert not [*tmp_path.iterdir()]

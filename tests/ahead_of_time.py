@@ -1,6 +1,8 @@
 """Every row of the launch table, compiled without a GPU: registers, spills, serialized matrix products.
 
-Takes about ten minutes. Prints the worst of four variants: full and causal, without and with documents. A few bytes of
+    python -m tests.ahead_of_time [ARCHITECTURE ...]
+
+All architectures take about ten minutes. Prints the worst of four variants: full and causal, without and with documents. A few bytes of
 spills are one or two registers, which does not matter. More would.
 """
 
@@ -9,13 +11,11 @@ import importlib.metadata
 import io
 import itertools
 import re
+import sys
 
 import torch
 
 import model
-from eval.bench.timing import unknown_names
-
-architectures = "80,86,89,90,100,120,gfx90a,gfx942"
 
 # For each architecture the shared memory of one program in bytes, and its matrix instruction.
 TARGETS = {
@@ -24,11 +24,6 @@ TARGETS = {
     "gfx90a": (65_536, "v_mfma"), "gfx942": (65_536, "v_mfma"),
 }  # fmt: skip
 COLUMNS = "BLOCK_M BLOCK_N warps stages registers spills shared matrix".split()
-
-
-def check(cfg):
-    """Yield what is wrong with the settings."""
-    yield from unknown_names(cfg, "architectures", TARGETS)
 
 
 def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, documents=False, H=18, H_kv=6):
@@ -79,10 +74,10 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     }
 
 
-def main(cfg):
+def main(architectures):
     print(f"Triton {importlib.metadata.version('triton')}; the worst of: full and causal, without and with documents")
     print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in COLUMNS))
-    rows = [(name, torch.bfloat16) for name in cfg.architectures.split(",")]
+    rows = [(name, torch.bfloat16) for name in architectures]
     rows += [("90", torch.float32)] * (("90", torch.bfloat16) in rows)  # in fp32 one architecture stands for all
     for architecture, dtype in rows:
         for D, which in itertools.product((32, 64, 128), model.KERNELS):
@@ -92,3 +87,7 @@ def main(cfg):
             notes = "  serial" * any(f["serial"] for f in found) + "  fp32" * (dtype == torch.float32)
             cells = "".join(f"{worst[name]:>10}" for name in COLUMNS)
             print(f"{architecture:<8}{D:>4}{which:>9}{cells}{notes}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or TARGETS)
