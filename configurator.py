@@ -81,6 +81,8 @@ def parse(argv, defaults):
 def read_config(path, problems):
     """Yield (path:line, name, value) for each line of a config file; add others to `problems`."""
     try:
+        if Path(path).is_fifo():
+            raise OSError("it is a pipe, from which only one process could read it")
         tree = ast.parse(source := Path(path).read_text(encoding="utf-8"), path)
     except (OSError, *NOT_LITERAL) as error:
         problems.append(f"{path}: neither --key=value nor a readable config file: {error}")

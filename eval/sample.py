@@ -112,7 +112,7 @@ def main(argv):
     try:
         state = checkpoint.load(cfg.ckpt)
         lines = Path(cfg.embed).read_text(encoding="utf-8").splitlines() if cfg.embed else []
-    except (Damaged, DataError, UnicodeDecodeError) as error:
+    except (Damaged, DataError, UnicodeDecodeError, OSError) as error:
         sys.exit(str(error))
     model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
     T, predict_from = model.config.seq_len, predicts_from(state)

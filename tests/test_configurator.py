@@ -1,6 +1,7 @@
 """Settings: what wins, which types are taken, and that every mistake is reported before any work."""
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -261,7 +262,8 @@ def test_unreadable_configs(problems):
     config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
     config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
     reasons = {"config/latin.py": "utf-8", "config/null.py": "null bytes", "config/syntax.py": "line 2"}
-    reasons |= {"config/deep.py": "", "config": "directory", "config/none.py": "No such file"}
+    os.mkfifo("config/pipe.py")
+    reasons |= {"config/deep.py": "", "config": "directory", "config/none.py": "No such file", "config/pipe.py": "a pipe"}
     for problem, (path, reason) in zip(problems(*reasons), reasons.items(), strict=True):
         assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ") and reason in problem
 

@@ -114,7 +114,6 @@ def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path,
     assert "scores" not in capsys.readouterr().out
 
 
-@pytest.mark.xfail(reason="data/files.py writes whole what is not a regular file, too")
 def test_a_device_is_written_to_and_not_replaced(saved, files, tmp_path):
     saved("sc")
     os.mkfifo(pipe := tmp_path / "pipe")
