@@ -52,7 +52,8 @@ def saved(encoder, tmp_path):
         dataset = Dataset("toy", family, labels, [], examples, examples, {}, {}, spec)
         task, model = build(cfg := configurator.Settings(settings), dataset, state)
         task.threshold, task.may_be_none = -0.5, True
-        save_model(cfg, dataset, task, model, {}, state)
+        save_model(cfg, dataset, task, model, {}, state | dict(optimizer={}, muon={}))
+        assert not {"optimizer", "muon"} & checkpoint.load(tmp_path / "model.pt").keys()
         return task, model
 
     return one
