@@ -23,7 +23,7 @@ SEEN, HIDDEN, UNSEEN = "#9db8d9", "#e8b78a", "#ffffff"  # colors of the mask pic
 PAGE = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>One flag, two objectives</title>
 <meta name="viewport" content="width=device-width">
 <style>body {{ font: 16px/1.5 sans-serif; max-width: 1060px; margin: 2em auto; padding: 0 1em }}
-.row {{ display: flex; flex-wrap: wrap; gap: 1em }} img, svg {{ max-width: 100%; height: auto }}
+.row {{ display: flex; flex-wrap: wrap; gap: 1em; align-items: start }} img, svg {{ max-width: 100%; height: auto }}
 table {{ border-spacing: 1em 0 }}</style>
 <h1>One flag, two objectives</h1>
 <h2>One batch, two questions</h2>
