@@ -397,7 +397,8 @@ def export(path, folder, kind):
         raise DataError(f"{folder} is there already: give another folder")
     hub.check_kind(shape(path), kind, path)
     found = find(path)
-    hub.write_folder(load(found), found, folder, kind)
+    state = load(found)
+    hub.write_folder(state, model_from(state), found, folder, kind)
 
 
 def main():
@@ -406,7 +407,11 @@ def main():
     command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
     command.add_argument("folder", help="the folder to write, which must not be there")
     command.add_argument(
-        "--as", dest="kind", choices=("eurobert", "llama", "qwen3"), required=True, help="an encoder, or a decoder"
+        "--as",
+        dest="kind",
+        choices=("eurobert", "llama", "qwen3"),
+        required=True,
+        help="an encoder, a decoder, or either",
     )
     args = parser.parse_args()
     try:

@@ -3,9 +3,7 @@
 It names files and folders without their place on this machine. Its code is meant to be run beside the folder.
 """
 
-import csv
 import json
-from contextlib import suppress
 from pathlib import Path
 from string import Template
 
@@ -13,174 +11,144 @@ from data.files import MALFORMED
 from data.objective import describe, phases_of
 from data.tokenizer import read_json
 
-# Of each pipeline tag of a pretrained model, and of each family of tasks: what it is, and how to use it.
-WHAT = {
-    "fill-mask": "A text encoder with bidirectional attention, to be fine-tuned.",
-    "text-generation": "A decoder, which continues texts.",
-    "sc": "It gives each text a label.",
-    "regression": "It gives each text a number.",
-    "tc": "It gives each word of a sentence a label.",
-    "qa": "It finds the answer to a question in a text.",
-    "ir": "It embeds queries and documents: the cosine of two says how well they fit.",
-}
-USAGE = {
-    "fill-mask": """\
-```python
-from transformers import pipeline
+CARD = Template("""\
+---
+library_name: $library
+pipeline_tag: $tag
+tags: [nanoencoder]
+---
+# $title
 
-fill = pipeline("fill-mask", "$folder")
-print(fill(f"Return the {fill.tokenizer.mask_token} of the list."))
+$what $parameters parameters: $n_layer layers of width $d_model. Texts have at most $max_len tokens.$labels
+
+## How to use it
+
+```python
+$code
 ```
+$note
+## Training
 
-`SentenceTransformer("$folder")` of sentence-transformers gives the mean of a text's last hidden states.""",
-    "text-generation": """\
-```python
-from transformers import pipeline
+$training
+## Scores
 
-generate = pipeline("text-generation", "$folder")
-print(generate("Return the list of", max_new_tokens=20))
-```""",
-    "sc": """\
-```python
-from transformers import pipeline
+$scores
 
-model = pipeline("text-classification", "$folder")
-form = $form  # each text of the training had this form
-print(model(form.replace("{}", "A text."), truncation=True))
-```""",
-    "tc": """\
-A word gets the label of most of its tokens. The tokenizer puts a space before each word, the first included, as in
-training.
+## Limits
 
-```python
-from collections import Counter
+$limits- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
+- This card names no license. The terms of the training data may limit the use of the model.
+""")
 
-import torch
+# Of each kind of model: what it is, and how to use it.
+PIPELINE = 'from transformers import pipeline\n\nmodel = pipeline("$tag", "$title")\n'
+EMBED = 'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("$title")\n'
+USAGE = {
+    "fill-mask": (
+        "A text encoder with bidirectional attention, to be fine-tuned.",
+        PIPELINE + 'print(model(f"Return the {model.tokenizer.mask_token} of the list."))',
+    ),
+    "feature-extraction": (
+        "A text encoder with bidirectional attention, to be fine-tuned. It has no head that fills in masks.",
+        EMBED + 'print(model.encode(["Return the list."]))  # the mean of the last hidden states',
+    ),
+    "text-generation": (
+        "A decoder, which continues texts.",
+        PIPELINE + 'print(model("Return the list of", max_new_tokens=20))',
+    ),
+    "sc": (
+        "It gives each text a label, or a number.",
+        PIPELINE
+        + 'form = $form  # each text of the training had this form\nprint(model(form.replace("{}", "A text."), truncation=True))',
+    ),
+    "tc": (
+        "It gives each word of a sentence a label: that of most of its tokens.",
+        """\
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("$folder")
-model = AutoModelForTokenClassification.from_pretrained("$folder")
+tokenizer = AutoTokenizer.from_pretrained("$title")
+model = AutoModelForTokenClassification.from_pretrained("$title")
 
 words = "The method returns a list .".split()
 batch = tokenizer(words, is_split_into_words=True, truncation=True, return_tensors="pt")
-with torch.no_grad():
-    labels = model(**batch).logits[0].argmax(-1).tolist()
-votes = [Counter() for word in words]
-for word, label in zip(batch.word_ids(), labels):
-    if word is not None:  # the end-of-sequence token
-        votes[word][label] += 1
-tags = [model.config.id2label[vote.most_common(1)[0][0]] if vote else "O" for vote in votes]
-print(list(zip(words, tags)))
-```""",
-    "qa": """\
-The head says of each token whether it is in the answer. The answer is the span with the largest sum of log-odds, each
-less a threshold that was chosen on validation data. A `question-answering` pipeline computes something else.
+found = [*zip(batch.word_ids(), model(**batch).logits[0].argmax(-1).tolist())]
+votes = [[label for word, label in found if word == i] for i in range(len(words))]
+tags = [model.config.id2label[max(vote, key=vote.count)] if vote else "O" for vote in votes]
+print(list(zip(words, tags)))""",
+    ),
+    "qa": (
+        "It finds the answer to a question in a text. Its head says of each token whether it is in the answer.",
+        """\
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("$title")
+model = AutoModelForTokenClassification.from_pretrained("$title")
+# answer() is in docs/hub.md of nanoencoder. A question-answering pipeline computes something else.
+print(answer(tokenizer, model, "What does it return?", "The method returns a list.", $threshold, $may_be_none))""",
+    ),
+    "ir": (
+        "It embeds queries and documents: the cosine of two says how well they fit.",
+        EMBED
+        + """\
+queries = model.encode_query(["how to sort a list"])  # puts "Query: " before a text, as in training
+documents = model.encode_document(["Return a new sorted list.", "Open a file."])
+print(model.similarity(queries, documents))""",
+    ),
+}
+CHECK = """\
+
+This is Qwen 3 with `is_causal: false` in config.json, which older versions of transformers ignore: the oldest that we \
+saw working is 5.2.0. This takes a second and fails where the model would be a decoder:
 
 ```python
 import torch
-from transformers import AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoModel
 
-tokenizer = AutoTokenizer.from_pretrained("$folder")
-model = AutoModelForTokenClassification.from_pretrained("$folder")
-threshold, may_be_none = $threshold, $may_be_none
-
-
-def answer(question, context):
-    prompt = tokenizer(f"Question: {question}\\nContext: ", add_special_tokens=False).input_ids
-    prompt = prompt[: tokenizer.model_max_length // 2]
-    text = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    room, odds = tokenizer.model_max_length - len(prompt) - 1, torch.empty(0)
-    for begin in range(0, max(1, len(text.input_ids) - room + room // 2), room // 2):  # windows that overlap by half
-        ids = prompt + text.input_ids[begin : begin + room] + [tokenizer.eos_token_id]
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0, len(prompt) : -1]
-        middle = (begin + len(odds)) // 2  # of the overlap
-        odds = torch.cat([odds[:middle], (logits[:, 1] - logits[:, 0])[middle - begin :]])
-    total = torch.cat([torch.zeros(1), (odds - threshold).cumsum(0)])
-    gain = total[1:] - total[:-1].cummin(0).values  # of the best span that ends at each token
-    last = gain.argmax()
-    first = total[: last + 1].argmin()
-    if may_be_none and gain[last] <= 0:
-        return ""
-    return context[text.offset_mapping[first][0] : text.offset_mapping[last][1]].strip()
-
-
-print(answer("What does it return?", "The method returns a list."))
-```""",
-    "ir": """\
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("$folder")
-queries = model.encode_query(["how to sort a list"])
-documents = model.encode_document(["Return a new sorted list.", "Open a file."])
-print(model.similarity(queries, documents))
+first, other = AutoModel.from_pretrained("$title")(torch.tensor([[1, 2, 3], [1, 2, 4]])).last_hidden_state[:, 0]
+assert not torch.equal(first, other), "the first output does not depend on the last token: update transformers"
 ```
-
-`encode_query` and `encode_document` put `Query: ` and `Document: ` before a text, as in training. `encode` does not.""",
-}
-
+"""
 PRETRAINING = "optimizer lr warmup_steps decay_steps weight_decay window_split seed dtype".split()
 FINE_TUNING = "lr batch_size warmup_fraction weight_decay seed dtype".split()
 
 
-def model_card(title, tag, state, path, max_len, parameters):
+def model_card(title, tag, state, path, max_len, parameters, check):
     """Return the text of the card.
 
     title: the folder's name. tag: see hub.CLASSES. state, path: the checkpoint; its scores lie beside it.
-    max_len: in tokens.
+    max_len: in tokens. check: whether older versions of transformers would run the model as a decoder.
     """
-    fine_tuned, config, cfg = state.get("fine_tuned"), state["config"], state["settings"]
-    kind, values, labels, limits = tag, {}, "", ""
+    fine_tuned, cfg = state.get("fine_tuned"), state["settings"]
+    kind = fine_tuned["family"] if fine_tuned else tag
+    what, code = USAGE[kind]
+    facts = {"title": title, "tag": tag, **state["config"], "max_len": f"{max_len:,}", "parameters": f"{parameters:,}"}
+    facts |= {"what": what, "labels": "", "limits": "", "library": "transformers"}
+    if "sentence_transformers" in code:
+        facts["library"] = "sentence-transformers"
     if fine_tuned:
-        kind, columns = fine_tuned["family"], fine_tuned["task"].get("columns", ())
-        form = fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}"
-        values = {"form": repr(form), "threshold": fine_tuned["threshold"], "may_be_none": fine_tuned["may_be_none"]}
-        labels = ", ".join(f"`{label}`" for label in fine_tuned["labels"])
-    what = WHAT["regression" if kind == "sc" and not labels else kind]
+        columns = fine_tuned["task"].get("columns", ())
+        facts["form"] = repr(fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}")
+        facts |= {name: fine_tuned[name] for name in ("threshold", "may_be_none")}
+        if fine_tuned["labels"]:
+            facts["labels"] = f" Its labels: {', '.join(f'`{label}`' for label in fine_tuned['labels'])}."
     if kind != "text-generation":
-        limits += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
+        facts["limits"] += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
     if kind == "fill-mask" and cfg and all(its["phase"] == "clm" for its in phases_of(state)):
-        limits += "- It has never seen a mask in training, so what it fills in means nothing.\n"
-    return f"""\
----
-library_name: {"sentence-transformers" if kind == "ir" else "transformers"}
-pipeline_tag: {tag}
-tags: [nanoencoder]
----
-# {title}
-
-{what} {parameters:,} parameters: {config["n_layer"]} layers of width {config["d_model"]}. \
-Texts have at most {max_len:,} tokens.{labels and f" Its labels: {labels}."}
-
-## How to use it
-
-{Template(USAGE[kind]).substitute(folder=title, **values)}
-
-## Training
-
-{pretraining(state, path)}
-{fine_tuning(fine_tuned) if fine_tuned else ""}
-## Scores
-
-{fine_tuned_scores(path) if fine_tuned else validation_losses(path, state["step"])}
-
-## Limits
-
-{limits}- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
-- This card names no license. The terms of the training data may limit the use of the model.
-"""
+        facts["limits"] += "- It has never seen a mask in training, so what it fills in means nothing.\n"
+    facts["code"], facts["note"] = Template(code).substitute(facts), Template(CHECK if check else "").substitute(facts)
+    facts["training"] = training(state, path)
+    facts["scores"] = fine_tuned_scores(path) if fine_tuned else validation_losses(path, state["step"])
+    return CARD.substitute(facts)
 
 
-def pretraining(state, path):
-    cfg, step, fine_tuned = state["settings"], state["step"], state.get("fine_tuned")
-    if not cfg:
-        base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
-        return f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained.\n"
-    begin = cfg["init_from"] or cfg["branch_from"]
-    return f"""\
-Pretraining with nanoencoder: {step:,} steps of {cfg["global_batch_tokens"]:,} tokens, with causal (CLM) or masked \
-language modeling (MLM).
+def training(state, path):
+    """Describe how a model was pretrained, merged and fine-tuned."""
+    cfg, fine_tuned, text = state["settings"], state.get("fine_tuned"), ""
+    if cfg:
+        begin = cfg["init_from"] or cfg["branch_from"]
+        text += f"""\
+Pretraining with nanoencoder: {state["step"]:,} steps of {cfg["global_batch_tokens"]:,} tokens, with causal (CLM) or \
+masked language modeling (MLM).
 
 - objective: {describe(phases_of(state))}
 - began with {f"the weights of `{short(begin)}`" if begin else "random weights"}
@@ -188,16 +156,17 @@ language modeling (MLM).
 - tokenizer: `{state["tokenizer"]["name"]}`
 - settings: {listed(cfg, PRETRAINING)}
 """
-
-
-def fine_tuning(fine_tuned):
-    cfg = fine_tuned["settings"]
-    return f"""\
-Fine-tuning: {fine_tuned["done"]["steps"]:,} steps.
-
-- data: `{Path(cfg["task"] or cfg["train"] or cfg["corpus"]).name}`
-- settings: {listed(cfg, FINE_TUNING)}
-"""
+    else:
+        base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
+        text += f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained.\n"
+    for merged in state.get("merged", ()):
+        text += f"\nMerged: {merged['weight']:g} times the weights of `{short(merged['path'])}`.\n"
+    if fine_tuned:
+        its = fine_tuned["settings"]
+        data = Path(its["task"] or its["train"] or its["corpus"]).name
+        steps = f"{fine_tuned['done']['steps']:,} steps"
+        text += f"\nFine-tuning: {steps}.\n\n- data: `{data}`\n- settings: {listed(its, FINE_TUNING)}\n"
+    return text
 
 
 def listed(settings, names):
@@ -221,28 +190,12 @@ def validation_losses(path, step):
 
 
 def fine_tuned_scores(path):
-    """Describe the scores in the result.json beside a fine-tuned model, and the mean over seeds if a report has it."""
+    """Describe the scores in the result.json beside a fine-tuned model."""
     result = read_json(Path(path).with_name("result.json"))
     if not result:
         return "Not known: the model was exported without its result.json."
-    text = "In percent:\n\n"
+    text = "In percent:\n"
     for split, scores in result["metrics"].items():
         numbers = ", ".join(f"{name} {score:.1f}" for name, score in scores.items())
-        text += f"- {split}, {result['examples'][split]:,} examples: {numbers}\n"
-    main = ", ".join(f"`{name}`" for name in result["main"]["field"] or result["main"]["paper"])
-    text += f"\nThe main metric is {main}."
-    if mean := mean_over_seeds(Path(path).resolve().parent):
-        text += f" On test, the mean over seeds ± half of its 95 % interval is {mean}."
-    return text
-
-
-def mean_over_seeds(job):
-    """Return the main score of a fine-tuning's folder in a report above it; an empty string without a report."""
-    for parent in job.parents:
-        for file in parent / "results.csv", parent / "report" / "results.csv":
-            with suppress(OSError, ValueError, csv.Error), open(file, newline="", encoding="utf-8") as lines:
-                rows = [row for row in csv.DictReader(lines) if str(job).endswith(f"/{row.get('folder')}")]
-                scores = [row.get("field_score") for row in rows]  # one for each set of retrieval
-                if scores and all(scores):
-                    return ", ".join(scores)
-    return ""
+        text += f"\n- {split}, {result['examples'][split]:,} examples: {numbers}"
+    return f"{text}\n\nThe main metric is {', '.join(result['main']['field'] or result['main']['paper'])}."

@@ -12,10 +12,11 @@ import shutil
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from data.card import model_card
 from data.files import sync
-from data.objective import predicts_from
+from data.objective import phases_of, predicts_from
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
@@ -139,6 +140,8 @@ def hub_views(model, vocab_size=None):
     views = {}
     for name, x in model.items():
         *block, part, kind = name.split(".")  # blocks.3.qkv.bias, norm.weight
+        if part not in (BLOCK if block else OUTER):
+            raise DataError(f"model folders have no place for {name}")
         if not block:
             views[OUTER[part]] = x if part == "norm" else x[:vocab_size]
             continue
@@ -234,6 +237,9 @@ def load(folder, need_tokenizer, report):
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         model["head.weight"].zero_()
     state = {"step": 0, "model": model, "config": config, "settings": {}}
+    state["is_causal"] = read_json(folder / "config.json").get(
+        "is_causal", True
+    )  # False: a decoder's class as an encoder
     return state | {
         "tokenizer": tokenizer and tokenizer.state(),
         "tokenizer_ranks": tokenizer and tokenizer.file_bytes(),
@@ -243,64 +249,82 @@ def load(folder, need_tokenizer, report):
 # ----------------------------------------------------------------------------
 # Out
 
-# What is written as a model folder: its class in transformers, the pipeline tag of its model card, and the names that
-# the parts of its head have there. First the pretrained models, then those of finetune.py, by family.
+# What is written for each --as: a decoder, an encoder with or without a head that fills in masks, or a model of a family
+# of finetune.py. Each has its class in transformers, the pipeline tag of its model card, and the names that the parts of
+# its head have there.
 CLASSES = {
-    "eurobert": ("EuroBertForMaskedLM", "fill-mask", {}),
-    "llama": ("LlamaForCausalLM", "text-generation", {}),
-    "qwen3": ("Qwen3ForCausalLM", "text-generation", {}),
-    "sc": ("EuroBertForSequenceClassification", "text-classification", {"0": "dense", "2": "classifier"}),
-    "tc": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
-    "qa": ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),  # in the answer or not
-    "ir": ("EuroBertModel", "sentence-similarity", {}),
+    ("llama", "decoder"): ("LlamaForCausalLM", "text-generation", {}),
+    ("eurobert", "fill-mask"): ("EuroBertForMaskedLM", "fill-mask", {}),
+    ("eurobert", "encoder"): ("EuroBertModel", "feature-extraction", {}),
+    ("eurobert", "sc"): ("EuroBertForSequenceClassification", "text-classification", {"0": "dense", "2": "classifier"}),
+    ("eurobert", "tc"): ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
+    ("eurobert", "qa"): ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
+    ("eurobert", "ir"): ("EuroBertModel", "sentence-similarity", {}),
+    ("qwen3", "decoder"): ("Qwen3ForCausalLM", "text-generation", {}),
+    ("qwen3", "encoder"): ("Qwen3Model", "feature-extraction", {}),
+    ("qwen3", "tc"): ("Qwen3ForTokenClassification", "token-classification", {"1": "score"}),
+    ("qwen3", "qa"): ("Qwen3ForTokenClassification", "token-classification", {"1": "score"}),
+    ("qwen3", "ir"): ("Qwen3Model", "sentence-similarity", {}),
 }
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 
 
 def check_kind(config, kind, path):
     """Raise DataError if transformers has no class of this kind for a model with this shape, a dict."""
-    qk_norm = config.get("qk_norm", False)  # checkpoints of older versions do not say
-    if qk_norm and kind != "qwen3":
-        what = "encoder" if kind == "eurobert" else "Llama"
-        raise DataError(f"{path}: transformers has no {what} with Qwen 3's QK-norm: --as=qwen3 writes the decoder")
-    if not qk_norm and kind == "qwen3":
-        raise DataError(f"{path}: this model has no QK-norm, which Qwen 3 needs: --as=llama writes the decoder")
+    if config["qk_norm"] and kind != "qwen3":
+        raise DataError(f"{path}: transformers has no {kind} with Qwen 3's norms of queries and keys: give --as=qwen3")
+    if not config["qk_norm"] and kind == "qwen3":
+        what = "which Qwen 3 has: give --as=eurobert for an encoder, --as=llama for a decoder"
+        raise DataError(f"{path}: this model has no norms of queries and keys, {what}")
 
 
-def write_folder(state, path, folder, kind):
+def role_of(state, kind, path):
+    """Return what a checkpoint's dict is exported as, the second key of CLASSES. Raises DataError."""
+    if saved := state.get("fine_tuned"):
+        role, cfg = saved["family"], saved["settings"]
+        if cfg["causal"] or (role in ("sc", "ir") and cfg["pooling"] != "mean"):
+            was = f"fine-tuned for {role} with causal={cfg['causal']} and pooling={cfg['pooling']}"
+            raise DataError(f"{path} is {was}: transformers has classes for causal=False and mean pooling")
+    elif kind == "qwen3":  # one class for both: the last phase decides
+        causal = [its["phase"] == "clm" for its in phases_of(state)] or [state.get("is_causal", True)]
+        role = "decoder" if causal[-1] else "encoder"
+    elif kind == "llama":
+        role = "decoder"
+    else:  # a head for masks predicts a hidden token at the token's own position
+        role = "fill-mask" if predicts_from(state) == "mask" else "encoder"
+    if (kind, role) not in CLASSES:
+        kinds = " or ".join(f"--as={one}" for one, its in CLASSES if its == role)
+        raise DataError(f"{path} is a model for {role}, which --as={kind} has no class for: {kinds}")
+    return role
+
+
+def write_folder(state, model, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
-    path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder, which sentence-transformers opens
-    too, with mean pooling; or "llama" or "qwen3", a decoder. A model that finetune.py has saved is written with its head
-    and the names of its labels. Raises DataError if no class in transformers computes what the model does.
+    model: its Transformer. path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder; "llama", a
+    decoder; or "qwen3", either of them. Encoders open with sentence-transformers too, with mean pooling. A model that
+    finetune.py has saved is written with its head and the names of its labels. Raises DataError if no class in
+    transformers computes what the model does.
     """
-    folder, family, head, max_len = Path(folder), "", {}, state["config"]["seq_len"]
-    if "fine_tuned" in state:
-        saved = saved_model(state, path)
-        family, head, cfg = saved["family"], saved["head"], saved["settings"]
-        max_len = min(max_len, cfg["max_len"])
-        if kind != "eurobert" or cfg["causal"] or (family in ("sc", "ir") and cfg["pooling"] != "mean"):
-            raise DataError(
-                f"{path} is fine-tuned for {family} with causal={cfg['causal']} and pooling={cfg['pooling']}. There "
-                "are classes for models with causal=False and mean pooling, --as=eurobert"
-            )
-    name, tag, parts = CLASSES[family or kind]
-    if tag == "fill-mask" and predicts_from(state) == "before":
-        raise DataError(
-            f"{path} predicts a hidden token at the position before it, but transformers does so at the token's own. Fill "
-            "in masks here (python -m eval.sample --fill=...), export a decoder (--as=llama), or fine-tune it and export "
-            "that model (finetune.py --save_model=True; --family=ir gives one that embeds texts)"
-        )
+    folder, head, max_len = Path(folder), {}, state["config"]["seq_len"]
+    role = role_of(state, kind, path)
+    if saved := state.get("fine_tuned"):
+        head, max_len = saved["head"], min(max_len, saved["settings"]["max_len"])
+    name, tag, parts = CLASSES[kind, role]
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    weights = hub_weights(state, with_head=not family)
-    weights |= {f"{parts[key[0]]}{key[1:]}": x for key, x in head.items()}  # "2.bias" becomes "classifier.bias"
-    contents = {"config.json": hub_config(state, tokenizer, name, kind)}
-    contents |= tokenizer_files(tokenizer, max_len, append_eos=kind == "eurobert", for_words=family == "tc")
-    if name in ("EuroBertForMaskedLM", "EuroBertModel"):
-        contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if family == "ir" else {})
+    weights = hub_weights(state, with_head=role in ("decoder", "fill-mask"))
+    contents = {"config.json": hub_config(state, tokenizer, name, kind, role)}
+    check_function(model, weights, contents["config.json"], role, path)
+    for key, x in head.items():
+        part, _, what = key.partition(".")  # "2.bias" becomes "classifier.bias"
+        weights[f"{parts[part]}.{what}"] = x
+    contents |= tokenizer_files(tokenizer, max_len, append_eos=role != "decoder", for_words=role == "tc")
+    if role in ("fill-mask", "encoder", "ir"):
+        contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if role == "ir" else {})
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in contents.items()}
     parameters = sum(x.numel() for x in weights.values())
-    texts["README.md"] = model_card(folder.name, tag, state, path, max_len, parameters)
+    check = contents["config.json"].get("is_causal") is False
+    texts["README.md"] = model_card(folder.name, tag, state, path, max_len, parameters, check)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)  # an error if it is there: it is not ours
     try:
@@ -316,16 +340,69 @@ def write_folder(state, path, folder, kind):
         raise
 
 
-def saved_model(state, path):
-    """Return what finetune.py keeps in a checkpoint's dict with save_model: the head, the task, ... Raises DataError.
+@torch.no_grad()
+def check_function(model, weights, config, role, path):
+    """Raise DataError unless a model computes what transformers computes from its folder, on a few random tokens.
 
-    Models of older versions are refused. They do not hold the task or the threshold of answers, taggers were trained
-    without a space before the first word, and questions with another prompt.
+    So an edit of model.py that the format cannot express, such as another activation, does not leave as a folder that
+    computes something else.
     """
-    saved = state.get("fine_tuned", {})
-    if "family" not in saved.get("task", {}) or (saved["family"] == "qa" and "prompt" not in saved):
-        raise DataError(f"{path} is not a model that finetune.py --save_model=True kept, at least not in this version")
-    return saved
+    tokens = torch.randint(config["vocab_size"], (2, 16), generator=torch.Generator().manual_seed(0))
+    ours, causal = model(tokens, causal=role == "decoder"), role == "decoder"
+    theirs = reference(weights, config, tokens, causal)
+    if role in ("decoder", "fill-mask"):
+        ours, theirs = model.logits(ours), theirs @ weights.get(HEAD, weights[EMBEDDING]).T
+    if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * theirs.abs().max().item()):
+        apart = f"outputs of up to {theirs.abs().max():.3g} differ by up to {(ours - theirs).abs().max():.3g}"
+        raise DataError(f"{path}: model.py does not compute what config.json says ({apart}): was it edited?")
+
+
+def reference(weights, config, tokens, causal):
+    """Return the last hidden states (B, T, d) that transformers computes from a folder's weights and config.json.
+
+    This is the format written out in plain PyTorch. It uses nothing of model.py.
+    """
+    T, D, rope = tokens.shape[1], config["head_dim"], config["rope_scaling"]
+    frequency = config["rope_theta"] ** (-torch.arange(0, D, 2) / D)
+    if rope:  # Llama 3.1's
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        turns = frequency * rope["original_max_position_embeddings"] / (2 * torch.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        frequency = frequency * (kept + (1 - kept) / rope["factor"])
+    angle = torch.arange(T)[:, None] * frequency.repeat(2)  # (T, D)
+    hidden_keys = torch.ones(T, T, dtype=torch.bool).triu(1) if causal else torch.zeros(T, T, dtype=torch.bool)
+
+    def norm(x, name):
+        return weights[f"{name}.weight"] * x * (x.square().mean(-1, keepdim=True) + config["rms_norm_eps"]).rsqrt()
+
+    def linear(x, name):
+        return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    def rotate(x):
+        a, b = x.chunk(2, -1)
+        return x * angle.cos() + torch.cat((-b, a), -1) * angle.sin()
+
+    x = weights[EMBEDDING][tokens]
+    for i in range(config["num_hidden_layers"]):
+        attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        y = norm(x, f"model.layers.{i}.input_layernorm")
+        q, k, v = (linear(y, f"{attn}.{one}_proj").unflatten(-1, (-1, D)).transpose(1, 2) for one in "qkv")
+        if f"{attn}.q_norm.weight" in weights:
+            q, k = norm(q, f"{attn}.q_norm"), norm(k, f"{attn}.k_norm")
+        k, v = (one.repeat_interleave(config["num_attention_heads"] // one.shape[1], 1) for one in (k, v))
+        scores = rotate(q) @ rotate(k).mT * D**-0.5  # (B, H, T, T)
+        y = scores.masked_fill(hidden_keys, -torch.inf).softmax(-1) @ v
+        x = x + linear(y.transpose(1, 2).flatten(2), f"{attn}.o_proj")
+        y = norm(x, f"model.layers.{i}.post_attention_layernorm")
+        x = x + linear(F.silu(linear(y, f"{mlp}.gate_proj")) * linear(y, f"{mlp}.up_proj"), f"{mlp}.down_proj")
+    return norm(x, "model.norm")
+
+
+def saved_model(state, path):
+    """Return what finetune.py keeps in a checkpoint's dict with save_model: the head, the task, ... Raises DataError."""
+    if "fine_tuned" not in state:
+        raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
+    return state["fine_tuned"]
 
 
 def hub_weights(state, with_head):
@@ -338,7 +415,7 @@ def hub_weights(state, with_head):
     return weights
 
 
-def hub_config(state, tokenizer, name, kind):
+def hub_config(state, tokenizer, name, kind, role):
     """Return the content of config.json."""
     c, fine_tuned = vars(ModelConfig(**state["config"])), state.get("fine_tuned")
     config = {"architectures": [name], "model_type": kind, "dtype": "float32", "hidden_act": "silu", "mlp_bias": False}
@@ -351,6 +428,8 @@ def hub_config(state, tokenizer, name, kind):
     config |= {f"{token}_token_id": getattr(tokenizer, f"{token}_id") for token in ("bos", "eos", "pad")}
     if kind == "eurobert":
         config |= {"mask_token_id": tokenizer.mask_id, "classifier_pooling": "mean"}
+    elif role != "decoder":
+        config["is_causal"] = False  # transformers from 5.2.0 on gives a decoder the full mask then
     if fine_tuned and fine_tuned["head"]:
         labels = fine_tuned["labels"]
         if fine_tuned["family"] == "qa":

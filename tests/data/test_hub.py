@@ -1,6 +1,5 @@
 """Model folders of the hub: in and out against transformers, and what is refused."""
 
-import csv
 import json
 import os
 import re
@@ -12,11 +11,11 @@ import pytest
 import torch
 
 import checkpoint
+import model
 from data import hub
 from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
-from eval.sample import embed_lines
 from eval.tasks import metrics
 from eval.tasks import model as task_model
 from eval.tasks.examples import Dataset, Question, Sentence, Text
@@ -74,6 +73,10 @@ def state_of(model, **more):
     return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
 
 
+def write(state, folder, kind, path="ckpt-650.pt"):
+    hub.write_folder(state, checkpoint.model_from(state), path, folder, kind)
+
+
 SIZES = dict(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)
 
 
@@ -86,7 +89,7 @@ def state():
 def folder(state, tmp_path_factory):
     """A model folder with tokenizer, which transformers has not seen."""
     tmp = tmp_path_factory.mktemp("hub")
-    hub.write_folder(state, "ckpt-650.pt", tmp / "tiny", "llama")
+    write(state, tmp / "tiny", "llama")
     return tmp / "tiny"
 
 
@@ -132,10 +135,7 @@ def test_in_trained_and_out_again(transformers, name, tmp_path):
             torch.testing.assert_close(logits(model, causal), theirs(TOKENS).logits, **close)
     kinds = [("llama", "AutoModelForCausalLM", True), ("eurobert", "AutoModelForMaskedLM", False)]
     if "qwen3" in name:
-        kinds, everything = [("qwen3", "AutoModelForCausalLM", True)], {"full_attention": torch.zeros(1, 1, 40, 40)}
-        with torch.no_grad():
-            expected = theirs(TOKENS, attention_mask=everything).logits
-        torch.testing.assert_close(logits(model, False), expected, **close)
+        kinds = [("qwen3", "AutoModelForCausalLM", True)]
 
     optimizer, before = torch.optim.AdamW(model.parameters(), 1e-2), logits(model, causal)
     batch = dict(tokens=TOKENS, positions=torch.arange(120), targets=TOKENS.flatten())
@@ -187,22 +187,105 @@ def test_half_precision_and_old_names(transformers, tmp_path):
         torch.testing.assert_close(logits(model, True), there(TOKENS).logits, **close)
 
 
-def test_an_exported_encoder_and_its_tokenizer(transformers, state, tmp_path):
-    """A text in, the mean of the hidden states out: by their tokenizer and model, and by ours."""
-    hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
-    ours, _ = embed_lines(checkpoint.load_model(tmp_path / "out"), Tokenizer.load(tmp_path / "out"), TEXTS)
-    there = transformers.AutoModel.from_pretrained(tmp_path / "out")
+MLM = dict(phase="mlm", predict_from="mask", steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])
+CLM = MLM | dict(phase="clm", clm_steps=650.0, mask_ratio=[0.0, 0.0])
+QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
+
+
+@torch.no_grad()
+def mean_of_hidden(state, texts):
+    """The mean of the last hidden states of each text, one by one, with eos at its end."""
+    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+    ids = [[*tokenizer.encode(text), tokenizer.eos_id] for text in texts]
+    return torch.stack([model(torch.tensor([one]), False)[0].mean(0) for one in ids])
+
+
+@pytest.mark.parametrize(
+    "shape, phase, kind, name",
+    [
+        (SIZES, MLM, "eurobert", "EuroBertForMaskedLM"),
+        (SIZES, MLM | dict(predict_from="before"), "eurobert", "EuroBertModel"),
+        (QWEN3, MLM, "qwen3", "Qwen3Model"),
+        (QWEN3 | dict(tie_embeddings=True), MLM | dict(predict_from="before"), "qwen3", "Qwen3Model"),
+    ],
+)
+def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, monkeypatch):
+    """A padded batch in, the mean of the hidden states out: by transformers, by sentence-transformers and by ours.
+
+    An encoder that predicts from the position before has no head for masks. A Qwen 3 has none in transformers; its
+    card checks that the mask is not causal.
+    """
+    state = state_of(random_weights(Transformer(ModelConfig(**shape))), phases=[CLM, phase])
+    write(state, tmp_path / "out", kind)
+    there, info = transformers.AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert info["missing_keys"] == set() and there.config.architectures == [name]
     batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden, mask = there(**batch).last_hidden_state, batch["attention_mask"][..., None]
-    torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), torch.from_numpy(ours), **close)
+    expected = mean_of_hidden(state, TEXTS)
+    torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), expected, **close)
+
+    library = pytest.importorskip("sentence_transformers")
+    there = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    for encode in there.encode, there.encode_query:  # a model without prompts
+        torch.testing.assert_close(torch.from_numpy(encode(TEXTS)), expected, **close)
+    card = (tmp_path / "out/README.md").read_text()
+    assert ("no head that fills in masks" in card) == (name != "EuroBertForMaskedLM")
+    run_card(tmp_path / "out", monkeypatch)
+    if kind == "qwen3":
+        config = json.loads((tmp_path / "out/config.json").read_text())
+        (tmp_path / "out/config.json").write_text(json.dumps(config | dict(is_causal=True)))
+        with pytest.raises(AssertionError, match="update transformers"):
+            run_card(tmp_path / "out", monkeypatch)
+
+
+def test_an_encoder_in_the_class_of_a_decoder_stays_one(tmp_path):
+    """Qwen 3's class is for both: the last phase of a run decides, and for a folder its config.json."""
+    for name, phases, causal in ("mlm", [CLM, MLM], False), ("clm", [MLM, CLM], True):
+        state = state_of(random_weights(Transformer(ModelConfig(**QWEN3))), phases=phases)
+        write(state, tmp_path / name, "qwen3")
+        checkpoint.export(tmp_path / name, tmp_path / f"{name} again", "qwen3")
+        for folder in name, f"{name} again":
+            config = json.loads((tmp_path / folder / "config.json").read_text())
+            assert config.get("is_causal", True) == causal
+            assert config["architectures"] == ["Qwen3ForCausalLM" if causal else "Qwen3Model"]
+
+
+@pytest.mark.parametrize("kind, shape", [("eurobert", SIZES), ("llama", SIZES), ("qwen3", QWEN3)])
+def test_an_edited_architecture_does_not_go_out(monkeypatch, tmp_path, kind, shape):
+    """Not with another activation, rotation or norm, a scaled embedding, or a part that the format does not have."""
+    state = state_of(random_weights(Transformer(ModelConfig(**shape))), phases=[MLM])
+    forward, rotate, logits = Transformer.forward, model.rotate, Transformer.logits
+    edits = [
+        (model.F, "silu", lambda x: x.relu().square()),
+        (model, "rotate", lambda x, cos, sin: rotate(x, cos, -sin) if x.shape[2] == 2 else rotate(x, cos, sin)),
+        (Transformer, "forward", lambda self, *args, **more: forward(self, *args, **more) * 1.01),
+        (model.RMSNorm, "forward", lambda self, x: model.F.rms_norm(x, self.weight.shape, self.weight, 1e-2)),
+    ]
+    if kind != "qwen3":
+        edits.append((Transformer, "logits", lambda self, x: 30 * (logits(self, x) / 30).tanh()))
+    for owner, name, new in edits:
+        with monkeypatch.context() as patch, pytest.raises(DataError, match="model.py does not compute what config"):
+            patch.setattr(owner, name, new)
+            if name == "silu":  # the check itself needs the true one
+                patch.setattr(hub, "F", types.SimpleNamespace(silu=lambda x: x * x.sigmoid(), linear=model.F.linear))
+            write(state, tmp_path / "out", kind)
+    state["model"]["blocks.0.gate.weight"] = torch.zeros(2, 2)
+    with pytest.raises(DataError, match="no place for blocks.0.gate.weight"):
+        hub.write_folder(state, None, "ckpt-650.pt", tmp_path / "out", kind)
+    assert os.listdir(tmp_path) == []
 
 
 def run_card(folder, monkeypatch):
     """Run the code of a folder's model card beside the folder; return its variables."""
     monkeypatch.chdir(folder.parent)
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
-    exec(code, variables := {})
+    codes = [
+        re.findall(r"```python\n(.*?)```", file.read_text(), re.S)
+        for file in (ROOT / "docs/hub.md", folder / "README.md")
+    ]
+    variables = {}
+    for code in [code for code in codes[0] if "def answer" in code] + codes[1]:
+        exec(code, variables)
     return variables
 
 
@@ -210,7 +293,7 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
     log = [dict(step=600, val_clm_loss=9.0, val_mlm_loss=9.0), dict(step=650, val_clm_loss=6.1319, val_mlm_loss=5.2)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     for kind in "eurobert", "llama":
-        hub.write_folder(state, tmp_path / "ckpt-650.pt", tmp_path / kind, kind)
+        write(state, tmp_path / kind, kind, tmp_path / "ckpt-650.pt")
         card = (tmp_path / kind / "README.md").read_text()
         facts = [
             "650 steps of 4,096 tokens, ",
@@ -221,15 +304,15 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
         for fact in [*facts, "`mlm/ckpt-400.pt`", "6.132 with causal", "5.200 with masked"]:
             assert card.count(fact) == 1, card
         assert "/some/folder" not in card and str(tmp_path) not in card
-    fill = run_card(tmp_path / "eurobert", monkeypatch)["fill"]
+    fill = run_card(tmp_path / "eurobert", monkeypatch)["model"]
     text = "Return the [MASK] of the list."
-    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+    ours, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
     ids = torch.tensor([[*tokenizer.encode_masked(text), tokenizer.eos_id]])
     with torch.no_grad():
-        p = model.logits(model(ids, False)[ids == tokenizer.mask_id])[0].softmax(-1)
+        p = ours.logits(ours(ids, False)[ids == tokenizer.mask_id])[0].softmax(-1)
     for there, best in zip(fill(text, top_k=3), p.topk(3).indices.tolist(), strict=True):
         assert there["token"] == best and there["score"] == pytest.approx(p[best].item(), abs=1e-4)
-    generate = run_card(tmp_path / "llama", monkeypatch)["generate"]
+    generate = run_card(tmp_path / "llama", monkeypatch)["model"]
     assert generate("Return the", max_new_tokens=3)[0]["generated_text"].startswith("Return the")
 
 
@@ -242,13 +325,14 @@ WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3
 
 @pytest.fixture
 def tuned(state, tmp_path):
-    """tuned(family, labels, **facts) -> (folder of the export, the family's task, a function from Items to outputs)."""
+    """tuned(family, labels, kind, **facts) -> (folder, the family's task, a function from Items to outputs)."""
 
-    def export(family, labels=(), **facts):
+    def export(family, labels=(), kind="eurobert", **facts):
+        base = state if kind == "eurobert" else state_of(random_weights(Transformer(ModelConfig(**QWEN3))))
         labels = [*labels]
         dataset = Dataset("toy", family, labels, train=[], validation={}, test={}, counts={}, main={})
-        task = FAMILIES[family](dataset, checkpoint.tokenizer_of(state), 40)
-        model = task_model.TaskModel(checkpoint.model_from(state), family, task.n_outputs or 1, False, "mean", 0.1)
+        task = FAMILIES[family](dataset, checkpoint.tokenizer_of(base), 40)
+        model = task_model.TaskModel(checkpoint.model_from(base), family, task.n_outputs or 1, False, "mean", 0.1)
         random_weights(model)
         done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
         settings = dict(causal=False, pooling="mean", max_len=40, task="", train="/some/folder/train.csv", lr=1e-4)
@@ -256,8 +340,8 @@ def tuned(state, tmp_path):
         saved |= dict(may_be_none=False, threshold=0.0, prompt=task.prompt) | facts
         saved["task"] = dict(family=family, form="", columns=()) | facts.get("task", {})
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
-        tuned_state = state | {"model": model.encoder.state_dict(), "fine_tuned": saved}
-        hub.write_folder(tuned_state, tmp_path / "run/model.pt", tmp_path / "toy", "eurobert")
+        tuned_state = base | {"model": model.encoder.state_dict(), "fine_tuned": saved}
+        write(tuned_state, tmp_path / "toy", kind, tmp_path / "run/model.pt")
         assert "/some/folder" not in (tmp_path / "toy/README.md").read_text()
         return tmp_path / "toy", task, lambda items: task_model.predict(model, items)
 
@@ -283,14 +367,14 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
 def test_a_classifier_of_numbers_goes_out(transformers, tuned, monkeypatch):
     folder, task, predict = tuned("sc")
     item = Item([*task.tokenizer.encode("The text to classify."), task.tokenizer.eos_id], 0.0)
-    assert "It gives each text a number." in (folder / "README.md").read_text()
     (found,) = run_card(folder, monkeypatch)["model"]("The text to classify.")
     assert found == {"label": "number", "score": pytest.approx(float(predict([item])[0][0]), abs=1e-4)}
 
 
-def test_a_tagger_goes_out(transformers, tuned, monkeypatch):
+@pytest.mark.parametrize("kind", ["eurobert", "qwen3"])
+def test_a_tagger_goes_out(transformers, tuned, monkeypatch, kind):
     """Words that were split before get the ids of the training, the first one too, and so does a plain sentence."""
-    folder, task, predict = tuned("tc", LABELS)
+    folder, task, predict = tuned("tc", LABELS, kind)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.add_prefix_space
     for words in (WORDS_TO_TAG, WORDS_TO_TAG[2:], ["word"] * 60):
@@ -315,23 +399,29 @@ def test_a_tagger_goes_out(transformers, tuned, monkeypatch):
 
 
 @pytest.mark.parametrize("may_be_none, threshold", [(False, 0.0), (True, 0.5), (True, 20.0)])
-def test_answers_by_the_code_of_the_card(transformers, tuned, monkeypatch, may_be_none, threshold):
+def test_answers_by_the_code_of_the_docs(transformers, tuned, monkeypatch, may_be_none, threshold):
     folder, task, predict = tuned("qa", may_be_none=may_be_none, threshold=threshold)
-    answer, lengths = run_card(folder, monkeypatch)["answer"], []
+    found, lengths = run_card(folder, monkeypatch), []
+
+    def answer(question, context):
+        return found["answer"](found["tokenizer"], found["model"], question, context, threshold, may_be_none)
+
+    assert answer("What?", "") == ""
     for text in [*TEXTS, "The Bengal tiger, of course, lives in Müllheim – 3,500 km 🙂 away."]:
         for question in "What?", "Where is it? " * 9:
-            found = answer(question, text)  # mostly in several windows
-            question = Question("1", question, text, [(found, text.index(found))] if found else [])
+            there = answer(question, text)  # mostly in several windows
+            question = Question("1", question, text, [(there, text.index(there))] if there else [])
             assert (
                 metrics.score(task.metrics(task.predict(predict, [question], "test"), [question])["exact_match"]) == 100
             )
-            lengths.append(len(found))
+            lengths.append(len(there))
     assert (max(lengths) == 0) == (threshold == 20.0) and (min(lengths) > 0 or may_be_none)
 
 
-def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch):
+@pytest.mark.parametrize("kind", ["eurobert", "qwen3"])
+def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
     pytest.importorskip("sentence_transformers")
-    folder, task, predict = tuned("ir")
+    folder, task, predict = tuned("ir", (), kind)
     found = run_card(folder, monkeypatch)
     model = found["model"]
     assert model.max_seq_length == 40 and model.similarity_fn_name == "cosine" and found["documents"].shape == (2, 32)
@@ -340,15 +430,6 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch):
         ours = torch.stack([*map(torch.from_numpy, predict([item(text, None) for text in texts]))])
         torch.testing.assert_close(torch.from_numpy(encode(texts)), ours, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(torch.from_numpy(model.encode(texts)), ours, atol=0.1)
-
-
-def test_the_mean_of_an_encoder_by_sentence_transformers(state, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
-    ours, _ = embed_lines(checkpoint.model_from(state), checkpoint.tokenizer_of(state), TEXTS)
-    there = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    for encode in there.encode, there.encode_query:  # a model without prompts
-        torch.testing.assert_close(torch.from_numpy(encode(TEXTS)), torch.from_numpy(ours), **close)
 
 
 # ----------------------------------------------------------------------------
@@ -370,7 +451,7 @@ SMALL = [arg for arg in TINY if not arg.startswith(("--n_", "--d_"))]
 def test_train_from_a_folder(run, hub_data, tmp_path):
     """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
     folder, shape = tmp_path / "tiny", ModelConfig(**SIZES, head_dim=16, qk_norm=True)
-    hub.write_folder(state_of(random_weights(Transformer(shape))), "ckpt-650.pt", folder, "qwen3")
+    write(state_of(random_weights(Transformer(shape)), phases=[CLM]), folder, "qwen3")
     args = [str(ROOT / "config/continue.py"), *SMALL, f"--data={hub_data}", "--compile=False", "--switch_step=0"]
     args += ["--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1", "--checkpoint_interval=2"]
     args += [f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"]
@@ -387,30 +468,25 @@ def test_train_from_a_folder(run, hub_data, tmp_path):
     for part in "model", "optimizer":
         torch.testing.assert_close(again[part], first[part], atol=0, rtol=0)
     checkpoint.export(tmp_path / "out", tmp_path / "exported", "qwen3")
-    torch.testing.assert_close(checkpoint.load(tmp_path / "exported")["model"], first["model"], atol=0, rtol=0)
+    back = checkpoint.load(tmp_path / "exported")["model"] | {"head.weight": first["model"]["head.weight"]}  # it has none
+    torch.testing.assert_close(back, first["model"], atol=0, rtol=0)
 
 
 def test_fine_tune_from_a_folder(run, folder, tmp_path):
-    """Two seeds, a report, and an export whose card has the scores of both."""
+    """And an export whose card has the scores."""
     for name in ("train", "test"):
         rows = [f"{name} {i}: {text}\n" for i in range(20) for text in ("a list of names,x,yes", "an empty file,y,no")]
         (tmp_path / f"{name}.csv").write_text("text,more,label\n" + "".join(rows))
     args = ["--family=sc", f"--train={tmp_path / 'train.csv'}", f"--test={tmp_path / 'test.csv'}", "--max_steps=2"]
     args += [f"--init_from={folder}", "--baseline=False", "--save_model=True", "--columns=text,more"]
-    for seed in 1, 2:
-        code, text = run([*args, f"--seed={seed}", f"--out_dir={tmp_path / f'runs/seed-{seed}'}"], "finetune.py")
-        assert code == 0, text
-    result = json.loads((tmp_path / "runs/seed-1/result.json").read_text())
-    assert result["checkpoint"]["name"] == "tiny"
-    code, text = run(["report", str(tmp_path / "runs"), "--resamples=100"], "eval.study")
+    code, text = run([*args, f"--out_dir={tmp_path / 'run'}"], "finetune.py")
     assert code == 0, text
-    checkpoint.export(tmp_path / "runs/seed-1/model.pt", tmp_path / "exported", "eurobert")
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["checkpoint"]["name"] == "tiny"
+    checkpoint.export(tmp_path / "run/model.pt", tmp_path / "exported", "eurobert")
     assert json.loads((tmp_path / "exported/config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}
     card, accuracy = (tmp_path / "exported/README.md").read_text(), result["metrics"]["test"]["accuracy"]
-    with open(tmp_path / "runs/results.csv") as file:
-        over_seeds = [row["field_score"] for row in csv.DictReader(file)]
-    assert over_seeds[0] == over_seeds[1] and " ± " in over_seeds[0]
-    for fact in f"- test, 40 examples: accuracy {accuracy:.1f}", over_seeds[0], r"'{}\n{}'", "`tiny`", "`lr=0.0001`":
+    for fact in f"- test, 40 examples: accuracy {accuracy:.1f}", r"'{}\n{}'", "`tiny`", "`lr=0.0001`":
         assert fact in card, card
     assert str(tmp_path) not in card
 
@@ -555,53 +631,38 @@ def test_shards_that_do_not_fit(copy):
         checkpoint.load_model(folder)
 
 
-def phase(name, predict_from="mask", clm_steps=0.0):
-    return dict(phase=name, predict_from=predict_from, steps=325, clm_steps=clm_steps, mask_ratio=[0.4, 0.1])
-
-
 @pytest.mark.parametrize(
     "phases, objective",
     [
-        ([phase("clm", clm_steps=325.0)], "CLM for 325 steps"),
+        ([CLM], "CLM for 650 steps"),
         (
-            [phase("mixed", clm_steps=162.5), phase("mlm")],
-            "CLM in 50 % of the windows, MLM (40 % masked at first, 10 % at last) in the others for 325 steps, then "
-            "MLM (40 % masked at first, 10 % at last) for 325 steps",
+            [dict(MLM, phase="mixed", clm_steps=325.0), dict(MLM, mask_ratio=[0.4, 0.1])],
+            "CLM in 50 % of the windows, MLM (40 % masked) in the others for 650 steps, then "
+            "MLM (40 % masked at first, 10 % at last) for 650 steps",
         ),
     ],
 )
 def test_the_card_goes_by_the_record(state, phases, objective, tmp_path):
-    hub.write_folder(state | {"phases": phases}, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    write(state | {"phases": phases}, tmp_path / "out", "eurobert")
     card = (tmp_path / "out/README.md").read_text()
     assert f"- objective: {objective}\n" in card
     assert ("never seen a mask" in card) == (phases[-1]["phase"] == "clm")
 
 
-def test_masks_predicted_from_the_position_before_cannot_go_out(state, tmp_path):
-    """As an encoder with a head for masks. A decoder, and a model that is fine-tuned from it, can."""
-    before = state | {"phases": [phase("clm"), phase("mlm", "before")]}
-    with pytest.raises(DataError, match="position before it, but transformers .*--as=llama"):
-        hub.write_folder(before, "ckpt-650.pt", tmp_path / "out", "eurobert")
-    assert os.listdir(tmp_path) == []
-    hub.write_folder(before, "ckpt-650.pt", tmp_path / "decoder", "llama")
-    settings = dict(causal=False, pooling="mean", max_len=64, task="toy")
-    tuned = dict(family="ir", task={"family": "ir"}, head={}, labels=[], settings=settings, done={"steps": 5})
-    tuned |= dict(threshold=0.0, may_be_none=False)
-    hub.write_folder(before | {"fine_tuned": tuned}, "model.pt", tmp_path / "retriever", "eurobert")
-    again = before | {"phases": [*before["phases"], phase("mlm")]}
-    hub.write_folder(again, "ckpt-650.pt", tmp_path / "encoder", "eurobert")
+def raise_error(error):
+    raise error
 
 
-def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folder, tmp_path):
+def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folder, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="tiny is there already"):
         checkpoint.export("ckpt-650.pt", folder, "llama")
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial/thesis.txt").write_text("years of work")
-    damaged = state | {"model": state["model"] | {"norm.weight": torch.zeros(1, 1).expand(1, 32)}}  # cannot be written
-    with pytest.raises(ValueError, match="contiguous"):
-        hub.write_folder(damaged, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(safetensors, "save_file", lambda *args, **options: raise_error(OSError("full")))
+        write(state, tmp_path / "out", "eurobert")
     assert os.listdir(tmp_path) == ["out.partial"]
-    hub.write_folder(state, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    write(state, tmp_path / "out", "eurobert")
     assert sorted(os.listdir(tmp_path)) == ["out", "out.partial"]
     assert (tmp_path / "out.partial/thesis.txt").read_text() == "years of work"
 
@@ -609,9 +670,9 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
 @pytest.mark.parametrize(
     "origin, kind, message",
     [
-        ("qwen3", "eurobert", "transformers has no encoder with Qwen 3's QK-norm"),
-        ("qwen3", "llama", "transformers has no Llama with Qwen 3's QK-norm"),
-        ("llama", "qwen3", "this model has no QK-norm"),
+        ("qwen3", "eurobert", "no eurobert with Qwen 3's norms .*--as=qwen3"),
+        ("qwen3", "llama", "no llama with Qwen 3's norms .*--as=qwen3"),
+        ("llama", "qwen3", "this model has no norms of queries and keys"),
     ],
 )
 def test_kinds_that_a_shape_does_not_have(copy, origin, kind, message, tmp_path):
@@ -627,12 +688,13 @@ def test_kinds_that_a_shape_does_not_have(copy, origin, kind, message, tmp_path)
     [
         ("qa", {"causal": True}, "eurobert", "fine-tuned for qa with causal=True"),
         ("sc", {"pooling": "last"}, "eurobert", "fine-tuned for sc with .* pooling=last"),
-        ("sc", {}, "llama", "classes for models with causal=False and mean pooling, --as=eurobert"),
-        ("tc", {"task": {}}, "eurobert", "at least not in this version"),
+        ("sc", {}, "llama", "a model for sc, which --as=llama has no class for: --as=eurobert$"),
+        ("sc", {}, "qwen3", "a model for sc, which --as=qwen3 has no class for: --as=eurobert$"),
+        ("tc", {}, "llama", "a model for tc, .*: --as=eurobert or --as=qwen3"),
     ],
 )
 def test_fine_tuned_models_that_cannot_go_out(state, family, own, kind, message, tmp_path):
     settings = dict(causal=False, pooling="mean", max_len=64) | own
-    facts = dict(family=family, head={}, settings=settings, prompt="", task=own.get("task", {"family": family}))
+    facts = dict(family=family, head={}, settings=settings, prompt="", task={"family": family})
     with pytest.raises(DataError, match=message):
-        hub.write_folder(state | {"fine_tuned": facts}, "model.pt", tmp_path / "out", kind)
+        write(state | {"fine_tuned": facts}, tmp_path / "out", kind, "model.pt")
