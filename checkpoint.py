@@ -7,6 +7,10 @@ folders of the Hugging Face hub are read as checkpoints too, and a checkpoint ca
 as one (data/hub.py):
 
     python checkpoint.py export out/demo exported/demo --as=eurobert
+
+Two checkpoints of one shape and tokenizer can be merged, for example an encoder with the decoder it began as:
+
+    python checkpoint.py merge out/encoder out/decoder out/merged/ckpt-0.pt --weight=0.5
 """
 
 import argparse
@@ -401,24 +405,52 @@ def export(path, folder, kind):
     hub.write_folder(state, model_from(state), found, folder, kind)
 
 
+def merge(path, other, out, weight):
+    """Write a checkpoint with weight * the weights of `path` + (1 - weight) * those of `other`; all else is `path`'s.
+
+    Raises DataError unless both are pretrained models with one shape and one tokenizer.
+    """
+    if Path(out).exists():
+        raise DataError(f"{out} is there already: give another file")
+    if not 0 < weight < 1:
+        raise DataError(f"--weight={weight}: must be above 0 and below 1")
+    state, second = load(path), load(other)
+    names = [name for name, value in state["config"].items() if name != "seq_len" and value != second["config"][name]]
+    if not tokenizer_of(state).encodes_like(tokenizer_of(second)):
+        names.append("tokenizer")
+    if "fine_tuned" in state or "fine_tuned" in second:
+        names.append("a head of finetune.py")
+    if names:
+        raise DataError(f"{path} and {other} cannot be merged: they differ in {', '.join(names)}")
+    for name, x in state["model"].items():
+        state["model"][name] = torch.lerp(second["model"][name], x, weight)
+    state["merged"] = [dict(path=str(path), weight=weight), dict(path=str(other), weight=1 - weight)]
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    save(out, {name: value for name, value in state.items() if name not in ("optimizer", "muon")})
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Write a checkpoint as a model folder of the Hugging Face hub.")
-    command = parser.add_subparsers(required=True, metavar="export").add_parser("export")
+    parser = argparse.ArgumentParser(description="Export a checkpoint as a model folder of the hub, or merge two.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("export", help="python checkpoint.py export out/demo exported/demo --as=eurobert")
     command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
-    command.add_argument("folder", help="the folder to write, which must not be there")
-    command.add_argument(
-        "--as",
-        dest="kind",
-        choices=("eurobert", "llama", "qwen3"),
-        required=True,
-        help="an encoder, a decoder, or either",
-    )
+    command.add_argument("out", help="the folder to write, which must not be there")
+    kinds = ("eurobert", "llama", "qwen3")
+    command.add_argument("--as", dest="kind", choices=kinds, required=True, help="an encoder, a decoder, or either")
+    command = commands.add_parser("merge", help="python checkpoint.py merge A B OUT --weight=0.5")
+    command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
+    command.add_argument("other", help="another one, of the same shape and tokenizer")
+    command.add_argument("out", help="the file to write, which must not be there")
+    command.add_argument("--weight", type=float, default=0.5, help="of the first one; the other has the rest")
     args = parser.parse_args()
     try:
-        export(args.checkpoint, args.folder, args.kind)
+        if args.command == "export":
+            export(args.checkpoint, args.out, args.kind)
+        else:
+            merge(args.checkpoint, args.other, args.out, args.weight)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
-    print(f"wrote {args.folder}")
+    print(f"wrote {args.out}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ MODELS = {  # class in transformers, what its config has of its own
 SETTINGS = dict(
     max_steps=650, global_batch_tokens=4096, switch_step=200, mask_ratio=0.4, data="/some/folder/prepared/books"
 )
-SETTINGS |= dict(branch_from="", init_from="/some/folder/out/mlm/ckpt-400.pt")
+SETTINGS |= dict(seed=0, lr=1e-3, branch_from="", init_from="/some/folder/out/mlm/ckpt-400.pt")
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
 close = dict(atol=1e-4, rtol=0)
@@ -432,6 +432,36 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
         assert not torch.allclose(torch.from_numpy(model.encode(texts)), ours, atol=0.1)
 
 
+def test_merging(state, folder, tmp_path):
+    """A checkpoint with a hub folder: the average, recorded in the card. What does not fit is refused."""
+    checkpoint.save(tmp_path / "a.pt", state | {"optimizer": {}})
+    other = state_of(random_weights(Transformer(ModelConfig(**SIZES)), seed=1))
+    write(other, tmp_path / "b", "llama")
+    checkpoint.merge(tmp_path / "a.pt", tmp_path / "b", tmp_path / "out/ckpt-0.pt", 0.75)
+    merged = checkpoint.load(tmp_path / "out")
+    for name, x in state["model"].items():
+        torch.testing.assert_close(merged["model"][name], 0.75 * x + 0.25 * other["model"][name])
+    assert merged["settings"] == SETTINGS and "optimizer" not in merged
+    checkpoint.export(tmp_path / "out", tmp_path / "exported", "eurobert")
+    card = (tmp_path / "exported/README.md").read_text()
+    assert "0.75 times the weights of" in card and "0.25 times" in card and "/b`" in card
+
+    checkpoint.save(tmp_path / "wide.pt", state_of(Transformer(ModelConfig(**SIZES | dict(d_ff=64, rope_theta=5e5)))))
+    tokenizer = state["tokenizer"] | {"pattern": r"\s+|\S"}
+    checkpoint.save(tmp_path / "words.pt", state | {"tokenizer": tokenizer})
+    checkpoint.save(tmp_path / "tuned.pt", state | {"fine_tuned": {}})
+    for name, out, weight, message in (
+        ("wide.pt", "new.pt", 0.5, "wide.pt cannot be merged: they differ in d_ff, rope_theta$"),
+        ("words.pt", "new.pt", 0.5, "differ in tokenizer$"),
+        ("tuned.pt", "new.pt", 0.5, "differ in a head of finetune.py$"),
+        ("b", "a.pt", 0.5, "a.pt is there already"),
+        ("b", "new.pt", 1.0, "--weight=1.0: must be above 0 and below 1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            checkpoint.merge(tmp_path / "a.pt", tmp_path / name, tmp_path / out, weight)
+    assert not (tmp_path / "new.pt").exists()
+
+
 # ----------------------------------------------------------------------------
 # Train and fine-tune from a folder
 
@@ -468,7 +498,9 @@ def test_train_from_a_folder(run, hub_data, tmp_path):
     for part in "model", "optimizer":
         torch.testing.assert_close(again[part], first[part], atol=0, rtol=0)
     checkpoint.export(tmp_path / "out", tmp_path / "exported", "qwen3")
-    back = checkpoint.load(tmp_path / "exported")["model"] | {"head.weight": first["model"]["head.weight"]}  # it has none
+    back = checkpoint.load(tmp_path / "exported")["model"] | {
+        "head.weight": first["model"]["head.weight"]
+    }  # it has none
     torch.testing.assert_close(back, first["model"], atol=0, rtol=0)
 
 
