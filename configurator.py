@@ -68,7 +68,7 @@ def parse(argv, defaults):
             assigned = [(word, name, text if kind is str else literal(text, items))]
         for origin, name, value in assigned:
             if name not in defaults:
-                problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
+                problems.append(f"{origin}: unknown setting {name!r}.{of_a_patch(name) or nearest(name, defaults)}")
             elif (converted := convert(value, defaults[name])) is not None:
                 settings[name] = converted
             else:
@@ -76,6 +76,14 @@ def parse(argv, defaults):
                 takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
                 problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
     return settings, problems
+
+
+def of_a_patch(name):
+    """Return which patch of the lesson adds a setting, for the end of a message; "" if none does."""
+    patches = Path(__file__).parent.glob("eval/lesson/solutions/*.patch")
+    return "".join(
+        f" The lesson's {p.name} adds it; git apply it." for p in patches if f"\n+{name} = " in p.read_text()
+    )
 
 
 def read_config(path, problems):

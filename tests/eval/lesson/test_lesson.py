@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import configurator
 from data.objective import CLM, Objective
 from eval.lesson import course
 from eval.plot import read_metrics
@@ -109,6 +110,14 @@ def test_a_solution_applies_by_content_and_can_be_undone(name, tmp_path):
         assert copy.read_text() != text
     git_apply(tmp_path, "-R", patch)
     assert all(copy.read_text() == text for copy, text in texts.items())
+
+
+def test_an_unknown_setting_names_the_patch_that_adds_it():
+    _, (problem,) = configurator.parse(["--warmup_start=650"], {"warmup_steps": 50})
+    assert (
+        problem
+        == "--warmup_start=650: unknown setting 'warmup_start'. The lesson's detour.patch adds it; git apply it."
+    )
 
 
 class Letters:
