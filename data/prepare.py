@@ -43,7 +43,6 @@ text_field = "text"  # the field that holds the text, in .jsonl, .parquet and on
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
-pad_token = ""  # with a hub folder: its special token to pad with; empty: the one it names, or eos
 out = "data/prepared/embedded"  # folder to write; must not exist
 shard_tokens = 250_000_000  # a shard ends with the document that reaches this; it is in memory until then
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
@@ -185,7 +184,7 @@ def check(cfg):
         (check_out, cfg.out),
         (find_files, cfg.source),
         (find_files, cfg.val_source or "embedded"),
-        (Tokenizer.load, cfg.tokenizer, cfg.mask_token, cfg.pad_token),
+        (Tokenizer.load, cfg.tokenizer, cfg.mask_token),
     ):
         try:
             load(*args)
@@ -209,7 +208,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     cfg["val_source"] = str(cfg.val_source)
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
-    tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token, cfg.pad_token)
+    tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token)
     files = input_files(cfg)
     size = sum(size for _, size, _ in files)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

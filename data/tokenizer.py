@@ -7,8 +7,8 @@ Two libraries do the work. `tiktoken` runs byte-level BPEs: named encodings and 
 (base64 of its bytes, a space, its rank; the rank is both its id and its merge priority). `tokenizers`, an optional
 package, runs the tokenizer.json of a hub folder, whatever its kind.
 
-Special tokens are never made from text: `encode` treats "[MASK]" as six characters. The one exception is the unknown
-token of a tokenizer.json, which stands for text that has no other.
+Special tokens are not made from text: `encode` treats "[MASK]" as six characters. The exceptions are the unknown token of
+a tokenizer.json, which stands for text that has no other, and the tokens that a Unigram model (T5's) has as pieces.
 """
 
 import base64
@@ -70,26 +70,26 @@ class Tokenizer:
         self.shown |= {mask_id: "[MASK]", pad_id: "[PAD]", bos_id: "[BOS]", eos_id: "[EOS]"}
 
     @staticmethod
-    def load(spec, mask_token="", pad_token=""):
+    def load(spec, mask_token=""):
         """Load "embedded", a tiktoken encoding by name, a local rank file, or a tokenizer.json or the folder with it.
 
-        mask_token, pad_token: names of tokens to use for them, for a tokenizer.json; see `read_hub` for the default.
-        Raises DataError.
+        mask_token: the name of the token to mask with, for a tokenizer.json; see `read_hub` for the default. Raises
+        DataError.
         """
         spec, path = str(spec), EMBEDDED if str(spec) == "embedded" else Path(spec)
         try:
             if spec in tiktoken.list_encoding_names():
                 tokenizer = read_encoding(spec)
             elif path.is_dir() or path.suffix == ".json":
-                return read_hub(path, mask_token, pad_token)
+                return read_hub(path, mask_token)
             else:
                 tokenizer = read_ranks(path)
         except DataError:
             raise
         except MALFORMED as error:
             raise DataError(f"tokenizer {spec!r} cannot be read: {type(error).__name__}: {error}") from error
-        if mask_token or pad_token:
-            raise DataError(f"mask_token and pad_token need a tokenizer.json; tokenizer {spec!r} has its own")
+        if mask_token:
+            raise DataError(f"mask_token needs a tokenizer.json; tokenizer {spec!r} has its own")
         return tokenizer
 
     @staticmethod
@@ -233,7 +233,7 @@ class JsonTokenizer(Tokenizer):
 
     def __init__(self, json_bytes, *, name, special_tokens, kind="json", **ids):
         self.json_bytes = json_bytes
-        self.engine = json_engine(json.dumps(hide(self.to_json(), special_tokens)).encode(), name)
+        self.engine = json_engine(json.dumps(self.to_json()).encode(), name)
         self.engine.encode_special_tokens = True  # their names in a text are text
         self.tokens = {i: token for token, i in self.engine.get_vocab().items()}
         self.ordinary_ids = np.array(sorted(self.tokens.keys() - special_tokens.values()))
@@ -281,27 +281,6 @@ def json_engine(json_bytes, origin):
         raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
 
-def hide(content, special_tokens):
-    """Rename the special tokens in the content of a tokenizer.json, so that no text makes one.
-
-    A model may know them as ordinary ones: T5's Unigram would read "</s>" in a text as the end of it. The unknown
-    token keeps its name.
-    """
-    model = content["model"]
-    unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
-    new = {name: f"\uffff{i}\uffff" for name, i in special_tokens.items() if name != unknown}
-    if isinstance(model["vocab"], list):  # Unigram: [token, score] in the order of the ids
-        model["vocab"] = [[new.get(token, token), score] for token, score in model["vocab"]]
-    else:
-        model["vocab"] = {new.get(token, token): i for token, i in model["vocab"].items()}
-    for token in content["added_tokens"]:
-        token["content"] = new.get(token["content"], token["content"])
-    if "merges" in model:  # a pair is a list, or in older files a string
-        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        model["merges"] = [pair for pair in pairs if "".join(pair) not in new]
-    return content
-
-
 # ----------------------------------------------------------------------------
 # Files
 
@@ -336,7 +315,9 @@ def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
         known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
-        raise DataError(f"tokenizer {str(path)!r}: no such rank file, and not one of {known}")
+        hub = f"pip install huggingface_hub tokenizers; hf download ORGANIZATION/{path.name} --local-dir {path}"
+        hint = f"to use the tokenizer of a model of the hub, download its folder: {hub}"
+        raise DataError(f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; {hint}")
     file_bytes = read_bytes(path)  # not through tiktoken: it caches files by path and would miss a change
     size = len(file_bytes.splitlines())
     try:
@@ -378,7 +359,7 @@ def read_encoding(name):
     return RankTokenizer(encoding._mergeable_ranks, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
-def read_hub(path, mask_token="", pad_token=""):
+def read_hub(path, mask_token=""):
     """Read a folder with a tokenizer.json, or such a file. Raises DataError.
 
     tokenizer_config.json, special_tokens_map.json, config.json and generation_config.json beside it name the special
@@ -390,8 +371,8 @@ def read_hub(path, mask_token="", pad_token=""):
     bos     the cls token, else eos
     pad     eos
 
-    mask_token and pad_token are names of tokens to use instead. Added tokens that are not special are words: text
-    makes them. vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
+    mask_token is the name of a token to use instead. Added tokens that are not special are words: text makes them.
+    vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
@@ -400,8 +381,8 @@ def read_hub(path, mask_token="", pad_token=""):
     engine = json_engine(file_bytes, file)
     ids, added = engine.get_vocab(), engine.get_added_tokens_decoder()  # {name: id}, {id: AddedToken}, ascending
     special = {token.content: i for i, token in added.items() if token.special}
-    if unknown := [name for name in (mask_token, pad_token) if name and name not in ids]:
-        raise DataError(f"{unknown[0]!r} is not a token of {file}; its special tokens are {', '.join(special)}")
+    if mask_token and mask_token not in ids:
+        raise DataError(f"{mask_token!r} is not a token of {file}; its special tokens are {', '.join(special)}")
 
     names = "tokenizer_config", "special_tokens_map", "config", "generation_config"
     configs = {f"{name}.json": read_json(file.with_name(f"{name}.json")) for name in names}
@@ -409,7 +390,7 @@ def read_hub(path, mask_token="", pad_token=""):
     mask = mask_token or named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
     eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"
     bos = named("bos", configs, ids, added) or named("cls", configs, ids, added, "[CLS]") or eos
-    pad = pad_token or named("pad", configs, ids, added) or eos
+    pad = named("pad", configs, ids, added) or eos
     for name in mask, eos, bos, pad:
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
     fields = role_ids(special, mask, pad, bos, eos)

@@ -106,15 +106,6 @@ def test_ids_of_the_known_tokenizers(name, vocab_size, special, hello, request):
     assert one.decode([one.pad_id])[1:4] == ("EOS" if one.pad_id == one.eos_id else "PAD")
 
 
-def test_which_tokenizers_are_alike(tokenizer):
-    """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
-    tokens = list(tokenizer.ranks)
-    swapped = dict(zip([*tokens[:1000], tokens[1001], tokens[1000], *tokens[1002:]], range(len(tokens))))
-    for change in {"ranks": swapped}, {"pattern": r"\s+|\S"}:
-        other = RankTokenizer(**{"ranks": tokenizer.ranks} | tokenizer.state() | change)
-        assert other.encodes_like(other) and not other.encodes_like(tokenizer)
-
-
 def test_mask_in_text(tokenizer):
     encode, mask = tokenizer.encode, tokenizer.mask_id
     # The space before [MASK] is part of what is masked, the one after it is part of the next word.
@@ -182,14 +173,15 @@ def test_bad_rank_files(tmp_path, lines):
 
 
 def test_unknown_tokenizers(monkeypatch, tmp_path):
-    with pytest.raises(DataError, match="'gtp2': no such rank file, and not one of embedded, .*gpt2"):
-        Tokenizer.load("gtp2")
-    with pytest.raises(DataError, match="mask_token and pad_token need a tokenizer.json; tokenizer 'embedded' has its"):
-        Tokenizer.load("embedded", mask_token="<m>")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match="cannot be downloaded .*TIKTOKEN_CACHE_DIR .* or give a path to a rank file"):
-        Tokenizer.load("p50k_base")
+    for args, message in {
+        ("SmolLM2-135M",): "no such file .* not one of embedded, .*gpt2.*; .* hf download ORGANIZATION/SmolLM2-135M ",
+        ("embedded", "<m>"): "mask_token needs a tokenizer.json; tokenizer 'embedded' has its own",
+        ("p50k_base",): "cannot be downloaded .*TIKTOKEN_CACHE_DIR .* or give a path to a rank file",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            Tokenizer.load(*args)
 
 
 def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
@@ -205,7 +197,7 @@ def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
 # A tokenizer.json of each kind, against the tokenizers library
 
 
-KINDS = ["qwen", "llama2", "bert", "t5"]
+KINDS = ["qwen", "llama2", "bert"]
 
 
 def untrained(library, kind):
@@ -225,18 +217,12 @@ def untrained(library, kind):
         names = ["<unk>", "<s>", "</s>"]
         trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=[*names, *(f"<0x{i:02X}>" for i in range(256))])
         return one, trainer, names, [], {"eos_token": "</s>", "bos_token": "<s>"}
-    if kind == "bert":
-        one = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        one.normalizer, one.pre_tokenizer = normalizers.BertNormalizer(), cut.BertPreTokenizer()
-        one.decoder = decoders.WordPiece()
-        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        trainer = trainers.WordPieceTrainer(vocab_size=2000, special_tokens=names)
-        return one, trainer, names, [], {f"{name[1:-1].lower()}_token": name for name in names}
-    one = library.Tokenizer(models.Unigram())
-    one.normalizer, one.pre_tokenizer, one.decoder = normalizers.NFKC(), cut.Metaspace(), decoders.Metaspace()
-    names, config = ["<pad>", "</s>", "<unk>"], {"eos_token": "</s>", "pad_token": "<pad>"}
-    trainer = trainers.UnigramTrainer(vocab_size=400, unk_token="<unk>", special_tokens=names, show_progress=False)
-    return one, trainer, names, ["<extra_id_0>"], config
+    one = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    one.normalizer, one.pre_tokenizer = normalizers.BertNormalizer(), cut.BertPreTokenizer()
+    one.decoder = decoders.WordPiece()
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=2000, special_tokens=names)
+    return one, trainer, names, [], {f"{name[1:-1].lower()}_token": name for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -249,8 +235,7 @@ def hub_folder(tmp_path_factory):
         if kind in cached:
             return cached[kind]
         one, trainer, first, after, config = untrained(library, kind)
-        more = [] if kind == "t5" else random_texts(300, kind)  # learning a Unigram takes long
-        one.train_from_iterator([*DOCUMENTS[: 20 if kind == "t5" else 60], *more], trainer)
+        one.train_from_iterator([*DOCUMENTS, *random_texts(300, kind)], trainer)
         content = json.loads(one.to_str())
         content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in first]
         if kind == "llama2":
@@ -273,19 +258,18 @@ def hub_folder(tmp_path_factory):
     return folder_and_oracle
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_ids_and_offsets_as_the_library(kind, count, hub_folder):
+def test_same_ids_and_offsets_as_the_library(kind, hub_folder):
     folder, oracle = hub_folder(kind)
     ours = Tokenizer.load(folder)
     special = set(ours.special_tokens.values()) - {oracle.token_to_id(unk) for unk in ("[UNK]", "<unk>")}
-    for text in [*HARD_TEXTS, *random_texts(count, f"test {kind}")]:
-        if kind == "t5":  # the library's Unigram finds special tokens in text
-            text = text.replace("</s>", "").replace("<unk>", "")
+    for text in [*HARD_TEXTS, *random_texts(100, f"test {kind}")]:
         ids, offsets = ours.encode_with_offsets(text)
         encoding = oracle.encode(text)
         assert ids == encoding.ids == ours.encode(text) and offsets == encoding.offsets, ascii(text)
         assert not special & set(ids), ascii(text)
+    if kind == "qwen":  # an added token that is not special is a word
+        assert len(ours.encode("<tool>")) == 1 and ours.encode("<tool>")[0] in ours.ordinary_ids
     text = "The quick brown fox"
     assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
     assert ours.vocab_size == -(-max(oracle.get_vocab_size(), ours.special_ids[-1] + 1) // 128) * 128
@@ -293,24 +277,22 @@ def test_same_ids_and_offsets_as_the_library(kind, count, hub_folder):
     assert set(ours.ordinary_ids) | set(ours.special_ids) >= set(oracle.get_vocab().values())
 
 
-def test_special_tokens_that_a_model_knows_stay_text(hub_folder):
-    """T5's Unigram has "</s>" in its vocabulary, and would read it in a text as the end."""
-    folder, oracle = hub_folder("t5")
-    ours = Tokenizer.load(folder)
-    assert ours.eos_id in oracle.encode("a </s> b").ids and ours.eos_id not in ours.encode("a </s> b")
-    assert ours.decode(ours.encode("a </s> b")) == "a </s> b"
-    assert ours.decode([ours.mask_id, ours.eos_id, ours.vocab_size - 1]) == "[MASK][EOS][UNUSED]"
-    qwen = Tokenizer.load(hub_folder("qwen")[0])  # an added token that is not special is a word
-    assert len(qwen.encode("<tool>")) == 1 and qwen.encode("<tool>")[0] in qwen.ordinary_ids
-
-
-@pytest.mark.parametrize("kind", ["embedded", "bert", "t5"])
+@pytest.mark.parametrize("kind", ["embedded", "bert"])
 def test_state_and_file_are_the_tokenizer(kind, hub_folder, tokenizer):
     one = tokenizer if kind == "embedded" else Tokenizer.load(hub_folder(kind)[0])
     state = json.loads(json.dumps(one.state()))
     for other in Tokenizer.from_state(state, one.file_bytes()), pickle.loads(pickle.dumps(one)):
         assert other.state() == one.state() and other.file_bytes() == one.file_bytes() and other.encodes_like(one)
     assert Tokenizer.file_name_of(state) == one.file_name
+
+
+def test_which_tokenizers_are_alike(tokenizer):
+    """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
+    first, second = list(tokenizer.ranks)[1000:1002]
+    swapped = tokenizer.ranks | {first: 1001, second: 1000}
+    for change in {"ranks": swapped}, {"pattern": r"\s+|\S"}:
+        other = RankTokenizer(**{"ranks": tokenizer.ranks} | tokenizer.state() | change)
+        assert other.encodes_like(other) and not other.encodes_like(tokenizer)
 
 
 # tiktoken's own for gpt2 and cl100k_base
@@ -417,8 +399,8 @@ def test_special_tokens_of_a_folder(tmp_path, added, configs, expected):
 def test_chosen_tokens_and_the_size_of_the_vocabulary(tmp_path):
     pytest.importorskip("tokenizers")
     folder = write(tmp_path / "one", small("<end>", "<x>"), config={"eos_token_id": 10, "vocab_size": 13})
-    one = Tokenizer.load(folder, mask_token="<x>", pad_token="<x>")
-    assert (one.mask_id, one.pad_id, one.eos_id, one.special_tokens) == (11, 11, 10, {"<end>": 10, "<x>": 11})
+    one = Tokenizer.load(folder, mask_token="<x>")
+    assert (one.mask_id, one.pad_id, one.eos_id, one.special_tokens) == (11, 10, 10, {"<end>": 10, "<x>": 11})
     assert one.vocab_size == 13
     (tmp_path / "one/config.json").write_text('{"vocab_size": 12}')  # fewer rows than ids: the model has to grow
     assert Tokenizer.load(folder).vocab_size == 128
@@ -446,42 +428,6 @@ def test_refused(tmp_path, content, configs, message):
     pytest.importorskip("tokenizers")
     with pytest.raises(DataError, match=message):
         Tokenizer.load(write(tmp_path / "one", content, **configs))
-
-
-def mutated(draw, value):
-    """Return a JSON value in which one part, chosen at random, is deleted or another."""
-    if not isinstance(value, dict | list) or not value or draw.random() < 0.2:
-        return draw.choice([None, True, -1, 2**32, 1e300, "", "0", "<end>", "x" * 9999, [], [[]], {}, {"type": "x"}])
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    key = draw.choice(keys)
-    value = value.copy()
-    if draw.random() < 0.1:
-        del value[key]
-    else:
-        value[key] = mutated(draw, value[key])
-    return value
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_files_of_any_content_are_loaded_or_refused(tmp_path, tokenizer, seed):
-    """What is loaded can encode, and comes back from its state."""
-    pytest.importorskip("tokenizers")
-    draw, outcomes = random.Random(seed), set()
-    config = {"eos_token": {"content": "<end>"}, "pad_token_id": [11], "vocab_size": 99}
-    for i in range(150):
-        content, configs = small("<end>", "<x>"), {"config": config, "tokenizer_config": config}
-        if i % 3 == 0:
-            content = mutated(draw, content)
-        else:
-            configs[draw.choice(list(configs))] = mutated(draw, config)
-        try:
-            one = Tokenizer.load(write(tmp_path / "one", content, **configs))
-            back = Tokenizer.from_state(json.loads(json.dumps(one.state())), one.file_bytes())
-            assert back.encode("1 2 [MASK] \u2603") == one.encode("1 2 [MASK] \u2603")
-            outcomes.add("loaded")
-        except DataError:
-            outcomes.add("refused")
-    assert outcomes == {"loaded", "refused"}
 
 
 def test_a_file_that_is_too_large(tmp_path):
