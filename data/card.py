@@ -73,7 +73,7 @@ words = "The method returns a list .".split()
 batch = tokenizer(words, is_split_into_words=True, truncation=True, return_tensors="pt")
 found = [*zip(batch.word_ids(), model(**batch).logits[0].argmax(-1).tolist())]
 votes = [[label for word, label in found if word == i] for i in range(len(words))]
-tags = [model.config.id2label[max(vote, key=vote.count)] if vote else "O" for vote in votes]
+tags = [model.config.id2label[max(sorted(vote), key=vote.count)] if vote else "O" for vote in votes]
 print(list(zip(words, tags)))""",
     ),
     "qa": (

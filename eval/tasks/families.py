@@ -137,19 +137,17 @@ class TokenClassification(Family):
         return F.cross_entropy(output, target, ignore_index=-1)
 
     def answers(self, outputs, items, examples, split):
-        """A word has the tag of most of its tokens; in a tie, the first of those. A word that was cut off is O.
+        """A word has the tag of most of its tokens; in a tie, the first in `labels`. A word that was cut off is O.
 
         Its score is the mean probability of that tag over its tokens; 0 if it was cut off.
         """
         found = []
         for logits, item, example in zip(outputs, items, examples):
             word_of, n_words = item.extra, len(example.words)
-            votes = [Counter() for _ in range(n_words)]
-            for word, label in zip(word_of, logits.argmax(-1)):
-                votes[word][label] += 1
-            chosen = np.array([vote.most_common(1)[0][0] if vote else 0 for vote in votes], int)
+            votes = np.zeros((n_words, len(self.labels)))
+            np.add.at(votes, (word_of, logits[:-1].argmax(-1)), 1)  # without that of eos
+            chosen, n_tokens = votes.argmax(1), votes.sum(1)
             p = softmax(logits)[np.arange(len(word_of)), chosen[word_of]]  # of each token, of its word's tag
-            n_tokens = np.bincount(word_of, minlength=n_words)
             score = np.bincount(word_of, p, minlength=n_words) / np.maximum(1, n_tokens)
             found.append(Answer([self.labels[i] if n else "O" for i, n in zip(chosen, n_tokens)], score))
         return found
@@ -183,18 +181,21 @@ class QuestionAnswering(Family):
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         text, inside = self.tokenizer.normalize(example.context), self.inside_answer(example, offsets)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
-        starts = range(0, max(1, len(context) - room + room // 2), room // 2)
+        starts = [0]  # the first token of each window; with room for 40 of 100 tokens: 0, 20, 40, 60
+        while starts[-1] + room < len(context):
+            starts.append(starts[-1] + room // 2)
         if len(starts) > 1:
             self.count(split, "contexts longer than a window")
         if split == "train":
-            starts = [next((s for s in starts if inside[s : s + room].sum() == inside.sum()), 0)]
-            if inside[starts[0] : starts[0] + room].sum() < inside.sum():
+            whole = [start for start in starts if inside[start : start + room].sum() == inside.sum()]
+            if not whole:
                 self.count(split, "answers longer than half a window, not whole in any")
+            starts = whole[:1] or starts[:1]
         items = []
-        for s in starts:
-            ids = prompt + context[s : s + room] + [self.tokenizer.eos_id]
-            target = np.pad(inside[s : s + room], (len(prompt), 1))
-            items.append(Item(ids, target, (len(prompt), s, offsets, text)))
+        for start in starts:
+            ids = prompt + context[start : start + room] + [self.tokenizer.eos_id]
+            target = np.pad(inside[start : start + room], (len(prompt), 1))
+            items.append(Item(ids, target, (len(prompt), start, offsets, text)))
         return items
 
     def inside_answer(self, example, offsets):
@@ -226,19 +227,20 @@ class QuestionAnswering(Family):
         return super().metrics(answers, examples) | {"token_set_f1": paper}
 
     def merge_windows(self, outputs, items):
-        """Put the windows of each context together; a token in several counts where it is farthest from an edge.
+        """Put the windows of each context together: of two that overlap, the first counts up to the overlap's middle.
 
         Returns one tuple for each question: log-odds of the N tokens of prompt, context and eos, above whether they are
         in the first gold answer: (2, N); the position of the context's first token; offsets and text as in `items`.
         """
         merged = []
         for logits, item in zip(outputs, items):
-            prompt, begin, offsets, text = item.extra
+            prompt, start, offsets, text = item.extra
             tokens = np.stack([logits[:, 1] - logits[:, 0], item.target])  # (2, tokens of the item)
-            if begin > 0:  # a further window of the same context
-                before = merged.pop()[0]
-                middle = (prompt + begin + before.shape[1] - 1) // 2  # of the overlap
-                tokens = np.concatenate([before[:, :middle], tokens[:, middle - begin :]], 1)
+            if start > 0:  # a further window of the same context, in place of the eos of the windows before
+                before = merged.pop()[0][:, :-1]
+                overlap_start, overlap_end = prompt + start, before.shape[1]  # in the whole text
+                middle = (overlap_start + overlap_end) // 2
+                tokens = np.concatenate([before[:, :middle], tokens[:, middle - start :]], 1)
             merged.append((tokens, prompt, offsets, text))
         return merged
 

@@ -89,12 +89,14 @@ class TaskModel(nn.Module):
 
 
 @torch.no_grad()
-def predict(model, items, batch_tokens=2**14):
+def predict(model, items, batch_tokens=None):
     """Run a TaskModel on items, which have a list `ids` of token ids. Leaves the model in training mode.
 
     Returns a list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the
-    item, n_outputs) for tc and qa. batch_tokens: tokens of a batch.
+    item, n_outputs) for tc and qa. batch_tokens: tokens of a batch; None = 2,048 on a CPU, which suits its caches, and
+    16,384 on a GPU.
     """
+    batch_tokens = batch_tokens or (2**14 if model.encoder.device.type == "cuda" else 2**11)
     model.eval()
     batches, size = [], 0
     for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # texts of similar length together

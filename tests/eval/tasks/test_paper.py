@@ -14,6 +14,7 @@ import checkpoint
 import configurator
 from eval.tasks import metrics
 from eval.tasks.examples import Dataset, Pair, Question, Sentence
+from eval.tasks.families import Item
 from eval.tasks.result import build
 from eval.tasks.splits import SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
@@ -94,6 +95,13 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
     (line,) = map(json.loads, tc.lines(answers, [sentence]))
     assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
+
+
+def test_in_a_tie_a_word_has_the_lowest_class():
+    tc, sentence = family("tc", labels=["O", "B-X", "B-Y"]), Sentence(["extraordinary"], ["B-X"])
+    item = Item([1, 2, 0], None, np.array([0, 0]))  # a word of two tokens, and eos
+    (answer,) = tc.answers([np.array([[0, 0, 1.0], [0, 1, 0], [0, 0, 0]])], [item], [sentence], "test")
+    assert answer.predicted == ["B-X"]
 
 
 # ----------------------------------------------------------------------------
