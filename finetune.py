@@ -10,6 +10,8 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +25,11 @@ from data.files import lock_folder
 from data.loader import to_device
 from errors import Damaged, DataError
 from eval.tasks import hub_encoder
+from eval.tasks.examples import text_of
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
-from eval.tasks.result import build, evaluate, origin, write_result
+from eval.tasks.result import build, evaluate, origin, table, write_result
 from eval.tasks.splits import read
 from runtime import resolve_auto, show, use_determinism
 
@@ -117,6 +120,7 @@ def load_dataset(cfg, task):
     """Read the Dataset of a Task and say what is in it. Raises DataError."""
     dataset = read(task, cfg.full_corpus)
     show(print, dataset.summary())
+    show(print, f"The first example to train on, as it was read:\n{text_of(dataset.train[0])}")
     if cfg.test_examples:
         dataset.validation = subsample(dataset.validation, cfg.test_examples)
         dataset.test = subsample(dataset.test, cfg.test_examples)
@@ -156,7 +160,8 @@ def fine_tune(cfg):
     best_score, best_step, best_weights = -np.inf, 0, None  # of the validations, with patience
     loss_sum = 0.0  # of the steps since the last validation
 
-    bar = tqdm(range(steps), desc=dataset.name, mininterval=1)
+    began = time.perf_counter()
+    bar = tqdm(range(steps), desc=dataset.name, mininterval=1, disable=None)  # shown in a terminal only
     for step in bar:
         # The batch: the next examples of this epoch, as texts packed into rows.
         epoch, i = divmod(step, steps_per_epoch)
@@ -189,6 +194,8 @@ def fine_tune(cfg):
             scores, *_ = evaluate(task, model, eval_set)
             score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
+            if bar.disable:
+                show(print, f"step {step + 1:,} of {steps:,}: loss {mean_loss:.3f}, validation {score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
         if cfg.patience and score > best_score:
             best_score, best_step = score, step + 1
@@ -202,7 +209,13 @@ def fine_tune(cfg):
     task.finish(model)
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
     run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
-    write_result(cfg, dataset, task, model, run, state)
+    trained = time.perf_counter()
+    result = write_result(cfg, dataset, task, model, run, state)
+    times = [timedelta(seconds=round(seconds)) for seconds in (trained - began, time.perf_counter() - trained)]
+    show(print, table(result))
+    for rule, count in task.counts.items():
+        show(print, f"{rule}: {count}")
+    show(print, f"{step + 1:,} steps took {times[0]}, scoring {times[1]}; wrote {cfg.out_dir}/result.json")
 
 
 def main():
@@ -214,6 +227,8 @@ def main():
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(f"stopped: there is no result in {cfg.out_dir}")
 
 
 if __name__ == "__main__":

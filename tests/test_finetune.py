@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import time
 
@@ -12,7 +13,7 @@ import torch
 
 import checkpoint
 from eval.tasks import metrics
-from helpers import Run
+from helpers import ROOT, Run
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
 COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bird".split()
@@ -125,8 +126,22 @@ def assert_learned(text, folder, family, metric, at_least):
         assert set(scores) <= set(result["metrics"]["test"]) and baseline in text
 
 
-def test_a_run_learns_its_task(tuned):
-    assert_learned(*tuned, "sc", "accuracy", 85)
+def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
+    text, folder = tuned
+    assert_learned(text, folder, "sc", "accuracy", 85)
+    assert "The first example to train on, as it was read:\n  text " in text
+    accuracy = read(folder)["metrics"]["test"]["accuracy"]
+    assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
+    assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M) and "60 steps took 0:" in text, text
+
+
+def test_the_class_report_of_the_docs(tuned, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "topics").symlink_to(tuned[1])
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(import json.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)[1], {})
+    assert re.search(r"^ +True .*\n +accuracy .*120$", capsys.readouterr().out.replace("\n\n", "\n"), re.M)
 
 
 @pytest.mark.slow
@@ -247,6 +262,18 @@ def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, c
     code, text = run(more, "finetune.py")
     assert code == 1 and message in text and "Traceback" not in text, text
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}
+
+
+def test_ctrl_c_stops_without_a_traceback(encoder, data, tmp_path):
+    more = ["--max_steps=1000000", "--eval_interval=1", f"--init_from={encoder}", f"--out_dir={tmp_path}/out"]
+    run = Run([*args(data, "sc"), "--epochs=1000000", *more], tmp_path / "text", "finetune.py")
+    while not (tmp_path / "out" / "metrics.jsonl").exists():
+        assert run.process.is_alive(), run.output.read_text()
+        time.sleep(0.01)
+    os.kill(run.process.pid, signal.SIGINT)
+    code, text = run.wait()
+    assert code == 1 and "there is no result" in text and "Traceback" not in text, text
+    assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_of_two_processes_in_one_folder_one_stops_and_the_other_writes_its_result(run, encoder, data, tmp_path):

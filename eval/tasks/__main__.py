@@ -1,19 +1,18 @@
-"""List the data sets, or show what is in some of them.
+"""List the data sets for fine-tuning, show what is in some of them, or use a fine-tuned model.
 
-python -m eval.tasks                       # list them, and whether their files are there
-python -m eval.tasks sst2 topics.py        # show its counts and its first examples; a task file is one of your own
-python -m eval.tasks predict MODEL INPUT   # use a fine-tuned model on new text; see predict.py
+python -m eval.tasks                               # list them, and whether their files are there
+python -m eval.tasks sst2 topics.py                # show counts and first examples; a task file is one of your own
+python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
 """
 
 import signal
 import sys
-import textwrap
 from pathlib import Path
 
 import configurator
 from errors import DataError
 from eval.tasks import predict
-from eval.tasks.examples import SPLITS, Pair, Sentence
+from eval.tasks.examples import SPLITS, Pair, text_of
 from eval.tasks.metrics import in_set
 from eval.tasks.registry import TASKS, find_task, missing, needed_files
 from eval.tasks.splits import load
@@ -48,18 +47,12 @@ def show(dataset):
             print(*map(text_of, pairs), sep="\n")
 
 
-def text_of(example):
-    """Return an example as text, a line for each field, shortened where it is long."""
-    fields = example._asdict()
-    if isinstance(example, Sentence):
-        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
-    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
-
-
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     if sys.argv[1:2] == ["predict"]:
         return predict.main(sys.argv[2:])
+    if {"--help", "-h"} & {*sys.argv}:
+        print(__doc__)
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     cfg = configurator.load(__file__, [a for a in sys.argv[1:] if a.startswith("-")], command="python -m eval.tasks")
     try:

@@ -4,6 +4,7 @@ An example's `key` is what never lies on both sides of a random split. Its `labe
 its `gold` is what it should predict.
 """
 
+import textwrap
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -60,6 +61,14 @@ class Retrieval(NamedTuple):
     queries: dict  # {id: text}
     corpus: dict  # {id: text}
     qrels: dict  # {query id: {document id: grade}}
+
+
+def text_of(example):
+    """Return an example as text, a line for each field, shortened where it is long."""
+    fields = example._asdict()
+    if isinstance(example, Sentence):
+        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
+    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
 
 
 def listed(labels):

@@ -106,7 +106,7 @@ def predict(model, items, batch_tokens=None):
             size = len(items[i].ids)
         batches[-1].append(i)
     outputs = [None] * len(items)
-    for batch in tqdm(batches, "scoring", leave=False, disable=len(batches) < 20):
+    for batch in tqdm(batches, "scoring", leave=False, disable=None if len(batches) > 20 else True):
         packed = pack_texts([items[i].ids for i in batch], model.capacity)
         result = model(**to_device(packed, model.encoder.device)).cpu()
         parts = result if model.pooling else result.split(packed["lengths"].tolist())

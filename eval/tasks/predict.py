@@ -143,13 +143,16 @@ def run(path, source, cfg):
 
 
 def main(argv):
+    if {"--help", "-h"} & {*argv}:
+        print(__doc__)
     paths = [arg for arg in argv if not arg.startswith("-")]
     cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], check, USAGE)
     if len(paths) not in (1, 2):
-        sys.exit(f"usage: {USAGE} [--key=value ...]    (--help lists the settings)")
+        print(f"usage: {USAGE} [--key=value ...]    (--help lists the settings)", file=sys.stderr)
+        sys.exit(2)
     use_determinism()
     try:
         run(paths[0], [*paths, STDIN][1], resolve_auto(cfg))
-    except (Damaged, DataError, OSError) as error:
+    except (Damaged, DataError, OSError, KeyboardInterrupt) as error:
         outcome = f"nothing was written to {cfg.out}" if cfg.out else "the output is not complete"
         sys.exit(f"{error}\nstopped: {outcome}")

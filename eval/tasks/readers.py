@@ -318,8 +318,8 @@ def read_sentences(path, task, split, counts):
         except ValueError:
             raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
         found = [*conll_sentences(path, word, tag)]
-        counted = sum(words == [*map(str, range(1, len(words) + 1))] for _, words, _ in found if len(words) > 1)
-        if 2 * counted > len(found):
+        counts_up = [words == [*map(str, range(1, len(words) + 1))] for _, words, _ in found if len(words) > 1]
+        if 2 * sum(counts_up) > len(counts_up):
             raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     for location, words, tags in found:
         if not words:

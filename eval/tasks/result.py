@@ -71,7 +71,7 @@ def evaluate(task, model, examples, split=None):
 
 
 def write_result(cfg, dataset, task, model, run, state):
-    """Score validation and test, write the files to cfg.out_dir, result.json last, and print the scores.
+    """Score validation and test, and write the files to cfg.out_dir, result.json last. Returns its content.
 
     cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
     state: the dict of the checkpoint.
@@ -99,13 +99,20 @@ def write_result(cfg, dataset, task, model, run, state):
         write_whole(out / "predictions.jsonl", lambda f: f.writelines(task.lines(answers, dataset.test)))
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+    return result
 
-    for name, scores in (result["metrics"] | result["baselines"]).items():
-        texts = [f"{metric} {metrics.rounded(value, 2):.2f}" for metric, value in scores.items()]
-        print(f"{name:>12}", *texts, sep="   ")
-    for rule, count in task.counts.items():
-        print(f"{rule}: {count}")
-    print(f"wrote {cfg.out_dir}/result.json")
+
+def table(result):
+    """Return the scores of a result.json as text: a row for each metric, a column for each split and baseline."""
+    columns = {"test": result["metrics"]["test"], "validation": result["metrics"]["validation"]}
+    columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
+    main = result["main"]["field"] or result["main"]["paper"]
+    rows = [["in percent", *columns]]
+    for metric in sorted(columns["test"], key=lambda metric: metric not in main):
+        scores = [f"{metrics.rounded(x[metric], 2):.2f}" if metric in x else "" for x in columns.values()]
+        rows.append([f"{metric} (main)" if metric in main else metric, *scores])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("   ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
 def size(examples):

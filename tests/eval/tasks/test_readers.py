@@ -187,8 +187,14 @@ def test_tags_from_json_lines(files):
     for row in ({"tokens": ["a"], "label": []}, {"tokens": [7], "label": ["O"]}, {"tokens": "a", "label": "O"}):
         with pytest.raises(DataError, match="b.jsonl, line 1: (tokens is .*)?expected"):
             read(read_sentences, files.put("b.jsonl", [row]))
-    with pytest.raises(DataError, match="x.conll has no header; give the numbers"):
-        read(read_sentences, files.put("x.conll", "a O\n"), columns=("word",))
+    for text, fields in (
+        ("a O\n", dict(columns=("word",))),
+        ("a O\n", dict(label="-9")),
+        ("1 a O\n2 b O\n\n1 c O\n", dict(label="2")),  # the words are in column 1
+    ):
+        with pytest.raises(DataError, match="x.conll"):
+            read(read_sentences, files.put("x.conll", text), **fields)
+    assert len(read(read_sentences, files.put("x.conll", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n"))[0]) == 3
 
 
 # ----------------------------------------------------------------------------
@@ -230,7 +236,8 @@ def test_questions_from_json_lines(files):
     path = files.put("a.jsonl", [row, {**row, "id": 8, "answers": {"text": [], "answer_start": []}}])
     expected = [Question("1", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
     assert read(read_questions, path) == (expected, {})
-    for wrong in ({**row["answers"], "answer_start": [None]}, {"text": ["Rome"], "answer_start": []}, ["Rome"]):
+    starts = ([None], [], [float("inf")])
+    for wrong in (*({"text": ["Rome"], "answer_start": start} for start in starts), ["Rome"]):
         with pytest.raises(DataError, match="b.jsonl, line 1: .*expected"):
             read(read_questions, files.put("b.jsonl", [{**row, "answers": wrong}]))
 
@@ -244,6 +251,10 @@ SQUAD_FAULTS = [
     ("[1, 2]", ": not in SQuAD's layout: expected {.data"),
     ({"data": 5}, ": not in SQuAD's layout: expected {.data"),
     ({"data": [squad_layout()]}, ", article 1: not in SQuAD's layout .there is no 'question'.: expected"),
+    (
+        {"data": [squad_layout(question="?", answers=[{"text": "x", "answer_start": float("inf")}])]},
+        ", article 1: not in SQuAD's layout",
+    ),
     ({"data": [squad_layout(question=None)]}, ", article 1: the question, context and answers must be text"),
     ({"data": [squad_layout(question="?")] * 2}, ", article 2: the id '1' for the second time"),
 ]
