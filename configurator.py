@@ -10,7 +10,7 @@ import ast
 import sys
 from pathlib import Path
 
-from errors import nearest
+from errors import nearest, protect_output
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
@@ -32,6 +32,7 @@ def load(script, argv, check=None, command=""):
     --help, or --check, which only checks. check: called with the settings (wrong values left out); yields a sentence
     for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
+    protect_output()  # here, because every script begins here
     command, (defaults, lines) = command or f"python {Path(script).name}", read_script(script)
     if "--help" in argv or "-h" in argv:
         print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{lines}")

@@ -1,6 +1,15 @@
-"""The two errors that a user can cause, and a hint for their messages. Scripts print the message and exit with status 1."""
+"""The two errors that a user can cause, and output that cannot cause any.
+
+Scripts print the message of a DataError or Damaged and exit with status 1.
+"""
 
 import difflib
+import io
+import os
+import sys
+from contextlib import suppress
+
+from tqdm import tqdm
 
 
 class DataError(ValueError):
@@ -14,3 +23,50 @@ class Damaged(Exception):
 def nearest(word, words):
     """Return " Did you mean ...?" for the end of a message about an unknown word; "" if no known word is like it."""
     return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(word, words, 1))
+
+
+class Output:
+    """Standard output or error, without their failures: a closed terminal, a dead pipe or a full disk stops nothing."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        with suppress(OSError):
+            self.stream.write(text)
+            if "\n" in text:  # a reader of a log should not have to wait
+                self.stream.flush()
+
+    def flush(self):
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+def protect_output():
+    """Make what this process prints from now on unable to stop it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # None: it was closed before Python started
+        if not isinstance(stream, Output):
+            setattr(sys, name, Output(stream))
+
+
+class LogLines(tqdm):
+    """A progress bar for a log: a line each minute."""
+
+    def __init__(self, *args, **options):
+        line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed} of about {remaining}, {rate_fmt}{postfix}"
+        each_minute = dict(bar_format=line, mininterval=60, maxinterval=60, delay=60, leave=False)
+        super().__init__(*args, **options | each_minute, file=io.StringIO())  # `display` writes instead
+
+    def display(self, msg=None, pos=None):
+        if msg is None:  # not when it is cleared
+            print(str(self).strip(), file=sys.stderr)
+
+
+def progress(*args, **options):
+    """Return a tqdm progress bar, with its arguments, on a terminal; in a log it is a line each minute."""
+    protect_output()
+    return tqdm(*args, **options, dynamic_ncols=True) if sys.stderr.isatty() else LogLines(*args, **options)

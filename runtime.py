@@ -3,12 +3,12 @@
 import os
 import re
 import signal
-import sys
 import warnings
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import model
 
@@ -41,6 +41,13 @@ def resolve_auto(settings):
     return type(settings)({**settings, "device": device, "dtype": dtype})
 
 
+def missing_gpu(settings):
+    """Yield a sentence if the GPU of this process is not there."""
+    local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if resolve_auto(settings)["device"] == "cuda" and local_rank >= gpus:
+        yield f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs"
+
+
 def use_determinism():
     """Make every operation of this process repeatable, bit for bit. An operation that cannot be raises RuntimeError."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -66,6 +73,20 @@ def set_up(device, deterministic):
     if world_size > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     return device, rank, world_size
+
+
+def wrap_ddp(loss_module, batch, causal, device):
+    """Wrap the loss in DistributedDataParallel and run one backward pass that is thrown away.
+
+    After its first backward pass DDP rearranges its buckets, and so the order of its sums. This pass makes it happen
+    before any step counts: a resumed run must sum as the undisturbed one does.
+    """
+    batch = {name: x.to(device) for name, x in batch.items()}
+    device_ids = [device] if device.type == "cuda" else None
+    ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+    ddp(batch, causal)[0].backward()
+    ddp.zero_grad(set_to_none=False)
+    return ddp
 
 
 fused_attention = partial(model.attention, backend="triton")
@@ -219,11 +240,8 @@ def show(function, *args):
     """Call a function that only prints or draws. If it fails, warn and go on: what it shows must never stop a run."""
     try:
         function(*args)
-        sys.stdout.flush()
     except Exception as error:
         warnings.warn(f"{getattr(function, '__name__', 'output')} failed and is left out: {error!r}")
-        if isinstance(error, OSError):  # nobody reads standard output any more, or its disk is full
-            sys.stdout = open(os.devnull, "w")
 
 
 def stop_signals():

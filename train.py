@@ -7,7 +7,6 @@ The settings are the assignments below. Config files and --key=value change them
 """
 
 import math
-import os
 import signal
 import sys
 import time
@@ -18,21 +17,19 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
 import checkpoint
 import configurator
+import runtime
 from data.files import lock_folder
 from data.loader import batch_problems, make_batches, prefetch, to_device
-from data.objective import CLM, Objective, add_step, micro_batches, phase_of, phases_of
+from data.objective import CLM, Objective, add_step, details, micro_batches, phase_of, phases_of
 from data.prepare import prepare_embedded
 from data.shards import changed_shard_in_background, load_meta, load_tokenizer
-from errors import Damaged, DataError
-from eval.plot import plot_run, summary
-from eval.sample import examples
+from errors import Damaged, DataError, progress
+from eval.plot import plot_run, print_end, print_losses, print_start
+from eval.sample import print_examples
 from model import PRESETS, PretrainingLoss, Transformer, one
-from runtime import choose_attention, resolve_auto, set_up, show, stop_signals, utilization, world
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -121,7 +118,7 @@ AT_LEAST_0 = "switch_step warmup_steps decay_steps seed beta1 beta2 eps weight_d
 
 def check(cfg):
     """Return what does not fit in the settings, one sentence each."""
-    problems, world_size = [], world()[1]
+    problems, world_size = [], runtime.world()[1]
 
     def need(fits, sentence):
         if not fits:
@@ -145,10 +142,7 @@ def check(cfg):
     need(cfg.switch_step <= cfg.max_steps, f"switch_step={cfg.switch_step} is beyond max_steps={cfg.max_steps}")
     ramps = cfg.warmup_steps + cfg.decay_steps
     need(ramps <= cfg.max_steps, f"warmup_steps + decay_steps = {ramps} is beyond max_steps={cfg.max_steps}")
-    need(not Path(cfg.out_dir).is_file(), f"out_dir={cfg.out_dir}: is a file")
-    local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-    uses_gpu = resolve_auto(cfg).device == "cuda"
-    need(not uses_gpu or local_rank < gpus, f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs")
+    problems += runtime.missing_gpu(cfg)
     need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
@@ -167,7 +161,7 @@ def check(cfg):
 
 
 def main():
-    cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
+    cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     try:
         train(cfg)
     except (Damaged, DataError) as error:
@@ -176,8 +170,8 @@ def main():
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
 
-def claim(cfg, rank, world_size):
-    """Rank 0 locks out_dir and prepares the default data; the others wait. Returns the lock, to be kept open."""
+def open_folders(cfg, rank, world_size):
+    """Lock out_dir and open the data, of which rank 0 prepares the default ones. Returns (the lock, meta, tokenizer)."""
     lock = lock_folder(cfg.out_dir) if rank == 0 else None
     if rank == 0 and not Path(cfg.data).exists():  # only the default data can be missing here
         prepare_embedded()
@@ -185,7 +179,19 @@ def claim(cfg, rank, world_size):
         raise DataError("; ".join(problems))
     if world_size > 1:
         dist.barrier()
-    return lock
+    meta = load_meta(cfg.data)
+    return lock, meta, load_tokenizer(cfg.data, meta)
+
+
+def make_model(cfg, config, device):
+    """Return the Transformer and its PretrainingLoss. The CPU draws the weights: they are the same on every machine."""
+    torch.manual_seed(cfg.seed)
+    transformer = Transformer(config).to(device)
+    transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
+    loss_module = PretrainingLoss(transformer)
+    if cfg.compile:
+        loss_module.compile_parts()
+    return transformer, loss_module
 
 
 def make_optimizers(transformer, cfg):
@@ -205,7 +211,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
-    print0 = tqdm.write if rank == 0 else lambda _: None
+    print0 = print if rank == 0 else lambda _: None
     newest = [checkpoint.newest(cfg.out_dir, print0) if cfg.resume and rank == 0 else None]  # one process verifies it
     if world_size > 1:
         dist.broadcast_object_list(newest)
@@ -223,19 +229,6 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
     return state["step"], phases_of(state), state if resumed else None
-
-
-def wrap_ddp(loss_module, batches, step, part, device):
-    """Wrap the loss in DistributedDataParallel, ready for `step`. part: (Objective, windows) of a micro-batch.
-
-    After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is thrown away
-    makes this happen before any step counts: a resumed run must sum as the undisturbed one does.
-    """
-    device_ids = [device] if device.type == "cuda" else None
-    ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
-    ddp(to_device(batches.batch(step, *part), device), part[0].causal)[0].backward()
-    ddp.zero_grad(set_to_none=False)
-    return ddp
 
 
 @torch.no_grad()
@@ -262,15 +255,6 @@ def save(cfg, facts, transformer, optimizers):
     checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
 
 
-def details(phase, clm_sum, clm_count, mlm_sum, mlm_count):
-    """Return what the log says about a step with MLM. phase: the last one of the record of phases."""
-    line = {} if phase["phase"] == "clm" else {"mask_ratio": phase["mask_ratio"][1]}
-    if phase["phase"] == "mixed":
-        line["clm_loss"], line["mlm_loss"] = clm_sum / clm_count, mlm_sum / mlm_count
-        line["clm_tokens"] = clm_count / (clm_count + mlm_count)  # the fraction of the predicted tokens
-    return line
-
-
 def stop_before_update(cfg, step, what):
     """Exit with the newest checkpoint of which a finite step is known."""
     sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s < step][-1:] or ["none"]
@@ -287,63 +271,49 @@ def stop_if_data_changed(cfg, changed, batches, step):
         sys.exit(f"{what}; the newest checkpoint before this run read it: {sound[0]}. Remove later ones, then resume.")
 
 
-def print_samples(step, phase, transformer, tokenizer, predict_from):
-    with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-        tqdm.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(transformer, tokenizer, predict_from)}")
-
-
 # ----------------------------------------------------------------------------
 # The run
 
 
 def train(cfg):
-    # Processes and data. Under torchrun every process runs this file.
-    device, rank, world_size = set_up(cfg.device, cfg.deterministic)
-    lock = claim(cfg, rank, world_size)  # noqa: F841  held until this process ends
-    meta = load_meta(cfg.data)
-    tokenizer = load_tokenizer(cfg.data, meta)
+    # Under torchrun every process runs this file.
+    device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
+    lock, meta, tokenizer = open_folders(cfg, rank, world_size)  # the lock is held until this process ends
     config = checkpoint.model_config(cfg, tokenizer.vocab_size)
     train_batches, val_batches = make_batches(cfg, meta, tokenizer, config.seq_len)
     parts_of = partial(micro_batches, objective, cfg, train_batches.windows_per_step, rank, world_size)  # of a step
-
-    # Model and optimizers. The initial weights are drawn on the CPU, so they are the same on every machine.
-    torch.manual_seed(cfg.seed)
-    transformer = Transformer(config).to(device)
-    transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
+    transformer, loss_module = make_model(cfg, config, device)
     params = list(transformer.parameters())
     optimizers = make_optimizers(transformer, cfg)
     step, phases, resumed = restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
+
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
-        facts["versions"]["kernels_fail"] = choose_attention(*case, facts["versions"], resumed and resumed["versions"])
-    loss_module = ddp = PretrainingLoss(transformer)
-    if cfg.compile:
-        loss_module.compile_parts()
+        facts["versions"]["kernels_fail"] = runtime.choose_attention(
+            *case, facts["versions"], resumed and resumed["versions"]
+        )
+    ddp = loss_module
     if world_size > 1 and step < cfg.max_steps:
-        ddp = wrap_ddp(loss_module, train_batches, step, parts_of(step)[0], device)
+        kind, windows = parts_of(step)[0]
+        ddp = runtime.wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
     changed = changed_shard_in_background(cfg.data, meta) if rank == 0 and cfg.verify_data else None
     if rank == 0:
         log = checkpoint.open_records(facts, params, world_size, resumed)
-        show(print, train_batches.repeats(cfg.max_steps))
+        runtime.show(print_start, cfg, config, params, train_batches, parts_of, step, world_size, facts["versions"])
 
-    # A batch is a pure function of its step, so a background thread can make it ahead.
-    jobs = ((s, *part) for s in range(step, cfg.max_steps) for part in parts_of(s))
-    batches = prefetch(train_batches.batch, jobs)
-    received, stopping = stop_signals(), 0
+    batches = prefetch(train_batches.batch, ((s, *part) for s in range(step, cfg.max_steps) for part in parts_of(s)))
+    received, stopping = runtime.stop_signals(), 0
     seconds, timed, phase = 0.0, 0, ""  # time spent in so many steps since the last line of the log
-    if not resumed:
-        losses = evaluate(loss_module, val_batches, cfg, device, rank, world_size)
-        if rank == 0:
-            log.write(step=step, phase=phase_of(parts_of(step)), tokens=step * cfg.global_batch_tokens, **losses)
-    bar = tqdm(total=cfg.max_steps, initial=step, unit="step", disable=rank > 0, dynamic_ncols=True)
-    bar.mininterval = 0.5 if sys.stderr.isatty() else 20
+    line = {} if resumed else evaluate(loss_module, val_batches, cfg, device, rank, world_size)
+    if rank == 0 and line:
+        log.write(step=step, phase=phase_of(parts_of(step)), tokens=step * cfg.global_batch_tokens, **line)
+    bar = progress(total=cfg.max_steps, initial=step, unit="steps", mininterval=0.5, disable=rank > 0)
 
     while step < cfg.max_steps and not stopping:
         stop_if_data_changed(cfg, changed, train_batches, step)
-        started, last_phase = time.perf_counter(), phase
-        parts = parts_of(step)
-        phase = phase_of(parts)
+        started, parts = time.perf_counter(), parts_of(step)
+        last_phase, phase = phase, phase_of(parts)
 
         # Forward and backward, one micro-batch after the other. Each has one objective. The sum of its losses goes
         # backward; the division that makes it a mean comes below, when all predicted tokens of the step are counted.
@@ -395,7 +365,7 @@ def train(cfg):
             speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
             line = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
             line |= details(phases[-1], clm_sum, clm_count, mlm_sum, mlm_count)
-            mfu = utilization(speed, config, trained, device, cfg.dtype, world_size)
+            mfu = runtime.utilization(speed, config, trained, device, cfg.dtype, world_size)
             bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             seconds, timed = 0.0, 0
         phase_ends = step in (cfg.switch_step, cfg.max_steps)
@@ -403,19 +373,18 @@ def train(cfg):
             line |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
         if rank == 0 and line:
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
+            runtime.show(print_losses, bar, step, phase, line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
         if rank == 0 and due:
             save(cfg, dict(facts, step=step, phases=phases, log=log.sync()), transformer, optimizers)
         if rank == 0 and phase_ends:
-            show(plot_run, cfg.out_dir)
-            show(print_samples, step, phase, transformer, tokenizer, cfg.predict_from)
+            runtime.show(plot_run, cfg.out_dir)
+            runtime.show(print_examples, bar, step, phase, transformer, tokenizer, cfg.predict_from)
         bar.update()
 
     bar.close()
-    if rank == 0 and stopping:
-        print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
-    elif rank == 0:
-        show(lambda: print("\n" + summary(cfg.out_dir)))
+    if rank == 0:
+        runtime.show(print_end, cfg, bar, step)
     if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -142,7 +142,7 @@ class Batches:
         epochs = draws / self.n_windows
         seen = f"every text is seen {times} times" if epochs > 1 else "no text is seen twice"
         shown = f"{epochs:.1f}" if epochs > 0.1 else "less than 0.1"
-        return f"the budget is {shown} epochs of the data: {seen}"
+        return f"{shown} epochs of the data: {seen}"
 
     def batch(self, step, objective, windows=None):
         """Return windows of a step as a dict of tensors.

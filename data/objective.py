@@ -59,6 +59,18 @@ def add_step(phases, parts):
     last["mask_ratio"] = [last["mask_ratio"][0], ratio]
 
 
+def details(phase, clm_sum, clm_count, mlm_sum, mlm_count):
+    """Return what the log of a step says beside its loss, as a dict. phase: the last one of the record of phases.
+
+    clm_sum, clm_count: the sum of the losses of CLM, and its predicted tokens. mlm_sum, mlm_count: of MLM.
+    """
+    line = {} if phase["phase"] == "clm" else {"mask_ratio": phase["mask_ratio"][1]}
+    if phase["phase"] == "mixed":
+        line["clm_loss"], line["mlm_loss"] = clm_sum / clm_count, mlm_sum / mlm_count
+        line["clm_tokens"] = clm_count / (clm_count + mlm_count)  # the fraction of the predicted tokens
+    return line
+
+
 def phases_of(state):
     """Return the record of phases of a checkpoint's dict; [] for a model of the hub.
 

@@ -1,4 +1,4 @@
-"""The figure of a run: both validation losses and the training loss, before and after the switch.
+"""What a run shows: its first and last lines, and its figure of both validation losses and the training loss.
 
 python -m eval.plot out/demo
 """
@@ -6,10 +6,12 @@ python -m eval.plot out/demo
 import itertools
 import math
 import sys
+import time
 from pathlib import Path
 
-from checkpoint import read_metrics
+from checkpoint import path_of, read_metrics
 from errors import DataError
+from runtime import flops_per_token
 
 NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
@@ -31,6 +33,47 @@ def summary(out_dir):
             name += f", step {line['step']}"
             lines.append(f"{name:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
     return "\n".join(lines)
+
+
+def print_start(cfg, config, params, batches, parts_of, step, world_size, versions):
+    """Print the model, the budget with its data, and the machine, a line each."""
+    T, sampled = config.seq_len, range(0, cfg.max_steps, -(-cfg.max_steps // 50))  # about 50 steps stand for all
+    parts = [(kind, len(windows)) for s in sampled for kind, windows in parts_of(s)]
+    clm = sum(n for kind, n in parts if kind.causal) / sum(n for _, n in parts)
+    seen = 2 / 3 if cfg.window_split == "random" else 1  # of the pairs of a query and a key
+    flops = sum(n * T * flops_per_token(config, T, kind.causal, kind.mask_ratio or 1, seen) for kind, n in parts)
+    flops *= world_size * cfg.max_steps / len(sampled)
+    n_params = sum(p.numel() for p in params) / 1e6
+    shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads, windows of {T:,} tokens"
+    tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
+    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
+    attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's"
+    print(f"model    {n_params:.1f}M parameters: {shape}")
+    print(f"budget   {tokens}, {batches.repeats(cfg.max_steps)}; {mix}; about {flops:.1e} FLOPs")
+    print(f"machine  {versions['device']}, {cfg.dtype}, attention: {attention}; processes: {world_size}; {cfg.out_dir}")
+    if step:
+        print(f"This run goes on at step {step:,}.")
+
+
+def print_losses(bar, step, phase, line):
+    """Print both validation losses of a line of the log, if it has them, above a progress bar."""
+    if "val_clm_loss" in line:
+        losses = f"CLM {line['val_clm_loss']:.3f}, MLM {line['val_mlm_loss']:.3f}"
+        bar.write(f"step {step:,} ({phase}): validation loss {losses}")
+
+
+def print_end(cfg, bar, step):
+    """Print how a run ended, its losses and speed, and what to do next. bar: of this process's steps."""
+    if step < cfg.max_steps:
+        print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
+        return
+    steps, seconds, figure = step - bar.initial, time.time() - bar.start_t, Path(cfg.out_dir, "loss.png")
+    speed = f"{steps * cfg.global_batch_tokens / seconds:,.0f} tokens/s with evaluation and saving"
+    drawn = figure if figure.is_file() else f"not drawn; python -m eval.plot {cfg.out_dir} draws it"
+    use = '--prompt="The following"' if cfg.switch_step == cfg.max_steps else '--fill="Return the [MASK] of the list."'
+    print(f"\n{summary(cfg.out_dir)}\n\n{steps:,} steps in {seconds / 60:,.1f} minutes, {speed}")
+    print(f"checkpoint  {path_of(cfg.out_dir, step)}\nfigure      {drawn}")
+    print(f"next        python -m eval.sample --ckpt={cfg.out_dir} {use}")
 
 
 def new_figure(width, height):

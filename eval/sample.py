@@ -1,26 +1,20 @@
-"""Use a checkpoint: fill in masks, continue a prompt, embed lines of text.
+"""Use a checkpoint: fill in masks, continue a prompt.
 
     python -m eval.sample --ckpt=out/demo --fill="Return the [MASK] of the list."
     python -m eval.sample --ckpt=out/demo --prompt="The following" --tokens=40
-    python -m eval.sample --ckpt=out/demo --embed=lines.txt --embed_out=lines.npy
 
-Filling in and embedding use the weights as an encoder (causal=False), continuing uses them as a decoder (causal=True).
+Filling in uses the weights as an encoder (causal=False), continuing uses them as a decoder (causal=True).
 A model that was trained with one objective only does the other badly.
 """
 
 import sys
-from pathlib import Path
 
-import numpy as np
 import torch
 
 import checkpoint
 import configurator
-from data.files import write_whole
 from data.objective import predicts_from
 from errors import Damaged, DataError
-from eval.tasks.families import Item
-from eval.tasks.model import TaskModel, predict
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask
@@ -28,8 +22,6 @@ prompt = ""  # a text to continue
 tokens = 40  # how many tokens to add to the prompt
 temperature = 0.7  # of the sampling; 0 takes the likeliest token each time
 seed = 1  # of the sampling
-embed = ""  # a text file: each line becomes a vector, the mean of its hidden states
-embed_out = "embeddings.npy"  # where the vectors go: float32 (lines, d_model)
 
 # The texts of `examples`: sentences in the style of the embedded corpus.
 FILL = (
@@ -72,47 +64,36 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
     return tokenizer.decode(ids[1:])
 
 
-def embed_lines(model, tokenizer, lines):
-    """Embed each line as the mean of its hidden states (causal=False), over its first seq_len tokens.
-
-    Returns float32 (lines, d_model), and how many lines were cut at seq_len.
-    """
-    T = model.config.seq_len
-    ids = [tokenizer.encode(line) + [tokenizer.eos_id] for line in lines]
-    mean_of_states = TaskModel(model, "ir", 0, causal=False, pooling="mean", dropout=0.0)
-    vectors = predict(mean_of_states, [Item(text[:T], None) for text in ids])
-    return np.array(vectors, np.float32).reshape(-1, model.config.d_model), sum(len(text) > T for text in ids)
-
-
 def examples(model, tokenizer, predict_from="mask"):
     """Return a few masks filled in and a few prompts continued, by the same weights, as text."""
-    lines = ["  filled in (causal=False)"]
-    for text in FILL:
-        (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
-        best = ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask)
-        lines.append(f"    {text}  {best}")
-    lines.append("  continued (causal=True, temperature 0.7)")
-    lines += ["    " + continue_text(model, tokenizer, text, 24).replace("\n", " ") for text in CONTINUE]
+    with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
+        lines = ["  filled in (causal=False)"]
+        for text in FILL:
+            (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
+            best = ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask)
+            lines.append(f"    {text}  {best}")
+        lines.append("  continued (causal=True, temperature 0.7)")
+        lines += ["    " + continue_text(model, tokenizer, text, 24).replace("\n", " ") for text in CONTINUE]
     return "\n".join(lines)
 
 
+def print_examples(bar, step, phase, model, tokenizer, predict_from):
+    """Print examples above a progress bar."""
+    bar.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(model, tokenizer, predict_from)}\n")
+
+
 def check(cfg):
-    if not any((cfg.fill, cfg.prompt, cfg.embed)):
-        yield "nothing to do: give --fill, --prompt or --embed"
+    if not cfg.fill and not cfg.prompt:
+        yield "nothing to do: give --fill or --prompt"
     if cfg.fill and "[MASK]" not in cfg.fill:
         yield f"fill={cfg.fill!r}: has no [MASK]"
-    if cfg.embed and not Path(cfg.embed).is_file():
-        yield f"embed={cfg.embed}: no such file"
-    if cfg.embed and not Path(cfg.embed_out).absolute().parent.is_dir():
-        yield f"embed_out={cfg.embed_out}: no such folder"
 
 
 def main(argv):
     cfg = configurator.load(__file__, argv, check, "python -m eval.sample")
     try:
         state = checkpoint.load(cfg.ckpt)
-        lines = Path(cfg.embed).read_text(encoding="utf-8").splitlines() if cfg.embed else []
-    except (Damaged, DataError, UnicodeDecodeError, OSError) as error:
+    except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
     model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
     T, predict_from = model.config.seq_len, predicts_from(state)
@@ -123,10 +104,6 @@ def main(argv):
             print(f"mask {mask}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best))
     if cfg.prompt:
         print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
-    if cfg.embed:
-        vectors, n_cut = embed_lines(model, tokenizer, lines)
-        write_whole(cfg.embed_out, lambda f: np.save(f, vectors))
-        print(f"{cfg.embed_out}: {len(vectors)} vectors of {vectors.shape[1]}; {n_cut} lines were cut at {T} tokens")
 
 
 if __name__ == "__main__":
