@@ -290,9 +290,8 @@ def train(cfg):
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
-        facts["versions"]["kernels_fail"] = runtime.choose_attention(
-            *case, facts["versions"], resumed and resumed["versions"]
-        )
+        earlier = resumed and resumed["versions"]
+        facts["versions"]["kernels_fail"] = runtime.choose_attention(*case, facts["versions"], earlier)
     ddp = loss_module
     if world_size > 1 and step < cfg.max_steps:
         kind, windows = parts_of(step)[0]

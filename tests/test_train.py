@@ -432,7 +432,7 @@ def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
         ),
         (["--mask_ratio="], ["mask_ratio=(): must be above 0 and below 1"]),
         (["--global_batch_tokens=3200000"], ["train tokens are fewer than the 3200000 of one batch"]),
-        (["--out_dir=README.md"], ["out_dir=README.md: is a file"]),
+        (["--out_dir=README.md"], ["README.md cannot be written (File exists): give another folder"]),
         (["--out_dir=README.md/run"], ["README.md/run cannot be written (Not a directory): give another folder"]),
         (["--out_dir=/proc/run"], ["/proc/run cannot be written"]),
         ([f"--out_dir={'x' * 300}"], ["File name too long: 'xxx"]),
@@ -537,8 +537,15 @@ def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     """Samples that do not fit into seq_len, and a figure that cannot be written, are warnings."""
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--seq_len=4"])
-    assert code == 0 and "print_samples failed and is left out" in text, text
+    assert code == 0 and "print_examples failed and is left out" in text, text
     assert checkpoint.steps(tmp_path / "run")[-1] == 20
+
+
+def test_a_broken_terminal_stops_nothing(tiny, tmp_path):
+    """Neither the bar nor a line: here every write to standard output and error fails."""
+    attempt = Run([*tiny, f"--out_dir={tmp_path / 'run'}"], "/dev/full")
+    attempt.process.join(240)
+    assert attempt.process.exitcode == 0 and checkpoint.steps(tmp_path / "run")[-1] == 20
 
 
 def test_full_disk(undisturbed, run, tmp_path):

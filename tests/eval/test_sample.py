@@ -1,13 +1,12 @@
-"""eval/sample.py: fill in, continue, embed."""
+"""eval/sample.py: fill in, continue."""
 
-import numpy as np
 import pytest
 import torch
 
 import checkpoint
 from data.tokenizer import Tokenizer
 from eval import sample
-from eval.sample import continue_text, embed_lines, fill_in
+from eval.sample import continue_text, fill_in
 from helpers import ROOT
 
 
@@ -62,36 +61,18 @@ def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
     assert a == b != c
 
 
-def test_embeddings_do_not_depend_on_their_neighbors(model):
-    lines = ["A list.", "", "The file object returned by open.", "word " * 100, "A list."]
-    together, n_cut = embed_lines(model, tokenizer, lines)
-    alone = np.concatenate([embed_lines(model, tokenizer, [line])[0] for line in lines])
-    assert n_cut == 1 and together.shape == (5, 64) and together.dtype == np.float32
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-    ids = torch.tensor([tokenizer.encode("A list.") + [tokenizer.eos_id]])
-    with torch.no_grad():
-        np.testing.assert_allclose(together[0], model(ids, causal=False)[0].mean(0), atol=1e-6)
-
-
-def test_the_command(model, encoder, tmp_path, capsys):
-    lines, vectors = tmp_path / "lines.txt", tmp_path / "lines.npy"
-    lines.write_text("one\ntwo words\n")
-    args = [f"--ckpt={encoder}", "--fill=A [MASK] b", "--prompt=The", f"--embed={lines}", f"--embed_out={vectors}"]
-    sample.main(args)
+def test_the_command(encoder, capsys):
+    sample.main([f"--ckpt={encoder}", "--fill=A [MASK] b", "--prompt=The"])
     text = capsys.readouterr().out
-    assert "mask 1: " in text and "\nThe" in text and "2 vectors of 64; 0 lines were cut" in text
-    expected, _ = embed_lines(model, tokenizer, ["one", "two words"])
-    np.testing.assert_array_equal(np.load(vectors), expected)
+    assert "mask 1: " in text and "\nThe" in text
 
 
 BAD_INPUT = [
     ([], "nothing to do"),
     (["--fill=no mask"], "has no [MASK]"),
     (["--fill=[MASK]" + " word" * 70], "but this model's seq_len is 64"),
-    (["--embed=nowhere.txt"], "no such file"),
     (["--prompt=x", "--ckpt=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
     (["--prompt=x", f"--ckpt={ROOT / 'README.md'}"], "README.md is damaged or not a checkpoint"),
-    ([f"--embed={ROOT / 'README.md'}", "--embed_out=nowhere/x.npy"], "embed_out=nowhere/x.npy: no such folder"),
 ]
 
 
