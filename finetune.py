@@ -17,13 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn as nn
-from tqdm import tqdm
 
 import checkpoint
 import configurator
 from data.files import lock_folder
 from data.loader import to_device
-from errors import Damaged, DataError
+from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder
 from eval.tasks.examples import text_of
 from eval.tasks.families import subsample
@@ -161,7 +160,7 @@ def fine_tune(cfg):
     loss_sum = 0.0  # of the steps since the last validation
 
     began = time.perf_counter()
-    bar = tqdm(range(steps), desc=dataset.name, mininterval=1, disable=None)  # shown in a terminal only
+    bar = progress(range(steps), desc=dataset.name, mininterval=1)
     for step in bar:
         # The batch: the next examples of this epoch, as texts packed into rows.
         epoch, i = divmod(step, steps_per_epoch)

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 import configurator
 from data.shards import check_out, check_shards, fingerprint, load_meta, unfinished_folder
 from data.sources import READABLE, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
+from errors import progress as progress_bar
 
 source = (
     "embedded"  # embedded (English that comes with the project), a file, a folder, or hf:NAME:CONFIG:SPLIT (the hub)
@@ -231,7 +231,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
             print(f"{cfg.out}: going on after document {output.place[1]} of {files[output.place[0]][0]}")
         batches = in_batches(read_input(files, cfg, *output.place))
         done = sum(size for _, size, _ in files[: output.place[0]])
-        bar = tqdm(total=size or None, initial=done, unit="B", unit_scale=True, disable=None if progress else True)
+        bar = progress_bar(total=size or None, initial=done, unit="B", unit_scale=True, disable=not progress)
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths)

@@ -15,14 +15,13 @@ For each checkpoint, on the validation windows and masks of the run's own evalua
 
 import torch
 import torch.nn.functional as F
-from tqdm import tqdm
 
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream
 from data.objective import CLM, Objective, phases_of, predicts_from
 from data.shards import load_meta
-from errors import DataError
+from errors import DataError, progress
 from eval.lesson.explain import hidden_states, print_table
 from eval.plot import new_figure, save_figure
 from model import PretrainingLoss
@@ -88,7 +87,7 @@ def measure(run):
     clm, mlm = batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
     reference = hidden_states(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"], causal=False)
     losses, similarity = [], []
-    for step in tqdm(steps, "checkpoints", leave=False):
+    for step in progress(steps, "checkpoints", leave=False):
         model = checkpoint.load_model(checkpoint.path_of(run, step))
         with torch.no_grad():
             sums = [PretrainingLoss(model)(batch, causal) for batch, causal in ((clm, True), (mlm, False))]

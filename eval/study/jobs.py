@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from tqdm import tqdm
 
 import configurator
 from data.files import is_locked
-from errors import DataError
+from errors import DataError, progress
 from eval.tasks.registry import find_task, missing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,7 +180,7 @@ def run_all(items, job_of, slots, name):
     that another process is running, which holds the lock of its folder, is waited for.
     """
     waiting, running, failed, free = [*items], {}, [], [*slots]
-    bar = tqdm(total=len(items), unit="job", smoothing=0.05, desc=name, disable=not items)
+    bar = progress(total=len(items), unit="job", smoothing=0.05, desc=name, disable=not items)
     context = start_server(slots[0])
     try:
         while True:

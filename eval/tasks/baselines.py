@@ -13,8 +13,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 
-from tqdm import tqdm
-
+from errors import progress
 from eval.tasks import metrics
 
 WORD = re.compile(r"\w+")
@@ -101,7 +100,7 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     asked = [[word for word in words(text) if word not in STOP_WORDS] for text in queries.values()]
     # The index needs the queries' words only. All others share id 0: they count for a document's length.
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys(word for found in asked for word in found), 1)}
-    texts = tqdm(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False, disable=None)
+    texts = progress(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False)
     documents = [[vocabulary.get(word, 0) for word in words(text) if word not in STOP_WORDS] for text in texts]
     bar = len(corpus) > 100_000 and sys.stderr.isatty()
     index = bm25s.BM25(k1=k1, b=b, method="lucene")

@@ -7,9 +7,9 @@ logits = predict(model, items)  # a list with one array for each item
 import numpy as np
 import torch
 import torch.nn as nn
-from tqdm import tqdm
 
 from data.loader import to_device
+from errors import progress
 
 
 def pack(lengths, capacity):
@@ -106,7 +106,7 @@ def predict(model, items, batch_tokens=None):
             size = len(items[i].ids)
         batches[-1].append(i)
     outputs = [None] * len(items)
-    for batch in tqdm(batches, "scoring", leave=False, disable=None if len(batches) > 20 else True):
+    for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
         packed = pack_texts([items[i].ids for i in batch], model.capacity)
         result = model(**to_device(packed, model.encoder.device)).cpu()
         parts = result if model.pooling else result.split(packed["lengths"].tolist())

@@ -22,12 +22,11 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
-from tqdm import tqdm
 
 import configurator
 from data.files import write_whole
 from data.hub import saved_model
-from errors import Damaged, DataError
+from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder, metrics, readers
 from eval.tasks import model as task_model
 from eval.tasks.examples import Dataset, Question, Text
@@ -125,7 +124,7 @@ def run(path, source, cfg):
 
     def lines():
         rows = predict(task, model, read(source, spec), documents, cfg.top_k)
-        for id, example, has_labels, answer in tqdm(rows, "predicting", unit=" texts", unit_scale=True, disable=None):
+        for id, example, has_labels, answer in progress(rows, "predicting", unit=" texts", unit_scale=True):
             labeled.append((example, answer) if has_labels else None)
             yield answer.line(id)
 

@@ -20,11 +20,10 @@ from itertools import chain, dropwhile, groupby
 from math import isfinite
 from pathlib import Path
 
-from tqdm import tqdm
 
 from data.files import MALFORMED
 from data.sources import decode, require
-from errors import DataError
+from errors import DataError, progress
 from eval.tasks.examples import Pair, Question, Sentence, Text
 from eval.tasks.metrics import entities
 
@@ -58,7 +57,7 @@ def lines(path, max_bytes=2**30):
     """
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
         bar = byte_lines(stream, max_bytes)
-        bar = tqdm(bar, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False, disable=None)
+        bar = progress(bar, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
         try:
             for number, line in enumerate(bar, 1):
                 if len(line) == max_bytes:
