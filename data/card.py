@@ -159,8 +159,9 @@ masked language modeling (MLM).
     else:
         base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
         text += f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained.\n"
-    for merged in state.get("merged", ()):
-        text += f"\nMerged: {merged['weight']:g} times the weights of `{short(merged['path'])}`.\n"
+    if merged := state.get("merged"):
+        parts = [f"{its['weight']:g} * `{short(its['path'])}`" for its in merged]
+        text += f"\nThe weights are merged: {' + '.join(parts)}.\n"
     if fine_tuned:
         its = fine_tuned["settings"]
         data = Path(its["task"] or its["train"] or its["corpus"]).name

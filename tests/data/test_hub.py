@@ -444,7 +444,7 @@ def test_merging(state, folder, tmp_path):
     assert merged["settings"] == SETTINGS and "optimizer" not in merged
     checkpoint.export(tmp_path / "out", tmp_path / "exported", "eurobert")
     card = (tmp_path / "exported/README.md").read_text()
-    assert "0.75 times the weights of" in card and "0.25 times" in card and "/b`" in card
+    assert re.search(r"The weights are merged: 0.75 \* `.*/a.pt` \+ 0.25 \* `.*/b`.\n", card), card
 
     checkpoint.save(tmp_path / "wide.pt", state_of(Transformer(ModelConfig(**SIZES | dict(d_ff=64, rope_theta=5e5)))))
     tokenizer = state["tokenizer"] | {"pattern": r"\s+|\S"}
