@@ -72,7 +72,8 @@ def measure(run):
 
     The switch is the last checkpoint in the first phase. The losses are those of CLM, MLM, and `context_losses`.
     """
-    steps = checkpoint.steps(run)
+    if len(steps := checkpoint.steps(run)) < 2:
+        raise DataError(f"run={run}: has fewer than two checkpoints; train.py keeps those that --keep_steps names")
     state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
     if predicts_from(state) == "before":
         why = "it predicts a hidden token from the position before it, which the right context does not have"
@@ -124,13 +125,8 @@ def draw(figure, steps, switch, losses, similarity):
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def check(cfg):
-    if len(checkpoint.steps(cfg.run)) < 2:
-        yield f"run={cfg.run}: has fewer than two checkpoints; train.py keeps those that --keep_steps names"
-
-
 def main(argv):
-    cfg = configurator.load(__file__, argv, check, "python -m eval.lesson switch")
+    cfg = configurator.load(__file__, argv, command="python -m eval.lesson switch")
     steps, switch, losses, similarity = measured = measure(cfg.run)
     names = ["CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right"]
     print_numbers(names, steps, [[*row, row[3] - row[2]] for row in losses])

@@ -64,30 +64,29 @@ def test_the_commands_that_need_no_edit(folder):
     assert {line["phase"] for line in read_metrics(folder / "out" / "mixed")} == {"mixed"}
 
 
-def test_all_runs_the_parts_in_order_edits_in_a_copy_and_can_be_repeated(folder, tmp_path, monkeypatch, capsys):
-    started, run = [], subprocess.run
+def test_all_resumes_each_run_edits_a_copy_and_stops_at_an_error(tmp_path, monkeypatch):
+    patch, started, run = "eval/lesson/solutions/few_targets.patch", [], subprocess.run
+    its = ["python train.py", f"git apply {patch}", "python train.py --few_targets=True", f"git apply -R {patch}"]
+    its += ["python finetune.py --out_dir=done", "python finetune.py --out_dir=todo", "python -m eval.lesson switch"]
 
-    def record(args, **options):
+    def record(args, cwd, **options):
         if args[0] == "git":
-            return run(args, **options)
-        started.append((" ".join(args[1:]), "few_targets = False" in (options["cwd"] / "train.py").read_text()))
-        return SimpleNamespace(returncode=3 * ("--switch_step=634" in started[-1][0]))
+            return run(args, cwd=cwd, **options)
+        started.append(
+            (" ".join(args[1:]), (cwd / "out").is_symlink() and "few_targets" in (cwd / "train.py").read_text())
+        )
+        return SimpleNamespace(returncode=3 * ("todo" in args[-1]))
 
-    for file in ("train.py", "LESSON.md"):
-        (tmp_path / file).write_text((ROOT / file).read_text())
-    (tmp_path / "out").symlink_to(folder / "out")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "result.json").touch()
+    assert list(course.commands((3,)))[-1] == "python train.py --switch_step=0 --clm_windows=0.25 --out_dir=out/mixed"
     monkeypatch.setattr(subprocess, "run", record)
-    with pytest.raises(SystemExit, match="stopped .status 3. at: python train.py --branch_from=out/clm"):
-        course.main(["--exercises=3,4"])
-    wanted = [c for its, _ in blocks() for c in its if not c.startswith(("git", "python finetune.py"))]
-    wanted = wanted[: 1 + next(n for n, c in enumerate(wanted) if "--switch_step=634" in c)]
-    wanted = [c for c in wanted if not any(out in c for out in ("out/falling", "out/demo-15", "out/before"))]
-    resumed = [c.removeprefix("python ") + " --resume=True" * ("train.py" in c) for c in wanted]
-    assert [command for command, _ in started] == resumed  # each probe has its result
-    assert [command for command, edited in started if edited] == [
-        c for c in resumed if "few_targets=True" in c or "out/few," in c
-    ]
+    monkeypatch.setattr(course, "commands", lambda exercises: its)
+    with pytest.raises(SystemExit, match="stopped .status 3. at: python finetune.py --out_dir=todo"):
+        course.main([])
+    edited = "train.py --few_targets=True --resume=True"
+    assert started == [("train.py --resume=True", False), (edited, True), ("finetune.py --out_dir=todo", False)]
 
 
 def git_apply(copy, *args):
