@@ -3,16 +3,26 @@
     python train.py config/demo.py --lr=5e-4 --keep_steps=3000,6000
 
 The defaults are the script's own `name = literal  # comment` lines; a config file holds lines of
-the same kind. Both are parsed, never executed. All mistakes are reported before any work starts.
+the same kind, and may begin with the lines of another: base = "610m.py". All are parsed, never
+executed. All mistakes are reported before any work starts.
 """
 
 import ast
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from errors import nearest, protect_output
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
+ALIASES = dict(  # what other code bases call these settings
+    learning_rate="lr", max_lr="lr", batch_size="global_batch_tokens micro_batch", output_dir="out_dir",
+    gradient_accumulation_steps="global_batch_tokens micro_batch", block_size="seq_len", seq_length="seq_len",
+    max_seq_len="seq_len", context_length="seq_len", n_embd="d_model", hidden_size="d_model", n_layers="n_layer",
+    num_layers="n_layer", num_hidden_layers="n_layer", n_heads="n_head", num_heads="n_head", max_iters="max_steps",
+    num_steps="max_steps", epochs="max_steps", warmup_iters="warmup_steps", lr_decay_iters="decay_steps",
+    mlm_probability="mask_ratio", attn_implementation="attention", dataset="data",
+)  # fmt: skip
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
 
 
@@ -35,7 +45,8 @@ def load(script, argv, check=None, command=""):
     protect_output()  # here, because every script begins here
     command, (defaults, lines) = command or f"python {Path(script).name}", read_script(script)
     if "--help" in argv or "-h" in argv:
-        print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{lines}")
+        usage = f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)"
+        print(f"{usage}\n{about(script)}\n\n{lines}")
         sys.exit(0)
     settings, problems = parse([word for word in argv if word != "--check"], defaults)
     try:
@@ -69,7 +80,7 @@ def parse(argv, defaults):
             assigned = [(word, name, text if kind is str else literal(text, items))]
         for origin, name, value in assigned:
             if name not in defaults:
-                problems.append(f"{origin}: unknown setting {name!r}.{of_a_patch(name) or nearest(name, defaults)}")
+                problems.append(f"{origin}: unknown setting {name!r}.{hint(name, defaults)}")
             elif (converted := convert(value, defaults[name])) is not None:
                 settings[name] = converted
             else:
@@ -87,8 +98,24 @@ def of_a_patch(name):
     )
 
 
-def read_config(path, problems):
-    """Yield (path:line, name, value) for each line of a config file; add others to `problems`."""
+def about(script):
+    """Return what a script does and an example: the first line and the first indented one of its docstring."""
+    first, *others = (ast.get_docstring(ast.parse(Path(script).read_text(encoding="utf-8"))) or "").splitlines() or [""]
+    return "\n".join([first, *[line for line in others if line.startswith("    ")][:1]])
+
+
+def hint(name, defaults):
+    """Return what a message says about an unknown setting: our name for it, the patch that adds it, or one like it."""
+    if ours := [known for known in ALIASES.get(name, "").split() if known in defaults]:
+        return f" Here it is {' and '.join(ours)}."
+    return of_a_patch(name) or nearest(name, defaults)
+
+
+def read_config(path, problems, may_have_base=True):
+    """Yield (path:line, name, value) for each line of a config file; add others to `problems`.
+
+    A line `base = "other.py"` stands for the lines of that file, which lies beside this one and has no base itself.
+    """
     try:
         if Path(path).is_fifo():
             raise OSError("it is a pipe, from which only one process could read it")
@@ -98,7 +125,9 @@ def read_config(path, problems):
         return
     for node in tree.body[ast.get_docstring(tree) is not None :]:  # from after the docstring
         name, value = literal_assignment(node)
-        if name:
+        if name == "base" and may_have_base:
+            yield from read_config(str(Path(path).with_name(str(value))), problems, may_have_base=False)
+        elif name:
             yield f"{path}:{node.lineno}", name, value
         else:
             statement = ast.get_source_segment(source, node).splitlines()[0]
@@ -128,15 +157,16 @@ def read_script(path):
 def literal_assignment(node):
     """Return (name, value) of a statement `name = literal`, ("", None) of any other."""
     match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value) if literal(value, node) is not node:
-            return name, literal(value)
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            with suppress(*NOT_LITERAL):
+                return name, ast.literal_eval(value)
     return "", None
 
 
-def literal(source, otherwise=None):
-    """Return the value of a literal, given as text or as a syntax tree; `otherwise` where it is none."""
+def literal(text, otherwise):
+    """Return the value of a literal; `otherwise` where the text is none."""
     try:
-        return ast.literal_eval(source)
+        return ast.literal_eval(text)
     except NOT_LITERAL:
         return otherwise
 

@@ -1,37 +1,11 @@
-# The paper's 1B model on its longest budget of 42,000 steps, pure MLM.
+# The paper's 1B model: the recipe of config/610m.py with another shape.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/1b.py
 #   torchrun --standalone --nproc_per_node=8 train.py config/1b.py --switch_step=10000 --out_dir=out/1b-clm-10k
 #
-# The second command is a split: 10,000 steps of CLM followed by 32,000 of MLM. config/study_paper.py has all of them.
-#
 # 28 layers, width 1,728, 18 query and 6 key-value heads of 96, MLP 5,120: 966.2M parameters in the
 # blocks, 1,187.9M with the embedding of 128,256 x 1,728, 1,409.5M with the untied head.
+base = "610m.py"
 model = "1b"
-data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
 out_dir = "out/1b-mlm40-42k"
-
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 12 micro-steps of 12
-global_batch_tokens = 2_359_296
-micro_batch = 12  # for 80 GB; 24 for 141 GB (computed, see docs/speed.md)
-window_split = "random"  # each window is cut in two; attention and prediction stay within a piece
-max_steps = 42_000  # * 2,359,296 = 99.1B tokens
-switch_step = 0
-mask_ratio = 0.4
-
-lr = 5e-4  # for every size and objective
-warmup_steps = 2_000
-decay_steps = 2_000
-beta1 = 0.9
-beta2 = 0.95
-eps = 1e-5
-weight_decay = 0.1
-grad_clip = 1.0
-
-log_interval = 10
-eval_interval = 1_000
-eval_windows = 1_152  # 2.4M tokens
-checkpoint_interval = 500
-keep_last = 2
-keep_steps = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)  # the 12k and 22k budgets branch off at 10k and 20k
-compile = True
+micro_batch = 12  # 12 micro-steps on 8 GPUs with 80 GB; 24 for 141 GB (computed, see docs/speed.md)

@@ -1,34 +1,10 @@
-# The paper's 210M model on its longest budget of 42,000 steps, pure MLM.
+# The paper's 210M model: the recipe of config/610m.py with another shape.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/210m.py
 #
 # 12 layers, width 768, 12 query and 12 key-value heads of 64, MLP 3,072: 113.3M parameters in the
 # blocks, 211.8M with the embedding of 128,256 x 768, 310.3M with the untied head.
+base = "610m.py"
 model = "210m"
-data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
 out_dir = "out/210m-mlm40-42k"
-
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 2 micro-steps of 72
-global_batch_tokens = 2_359_296
-micro_batch = 72  # for 80 GB; 144 for 141 GB (computed, see docs/speed.md)
-window_split = "random"  # each window is cut in two; attention and prediction stay within a piece
-max_steps = 42_000  # * 2,359,296 = 99.1B tokens
-switch_step = 0
-mask_ratio = 0.4
-
-lr = 5e-4  # for every size and objective
-warmup_steps = 2_000
-decay_steps = 2_000
-beta1 = 0.9
-beta2 = 0.95
-eps = 1e-5
-weight_decay = 0.1
-grad_clip = 1.0
-
-log_interval = 10
-eval_interval = 1_000
-eval_windows = 1_152  # 2.4M tokens
-checkpoint_interval = 500
-keep_last = 2
-keep_steps = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)  # the 12k and 22k budgets branch off at 10k and 20k
-compile = True
+micro_batch = 72  # 2 micro-steps on 8 GPUs with 80 GB; 144 for 141 GB (computed, see docs/speed.md)

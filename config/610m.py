@@ -1,4 +1,4 @@
-# The paper's 610M model on its longest budget of 42,000 steps, pure MLM.
+# The paper's recipe, with its 610M model on the longest budget of 42,000 steps, pure MLM.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/610m.py
 #   torchrun --standalone --nproc_per_node=8 train.py config/610m.py --switch_step=10000 --out_dir=out/610m-clm-10k

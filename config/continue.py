@@ -14,27 +14,14 @@
 #
 # For a hub decoder that was trained on trillions of tokens, we know of no study that says how many steps are enough.
 # Set max_steps and global_batch_tokens to your own budget.
+base = "610m.py"  # the same data, batches and optimizer
 model = "origin"
 init_from = "out/610m-clm-42k/ckpt-42000.pt"
-data = "data/prepared/fineweb-edu-llama3"
 out_dir = "out/610m-clm-dec42k-mlm40-54k"
 seq_len = 2_048
-
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 6 micro-steps of 24
-global_batch_tokens = 2_359_296
-micro_batch = 24  # 610M with 80 GB; 48 with 141 GB (computed, see docs/speed.md)
-window_split = "random"
 seed = 2  # not that of the run it continues, which would give the same batches with the same masks again
 max_steps = 12_000  # * 2,359,296 = 28.3B tokens, 29 % of the 42k steps before
-switch_step = 0
-mask_ratio = 0.4
-
-lr = 5e-4
 warmup_steps = 500
-decay_steps = 2_000
-eps = 1e-5
 
 eval_interval = 500
-eval_windows = 1_152
-checkpoint_interval = 500
-compile = True
+keep_steps = ()

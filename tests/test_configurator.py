@@ -256,6 +256,25 @@ def test_the_last_line_of_a_file_wins():
     assert load(config("lr = 1.0\noffset = 2\nlr = 3.0\n")) == DEFAULTS | {"lr": 3.0, "offset": 2}
 
 
+def test_a_config_may_begin_with_another(problems):
+    config("lr = 1.0\noffset = 2\n", "config/recipe.py")
+    assert load(config('base = "recipe.py"\nlr = 3.0\n')) == DEFAULTS | {"lr": 3.0, "offset": 2}
+    config('base = "x.py"\nlr = "a"\n', "config/recipe.py")
+    found = problems("config/x.py")
+    assert [problem.split(": ")[0] for problem in found] == ["config/recipe.py:1", "config/recipe.py:2"]
+    assert "unknown setting 'base'" in found[0]
+    (problem,) = problems(config('base = "none.py"\n'))
+    assert problem.startswith("config/none.py: neither")
+
+
+def test_a_name_of_another_code_base(problems):
+    assert problems("--learning_rate=1", "--max_iters=3", "--n_embd=64") == [
+        "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr.",
+        "--max_iters=3: unknown setting 'max_iters'. Here it is max_steps.",
+        "--n_embd=64: unknown setting 'n_embd'.",  # this script has no d_model
+    ]
+
+
 def test_unreadable_configs(problems):
     Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
     Path("config/null.py").write_bytes(b"lr = 1\0\n")
@@ -318,5 +337,6 @@ def test_help_shows_the_lines_of_the_script(capsys, argv):
         load(*argv, check=lambda settings: pytest.fail("help checks nothing"))
     (usage, text), err = capsys.readouterr().out.split("\n\n", 1), capsys.readouterr().err
     assert stop.value.code == 0 and err == "" and usage.startswith("usage: python train.py ")
+    assert usage.endswith("\nA sample script.")
     first, last = SCRIPT.index("# --- run ---"), SCRIPT.index("\n\nsettings = dict")
     assert text.strip() == SCRIPT[first:last]
