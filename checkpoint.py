@@ -332,14 +332,13 @@ def last_logged(out_dir):
 def match(state, config, tokenizer, path):
     """Raise DataError unless a checkpoint's model has this shape, a dict, and this Tokenizer.
 
-    The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used.
+    The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used. The context
+    and its rotary positions may change: returned is a sentence about that, "" if they are the same.
     """
     theirs, from_hub = tokenizer_of(state), not state["settings"]
-    different = [
-        f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if k != "seq_len" and v != config[k]
-    ]
-    if from_hub and config["seq_len"] > state["config"]["seq_len"]:
-        different.append(f"seq_len is at most {state['config']['seq_len']}, here {config['seq_len']}")
+    changed = {k: f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if v != config[k]}
+    context = [changed.pop(k) for k in ("seq_len", "rope_theta") if k in changed]
+    different = [*changed.values()]
     if different and from_hub:
         different.append("--model=origin takes its shape")
     same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
@@ -347,6 +346,7 @@ def match(state, config, tokenizer, path):
         different.append(f"its tokenizer is {theirs.name}, here {tokenizer.name}")
     if different:
         raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
+    return f"{path}: {'; '.join(context)}" if context else ""
 
 
 class MetricsLog:

@@ -219,7 +219,8 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     if not path:
         return 0, [], None
     state = checkpoint.load(path, report=print0)
-    checkpoint.match(state, vars(transformer.config), tokenizer, path)
+    if change := checkpoint.match(state, vars(transformer.config), tokenizer, path):
+        print0(change)
     if resumed:  # again: this may be an older checkpoint than the one before any work
         checkpoint.check_same_run(state, cfg, path)
     transformer.load_state_dict(state.pop("model"))

@@ -384,12 +384,28 @@ def test_window_splits(run, run_world, tiny, tmp_path, split):
 
 def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     args, reference = undisturbed
-    code, text = run([*args, f"--out_dir={tmp_path / 'run'}", f"--init_from={reference / 'ckpt-20.pt'}"])
+    args = [*args, f"--init_from={reference / 'ckpt-20.pt'}"]
+    code, text = run([*args, f"--out_dir={tmp_path / 'run'}"])
     assert code == 0, text
     old, new = read_metrics(reference), read_metrics(tmp_path / "run")
     assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]
-    code, text = run([*args, f"--out_dir={tmp_path / 'other'}", f"--init_from={reference / 'ckpt-20.pt'}", "--d_ff=64"])
+    code, text = run([*args, f"--out_dir={tmp_path / 'other'}", "--d_ff=64"])
     assert code == 1 and "d_ff is 48, here 64" in text and os.listdir(tmp_path / "other") == ["lock"]
+
+
+@pytest.mark.parametrize("start", ["init_from", "branch_from"])
+def test_a_longer_context(undisturbed, run, tmp_path, start):
+    """seq_len and rope_theta change together. After a few steps, short windows have the loss that they had before."""
+    args, reference = undisturbed
+    args = [*args, f"--{start}={reference / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'long'}"]
+    longer = "--seq_len=64 --rope_theta=40000 --max_steps=30 --switch_step=0 --decay_steps=5 --lr=1e-3".split()
+    code, text = run([*args, *longer])
+    assert code == 0 and "ckpt-20.pt: seq_len is 32, here 64; rope_theta is 10000.0, here 40000.0" in text, text
+    back = f"--init_from={tmp_path / 'long/ckpt-30.pt'} --rope_theta=40000 --out_dir={tmp_path / 'short'}".split()
+    code, text = run([*undisturbed[0], *back])
+    assert code == 0, text
+    before, after = read_metrics(reference)[-1], read_metrics(tmp_path / "short")[0]
+    assert after["val_mlm_loss"] < before["val_mlm_loss"] + 0.05
 
 
 @pytest.mark.parametrize(
