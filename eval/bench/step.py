@@ -10,6 +10,7 @@ The variants: ours is this code as it is, compiled the same with torch.compile, 
 attention, fp32 in that dtype, muon and compiled_muon with Muon instead of AdamW.
 """
 
+import gc
 import itertools
 import sys
 from functools import partial
@@ -156,3 +157,4 @@ def main(cfg):
     for causal in (True, False):
         bench_phase(cfg, preset, config, source, causal)
         torch.compiler.reset()
+        gc.collect()  # compiled blocks refer to themselves, and would keep their memory
