@@ -24,10 +24,6 @@ from model import ModelConfig, Transformer
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
 # study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "sl_model")
-REFUSED = {
-    "qwen3_moe": "its MLPs are mixtures of experts",
-    "gemma3": "it has a head dim of 256, four norms a block, GeGLU and two RoPE bases",
-}
 SIZES = {
     "vocab_size": "vocab_size",
     "n_layer": "num_hidden_layers",
@@ -80,8 +76,7 @@ def shape(file):
     c = read_json(file)
     kind, rope = c.get("model_type"), c.get("rope_parameters") or c.get("rope_scaling") or {}  # transformers 5, or 4
     if kind not in KINDS:
-        why = REFUSED.get(str(kind).removesuffix("_text"), "")
-        raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}{why and f'; {why}'}")
+        raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
     if not isinstance(rope, dict):
         raise DataError(f"{file}: rope_parameters={rope!r:.80}: must be an object")
     defaults = {"rope_theta": 10000.0, "use_sliding_window": kind == "mistral", "hidden_act": "silu", "mlp_bias": False}

@@ -35,7 +35,7 @@ PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-LARGEST_FILE, LARGEST_VOCABULARY = 100 << 20, 1 << 24  # bytes, ids: beyond any in use
+LARGEST_VOCABULARY = 1 << 24  # ids: beyond any in use
 LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special ids follow, bos and eos first
 
 # tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
@@ -293,13 +293,6 @@ def optional_package(*names):
     raise DataError(f"this needs a package that is not installed: pip install {names[-1].removesuffix('.torch')}")
 
 
-def read_bytes(path):
-    """Return the content of a tokenizer's file. Raises DataError if it is far too large for one."""
-    if (size := path.stat().st_size) > LARGEST_FILE:
-        raise DataError(f"{path} has {size >> 20} MB; a tokenizer's files have at most {LARGEST_FILE >> 20} MB")
-    return path.read_bytes()
-
-
 def rank_file(ranks):
     """Return the bytes of a rank file, in the order of the ranks."""
     return b"".join(b"%s %d\n" % (base64.b64encode(token), ranks[token]) for token in sorted(ranks, key=ranks.get))
@@ -318,7 +311,7 @@ def read_ranks(path):
         hub = f"pip install huggingface_hub tokenizers; hf download ORGANIZATION/{path.name} --local-dir {path}"
         hint = f"to use the tokenizer of a model of the hub, download its folder: {hub}"
         raise DataError(f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; {hint}")
-    file_bytes = read_bytes(path)  # not through tiktoken: it caches files by path and would miss a change
+    file_bytes = path.read_bytes()  # not through tiktoken: it caches files by path and would miss a change
     size = len(file_bytes.splitlines())
     try:
         ranks = parse_ranks(file_bytes)
@@ -377,7 +370,7 @@ def read_hub(path, mask_token=""):
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
-    file_bytes = read_bytes(file)
+    file_bytes = file.read_bytes()
     engine = json_engine(file_bytes, file)
     ids, added = engine.get_vocab(), engine.get_added_tokens_decoder()  # {name: id}, {id: AddedToken}, ascending
     special = {token.content: i for i, token in added.items() if token.special}
@@ -419,6 +412,6 @@ def named(kind, configs, ids, added, *usual):
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
     try:
-        return dict(json.loads(read_bytes(path))) if path.is_file() else {}
+        return dict(json.loads(path.read_bytes())) if path.is_file() else {}
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not a JSON object: {error}") from None

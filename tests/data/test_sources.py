@@ -3,10 +3,8 @@
 import gzip
 import hashlib
 import json
-import multiprocessing
 import os
 import random
-import resource
 import sys
 import types
 
@@ -184,14 +182,6 @@ def test_damage_is_an_error(tmp_path, kind):
             list(read_documents(path, "text"))
 
 
-def test_invalid_utf8_in_parquet(tmp_path):
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    text = pyarrow.array([b"fine", b"\xff\xfe"]).view(pyarrow.string())
-    parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="a.parquet, after the start: damaged or unreadable: UnicodeDecodeError.*0xff"):
-        list(read_documents(tmp_path / "a.parquet", "text"))
-
-
 def test_links(tmp_path, capsys):
     """Links to files are followed, links to folders are not; what is not read is reported."""
     inside, outside = tmp_path / "in", tmp_path / "outside"
@@ -243,31 +233,3 @@ def test_long_documents_are_left_out(tmp_path, hub, capsys, monkeypatch, kind):
     long = None, "too_long"
     assert documents == [("one", ""), long, (records[2]["text"], ""), long, ("five", "")]
     assert capsys.readouterr().out.count("left out, a document of more than") == 2
-
-
-def write_large(folder, kind):
-    """Write one document of 80 MB, or parquet row groups of as much."""
-    if kind == "parquet":
-        write_source(folder, kind, [{"text": random.Random(i).randbytes(5_000).hex()} for i in range(16_000)])
-    else:
-        write_source(folder, kind, [{"text": "\n".join(["lorem ipsum " * 1_000] * 6_700)}])
-
-
-def check_memory(folder, kind):
-    sources.LONGEST_DOCUMENT = 1 << 20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in read_documents(folder / f"in.{kind}", "text"):
-        pass
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    megabytes = grown / (1 << 10 if sys.platform == "linux" else 1 << 20)
-    assert megabytes < (120 if kind == "parquet" else 20)  # pyarrow itself takes 40
-
-
-@pytest.mark.parametrize("kind", ["txt", "jsonl.gz", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_memory_is_bounded(tmp_path, kind):
-    pytest.importorskip("pyarrow" if kind == "parquet" else "json")
-    for target in write_large, check_memory:  # each in a fork, whose memory begins at its parent's size
-        process = multiprocessing.get_context("fork").Process(target=target, args=(tmp_path, kind))
-        process.start()
-        process.join(60)
-        assert process.exitcode == 0
