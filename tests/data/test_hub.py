@@ -304,6 +304,14 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
         for fact in [*facts, "`mlm/ckpt-400.pt`", "6.132 with causal", "5.200 with masked"]:
             assert card.count(fact) == 1, card
         assert "/some/folder" not in card and str(tmp_path) not in card
+    mixed = dict(MLM, phase="mixed", clm_steps=325.0, mask_ratio=[0.4, 0.1])
+    for objective, phases in {
+        "CLM for 650 steps": [CLM],
+        "CLM in 50 % of the windows, MLM (40 % masked at first, 10 % at last) in the others for 650 steps": [mixed],
+    }.items():
+        write(state | {"phases": phases}, tmp_path / phases[0]["phase"], "eurobert")
+        card = (tmp_path / phases[0]["phase"] / "README.md").read_text()
+        assert f"- objective: {objective}\n" in card and ("never seen a mask" in card) == (phases == [CLM])
     fill = run_card(tmp_path / "eurobert", monkeypatch)["model"]
     text = "Return the [MASK] of the list."
     ours, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
@@ -568,120 +576,79 @@ def test_new_tokens_begin_as_the_mean(folder, copy):
     assert "96 new tokens begin as the mean of the 4000 old ones" in reports[0]
 
 
-def test_without_a_tokenizer_the_weights_load(copy):
-    folder = copy()
-    (folder / "tokenizer.json").unlink()
-    assert checkpoint.load_model(folder).config.d_ff == 48
-    with pytest.raises(DataError, match="tokenizer"):
-        checkpoint.load(folder)
-
-
 # ----------------------------------------------------------------------------
 # What is refused
 
-
-CONFIGS = {
-    "model_type='phi3': must be one of llama, .* sl_model$": dict(model_type="phi3"),
-    "model_type='qwen3_moe': .* mixtures of experts": dict(model_type="qwen3_moe"),
-    "model_type='gemma3_text': .* head dim of 256, four norms a block": dict(model_type="gemma3_text"),
-    "layers=1000000000000: .* at most 1,000; .*size=None: must be a whole number above 0, at most 100,000,000": (
-        dict(hidden_size=None, num_hidden_layers=10**12)
+PROJECTIONS = {"q": 32, "k": 16, "v": 16, "o": 32}
+BIAS = {f"model.layers.{i}.self_attn.{x}_proj.bias": torch.ones(n) for i in (0, 1) for x, n in PROJECTIONS.items()}
+OTHER = {"model.layers.0.mlp.down_proj.weight": torch.zeros(3), "score.weight": torch.zeros(2, 2)}
+OTHER |= {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4), hub.HEAD: torch.zeros(4096, 32).int()}
+REFUSED = [  # changes of config.json, what the error says
+    (dict(model_type="phi3"), "model_type='phi3': must be one of llama, .* sl_model$"),
+    (
+        dict(hidden_size=None, num_hidden_layers=10**12),
+        "layers=1000000000000: .* at most 1,000; .*size=None: must be a who",
     ),
-    r"vocab_size=\[4096\]: .*_heads=0: .* intermediate_size='48': .* rms_norm_eps=-1: .* rope_theta=inf: must be a num": (
-        dict(vocab_size=[4096], intermediate_size="48", num_attention_heads=0)
-        | dict(rms_norm_eps=-1, rope_theta=float("inf"))
+    (
+        dict(vocab_size=[1], rms_norm_eps=-1, rope_theta=float("inf")),
+        r"vocab_size=\[1\]: .* rms_norm_eps=-1: .* rope_theta=inf",
     ),
-    "n_kv_head=3: n_head must be a multiple": dict(num_key_value_heads=3),
-    r"rope_parameters=\[1\]: must be an object": dict(rope_parameters=[1]),
-    "sliding_window=True: ": dict(model_type="mistral", sliding_window=True),
-    "gate_proj.weight: F32 .* expected .*1000000, 32": dict(intermediate_size=10**6),
-    "hidden_act='gelu': must be silu; mlp_bias=True: must be False$": dict(hidden_act="gelu", mlp_bias=True),
-    "head_dim='8': must be a whole number": dict(head_dim="8"),
-    r"q_proj.weight: F32 \(32, 32\), expected \(64, 32\)": dict(head_dim=16),
-    "layers.0.self_attn.q_norm.weight: missing; .*layers.1.self_attn.k_norm": dict(model_type="qwen3"),
-    "rope_type='yarn': must be default": dict(rope_scaling=dict(rope_type="yarn", factor=4.0)),
-    "low_freq_factor=None: must be a number above 0": dict(rope_scaling=dict(rope_type="llama3", factor=4.0)),
-    "partial_rotary_factor=0.5: .*quantization_config={'bits': 4}: .*tie_word_embeddings={}: ": dict(
-        partial_rotary_factor=0.5, quantization_config={"bits": 4}, tie_word_embeddings={}
-    ),
-    "layers.0.self_attn.q_proj.bias: missing": dict(model_type="qwen2"),
-    "layers.1.*: unexpected": dict(num_hidden_layers=1),
-    "and 7 more": dict(num_hidden_layers=5),
-}
+    (dict(num_key_value_heads=3), "n_kv_head=3: n_head must be a multiple"),
+    (dict(rope_parameters=[1]), r"rope_parameters=\[1\]: must be an object"),
+    (dict(model_type="mistral", sliding_window=True), "sliding_window=True: "),
+    (dict(hidden_act="gelu", mlp_bias=True), "hidden_act='gelu': must be silu; mlp_bias=True: must be False$"),
+    (dict(rope_scaling=dict(rope_type="yarn", factor=4.0)), "rope_type='yarn': must be default"),
+    (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor=None: must be a number above 0"),
+    (dict(partial_rotary_factor=0.5, tie_word_embeddings={}), "partial_rotary_factor=0.5: .*tie_word_embeddings={}: "),
+    (dict(quantization_config={"bits": 4}), "quantization_config={'bits': 4}: "),
+    (dict(head_dim=16), r"q_proj.weight: F32 \(32, 32\), expected \(64, 32\)"),
+    (dict(model_type="qwen3"), "layers.0.self_attn.q_norm.weight: missing; .*layers.1.self_attn.k_norm"),
+    (dict(model_type="qwen2"), "layers.0.self_attn.q_proj.bias: missing"),
+    (dict(num_hidden_layers=1), "layers.1.*: unexpected"),
+    (dict(num_hidden_layers=5), "and 7 more"),
+]
 
 
-@pytest.mark.parametrize("message", CONFIGS)
-def test_configs_that_do_not_fit(copy, message):
+@pytest.mark.parametrize("config, message", REFUSED)
+def test_configs_that_do_not_fit(copy, config, message):
     with pytest.raises(DataError, match=message):
-        checkpoint.load_model(copy(CONFIGS[message]))
+        checkpoint.load_model(copy(config))
 
 
-def test_all_tensors_that_do_not_fit_are_in_one_error(copy):
-    add = {"model.layers.0.mlp.down_proj.weight": torch.zeros(3), "score.weight": torch.zeros(2, 2)}
-    add |= {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4), hub.HEAD: torch.zeros(4096, 32).int()}
+def test_tensors_that_do_not_fit(copy):
+    """All are in one error; a bias that our model has no place for must be 0."""
     with pytest.raises(DataError) as error:
-        checkpoint.load_model(copy(drop=["model.norm.weight"], add=add))
+        checkpoint.load_model(copy(dict(attention_bias=True), drop=["model.norm.weight"], add=OTHER | BIAS))
     parts = ["model.norm.weight: missing", "score.weight: unexpected", "down_proj.weight: F32 (3,), expected (32, 48)"]
-    for part in [*parts, "lm_head.weight: I32 (4096, 32), expected (4096, 32) in F32, F16, BF16"]:
-        assert part in str(error.value)
-    assert "inv_freq" not in str(error.value)
+    parts += [
+        "layers.0.self_attn.o_proj.bias: not 0",
+        "lm_head.weight: I32 (4096, 32), expected (4096, 32) in F32, F16",
+    ]
+    assert all(part in str(error.value) for part in parts) and "inv_freq" not in str(error.value)
 
 
-def test_a_bias_that_has_no_place_must_be_zero(copy):
-    sizes = {"q": 32, "k": 16, "v": 16, "o": 32}
-    bias = {f"model.layers.{i}.self_attn.{x}_proj.bias": torch.ones(n) for i in (0, 1) for x, n in sizes.items()}
-    with pytest.raises(DataError, match="layers.0.self_attn.o_proj.bias: not 0"):
-        checkpoint.load_model(copy(dict(attention_bias=True), add=bias))
-
-
-def test_a_sliding_window_limits_seq_len(copy):
-    model = checkpoint.load_model(copy(dict(model_type="mistral", sliding_window=40)))
-    with pytest.raises(ValueError, match="41 tokens in a row, but this model's seq_len is 40"):
-        model(torch.zeros(1, 41, dtype=torch.int64), True)
-
-
-def test_a_file_cut_anywhere_is_noticed(copy):
-    file = copy() / "model.safetensors"
+def test_damaged_files(copy, folder):
+    """A file that is cut, two files with one tensor, a pickle, no tokenizer; a sliding window is a limit of seq_len."""
+    new = copy(dict(model_type="mistral", sliding_window=40))
+    file, other = new / "model.safetensors", new / "model-00002-of-00002.safetensors"
+    assert checkpoint.load_model(new).config.seq_len == 40
     content = file.read_bytes()
     for changed in b"", content[:100], content[:-1], content + b"0":
         file.write_bytes(changed)
         with pytest.raises(Damaged, match="model.safetensors is damaged"):
-            checkpoint.load_model(file.parent)
-    file.rename(file.with_name("pytorch_model.bin"))
+            checkpoint.load_model(new)
+    file.rename(new / "pytorch_model.bin")
     with pytest.raises(DataError, match="no model.safetensors. Pickles .* are not read"):
-        checkpoint.load_model(file.parent)
-
-
-def test_shards_that_do_not_fit(copy):
-    folder = copy()
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    assert checkpoint.load_model(folder).config.d_ff == 48
-    content = (folder / "model-00001-of-00002.safetensors").read_bytes()
-    (folder / "model-00002-of-00002.safetensors").write_bytes(content)
+        checkpoint.load_model(new)
+    for part in other, new / "model-00001-of-00002.safetensors":
+        part.write_bytes(content)
     with pytest.raises(Damaged, match="00002.safetensors: .* is also in .*00001-of-00002.safetensors"):
-        checkpoint.load_model(folder)
-
-
-@pytest.mark.parametrize(
-    "phases, objective",
-    [
-        ([CLM], "CLM for 650 steps"),
-        (
-            [dict(MLM, phase="mixed", clm_steps=325.0), dict(MLM, mask_ratio=[0.4, 0.1])],
-            "CLM in 50 % of the windows, MLM (40 % masked) in the others for 650 steps, then "
-            "MLM (40 % masked at first, 10 % at last) for 650 steps",
-        ),
-    ],
-)
-def test_the_card_goes_by_the_record(state, phases, objective, tmp_path):
-    write(state | {"phases": phases}, tmp_path / "out", "eurobert")
-    card = (tmp_path / "out/README.md").read_text()
-    assert f"- objective: {objective}\n" in card
-    assert ("never seen a mask" in card) == (phases[-1]["phase"] == "clm")
-
-
-def raise_error(error):
-    raise error
+        checkpoint.load_model(new)
+    other.unlink()
+    (new / "tokenizer.json").unlink()
+    assert checkpoint.load_model(new).config.d_ff == 48
+    with pytest.raises(DataError, match="tokenizer"):
+        checkpoint.load(new)
 
 
 def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folder, tmp_path, monkeypatch):
@@ -689,8 +656,8 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
         checkpoint.export("ckpt-650.pt", folder, "llama")
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial/thesis.txt").write_text("years of work")
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
-        patch.setattr(safetensors, "save_file", lambda *args, **options: raise_error(OSError("full")))
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(safetensors, "save_file", None)
         write(state, tmp_path / "out", "eurobert")
     assert os.listdir(tmp_path) == ["out.partial"]
     write(state, tmp_path / "out", "eurobert")
@@ -699,27 +666,10 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
 
 
 @pytest.mark.parametrize(
-    "origin, kind, message",
-    [
-        ("qwen3", "eurobert", "no eurobert with Qwen 3's norms .*--as=qwen3"),
-        ("qwen3", "llama", "no llama with Qwen 3's norms .*--as=qwen3"),
-        ("llama", "qwen3", "this model has no norms of queries and keys"),
-    ],
-)
-def test_kinds_that_a_shape_does_not_have(copy, origin, kind, message, tmp_path):
-    """It takes the config.json to see this, not the weights."""
-    folder = copy(dict(model_type=origin))
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=message):
-        checkpoint.export(folder, tmp_path / "out", kind)
-
-
-@pytest.mark.parametrize(
     "family, own, kind, message",
     [
         ("qa", {"causal": True}, "eurobert", "fine-tuned for qa with causal=True"),
         ("sc", {"pooling": "last"}, "eurobert", "fine-tuned for sc with .* pooling=last"),
-        ("sc", {}, "llama", "a model for sc, which --as=llama has no class for: --as=eurobert$"),
         ("sc", {}, "qwen3", "a model for sc, which --as=qwen3 has no class for: --as=eurobert$"),
         ("tc", {}, "llama", "a model for tc, .*: --as=eurobert or --as=qwen3"),
     ],
@@ -729,3 +679,11 @@ def test_fine_tuned_models_that_cannot_go_out(state, family, own, kind, message,
     facts = dict(family=family, head={}, settings=settings, prompt="", task={"family": family})
     with pytest.raises(DataError, match=message):
         write(state | {"fine_tuned": facts}, tmp_path / "out", kind, "model.pt")
+
+
+@pytest.mark.parametrize("origin, kind, message", [("qwen3", "llama", "--as=qwen3"), ("llama", "qwen3", "--as=llama")])
+def test_kinds_that_a_shape_does_not_have(copy, origin, kind, message, tmp_path):
+    """It takes the config.json to see this, not the weights."""
+    (copy(dict(model_type=origin)) / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=f"norms of queries and keys.*{message}"):
+        checkpoint.export(tmp_path / "changed", tmp_path / "out", kind)
