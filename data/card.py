@@ -23,10 +23,10 @@ $what $parameters parameters: $n_layer layers of width $d_model. Texts have at m
 
 ## How to use it
 
-```python
+$note```python
 $code
 ```
-$note
+
 ## Training
 
 $training
@@ -96,7 +96,6 @@ print(model.similarity(queries, documents))""",
     ),
 }
 CHECK = """\
-
 This is Qwen 3 with `is_causal: false` in config.json, which older versions of transformers ignore: the oldest that we \
 saw working is 5.2.0. This takes a second and fails where the model would be a decoder:
 
@@ -107,6 +106,7 @@ from transformers import AutoModel
 first, other = AutoModel.from_pretrained("$title")(torch.tensor([[1, 2, 3], [1, 2, 4]])).last_hidden_state[:, 0]
 assert not torch.equal(first, other), "the first output does not depend on the last token: update transformers"
 ```
+
 """
 PRETRAINING = "optimizer lr warmup_steps decay_steps weight_decay window_split seed dtype".split()
 FINE_TUNING = "lr batch_size warmup_fraction weight_decay seed dtype".split()
