@@ -31,11 +31,9 @@ import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
 from eval.plot import read_metrics  # noqa: E402
-from helpers import TINY, WORDS, run_script, server  # noqa: E402
+from helpers import BROKEN, TINY, WORDS, flip_bit, run_script, server  # noqa: E402
 
 STEPS = 12
-TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16".split()
-TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32".split()
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
 NEVER = 10**9
 
@@ -88,60 +86,52 @@ def inject(folder, at, fault, counter):
     sys.addaudithook(audit)
 
 
-def child(script, args, output, folder, at, fault, size_limit):
+def child(script, args, output, folder, at, fault, environment):
     """Run a script with faults."""
     sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
     inject(folder, at, fault, os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
-    run_script(script, args, {"FILE_SIZE_LIMIT": size_limit} if size_limit else {}, output, ROOT)
+    run_script(script, args, environment, output, ROOT)
 
 
 # ----------------------------------------------------------------------------
 # What is disturbed
 
 
-class Train:
-    """A pretraining run of 12 steps with 4 checkpoints."""
+class Work:
+    """A command, and what it leaves. args: with {} for a case's folder. result: a function of that folder.
 
-    script = "train.py"
+    fresh: the folder with which the command begins. begun: one in which it has been interrupted.
+    """
 
-    def args(self, folder):
-        return [*TINY, *TRAIN, f"--data={folder}/data", f"--out_dir={folder}/run", "--resume=True"]
-
-    def result(self, folder):
-        state = torch.load(checkpoint.path_of(folder / "run", STEPS), weights_only=True)
-        lines = [{**line, "tokens_per_s": 0} for line in read_metrics(folder / "run")]
-        return {"metrics.jsonl": lines, "weights": state["model"], "optimizer": state["optimizer"]}
+    def __init__(self, script, args, result):
+        self.script, self.args, self.result = script, args.split(), result
 
 
-class Prepare:
-    """A preparation of 6 files."""
-
-    script = "data.prepare"
-
-    def args(self, folder):
-        settings = ["--val_fraction=0.2", "--shard_tokens=2001"]
-        return [*settings, f"--source={folder}/texts", f"--out={folder}/prepared"]
-
-    def result(self, folder):
-        return {path.name: path.read_bytes() for path in (folder / "prepared").iterdir()}
+def trained(folder):
+    state = torch.load(checkpoint.path_of(folder / "run", STEPS), weights_only=True)
+    lines = [{**line, "tokens_per_s": 0} for line in read_metrics(folder / "run")]
+    return {"metrics.jsonl": lines, "weights": state["model"], "optimizer": state["optimizer"]}
 
 
-class Tune:
-    """A fine-tuning of 3 steps."""
-
-    script = "finetune.py"
-
-    def args(self, folder):
-        own = [f"--{name}={folder}/table.csv" for name in ("train", "validation", "test")]
-        return ["--family=sc", *own, *TUNE, f"--init_from={folder}/ckpt-{STEPS}.pt", f"--out_dir={folder}/tuned"]
-
-    def result(self, folder):
-        scores = json.loads((folder / "tuned" / "result.json").read_text())["metrics"]
-        weights = torch.load(folder / "tuned" / "model.pt", weights_only=True)["model"]
-        return {"result.json": scores, "metrics.jsonl": read_metrics(folder / "tuned"), "model.pt": weights}
+def prepared(folder):
+    return {path.name: path.read_bytes() for path in (folder / "prepared").iterdir()}
 
 
-WORK = Train(), Prepare(), Tune()
+def tuned(folder):
+    scores = json.loads((folder / "tuned/result.json").read_text())["metrics"]
+    weights = torch.load(folder / "tuned/model.pt", weights_only=True)["model"]
+    return {"result.json": scores, "metrics.jsonl": read_metrics(folder / "tuned"), "model.pt": weights}
+
+
+TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 --resume=True"
+PREPARE = "--val_fraction=0.2 --shard_tokens=2001 --source={}/texts --out={}/prepared"
+TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
+TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
+WORK = (
+    Work("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained),
+    Work("data.prepare", PREPARE, prepared),
+    Work("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned),
+)
 
 
 def same(a, b):
@@ -150,9 +140,7 @@ def same(a, b):
         return torch.equal(a, b)
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
+    return a == b if not isinstance(a, (list, tuple)) else len(a) == len(b) and all(map(same, a, b))
 
 
 class Case:
@@ -164,11 +152,13 @@ class Case:
         shutil.rmtree(self.folder.parent, ignore_errors=True)
         shutil.copytree(template, self.folder)
 
-    def start(self, *more_args, at=NEVER, fault="kill", size_limit=0):
-        """Start the command, with a fault. Returns the process."""
+    def start(self, at=NEVER, fault="kill", **environment):
+        """Start the command, with a fault: see `inject` and `helpers.run_script`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
-        args = self.work.script, [*self.work.args(self.folder), *more_args], output, self.folder, at, fault, size_limit
-        process = server.Process(target=child, args=args)
+        args = [arg.replace("{}", str(self.folder)) for arg in self.work.args]
+        process = server.Process(
+            target=child, args=(self.work.script, args, output, self.folder, at, fault, environment)
+        )
         process.start()
         process.output = output
         return process
@@ -182,19 +172,20 @@ class Case:
         if code is None:
             process.kill()
         if code is None or code < 0 or "Traceback" in text or (code and not re.search(names, text)):
-            raise Lost(f"exit code {code}: {last_words(text)}")
+            raise Lost(f"exit code {code}: {' '.join(text.split())[-300:]}")
         return text
 
-    def finish(self, *more_args, expected=None):
-        """Run the command without a fault, and compare its result."""
-        self.compare(self.wait(self.start(*more_args)), expected or self.work.expected)
+    def finish(self, may_differ=""):
+        """Run the command without a fault, and compare what it leaves."""
+        self.wait(self.start())
+        self.compare(may_differ)
 
-    def compare(self, text, expected, may_differ=""):
-        """Raise Lost unless the result is as expected. text: what the process printed. may_differ: a file's name."""
+    def compare(self, may_differ=""):
+        """Raise Lost unless the result is that of an undisturbed process. may_differ: a file's name."""
         try:
-            result = self.work.result(self.folder)
+            result, expected = self.work.result(self.folder), self.work.expected
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise Lost(f"no result ({error!r}): {last_words(text)}") from None
+            raise Lost(f"no result ({error!r})") from None
         for name in (expected.keys() | result.keys()) - {may_differ}:
             if not same(result.get(name), expected.get(name)):
                 raise Lost(f"{name} is not that of an undisturbed process")
@@ -204,14 +195,13 @@ class Case:
         process = self.start()
         text = self.wait(process, names=f"{path.name}|{path.parent}\\b")
         if process.exitcode == 0:
-            return self.compare(text, self.work.expected, may_differ=path.name if path.name in text else "")
-        remove(path)  # and nothing was lost: with the file as it was, the run goes on
+            return self.compare(may_differ=path.name if path.name in text else "")
+        # Nothing was lost: with the file as it was, and without the checkpoints that were made of it, the run goes on.
+        originals = {self.template / made.relative_to(self.folder): made for made in self.folder.rglob("ckpt-*.pt")}
+        for made in [path, *(made for original, made in originals.items() if not original.exists())]:
+            remove(made)
         shutil.copy2(self.template / path.relative_to(self.folder), path)
         self.finish()
-
-
-def last_words(text):
-    return " ".join(text.split())[-300:]
 
 
 def remove(path):
@@ -254,15 +244,23 @@ def failing_disk(case, number, rng):
         fault = rng.choice([errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
         process = case.start(at=rng.choice([1, rng.randint(1, case.work.events)]), fault=fault)
     else:
-        process = case.start(size_limit=rng.randint(10_000, 2_000_000))
+        process = case.start(FILE_SIZE_LIMIT=rng.randint(10_000, 2_000_000))
     case.wait(process)
     case.finish()
 
 
+def broken_output(case, number, rng):
+    """Standard error, or standard output too, is closed, a pipe without a reader, or a full disk. Nothing may stop."""
+    process = case.start(BROKEN_OUTPUT=BROKEN[number % 3], BROKEN_STREAMS=rng.choice(["2", "12"]))
+    case.wait(process)
+    if process.exitcode:
+        raise Lost(f"exit code {process.exitcode}")
+    case.compare()
+
+
 def two_writers(case, number, rng):
-    """Two processes at nearly the same time, one perhaps with another seed, one perhaps killed."""
-    other = [] if case.work.script == "data.prepare" else rng.choice([[], ["--seed=2"]])
-    first = case.start(*other)
+    """Two processes at nearly the same time, one perhaps killed."""
+    first = case.start()
     time.sleep(rng.choice([0, rng.uniform(0, case.work.seconds)]))
     second = case.start()
     if rng.random() < 0.3:
@@ -272,21 +270,14 @@ def two_writers(case, number, rng):
     else:
         case.wait(first)
     case.wait(second)
-    try:
-        case.finish()
-    except Lost:
-        if not other:
-            raise
-        case.finish(*other, expected=case.work.expected_seed_2)
+    case.finish()
 
 
 def flipped_bits(case, number, rng):
-    """One bit of a file."""
+    """One bit of a file, whose time of change stays as it was."""
     files = files_of(case)
     path = files[number % len(files)]
-    content = bytearray(path.read_bytes())
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
+    flip_bit(path, rng.randrange(path.stat().st_size), rng.randrange(8))
     case.damaged(path)
 
 
@@ -310,6 +301,7 @@ CLASSES = {
     "signal": signals,
     "kill at a file event": kills,
     "full, read-only or failing disk": failing_disk,
+    "broken output": broken_output,
     "two writers": two_writers,
     "hostile file": hostile_files,
     "flipped bit": flipped_bits,
@@ -333,27 +325,24 @@ def set_up(world):
     rows = [f"{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(40)]
     (tune.fresh / "table.csv").write_text("text,label\n" + "".join(rows))
 
-    def undisturbed(work, *more_args):
+    def undisturbed(work):
+        """Run a work without faults, and return its folder."""
         case, started = Case(work, work.fresh), time.monotonic()
-        process = case.start(*more_args)
+        process = case.start()
         case.wait(process)
-        work.seconds = time.monotonic() - started
+        work.seconds, work.expected = time.monotonic() - started, work.result(case.folder)
         work.events = int(Path(f"{process.output}.events").read_text())
-        return case.folder, work.result(case.folder)
+        return case.folder
 
-    folder, prepare.expected = undisturbed(prepare)
-    shutil.copytree(folder / "prepared", train.fresh / "data")
+    shutil.copytree(undisturbed(prepare) / "prepared", train.fresh / "data")
     case = Case(prepare, prepare.fresh)
     case.start(at=int(0.6 * prepare.events)).join()
     prepare.begun = case.folder.rename(world / "prepare-begun")
-    _, train.expected_seed_2 = undisturbed(train, "--seed=2")
-    folder, train.expected = undisturbed(train)
-    shutil.copy(checkpoint.path_of(folder / "run", STEPS), tune.fresh)
+    train.begun = undisturbed(train).rename(world / "train-begun")
+    shutil.copy(checkpoint.path_of(train.begun / "run", STEPS), tune.fresh)
     for step in (9, 12):
-        checkpoint.path_of(folder / "run", step).unlink()
-    train.begun = folder.rename(world / "train-begun")
-    _, tune.expected_seed_2 = undisturbed(tune, "--seed=2")
-    _, tune.expected = undisturbed(tune)
+        checkpoint.path_of(train.begun / "run", step).unlink()
+    undisturbed(tune)
 
 
 def try_case(name, number, verbose=False):

@@ -43,10 +43,37 @@ TINY = (
 WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
 
 
+def flip_bit(path, byte, bit=0):
+    """Flip a bit of a file, whose time of change stays as it was."""
+    content, times = bytearray(path.read_bytes()), path.stat()
+    content[byte] ^= 1 << bit
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+BROKEN = "closed", "a pipe without a reader", "a full disk"
+
+
+def break_output(how, streams):
+    """Make standard output (1), standard error (2) or both fail. streams: "1", "2" or "12"."""
+    for stream in map(int, streams):
+        if how == "closed":  # before Python starts: then there is no such stream
+            os.close(stream)
+            setattr(sys, ["", "stdout", "stderr"][stream], None)
+        elif how == "a full disk":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
+        else:
+            reader, writer = os.pipe()
+            os.dup2(writer, stream)
+            os.close(writer)
+            os.close(reader)
+
+
 def run_script(script, args, environment, output, folder):
     """In the child: run "train.py", or a module such as "eval.study", in a folder, with its output in a file.
 
-    FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk.
+    FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk. BROKEN_OUTPUT, one of
+    BROKEN, is what happens to standard error, and BROKEN_STREAMS="12" to both.
     """
     if limit := environment.pop("FILE_SIZE_LIMIT", None):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -56,6 +83,8 @@ def run_script(script, args, environment, output, folder):
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    if how := environment.get("BROKEN_OUTPUT"):
+        break_output(how, environment.get("BROKEN_STREAMS", "2"))
     sys.argv = [script, *args]
     if script.endswith(".py"):
         runpy.run_path(str(ROOT / script), run_name="__main__")

@@ -16,7 +16,7 @@ import torch
 import checkpoint
 from data.shards import load_meta
 from eval.plot import read_metrics
-from helpers import ROOT, TINY, Run
+from helpers import ROOT, TINY, Run, flip_bit
 from runtime import stop_signals
 
 TIMES = ("tokens_per_s",)
@@ -511,14 +511,6 @@ def test_code_that_changed_is_named(undisturbed, run, tmp_path):
     assert code == 0 and "model.py: changed since step 20" in text and "train.py: " not in text, text
 
 
-def flip(path, at):
-    """Flip a bit of a file, and leave its time of change as it was."""
-    content, times = bytearray(path.read_bytes()), path.stat()
-    content[at % len(content)] ^= 1
-    path.write_bytes(content)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
 @pytest.mark.parametrize("name", ["tokenizer.tiktoken", "meta.json", "train-00001.bin", "val-00000.bin"])
 def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, name):
     """A flipped bit, in a new run and in one that resumes. With the bit as it was, the run goes on."""
@@ -529,7 +521,7 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
     for step in (10, 15, 20):
         checkpoint.path_of(out, step).unlink()
     at = (data / name).read_bytes().index(b"sha256") + 12 if name == "meta.json" else 5000
-    flip(data / name, at)
+    flip_bit(data / name, at)
     resume = [*args, f"--data={data}", f"--out_dir={out}", "--resume=True"]
     for command in resume, [*args, f"--data={data}", f"--out_dir={tmp_path / 'new'}"]:
         code, text = run(command)
@@ -543,7 +535,7 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
         assert code == 0, text
         for step in (10, 15, 20):
             checkpoint.path_of(out, step).unlink()
-    flip(data / name, at)
+    flip_bit(data / name, at)
     code, text = run(resume)
     assert code == 0, text
     assert_same_end(reference, out, 20)
