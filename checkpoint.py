@@ -295,6 +295,18 @@ def check_same_run(state, cfg, path):
         raise DataError("; ".join(different))
 
 
+def check_data(cfg, changed, batches, step):
+    """Raise Damaged if the background thread has found a shard that has changed; see `changed_shard_in_background`.
+
+    changed: its Future, or None. batches: of training. step: the next one; before the last one, wait for the thread.
+    """
+    if changed and (changed.done() or step == cfg.max_steps - 1) and (path := changed.result()):
+        first = batches.first_step_with(path, step)
+        sound = [f"ckpt-{s}.pt" for s in steps(cfg.out_dir) if s <= first][-1:] or ["none"]
+        what = f"{path} has changed since it was prepared. Mend it, or prepare the data again"
+        raise Damaged(f"{what}; the newest checkpoint before it was read: {sound[0]}. Remove later ones, then resume.")
+
+
 def load_optimizers(optimizers, state, path):
     """Load optimizers, a dict of them by their names in a checkpoint, in place. They keep their own settings."""
     if optimizers.keys() != {"optimizer", "muon"} & state.keys():

@@ -162,11 +162,16 @@ def check(cfg):
 
 def main():
     cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
+    finished = []  # the function that saves the last finished step; empty while an update is under way
     try:
-        train(cfg)
+        train(cfg, finished)
     except (Damaged, DataError) as error:
         sys.exit(str(error))
-    except OSError as error:
+    except Exception as error:
+        for save_step in finished:
+            runtime.show(save_step)
+        if not isinstance(error, OSError):
+            raise
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
 
@@ -263,20 +268,11 @@ def stop_before_update(cfg, step, what):
     sys.exit(f"{what}; the newest checkpoint with a finite step after it: {sound[0]}. A lower lr often helps.")
 
 
-def stop_if_data_changed(cfg, changed, batches, step):
-    """Exit if the background thread has found a shard that has changed. changed: its Future. Before the last step, wait."""
-    if changed and (changed.done() or step == cfg.max_steps - 1) and (path := changed.result()):
-        first = batches.first_step_with(path, step)
-        sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s <= first][-1:] or ["none"]
-        what = f"{path} has changed since it was prepared. Mend it, or prepare the data again"
-        sys.exit(f"{what}; the newest checkpoint before this run read it: {sound[0]}. Remove later ones, then resume.")
-
-
 # ----------------------------------------------------------------------------
 # The run
 
 
-def train(cfg):
+def train(cfg, finished):
     # Under torchrun every process runs this file.
     device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
     lock, meta, tokenizer = open_folders(cfg, rank, world_size)  # the lock is held until this process ends
@@ -308,10 +304,14 @@ def train(cfg):
     line = {} if resumed else evaluate(loss_module, val_batches, cfg, device, rank, world_size)
     if rank == 0 and line:
         log.write(step=step, phase=phase_of(parts_of(step)), tokens=step * cfg.global_batch_tokens, **line)
+
+    def save_step():
+        save(cfg, dict(facts, step=step, phases=phases, log=log.sync()), transformer, optimizers)
+
     bar = progress(total=cfg.max_steps, initial=step, unit="steps", mininterval=0.5, disable=rank > 0)
 
     while step < cfg.max_steps and not stopping:
-        stop_if_data_changed(cfg, changed, train_batches, step)
+        checkpoint.check_data(cfg, changed, train_batches, step)
         started, parts = time.perf_counter(), parts_of(step)
         last_phase, phase = phase, phase_of(parts)
 
@@ -349,6 +349,7 @@ def train(cfg):
         torch._foreach_mul_(grads, to_mean * clip)
 
         # Update.
+        finished.clear()
         lr = learning_rate(step, cfg)
         for optimizer in optimizers.values():
             optimizer.param_groups[0]["lr"] = lr
@@ -375,8 +376,10 @@ def train(cfg):
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
             runtime.show(print_losses, bar, step, phase, line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
+        if rank == 0:
+            finished.append(save_step)
         if rank == 0 and due:
-            save(cfg, dict(facts, step=step, phases=phases, log=log.sync()), transformer, optimizers)
+            save_step()
         if rank == 0 and phase_ends:
             runtime.show(plot_run, cfg.out_dir)
             runtime.show(print_examples, bar, step, phase, transformer, tokenizer, cfg.predict_from)

@@ -520,7 +520,7 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
     shutil.copytree(reference, out)
     for step in (10, 15, 20):
         checkpoint.path_of(out, step).unlink()
-    at = (data / name).read_bytes().index(b"sha256") + 12 if name == "meta.json" else 5000
+    at = (data / name).read_bytes().index(b"sha256") + 12 if name == "meta.json" else 1000
     flip_bit(data / name, at)
     resume = [*args, f"--data={data}", f"--out_dir={out}", "--resume=True"]
     for command in resume, [*args, f"--data={data}", f"--out_dir={tmp_path / 'new'}"]:
@@ -530,7 +530,7 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
     if name.endswith(".bin"):
         sound = "none" if name.startswith("train") else "ckpt-5.pt"
         code, text = run(resume)
-        assert f"{data / name} has changed" in text and f"before this run read it: {sound}." in text, text
+        assert f"{data / name} has changed" in text and f"before it was read: {sound}." in text, text
         code, text = run([*resume, "--verify_data=False", "--max_steps=20"])
         assert code == 0, text
         for step in (10, 15, 20):
@@ -554,6 +554,34 @@ def test_a_broken_terminal_stops_nothing(tiny, tmp_path):
     attempt = Run([*tiny, f"--out_dir={tmp_path / 'run'}"], "/dev/full")
     attempt.process.join(240)
     assert attempt.process.exitcode == 0 and checkpoint.steps(tmp_path / "run")[-1] == 20
+
+
+@pytest.mark.parametrize(
+    "fails, when, saved",
+    [("data.loader.Batches.batch", "args[1] == 7", 7), ("torch.optim.AdamW.step", "len(calls) == 8", 5)],
+)
+def test_an_error_in_the_loop_loses_no_finished_step(undisturbed, run, tmp_path, fails, when, saved):
+    """Step 7 fails. Before its update, 7 steps are saved. Within it nothing can be: the checkpoint of step 5 stays."""
+    args, reference = undisturbed
+    place, name = fails.rsplit(".", 1)
+    code = f"""
+import runpy, sys, torch, data.loader
+plain, calls = {fails}, []
+def fail(*args, **options):
+    calls.append(args)
+    if {when}:
+        raise RuntimeError("a fault of the machine")
+    return plain(*args, **options)
+{place}.{name} = fail
+sys.argv = {["train.py", *args, f"--out_dir={tmp_path}"]}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "a fault of the machine" in done.stderr, done.stderr
+    assert checkpoint.steps(tmp_path)[-1] == saved
+    code, text = run([*args, f"--out_dir={tmp_path}", "--resume=True"])
+    assert code == 0, text
+    assert_same_end(reference, tmp_path, 20)
 
 
 def test_full_disk(undisturbed, run, tmp_path):
