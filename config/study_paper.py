@@ -1,43 +1,97 @@
-# The study of arXiv 2507.00994: three sizes, three budgets, five splits, four mask ratios, continued pretraining.
+# The study of arXiv 2507.00994: three sizes, three budgets, five fractions of CLM, four mask ratios, continued pretraining.
 #
 #   python -m eval.study config/study_paper.py --plan
 #   python -m eval.study config/study_paper.py --slurm     # 110k hours of an MI250X in the paper
 #
-# 19 models of one objective (15, and 4 at the budgets 12k and 22k) + 14 splits (9, 4 late, 1 of 1B) + 6 continued = 39
-# final models, and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300 fine-tuning
-# runs: 15,300. The paper counts 38 and 15,000, without the split of the 1B model in its figure 11.
-# The first size has all splits, the others the pure objectives, and the 1B model 10,000 steps of CLM followed by MLM.
-sizes = (("610m", "config/610m.py"), ("210m", "config/210m.py"), ("1b", "config/1b.py", "10000"))
-out_dir = "out/study-paper"
+# 39 final models and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300 fine-tuning
+# runs: 15,300, and 900 of random weights. The paper counts 38 and 15,000, without 1b-clm-10k-mlm40-42k of its figure 11.
+# The names are those of the paper's models on the hub.
+train = "config/610m.py"
 processes = 8
+out_dir = "out/study-paper"
 
-# each a budget in steps, then the steps of CLM: about 0, 25, 50, 75 and 100 %
-splits = (
-    (12_000, 0, 3_000, 6_000, 9_000, 12_000),
-    (22_000, 0, 5_000, 11_000, 17_000, 22_000),
-    (42_000, 0, 10_000, 21_000, 32_000, 42_000),
+# name, what it begins with, arguments of train.py
+runs = (
+    ("610m-clm-42k", "", "--switch_step=42000"),
+    ("610m-mlm40-42k", "", ""),
+    ("610m-clm-10k-mlm40-42k", "610m-clm-42k@10000", "--switch_step=10000"),
+    ("610m-clm-21k-mlm40-42k", "610m-clm-42k@21000", "--switch_step=21000"),
+    ("610m-clm-32k-mlm40-42k", "610m-clm-42k@32000", "--switch_step=32000"),
+    # a shorter budget leaves the longest one where its learning rate begins to decay
+    ("610m-clm-22k", "610m-clm-42k@20000", "--max_steps=22000 --switch_step=22000"),
+    ("610m-mlm40-22k", "610m-mlm40-42k@20000", "--max_steps=22000"),
+    ("610m-clm-5k-mlm40-22k", "610m-clm-42k@5000", "--max_steps=22000 --switch_step=5000"),
+    ("610m-clm-11k-mlm40-22k", "610m-clm-42k@11000", "--max_steps=22000 --switch_step=11000"),
+    ("610m-clm-17k-mlm40-22k", "610m-clm-42k@17000", "--max_steps=22000 --switch_step=17000"),
+    ("610m-clm-12k", "610m-clm-42k@10000", "--max_steps=12000 --switch_step=12000"),
+    ("610m-mlm40-12k", "610m-mlm40-42k@10000", "--max_steps=12000"),
+    ("610m-clm-3k-mlm40-12k", "610m-clm-42k@3000", "--max_steps=12000 --switch_step=3000"),
+    ("610m-clm-6k-mlm40-12k", "610m-clm-42k@6000", "--max_steps=12000 --switch_step=6000"),
+    ("610m-clm-9k-mlm40-12k", "610m-clm-42k@9000", "--max_steps=12000 --switch_step=9000"),
+    # other mask ratios
+    ("610m-mlm20-42k", "", "--mask_ratio=0.2"),
+    ("610m-mlm30-42k", "", "--mask_ratio=0.3"),
+    ("610m-mlm50-42k", "", "--mask_ratio=0.5"),
+    ("610m-clm-40k-mlm20-42k", "610m-clm-42k@40000", "--switch_step=40000 --mask_ratio=0.2"),
+    ("610m-clm-40k-mlm30-42k", "610m-clm-42k@40000", "--switch_step=40000 --mask_ratio=0.3"),
+    ("610m-clm-40k-mlm40-42k", "610m-clm-42k@40000", "--switch_step=40000"),
+    ("610m-clm-40k-mlm50-42k", "610m-clm-42k@40000", "--switch_step=40000 --mask_ratio=0.5"),
+    # continued pretraining. The paper does not state its learning rate; this is that of pretraining, warmed up again
+    ("610m-clm-dec42k-mlm40-44k", "610m-clm-42k", "--max_steps=2000 --warmup_steps=500 --decay_steps=1500"),
+    ("610m-clm-dec42k-mlm40-64k", "610m-clm-42k", "--max_steps=22000 --warmup_steps=500"),
+    ("610m-clm-dec42k-mlm40-54k", "610m-clm-dec42k-mlm40-64k@10000", "--max_steps=12000 --warmup_steps=500"),
+    ("610m-mlm40-dec42k-mlm40-44k", "610m-mlm40-42k", "--max_steps=2000 --warmup_steps=500 --decay_steps=1500"),
+    ("610m-mlm40-dec42k-mlm40-64k", "610m-mlm40-42k", "--max_steps=22000 --warmup_steps=500"),
+    ("610m-mlm40-dec42k-mlm40-54k", "610m-mlm40-dec42k-mlm40-64k@10000", "--max_steps=12000 --warmup_steps=500"),
+    # other sizes
+    ("210m-clm-42k", "", "config/210m.py --switch_step=42000"),
+    ("210m-mlm20-42k", "", "config/210m.py --mask_ratio=0.2"),
+    ("210m-mlm30-42k", "", "config/210m.py --mask_ratio=0.3"),
+    ("210m-mlm40-42k", "", "config/210m.py"),
+    ("210m-mlm50-42k", "", "config/210m.py --mask_ratio=0.5"),
+    ("1b-clm-42k", "", "config/1b.py --switch_step=42000"),
+    ("1b-mlm20-42k", "", "config/1b.py --mask_ratio=0.2"),
+    ("1b-mlm30-42k", "", "config/1b.py --mask_ratio=0.3"),
+    ("1b-mlm40-42k", "", "config/1b.py"),
+    ("1b-mlm50-42k", "", "config/1b.py --mask_ratio=0.5"),
+    ("1b-clm-10k-mlm40-42k", "1b-clm-42k@10000", "config/1b.py --switch_step=10000"),
 )
-mask_ratios = (0.4, 0.2, 0.3, 0.5)
-late_switch = 40_000
-lrs = (5e-4,)
-intermediate = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)
-
-# The paper does not state the learning rate of continued pretraining; this is that of its pretraining, warmed up again.
-continued = (2_000, 12_000, 22_000)
-continue_args = "--warmup_steps=500"
+also = (
+    "610m-clm-42k@1000",
+    "610m-clm-42k@2000",
+    "610m-clm-42k@5000",
+    "610m-clm-42k@10000",
+    "610m-clm-42k@20000",
+    "610m-clm-42k@40000",
+    "610m-mlm40-42k@1000",
+    "610m-mlm40-42k@2000",
+    "610m-mlm40-42k@5000",
+    "610m-mlm40-42k@10000",
+    "610m-mlm40-42k@20000",
+    "610m-mlm40-42k@40000",
+)
+random = ("610m-mlm40-42k", "210m-mlm40-42k", "1b-mlm40-42k")
+# The paper names no comparison beforehand. These are its main ones: CLM followed by MLM against pure MLM.
+primary = (
+    ("610m-clm-10k-mlm40-42k", "610m-mlm40-42k"),
+    ("610m-clm-21k-mlm40-42k", "610m-mlm40-42k"),
+    ("610m-clm-32k-mlm40-42k", "610m-mlm40-42k"),
+    ("610m-clm-dec42k-mlm40-64k", "610m-mlm40-dec42k-mlm40-64k"),
+)
 
 tasks = (
-    ("sst2", ""),
-    ("qqp", ""),
-    ("mnli", ""),
-    ("conll2003", ""),
-    ("ontonotes", ""),
-    ("uner", ""),
-    ("squad", ""),
-    ("squad_v2", ""),
-    ("record", ""),
-    ("msmarco", "--full_corpus=False"),
+    "sst2",
+    "qqp",
+    "mnli",
+    "conll2003",
+    "ontonotes",
+    "uner",
+    "squad",
+    "squad_v2",
+    "record",
+    "msmarco --full_corpus=False",
 )
 metrics = "paper"
-finetune_lrs = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
+rates = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 finetune_seeds = (1, 2, 3, 4, 5)
+full_grid = True

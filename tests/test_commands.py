@@ -84,16 +84,12 @@ def run(command, folder):
     if script == "eval.bench" and args == ["doctor"]:  # tests/eval/bench runs all of it
         args += ["--only=facts"]
     if script == "eval.study" and args[0] == "sweep":
-        args += ["--lrs=1e-3", "--seeds=1", "--finetune=--max_steps=2"]
+        args += ["--rates=1e-3", "--finetune_seeds=1", "--finetune=--max_steps=2"]
     if script == "eval.study" and "study_demo" in command:  # two models, one task
         small = " ".join(word for word in TINY if not re.match("--(max|switch|keep)", word))
-        args += [
-            f"--train={small}",
-            "--splits=((20, 0, 20),)",
-            '--tasks=(("embedded-tc", ""),)',
-            "--random_weights=False",
-        ]
-        args += ["--finetune=--max_steps=2", "--finetune_lrs=1e-3", "--finetune_seeds=1"]
+        rows = ("clm", "", "--switch_step=20"), ("mlm", "", "--switch_step=0")
+        args += [f"--train={small} --max_steps=20", f"--runs={rows}", "--random=", "--primary=(('clm', 'mlm'),)"]
+        args += ["--tasks=embedded-tc", "--finetune=--max_steps=2", "--rates=1e-3", "--finetune_seeds=1"]
     if script == "tests/campaign.py":
         args = ["--minutes=0.05"]
     if script == "data.prepare":  # gpt2's ranks would be downloaded

@@ -2,28 +2,34 @@
 
 import ast
 import re
-import shlex
 
 import pytest
 from helpers import ROOT
 
 import configurator
-from eval.study import jobs
 from eval.study.plan import TRAIN, Plan
-from eval.study.run import CONTINUED_SEED, args_for
+from eval.study.run import FINETUNE, arguments, refusals
 
-STUDIES = sorted((ROOT / "config").glob("study_*.py"))
-CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*STUDIES})
+STUDIES = sorted(path for path in (ROOT / "config").glob("study_*.py") if path.stem != "study_tasks")
+CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*(ROOT / "config").glob("study_*.py")})
 MISSING = re.compile(r"no such folder; prepare it|no such file|already holds a run")  # what may be missing here
 
 
-def problems(commands):
-    """What train.py finds wrong with (arguments, number of processes), but for missing files."""
-    found = jobs.check_all([([TRAIN, *args], {"WORLD_SIZE": str(n)}) for args, n in commands], jobs.slots(0))
-    return [sentence for sentences in found for sentence in sentences if not MISSING.search(sentence)]
+@pytest.fixture
+def problems(monkeypatch):
+    """problems(commands) -> what train.py finds wrong with (arguments, number of processes), but for missing files."""
+
+    def find(commands):
+        found = []
+        for args, n in commands:
+            monkeypatch.setenv("WORLD_SIZE", str(n))
+            found += [sentence for _, sentence in refusals(TRAIN, [("", args)]) if not MISSING.search(sentence)]
+        return found
+
+    return find
 
 
-def test_every_config_is_accepted():
+def test_every_config_is_accepted(problems):
     """On one process and on whole nodes, for which the batches of a laptop are too small. Wrong settings are not."""
     laptop = "demo", "openstax"
     commands = [([str(path)], n) for path in CONFIGS for n in (1, 64) if n == 1 or path.stem not in laptop]
@@ -32,20 +38,15 @@ def test_every_config_is_accepted():
     assert problems(commands) == ["lr=0.0: must be above 0", "mask_ratio=(2.0,): must be above 0 and below 1"]
 
 
-@pytest.mark.parametrize(
-    "path", [path if path.stem == "study_demo" else pytest.param(path, marks=pytest.mark.slow) for path in STUDIES]
-)
-def test_every_run_of_a_study_is_accepted(path, monkeypatch):
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
     monkeypatch.chdir(ROOT)
-    plan = Plan(configurator.load(ROOT / "eval/study/__main__.py", [str(path)]))
-    commands = [(args_for(plan, run, plan.cfg.lrs[-1]), plan.cfg.processes) for run in plan.runs.values()]
-    assert problems(commands) == []
-    for (args, _), run in zip(commands, plan.runs.values()):
-        cfg = configurator.load(TRAIN, args)
-        seed = run.seed + CONTINUED_SEED * bool(run.base)
-        assert (cfg.max_steps, cfg.switch_step, cfg.seed) == (run.budget, run.clm, seed)
-    for _, args in plan.cfg.tasks:
-        configurator.load(jobs.FINETUNE, shlex.split(f"{plan.cfg.finetune} {args}"))
+    shared = [] if path.stem in ("study_paper", "study_demo") else ["config/study_tasks.py"]
+    plan = Plan(configurator.load(ROOT / "eval/study/__main__.py", [*shared, str(path)]))
+    assert plan.problems == []
+    assert problems([(arguments(run), plan.cfg.processes) for run in plan.runs.values()]) == []
+    commands = [("", [*args, f"--task={task}", "--out_dir=nowhere"]) for task, args in plan.tasks.items()]
+    assert [its for _, its in refusals(FINETUNE, commands) if not its.startswith("init_from")] == []
 
 
 def test_the_demo_is_the_default():

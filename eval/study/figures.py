@@ -1,132 +1,188 @@
-"""The figures of a report: one panel for each task and family mean."""
+"""The figures of a report. Those of scores are a table: what is on the x-axis, and which models make a line."""
 
 import itertools
-import json
 import math
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from data.objective import describe
 from eval.plot import new_figure, save_figure
-from eval.study.compare import Score
-from eval.study.results import fraction_label, label_by_difference
+from eval.study.plan import flops
+from eval.study.results import Results
+from runtime import RESUME_MAY_CHANGE
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
 LEVEL_STYLES = [*zip(("0.4", *(color for color, _ in STYLES[:0:-1])), itertools.cycle((":", "-.", "--")))]
 
-
-class Axis(NamedTuple):
-    """The x-axis of a figure of scores."""
-
-    name: str  # of the figure
-    label: str
-    along: str  # the facts of checkpoints that may differ along a line
-    place: Callable  # Variant -> (its x, {fact: words} that the label of its line has in place of the variant's own)
-    shows: Callable = lambda v: v.decayed and not v.random_weights  # Variant -> whether it may be on a line
-
-
-def at_step(v):
-    """The `place` of a checkpoint in its run. What began with CLM is another line than CLM alone."""
-    split = {"objective": f"CLM to step {v.facts['clm_steps']:,.0f}"} if v.split else {}
-    return v.facts["step"], {"steps": f"budget {v.facts['max_steps']:,}{v.after}", **split}
-
-
-def flops_axis(flops):
-    """Return the Axis of FLOPs of pretraining. flops: {name of a checkpoint: its FLOPs}."""
-
-    def place(v):
-        share = np.clip(round(20 * v.clm_fraction), 1, 19) / 20  # to 5 %
-        words = {"objective": f"about {fraction_label(share)}"} if v.split else {}
-        return flops[v.names[0]], {"steps": "", **words}
-
-    return Axis("flops", "FLOPs of pretraining", "step max_steps clm_steps", place)
-
-
-SHARE = "share of CLM in pretraining (% of its steps)"
-CLM_FRACTION = Axis("clm_fraction", SHARE, "clm_steps peak_lr", lambda v: (100 * v.clm_fraction, {"objective": ""}))
-STEPS = Axis("steps", "pretraining step", "step clm_steps", at_step, lambda v: not v.random_weights)
-MASK_RATIO = Axis(
-    "mask_ratio",
-    "mask ratio (%)",
-    "mask_ratio",
-    lambda v: (100 * v.facts["mask_ratio"], {"mask": ""}),
-    lambda v: v.decayed and not v.random_weights and v.clm_fraction < 1,  # CLM alone masks nothing
-)
-SIZE = Axis(
-    "size",
-    "parameters (millions)",
-    "parameters model recipe peak_lr",
-    lambda v: (v.facts["parameters"] / 1e6, {"size": ""}),
-    lambda v: v.decayed,
+# Settings of train.py that the words below are about, or that differ by design. Others may keep models apart too.
+IN_WORDS = (RESUME_MAY_CHANGE - {"data"}) | set(
+    "seed out_dir branch_from init_from max_steps switch_step clm_windows mask_ratio predict_from lr warmup_steps "
+    "decay_steps model n_layer n_head n_kv_head d_model d_ff vocab_size rope_theta norm_eps eval_windows dtype".split()
 )
 
 
-def lines_of(scores, axis):
-    """Return the lines of a figure that have more than one x: {label: [(x, variant), ...]}.
+# ----------------------------------------------------------------------------
+# What a model is, in words and numbers. facts: what result.json says about its checkpoint
 
-    The runs of a line differ in nothing but `axis.along`; of "steps", a line follows one pretraining run.
+
+def words_of(facts):
+    """Return what tells models apart, in words: {part: words}. Models of a figure's line have other parts in common."""
+    size, random = f"{short(facts['parameters'])} parameters", facts["untrained"]
+    if random:
+        return {"size": size, "objective": "random weights"}
+    phases, fraction = facts.get("phases") or [], clm_fraction(facts)
+    names, last = [its["phase"] for its in phases], phases[-1] if phases else {"predict_from": "mask"}
+    percent = min(95, max(5, 5 * round(20 * fraction)))  # to 5 %, so that budgets share a line
+    objective = {0.0: "pure MLM", 1.0: "pure CLM"}.get(fraction, f"{percent} % CLM")
+    kind = ", then MLM" if names == ["clm", "mlm"] else "" if names in (["clm"], ["mlm"]) else f": {describe(phases)}"
+    if names == ["mixed"]:
+        kind = " mixed with MLM"
+    shift = " predicted from the position before" if last["predict_from"] == "before" else ""
+    ratios = dict.fromkeys(f"{100 * x:.3g}" for x in (last.get("mask_ratio") if names[-1:] != ["clm"] else None) or [])
+    mask = f"{' to '.join(ratios) or format(100 * facts['mask_ratio'], '.3g')} % masked"
+    return {
+        "size": size,
+        "objective": objective + kind,
+        "mixed": kind.replace(", then MLM", ""),
+        "shift": shift.strip(),
+        "mask": mask,
+        "budget": f"{short(tokens(facts))} tokens",
+        "after": f"after {facts['after']}" if facts["after"] else "",
+        "state": "" if facts["step"] == facts["max_steps"] else "on the way",
+    }
+
+
+def clm_fraction(facts):
+    return facts["clm_steps"] / facts["step"]
+
+
+def tokens(facts):
+    return facts["step"] * facts["settings"].get("global_batch_tokens", 1)
+
+
+def total_flops(facts):
+    return flops(facts["model"], facts["settings"], facts["phases"])
+
+
+def short(n):
+    """Return a large number in short: 1.3M, 99B."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if n >= 0.9995 * unit:
+            return f"{n / unit:.3g}{name}" if n < 99.95 * unit else f"{n / unit:.0f}{name}"
+    return f"{n:.3g}"
+
+
+def final(facts):
+    """Whether pretraining has come to its end, from random weights on."""
+    return not facts["untrained"] and facts["step"] == facts["max_steps"] and not facts["after"]
+
+
+class Figure(NamedTuple):
+    """A figure of scores: a panel for each target, a line for all models that differ in nothing but `along`."""
+
+    name: str
+    x_label: str
+    x: Callable  # of facts
+    along: str  # parts of words_of in which the models of a line may differ
+    shows: Callable = final  # facts -> whether the model is in the figure
+    value: Callable = Results.score
+    y_label: str = ""  # instead of that of a score
+
+
+CLM, STEPS = "fraction of the steps that are CLM (%)", "steps of MLM added, with a new optimizer"
+DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten times the lowest)"
+FIGURES = (
+    Figure("clm_fraction", CLM, lambda f: 100 * clm_fraction(f), "objective"),
+    Figure("tokens", "tokens of pretraining", tokens, "budget", lambda f: not (f["untrained"] or f["after"])),
+    Figure("flops", "FLOPs of pretraining", total_flops, "budget", lambda f: not (f["untrained"] or f["after"])),
+    Figure("size", "parameters", lambda f: f["parameters"], "size", lambda f: f["untrained"] or final(f)),
+    Figure(
+        "mask_ratio",
+        "mask ratio (%)",
+        lambda f: 100 * f["mask_ratio"],
+        "mask",
+        lambda f: final(f) and clm_fraction(f) < 1,  # pure CLM masks nothing
+    ),
+    Figure("stability", CLM, lambda f: 100 * clm_fraction(f), "objective", value=Results.deviation, y_label=DEVIATION),
+)
+CONTINUED = Figure("continued_scores", STEPS, lambda f: f["step"], "objective budget", lambda f: bool(f["after"]))
+
+
+def lines_of(results, figure):
+    """Return the lines of a figure that have more than one x: {label: [(x, model), ...]}.
+
+    The label is what the line's models have in common and not all lines have.
     """
-    groups = defaultdict(list)
-    for variant in (v for v in scores.results.variants if v.facts["step"] and axis.shows(v)):
-        x, words = axis.place(variant)
-        words = variant.describe() | words
-        same = {name: value for name, value in variant.facts.items() if name not in axis.along.split()}
-        groups[json.dumps([words["objective"], same])].append((x, variant, words))
-    lines = [sorted(places, key=lambda place: place[0]) for places in groups.values()]
-    lines = [line for line in lines if line[0][0] < line[-1][0]]
-    labels = label_by_difference([line[0][2] for line in lines]) if len(lines) > 1 else ["pretrained"]
-    labels = [f"{label} ({i})" if labels.count(label) > 1 else label for i, label in enumerate(labels, 1)]
-    return {label: [(x, variant) for x, variant, _ in line] for label, line in zip(labels, lines)}
+    facts = {label: its for label, its in results.facts.items() if its["untrained"] or its["step"]}  # not of the hub
+    other, groups = other_settings(facts), defaultdict(list)
+    for label in [label for label in results.labels if label in facts and figure.shows(facts[label])]:
+        words = words_of(facts[label]) | {"other": other[label]}
+        if words["objective"] == "pure CLM" and "objective" not in figure.along:
+            words["mask"] = ""
+        key = tuple((part, its) for part, its in words.items() if part not in figure.along.split() and its)
+        groups[key].append((figure.x(facts[label]), label))
+    groups = {key: sorted(its) for key, its in groups.items() if len({x for x, _ in its}) > 1}
+    having = defaultdict(Counter)  # {part: {words: number of lines}}
+    for part, its in itertools.chain(*groups):
+        having[part][its] += 1
+    tells = {
+        part for part, its in having.items() if len(its) > 1
+    }  # random weights have no budget, pure CLM no mask ratio
+    tells |= {part for part in ("mixed", "shift", "after", "state", "other") if 0 < having[part].total() < len(groups)}
+    tells -= {"mixed"} if "objective" not in figure.along else set()  # the objective says it too
+    names = [", ".join(its for part, its in key if part in tells) for key in groups]
+    names = names if len(groups) > 1 else ["pretrained"] * len(groups)
+    names = [f"{name} ({i})" if names.count(name) > 1 else name or "other models" for i, name in enumerate(names, 1)]
+    return dict(zip(names, groups.values()))
 
 
-def deviation(scores, variant, title):
-    """Return the standard deviation over seeds and low rates of fine-tuning as a Score; tasks count alike.
+def other_settings(facts):
+    """Return {label: the settings in which a model differs from most others, but for those that words_of is about}."""
+    values = {label: {k: v for k, v in its["settings"].items() if k not in IN_WORDS} for label, its in facts.items()}
+    words = defaultdict(list)
+    for name in sorted({name for its in values.values() for name in its}):
+        texts = {label: str(its.get(name)) for label, its in values.items()}
+        usual = Counter(texts.values()).most_common(1)[0][0]
+        for label, text in texts.items():
+            words[label] += [f"{name}={text}"] * (text != usual)
+    return {label: " ".join(words[label]) for label in facts}
 
-    The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None without several of
-    them, or where one lacks a seed that another has.
+
+def panels_of(results, figure):
+    """Return the panels of a figure as `draw_lines` takes them; {} if there is no line.
+
+    A line of continued pretraining begins with the model that is continued. Levels: random weights of the sizes shown.
     """
-    runs, results = [], scores.results
-    for task in scores.targets[title]:
-        rates = results.grid.get((variant, task), {})
-        low = [rates.get(lr, {}) for lr in results.lrs[task] if lr < 10.5 * min(results.lrs[task])]
-        if len(low) < 2 or not low[0] or any(its.keys() != low[0].keys() for its in low):
-            return None
-        runs += [run for its in low for run in its.values()]
-    return Score({"all": scores.deviation(runs)}, 1, 1)
-
-
-def panels_of(scores, axis, value=lambda scores, *key: scores[key]):
-    """Return the panels of a figure along an axis as `draw_lines` takes them; {} if there is no line.
-
-    value: (scores, variant, title of a target) -> the Score that is shown, or None. Levels: random weights of its sizes.
-    """
-    panels, lines, variants = {}, lines_of(scores, axis), scores.results.variants
-    sizes = {v.facts["parameters"] for line in lines.values() for _, v in line if axis is not SIZE}
-    flat = [v for v in variants if v.random_weights and v.facts["parameters"] in sizes]
-    for title in scores.targets if lines else ():
-        shown = {v: (its.mean, its.half or 0) for v in variants if (its := value(scores, v, title))}
-        points = [[(x, *shown[v]) for x, v in line if v in shown] for line in lines.values()]
+    panels, lines = {}, lines_of(results, figure)
+    sizes = {results.facts[label]["parameters"] for line in lines.values() for _, label in line}
+    random = [label for label in results.labels if results.facts[label]["untrained"] and "size" not in figure.along]
+    random = [label for label in random if results.facts[label]["parameters"] in sizes]
+    for line in lines.values():
+        after = results.facts[line[0][1]].get("after")
+        if figure is CONTINUED and after in results.labels:
+            line.insert(0, (0, after))
+    for target in results.targets if lines else ():
+        values = {label: figure.value(results, label, target) for label in results.labels}
+        shown = {label: (its.mean, its.half or 0) for label, its in values.items() if its}
+        points = [[(x, *shown[label]) for x, label in line if label in shown] for line in lines.values()]
         if any(points):
-            levels = {v.label: shown.get(v, [math.nan])[0] for v in flat}
-            panels[title] = {label: [line] for label, line in zip(lines, points)}, levels
+            levels = {label: shown.get(label, [math.nan])[0] for label in random}
+            levels = {"random weights" if len(random) == 1 else label: y for label, y in levels.items()}
+            panels[target] = {label: [line] for label, line in zip(lines, points)}, levels
     return panels
 
 
-def loss_lines(logs, key):
-    """Return the lines of a panel of losses. logs: {label: [lines of metrics.jsonl, of each of its runs]}."""
-
-    def points(log):
-        return [(line["step"], line[key], 0) for line in log if key in line]
-
-    return {label: [*map(points, its)] for label, its in logs.items()}
+# ----------------------------------------------------------------------------
+# Drawing
 
 
-def draw_lines(path, panels, x_label, y_label, log=True):
-    """Draw a panel for each {title: (lines, levels)}. log: whether the x-axis may be logarithmic.
+def draw_lines(path, panels, x_label, y_label):
+    """Draw a panel for each {title: (lines, levels)}.
 
     lines: {label: [[(x, y, half of the interval), ...], ...]}; those after the first with a label are pale. levels:
     {label: y} of horizontal lines. All panels have the same labels.
@@ -145,39 +201,30 @@ def draw_lines(path, panels, x_label, y_label, log=True):
         shown = [*levels.values(), *(y for its in lines.values() for _, y, _ in itertools.chain(*its))]
         if not any(y < 0 for y in shown):  # only an interval or the margin reaches below 0
             axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
-    low, high = grid[0].dataLim.intervalx
-    if log and 0 < 20 * low < high:  # checkpoints are closer early in pretraining
+    places = sorted({x for lines, _ in panels.values() for its in lines.values() for x, *_ in itertools.chain(*its)})
+    if places[0] > 1000:  # tokens, FLOPs and parameters
         grid[0].set_xscale("log")
+        ticks = [x for i, x in enumerate(places) if i == 0 or math.log(x / places[i - 1]) > 0.3]
+        ticks = ticks if len(ticks) < 6 else ticks[:: math.ceil(len(ticks) / 5)]
+        grid[0].set_xticks(ticks, [short(x) if x < 1e15 else f"{x:.0e}" for x in ticks])
+        grid[0].set_xticks([], minor=True)
     finish(figure, path, x_label, y_label)
 
 
 def draw_differences(path, comparisons, x_label):
-    """Draw a panel for each target of comparisons with one variant: a row for each other variant, with its interval."""
-    targets, labels = ([*dict.fromkeys(its)] for its in zip(*((c.target, c.a.label) for c in comparisons)))
-    figure, grid = make_panels([textwrap.fill(target, 26) for target in targets], 0.7 + 0.25 * len(labels), 0, "y")
+    """Draw a panel for each target of comparisons: a row for each pair, filled if its interval is on one side of 0."""
+    targets, pairs = ([*dict.fromkeys(its)] for its in zip(*((c.target, (c.a, c.b)) for c in comparisons)))
+    figure, grid = make_panels([textwrap.fill(target, 26) for target in targets], 0.9 + 0.3 * len(pairs), 0, "y")
     for axes, target in zip(grid, targets):
         axes.axvline(0, color="0.6", lw=1)
         for c in (c for c in comparisons if c.target == target and c.units > 1):
-            style = dict(fmt="o", ms=5, mfc=None if c.better else "white", color=STYLES[0][0], capsize=2)
-            axes.errorbar(c.estimate, labels.index(c.a.label), xerr=c.half, **style)
-    grid[0].set_yticks(range(len(labels)), labels)
-    grid[0].set_ylim(len(labels) - 0.5, -0.5)  # the first row at the top
+            style = dict(
+                fmt="o", ms=5, mfc=None if abs(c.estimate) > c.half else "white", color=STYLES[0][0], capsize=2
+            )
+            axes.errorbar(c.estimate, pairs.index((c.a, c.b)), xerr=c.half, **style)
+    grid[0].set_yticks(range(len(pairs)), [f"{a}\nminus {b}" for a, b in pairs])
+    grid[0].set_ylim(len(pairs) - 0.5, -0.5)  # the first row at the top
     finish(figure, path, x_label, "")
-
-
-def draw_matrix(path, values, rows, columns, x_label, y_label, title=""):
-    """Draw percentages (rows, columns) as a table in shades, each with its number."""
-    width = 2.5 + 0.5 * len(columns)  # inches
-    title = textwrap.fill(title, int(12 * width))  # characters
-    figure = new_figure(width, 1.7 + 0.4 * len(rows) + 0.15 * title.count("\n"))
-    figure.suptitle(title, fontsize=9)
-    axes = figure.subplots()
-    axes.imshow(values, cmap="Blues", vmin=0, vmax=100, aspect="auto")
-    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right", fontsize=8)
-    axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    for (i, j), value in np.ndenumerate(values):
-        axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if value > 60 else "black")
-    finish(figure, path, x_label, y_label)
 
 
 def make_panels(titles, row_height, entries, shared="x"):

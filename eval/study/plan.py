@@ -1,235 +1,359 @@
-"""What a study consists of: runs that share their steps, and checkpoints to fine-tune.
+"""What a study consists of: runs of train.py and models to fine-tune. All of it is said by the settings.
 
-A plan follows from the settings of `python -m eval.study` alone. Two runs with the same size, seed and start that do
-the same up to some step are trained once up to it: the shorter or later one branches off the other's checkpoint of
-that step. arXiv 2507.00994 does so too: every split begins on one CLM trunk, and a short budget leaves a long one where
-its learning rate starts to decay.
+A row of `runs` is (name, what it begins with, arguments of train.py). It begins with
+
+- "": random weights;
+- "row@step": the weights, the optimizer and the step of another row's run (train.py's branch_from);
+- "row": another row's final weights, with a new optimizer and another seed (train.py's init_from).
+
+So two rows share the steps that the table says they share. A branch that would not be the run that its own settings
+describe is an error; see `why_not_branch`.
 """
 
 import itertools
+import random
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 import checkpoint
 import configurator
-from data.objective import SETTINGS
-from data.prepare import EMBEDDED_FOLDER
 from data.shards import load_meta
-from errors import DataError
-from eval.study.jobs import ROOT, grid
+from errors import Damaged, DataError, nearest
+from eval.study.jobs import ROOT
+from eval.tasks.registry import GLUE, find_task
+from model import ModelConfig, Transformer
+from runtime import PEAK_FLOPS, RESUME_MAY_CHANGE, flops_per_token
 
 TRAIN = ROOT / "train.py"
+DEFAULTS = configurator.read_script(TRAIN)[0]
+CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
+GPU, MFU = "H100", 0.5  # for the predicted hours: docs/speed.md, with the FLOPs of whole windows
+
+# The study sets these settings of train.py.
+PLANNED = {"seed", "out_dir", "resume", "branch_from", "keep_last", "keep_steps"}
+# A run and the one that it branches off may differ in these; `why_not_branch` looks at the first four itself.
+MAY_DIFFER = PLANNED | (RESUME_MAY_CHANGE - {"data"}) | {"max_steps", "decay_steps", "switch_step", "clm_windows"}
+MAY_DIFFER |= {"init_from", "mask_ratio", "mask_proportions", "predict_from", "seq_len", "rope_theta"}
 
 
 @dataclass(eq=False)
 class Run:
-    """A run of train.py: CLM for its first `clm` steps, then MLM, or what a variant has instead, up to its budget."""
+    """A row with one pretraining seed: a run of train.py."""
 
-    name: str
-    folder: Path
-    size: str  # or the slug of a variant, which is of the first size
-    budget: int
-    clm: int
-    mask: float  # the first of mask_ratios, if a variant has no other
+    row: str
     seed: int
-    warmup: int  # steps
-    decay: int
-    trunk: str = ""  # the size whose steps of CLM it can begin with: its own, or of some variants the first size
-    base: "Run | None" = None  # the run whose final weights it starts from
-    lr: float = 0.0  # above 0: a short run that only serves to choose a learning rate
-    parent: "Run | None" = None  # the run it branches off ...
-    start: int = 0  # ... at this step
+    folder: Path
+    args: list  # of train.py, as the row says them
+    settings: dict  # of train.py
+    parent: "Run | None" = None  # the run that it begins with ...
+    start: int = 0  # ... at this step; 0 = with its final weights
     keep: tuple = ()  # steps whose checkpoints are kept: others branch off there, or they are fine-tuned
 
     @property
-    def before(self):
-        """The run that it begins with, or None."""
-        return self.parent or self.base
+    def max_steps(self):
+        return self.settings.max_steps
 
     @property
-    def variant(self):
-        """All that tells runs apart but the seed."""
-        return self.size, self.budget, self.clm, self.mask, self.base and self.base.name, self.lr
+    def train_seed(self):
+        """The seed that train.py gets."""
+        if self.parent:
+            return self.parent.train_seed + CONTINUED_SEED * (self.start == 0)
+        return self.seed
 
-    def checkpoint(self, step):
-        return checkpoint.path_of(self.folder, step)
+    @property
+    def continues(self):
+        """The row whose final weights it, or the run that it branches off, began with; "" if there is none."""
+        return self.parent and (self.parent.continues if self.start else self.parent.row) or ""
+
+    def checkpoint(self, step=0):
+        """Return the path of its checkpoint at a step; 0 = the last."""
+        return checkpoint.path_of(self.folder, step or self.max_steps)
 
     def ended(self):
-        """Whether the log is at the last step. The checkpoints may be gone."""
-        return checkpoint.last_logged(self.folder) >= self.budget
+        """Return whether the log is at the last step. The checkpoints may be gone."""
+        return checkpoint.last_logged(self.folder) >= self.max_steps
 
 
 @dataclass(eq=False)
 class Model:
-    """A checkpoint to fine-tune, or random weights of the same shape."""
+    """A checkpoint to fine-tune, or random weights of its shape. label: its name in the report."""
 
-    run: Run
-    step: int
+    label: str
+    seed: int  # of pretraining; 0 of a given checkpoint, whose results say it
+    checkpoint: Path
+    run: Run | None = None
     random_weights: bool = False
 
     @property
-    def name(self):
-        return f"random-{self.run.size}" if self.random_weights else f"{self.run.name}-{self.step}"
-
-    @property
-    def variant(self):
-        return *self.run.variant, self.step, self.random_weights
-
-    @property
-    def checkpoint(self):
-        """The checkpoint that is fine-tuned. Random weights take their shape and tokenizer from it."""
-        return self.run.checkpoint(self.step or self.run.budget)
+    def folder(self):
+        """The folder of its results."""
+        return f"{self.label}-seed-{self.seed}" if self.run else self.label
 
 
 class Plan:
-    """All runs and models of a study.
+    """All runs and models of a study, and what is wrong with its settings.
 
-    runs: {name: Run}, each after those that it begins with. models: every Model to fine-tune: `finals` at the end of
-    their runs, `inside` on the way there, `random` with random weights. shape: {size or slug of a variant: (train.py's
-    settings, ModelConfig)}. named: {slug of a variant: (name, arguments)}.
-    seed, size: the pretraining seed and the size that every experiment has. longest: the longest budget in steps.
-    results: the folder of all fine-tuning results; below it, see `jobs.job_folder`.
-    Raises DataError if the data is not a prepared folder, or if a run would need two learning rates.
+    runs: {(row, seed): Run}, each after those that it begins with. finals, inside, random, given: the Models at the end of
+    runs, on the way there, with random weights, and given as checkpoints. results: the folder of all results. problems:
+    sentences; if there are any, the rest is not complete.
     """
 
     def __init__(self, cfg):
-        self.cfg, self.runs, self.shape, self.config_of = cfg, {}, {}, {}
+        self.cfg, self.runs, self.problems = (cfg := without_empty(cfg)), {}, []
         self.results = Path(cfg.out_dir, "results")
-        self.seed, self.size, self.longest = cfg.seeds[0], cfg.sizes[0][0], max(cfg.splits)[0]
-        self.sizes = [size for size, *_ in cfg.sizes]
-        self.named = {slug(name): (name, args) for name, args in cfg.variants if name}
-        alone = f"{cfg.sizes[0][1]} --switch_step=0 --mask_ratio={cfg.mask_ratios[0]}"  # MLM alone: variants change it
-        variants = [(key, f"{alone} {args}") for key, (_, args) in self.named.items()]
-        for size, args, *_ in (*cfg.sizes, *variants):
-            self.config_of[size] = args
-            settings = configurator.load(TRAIN, self.train_args(size))
-            self.shape[size] = settings, checkpoint.model_config(settings, vocab_size(settings.data))
-        self.continued = configurator.load(TRAIN, self.train_args(self.size, continues=True))
-        if len(cfg.lrs) > 1:
-            trials = [*itertools.product(self.sizes, (cfg.lr_steps, 0)), *((key, 0) for key in self.named)]
-            for (size, clm), lr in itertools.product(trials, cfg.lrs):
-                self._add(size, self.seed, cfg.lr_steps, clm, cfg.mask_ratios[0], lr=lr)
-        for wanted in self._wanted():
-            self._add(*wanted)
-        for seed, key in itertools.product(cfg.seeds, self.named):
-            self._add(key, seed, self.longest, self.shape[key][0].switch_step, cfg.mask_ratios[0])
-        for clm, steps in itertools.product((self.longest, 0), sorted(cfg.continued, reverse=True)):
-            self._add(self.size, self.seed, steps, 0, cfg.mask_ratios[0], base=self.pure(clm))
+        self.tasks = self.read_tasks()  # {name of a data set: its arguments of finetune.py}
+        self.names = [row[0] for row in cfg.runs]
+        for row in cfg.runs:
+            self.add(row)
+        self.need("repeated", cfg.repeated, self.names)
+        self.need("random", cfg.random, self.names)
+        self.finals = [Model(run.row, run.seed, run.checkpoint(), run) for run in self.runs.values()]
+        self.inside = [model for entry in cfg.also for model in self.on_the_way(entry)]
+        shapes = [run for run in self.runs.values() if run.row in cfg.random]
+        self.random = [Model(f"random-{run.row}", run.seed, run.checkpoint(), run, True) for run in shapes]
+        self.given = [Model(label_of(path), 0, newest(path)) for path in cfg.checkpoints]
+        self.models = self.finals + self.inside + self.random + self.given
+        self.labels = [*dict.fromkeys(model.label for model in self.models)]
+        self.need("primary", sum(cfg.primary, ()), self.labels)
+        self.problems += [f"primary: give pairs of rows, got {pair}" for pair in cfg.primary if len(pair) != 2]
+        if not self.names and not self.given:
+            self.problems.append("runs: give at least one row, or checkpoints")
+        given = [model.label for model in self.given]
+        clashes = {name for name in given if given.count(name) > 1 or name in self.names}
+        self.problems += [f"checkpoints: two models would be called {name}: rename one" for name in sorted(clashes)]
+        self.problems = [*dict.fromkeys(self.problems)]
 
-        both = [run for run in self.runs.values() if run.start < run.clm < run.budget and run.trunk in self.sizes]
-        if len(cfg.lrs) > 1 and both:
-            why = f"{both[0].name} has both objectives in one run, which has one learning rate. Let it branch off CLM"
-            raise DataError(f"lrs: {why}: also give {self.longest} steps of CLM, in splits and repeated")
-        self.finals = [Model(run, run.budget) for run in self.runs.values() if not run.lr]
-        self.inside = [Model(self.pure(clm), step) for step in cfg.intermediate for clm in (self.longest, 0)]
-        one_per_size = {model.run.size: model.run for model in reversed(self.finals)}
-        self.random = [Model(one_per_size[size], 0, True) for size in self.sizes if cfg.random_weights]
-        self.models = self.finals + self.inside + self.random
-        kept = [(run.parent, run.start) for run in self.runs.values() if run.parent]
-        for run, step in kept + [(model.run, model.step) for model in self.inside]:
-            run.keep = tuple(sorted({*run.keep, step}))
+    def words(self, where, text):
+        """Return the words of a text, as a shell splits it."""
+        try:
+            return shlex.split(text)
+        except ValueError as error:  # a quote that is not closed
+            self.problems.append(f"{where}: {text!r}: {error}")
+            return []
 
-    def _wanted(self):
-        """Return (size, seed, budget, steps of CLM, mask ratio) of every run from scratch, each after its trunk.
+    def need(self, setting, names, known):
+        """Note which of the names are not known."""
+        for name in [name for name in names if name not in known]:
+            self.problems.append(f"{setting}: there is no row {name!r}.{nearest(name, known)}")
 
-        All but those of the variants.
-        """
-        cfg, sizes, (ratio, *ratios) = self.cfg, self.sizes, self.cfg.mask_ratios
-        splits = [(budget, clm) for budget, *steps in cfg.splits for clm in steps]
-        pure = {(self.longest, 0), (self.longest, self.longest)}.intersection(splits)
-        wanted = {(size, self.seed, *split, ratio) for size in sizes for split in pure}
-        wanted |= {(size, self.seed, self.longest, int(clm), ratio) for size, _, *its in cfg.sizes for clm in its}
-        wanted |= {(size, self.seed, self.longest, 0, mask) for size in sizes for mask in ratios}
-        wanted |= {(self.size, self.seed, *split, ratio) for split in splits}
-        if cfg.late_switch:
-            wanted |= {(self.size, self.seed, self.longest, cfg.late_switch, mask) for mask in cfg.mask_ratios}
-        repeated = [split for split in splits if not cfg.repeated or split[1] in cfg.repeated]
-        wanted |= {(self.size, seed, *split, ratio) for seed in cfg.seeds[1:] for split in repeated}
+    def read_tasks(self):
+        tasks, shared = {}, self.words("finetune", self.cfg.finetune)
+        for entry in self.cfg.tasks:
+            for name, *args in filter(None, [self.words("tasks", entry)]):
+                for task in GLUE if name == "glue" else [name]:
+                    if task_name(task) in map(task_name, tasks):
+                        self.problems.append(f"tasks: two are called {task_name(task)}")
+                    tasks[task] = [*shared, *args]
+        for task in tasks:
+            try:
+                find_task(task)
+            except DataError as error:
+                self.problems.append(f"tasks: {error}")
+        return tasks
 
-        def order(run):  # long before short, CLM before what branches off it
-            size, seed, budget, clm, mask = run
-            return cfg.seeds.index(seed), sizes.index(size), -budget, -clm, mask
+    def add(self, row):
+        """Add the runs of a row, one for each of its seeds."""
+        if len(row) != 3:
+            self.problems.append(f"runs: each row is (name, what it begins with, arguments), got {row}")
+            return
+        name, begins, text = row
+        where, (before, _, step) = f"runs: {name}", begins.partition("@")
+        args = self.words("train", self.cfg.train) + self.words(where, text)
+        settings, problems = configurator.parse(args, DEFAULTS)
+        given = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
+        problems += [f"{key} is set by the study" for key in sorted(given & PLANNED)]
+        problems += ["it begins with a row, so give no init_from"] * bool("init_from" in given and begins)
+        if not re.fullmatch("[A-Za-z0-9._-]+", name):  # a part of file names
+            problems.append("a name has letters, digits, '.', '_' and '-' only")
+        if self.names.count(name) > 1:
+            problems.append("two rows have this name")
+        above = self.names[: self.names.index(name)]
+        if before and before not in above:
+            problems.append(f"it begins with {before!r}, which is no row above it.{nearest(before, above)}")
+        for seed in self.cfg.seeds if not problems else ():
+            if seed != self.cfg.seeds[0] and self.cfg.repeated and name not in self.cfg.repeated:
+                continue
+            run = Run(name, seed, Path(self.cfg.out_dir, "runs", f"{name}-seed-{seed}"), args, settings)
+            if before:
+                run.parent = self.runs.get((before, seed))
+                if not run.parent:
+                    problems.append(f"it has seed {seed}, but {before}, with which it begins, has not: see repeated")
+                    break
+                if step:
+                    problem = why_not_branch(settings, run.parent.settings, step)
+                    problems += [f"it cannot begin with {begins}: {problem}"] * bool(problem)
+                    if problem:
+                        break
+                    run.start = int(step)
+                    run.parent.keep = tuple(sorted({*run.parent.keep, run.start} - {run.parent.max_steps}))
+            self.runs[name, seed] = run
+        self.problems += [f"{where}: {problem}" for problem in problems]
 
-        return sorted(wanted, key=order)
-
-    def _add(self, size, seed, budget, clm, mask, base=None, lr=0.0):
-        """Add a run under the kind of name that the paper's models have on the hub.
-
-        610m-clm-10k-mlm40-42k ends at 42k steps, of which 10k were CLM with a mask ratio of 40 % after it. A variant has
-        the size and its slug instead: 610m-mixed-1-1-42k.
-        """
-        mlm, total = f"mlm{100 * mask:.3g}", budget + (self.longest if base else 0)
-        parts = [f"clm-{thousands(clm)}"] * (clm > 0) + [f"{mlm}-{thousands(total)}"] * (clm < budget)
-        if base:
-            parts.insert(0, f"{'clm' if base.clm else mlm}-dec{thousands(self.longest)}")
-        first = trunk = size
-        if size in self.named:
-            first, parts = self.size, [size, thousands(budget)]
-            ours, usual = self.shape[size][0], self.shape[self.size][0]
-            trunk = self.size if all(ours[k] == usual[k] for k in ours.keys() - {*SETTINGS}) else size
-        name = "-".join([first, *parts, *[f"lr-{lr:g}"] * (lr > 0), *[f"seed-{seed}"] * (seed != self.seed)])
-        if name in self.runs:
-            raise DataError(f"two runs would be called {name}: give a variant another name")
-        settings = self.continued if base else self.shape[size][0]
-        warmup = min(settings.warmup_steps, budget - 1)  # if the budget is too short, all after the warmup decays
-        decay, folder = min(settings.decay_steps, budget - warmup), Path(self.cfg.out_dir, "runs", name)
-        run = Run(name, folder, size, budget, clm, mask, seed, warmup, decay, trunk, base, lr)
-        for other in self.runs.values():
-            if (steps := shared_steps(run, other)) > run.start:
-                run.parent, run.start = other, steps
-        self.runs[name] = run
-
-    def train_args(self, size, lr=0.0, continues=False):
-        """Return the arguments of train.py that all runs of a size share; lr: 0 leaves train.py's own."""
-        shared = shlex.split(f"{self.cfg.train} {self.config_of[size]}")
-        return [*shared, *[f"--lr={lr}"] * (lr > 0), *shlex.split(self.cfg.continue_args if continues else "")]
-
-    def pure(self, clm):
-        """Return the run of a pure objective (clm: 0 or `longest`) that every experiment has."""
-        variant = (self.size, self.longest, clm, self.cfg.mask_ratios[0], None, 0)
-        return next(run for run in self.runs.values() if run.variant == variant and run.seed == self.seed)
+    def on_the_way(self, entry):
+        """Return the Models of an entry of `also`, such as "mlm@1000": one for each seed of the row."""
+        name, _, step = entry.partition("@")
+        self.need("also", [name], self.names)
+        models = []
+        for run in [run for run in self.runs.values() if run.row == name]:
+            if not (step.isdecimal() and run.start < int(step) < run.max_steps):
+                self.problems.append(f"also: {entry}: give a step between {run.start} and {run.max_steps}")
+                break
+            run.keep = tuple(sorted({*run.keep, int(step)}))
+            models.append(Model(entry, run.seed, run.checkpoint(int(step)), run))
+        return models
 
     def points(self):
-        """Return the fine-tuning runs as (model, task, learning rate, seed).
+        """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.
 
-        With choose_once, those that choose a rate are first. The rate of the others is None, which is the chosen one.
+        With full_grid each seed has all rates. Otherwise the first seed has all rates, and the others have that which did
+        best on validation with the first: for each model, pretraining seed and task.
         """
-        cfg, (seed, *seeds) = self.cfg, self.cfg.finetune_seeds
-        if not cfg.choose_once:
-            return grid(self.models, cfg.tasks, cfg.finetune_lrs, cfg.finetune_seeds)
-        search = grid([m for m in self.models if m.run.seed == self.seed], cfg.tasks, cfg.finetune_lrs, [seed])
-        others = grid([m for m in self.models if m.run.seed != self.seed], cfg.tasks, [None], [seed])
-        return search + others + grid(self.models, cfg.tasks, [None], seeds)
+        first, *others = self.cfg.finetune_seeds
+        rest = self.cfg.rates if self.cfg.full_grid else [None]
+        return grid(self.models, self.tasks, self.cfg.rates, [first]) + grid(self.models, self.tasks, rest, others)
 
 
-def shared_steps(a, b):
-    """Return how many steps two runs have in common: the same start, data, masks and learning rate.
+def without_empty(cfg):
+    """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
+    empty = "", ("", ""), ("", "", "")
+    return type(cfg)({k: tuple(x for x in v if x not in empty) if type(v) is tuple else v for k, v in cfg.items()})
 
-    0 if that is no more than the warmup, whose few steps are not worth a checkpoint.
+
+def grid(models, tasks, rates, seeds):
+    """Return every (model, task, rate, seed), ordered by seed, so that a table of one seed is there first.
+
+    Within a seed they are shuffled, so that equal parts of the grid take about equally long.
     """
-    if (a.trunk, a.seed, a.base, a.warmup) != (b.trunk, b.seed, b.base, b.warmup) or a.lr or b.lr:
-        return 0
-    steps = a.budget - 1
-    if a.budget != b.budget:  # then their learning rates part where the first one decays
-        steps = min(a.budget - max(1, a.decay), b.budget - max(1, b.decay))
-    if (a.size, a.clm, a.mask) != (b.size, b.clm, b.mask):
-        steps = min(steps, a.clm, b.clm)
-    return steps if steps > a.warmup else 0
+    points = []
+    for seed in seeds:
+        of_seed = list(itertools.product(models, tasks, rates, [seed]))
+        random.Random(seed).shuffle(of_seed)
+        points += of_seed
+    return points
 
 
-def slug(name):
-    """Return the name of a variant as a part of file names: mixed-1-1 of "mixed 1:1"."""
-    return re.sub("[^a-z0-9._]+", "-", name.lower()).strip("-.")
+def why_not_branch(ours, theirs, step):
+    """Return why a run with the settings `ours` cannot go on from step `step` of one with `theirs`; "" if it can.
+
+    Up to that step both must have the same data and learning rates, and the same windows must be CLM. What MLM hides and
+    predicts, seq_len and rope_theta may change: a checkpoint's record of phases says what each step trained.
+    """
+    if not step.isdecimal() or not 0 < int(step) < ours.max_steps or int(step) > theirs.max_steps:
+        return f"its step must be between 1 and {min(ours.max_steps - 1, theirs.max_steps)}"
+    if differ := [f"{k}={v}, there {theirs[k]}" for k, v in ours.items() if k not in MAY_DIFFER and v != theirs[k]]:
+        return "; ".join(differ)
+    step, both = int(step), (ours, theirs)
+    if ours.max_steps != theirs.max_steps or ours.decay_steps != theirs.decay_steps:
+        if step > (first := min(cfg.max_steps - cfg.decay_steps for cfg in both)):
+            return f"the learning rates are the same only up to step {first}, where one of the two begins to decay"
+    for moment in sorted({0, ours.switch_step, theirs.switch_step}):
+        wanted, trained = (1.0 if moment < cfg.switch_step else cfg.clm_windows for cfg in both)
+        if moment < step and wanted != trained:
+            return f"at step {moment} it trains CLM in {wanted:.0%} of the windows, there it is {trained:.0%}"
+    return ""
 
 
-def vocab_size(data):
-    """Return the vocabulary of a prepared folder; of one that is not there yet, what it is likely to be."""
-    if Path(data).exists():
-        return load_meta(data)["tokenizer"]["vocab_size"]
-    return 4096 if data == EMBEDDED_FOLDER else 128_256  # Llama 3's
+def task_name(task):
+    """Return the name of a data set, which may be given as a task file."""
+    return Path(task).stem if task.endswith(".py") else task
 
 
-def thousands(steps):
-    return f"{steps // 1000}k" if steps % 1000 == 0 else f"{steps}"
+def newest(path):
+    """Return the newest checkpoint of a run's folder, or `path` itself if it is not one. Only names are read."""
+    steps = checkpoint.steps(path)
+    return checkpoint.path_of(path, steps[-1]) if steps else Path(path)
+
+
+def label_of(path):
+    """Return a given checkpoint's name: its folder and its step, or the name of a model folder, as in result.json."""
+    path = newest(path).resolve()
+    return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name
+
+
+# ----------------------------------------------------------------------------
+# A plan as text
+
+
+def describe(plan):
+    """Return the plan as text: the tree of runs, then the amount of everything. Raises DataError: unusable data."""
+    runs, weights, compute, tokens, disk = plan.runs.values(), {}, 0.0, 0, 0
+    for run in runs:
+        settings, config = run.settings, config_of(run)
+        key = tuple(vars(config).items())
+        if key not in weights:
+            with torch.device("meta"):
+                weights[key] = sum(p.numel() for p in Transformer(config).parameters())
+        compute += flops(vars(config), settings, phases_of(run))
+        tokens += (run.max_steps - run.start) * settings.global_batch_tokens
+        disk += 12 * weights[key] * (len(run.keep) + 1)  # weights and two moments in fp32
+    per_model = len(plan.points()) // len(plan.models)
+    hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
+    lines = [
+        *tree(plan),
+        "",
+        f"tokens of pretraining {tokens:,}",
+        f"FLOPs of pretraining {compute:.2g}",
+        f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
+        f"disk {disk / 1e9:,.1f} GB",
+        f"steps trained {sum(run.max_steps - run.start for run in runs)}",
+        f"steps shared {sum(run.start for run in runs)}",
+        "",
+    ]
+    lines = lines if runs else []
+    lines += [f"fine-tuning runs of random weights {per_model * len(plan.random)}"] * bool(plan.random)
+    lines += [f"fine-tuning runs of given checkpoints {per_model * len(plan.given)}"] * bool(plan.given)
+    lines += [f"final models {len(plan.finals)}", f"intermediate models {len(plan.inside)}"]
+    return "\n".join([*lines, f"fine-tuning runs {per_model * len(plan.finals + plan.inside)}"])
+
+
+def tree(plan, parent=None, indent=""):
+    """Yield a line for each run that begins with the run `parent`, each followed by the lines of those below it."""
+    for run in plan.runs.values():
+        if run.parent is parent:
+            begin = f"from step {run.start:,}, " if run.start else "from the final weights, " if parent else ""
+            clm, keep = min(run.settings.switch_step, run.max_steps), [f"{step:,}" for step in run.keep]
+            what = [f"CLM to step {clm:,}"] if clm > run.start else []
+            mlm = f"CLM in {run.settings.clm_windows:.0%} of the windows, MLM" if run.settings.clm_windows else "MLM"
+            what += [f"{mlm} to step {run.max_steps:,}"] if clm < run.max_steps else []
+            yield f"{indent}{run.folder.name}: {begin}{', '.join(what)}{', keeps ' * bool(keep)}{' '.join(keep)}"
+            yield from tree(plan, run, indent + "  ")
+
+
+def config_of(run):
+    """Return the ModelConfig of a run. Data that are not there yet get the vocabulary that they are likely to have."""
+    if Path(run.settings.data).exists():
+        vocab_size = load_meta(run.settings.data)["tokenizer"]["vocab_size"]
+    else:
+        vocab_size = 4096 if run.settings.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
+    try:
+        return checkpoint.model_config(run.settings, vocab_size)
+    except Damaged as error:
+        raise DataError(f"{run.row}: {error}") from None
+
+
+def phases_of(run):
+    """Return what a run will train, from its start on, as far as `flops` needs it; see data/objective.py."""
+    cfg, steps = run.settings, run.max_steps - run.start
+    clm = min(steps, max(0, cfg.switch_step - run.start))
+    ends = [cfg.mask_ratio[0], cfg.mask_ratio[-1]]
+    pure = dict(steps=clm, clm_steps=clm, mask_ratio=[0, 0])
+    return [pure, dict(steps=steps - clm, clm_steps=cfg.clm_windows * (steps - clm), mask_ratio=ends)]
+
+
+def flops(config, settings, phases):
+    """Compute the FLOPs of pretraining, with whole windows.
+
+    config: the fields of a ModelConfig. settings: of train.py. phases: a record as in data/objective.py.
+    """
+    config, total = ModelConfig(**config), 0.0
+    for its in phases:
+        of_clm, of_mlm = (
+            flops_per_token(config, config.seq_len, causal, 1.0 if causal else sum(its["mask_ratio"]) / 2)
+            for causal in (True, False)
+        )
+        total += its["clm_steps"] * of_clm + (its["steps"] - its["clm_steps"]) * of_mlm
+    return total * settings["global_batch_tokens"]

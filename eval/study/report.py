@@ -1,300 +1,365 @@
-"""Write the report on a study, or on any folder of fine-tuning results.
+"""Write the report on a study, or on any folder of fine-tuning results. Both are the same page.
 
-    python -m eval.study report RESULTS_DIR [--out=FOLDER] [--resamples=2000] [--metric=paper]
-
-Both are the same page. A folder of results has fewer sections, because nothing is known about its pretraining runs. The
-report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv, and figures if matplotlib is
-installed. Missing and failed runs are shown as such and never filled in. A damaged result stops the report.
+The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs), losses.csv (by
+pretraining seed), and figures if matplotlib is installed. It needs no checkpoint: result.json and instances.npz of each
+fine-tuning and metrics.jsonl of each run are enough. Missing and failed runs are shown as such and never filled in. A
+damaged result stops the report.
 """
 
+import csv
 import itertools
-import sys
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
+from importlib.util import find_spec
 from pathlib import Path
 
-import configurator
+import numpy as np
+
 from checkpoint import read_metrics
-from data.shards import load_meta
+from data.objective import describe
 from errors import DataError
-from eval.study import costs, figures, stats
-from eval.study.classes import classes_section
-from eval.study.compare import Scores, compare
-from eval.study.jobs import counted, grouped, job_folder
-from eval.study.page import SENSITIVITY, Page, comparison_text, difference_table, differing_settings, overview
-from eval.study.page import score_table, sensitivity, stability_section, table
-from eval.study.results import METRICS, Results, fraction_label, read_results
-from eval.study.run import has_result
+from eval.study import figures, stats
+from eval.study.results import METRICS, Results, read
+from eval.study.run import has_result, job_folder
+from eval.tasks.metrics import rounded
 
-out = ""  # the folder to write to; "" = RESULTS_DIR
-metric = "field"  # field = the usual metric of each task, or the paper's for a task that has no other; paper
-resamples = 2000  # of the test instances, for the comparisons
-
+RESAMPLES = 2000  # of the test instances, for the comparisons
+MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
+ANSWER = """\
+The comparisons that the settings name as primary, on the {target}. Their p-values are corrected together (Holm). A \
+difference is decided if the corrected p is below 0.05."""
+SETTLED = "**{0} is better than {1}**, by {2} points."
+OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
+DESCRIPTION = """\
+Differences in points with 95 % intervals. These are description: the intervals are not corrected for their number, so \
+about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets. In the figure, a point is filled if its interval \
+excludes 0."""
 LOSSES = """\
-Nats per predicted token at the end of the longest budget: the mean over pretraining seeds ± half of the 95 % interval."""
-OWN_MASKS = """ \
-Each variant predicts masked tokens from the position, and at the first mask ratio, that it was trained with."""
-DIFFERENCE = "difference to MLM alone, in points"
-DIFFERENCES = "Means and 95 % intervals. Those with a filled point are clearly different from MLM alone."
-LOSS = "validation loss (nats per predicted token)"
-USAGE = "python -m eval.study report RESULTS_DIR"
+Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % interval. The \
+MLM loss is at the mask ratio, and from the position, that the model was trained with. losses.csv has each seed."""
+STABILITY = """\
+At the chosen learning rates: the standard deviation over fine-tuning seeds in points, and the finished runs. The rates are \
+those of the pretraining seeds, in their order."""
+HOW = """\
+A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
+several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the learning \
+rate of fine-tuning that is best on validation data, for each task and metric, among the rates with the most finished runs. \
+So the interval contains this choice. A task with several metrics has their mean as its score. A family's score is the mean \
+over its tasks, without those that are measured by a correlation, and the mean of families counts each family alike. If a \
+task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but the scores \
+is by the {metric}'s metrics. Parameters are those of the encoder: embedding and blocks, without the output head. Legends \
+round the fraction of CLM to 5 %.
+
+A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the chance \
+in the seeds and in the sample of test instances ({resamples} resamples)."""
 
 
-def write_study(plan, resamples=2000):
+# ----------------------------------------------------------------------------
+# The page
+
+
+def write_study(plan, resamples=RESAMPLES):
     """Write OUT_DIR/report as far as the results of a study are there; return the answer and the report's path as text.
 
     Raises DataError: damaged results.
     """
-    page, results = Page(Path(plan.cfg.out_dir, "report"), plan.cfg.metrics, resamples), read_plan_results(plan)
-    curves = {name: lines for name, run in plan.runs.items() if (lines := loss_curve(run))}
-    page.add(f"# {Path(plan.cfg.out_dir).name}: MLM, CLM, or CLM followed by MLM?", what_was_run(plan, curves, results))
-    answers = answer_section(page, plan, results)
-    shown = scores_section(page, plan, results)
-    continued_section(page, plan, results)
-    continued_loss_section(page, plan, curves)
-    losses_section(page, plan, curves)
-    last_sections(page, Scores(results, page.metric), shown)
-    return "\n\n".join([*answers, str(page.write(results))])
+    cfg, names = plan.cfg, {m.folder: (m.label, m.seed, m.run.continues) for m in plan.models if m.run}
+    points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
+    only = {job_folder(*point) for point in points}
+    rows, failed = read(plan.results, names, only)
+    by_metric = {metric: Results(plan.results, rows, failed, metric, resamples, plan.labels) for metric in METRICS}
+    return write(by_metric, cfg.metrics, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
 
 
-def write_folder(root, folder, metric="field", resamples=2000):
-    """Write the report on all results below `root` to `folder`; return the scores and its path. Raises DataError."""
-    results = read_results(root)
-    if not results.runs:
+def write_folder(root, folder, metric="field", primary=(), resamples=RESAMPLES):
+    """Write the report on all results below `root` to `folder`; return what to print. Raises DataError."""
+    rows, failed = read(root)
+    if not rows:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
-    page, scores = Page(folder, metric, resamples), Scores(results, metric, resamples)
-    page.add(f"# Fine-tuning results: the {metric}'s metrics decide", overview(results), "## Scores")
-    for axis in (figures.CLM_FRACTION, figures.STEPS, figures.MASK_RATIO):
-        page.draw_lines(axis, scores)
-    page.add(scores_text := score_table(results))
-    if random := [variant for variant in results.variants if variant.random_weights]:
-        tables = [sensitivity(scores, variant)[1] for variant in random]
-        page.add("## Which tasks are sensitive to pretraining?", SENSITIVITY, *tables)
-    if len(results.variants) > 1:
-        page.add("## Comparisons of all pairs", comparison_text(page, "all pairs", compare(scores)))
-    last_sections(page, scores)
-    return f"{scores_text}\n\n{page.write(results)}"
+    by_metric = {name: Results(root, rows, failed, name, resamples) for name in METRICS}
+    return write(by_metric, metric, Path(folder), "Fine-tuning results", primary)
 
 
-def last_sections(page, scores, shown=None):
-    """Add classes, stability and failed jobs. shown: the Scores of those models whose stability has a figure."""
-    for task in scores.tasks:
-        classes_section(page, scores, task)
-    stability_section(page, scores, shown)
-    if failed := [(f"`{job}`", error) for job, error in scores.results.failed.items()]:
-        page.add("## Failed jobs", "\n".join(f"- {line}" for line in grouped(failed)))
+def write(by_metric, metric, folder, title, primary=(), plan=None):
+    """Write report.md and all that belongs to it; return what to print. by_metric: {"field" or "paper": Results}."""
+    results = by_metric[metric]
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))} if plan else {}
+    compared, answers = answer_section(folder, results, primary)
+    scores = scores_section(folder, by_metric, metric)
+    blocks = [
+        f"# {title}",
+        *overview(results, plan, curves),
+        *answers,
+        *scores,
+        *comparisons_section(folder, results, compared),
+        *losses_section(folder, curves, primary),
+        *stability_section(folder, results),
+        *continued_section(folder, results, curves, plan),
+    ]
+    if results.failed:
+        names = defaultdict(list)
+        for job, error in results.failed.items():
+            names[error].append(f"`{job}`")
+        lines = [f"- {its[0]}{f' and {len(its) - 1} more' * (len(its) > 1)}: {why}" for why, its in names.items()]
+        blocks += ["## Failed runs of fine-tuning", "\n".join(lines)]
+    if not find_spec("matplotlib"):
+        blocks.append("There are no figures, because matplotlib is not installed.")
+    blocks += ["## How to read the numbers", HOW.format(metric=metric, resamples=results.resamples)]
+    write_results(by_metric, folder / "results.csv")
+    path = folder / "report.md"
+    path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
+    return "\n\n".join([*(answers[1:] or scores[-1:]), str(path)])
 
 
-def check(cfg):
-    yield from configurator.outside_limits(cfg, choices={"metric": METRICS})
-    if cfg.resamples < 100:
-        yield f"resamples={cfg.resamples}: must be at least 100"
+def table(header, rows):
+    """Return a Markdown table whose columns also line up in a terminal; "" without rows."""
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in (header, *rows)]
+    return (
+        "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]) if rows else ""
+    )
 
 
-def main(argv):
-    """Run the command `report` with its arguments. Raises DataError: no results, or damaged ones."""
-    root = argv[0] if argv else ""
-    if root not in ("--help", "-h") and not Path(root or "-").is_dir():
-        sys.exit(f"usage: {USAGE} [--key=value ...]    (RESULTS_DIR: a folder of results)")
-    cfg = configurator.load(__file__, argv if root.startswith("-") else argv[1:], check, USAGE)
-    print(write_folder(root, Path(cfg.out or root), cfg.metric, cfg.resamples))
+def drawn(folder, name, alt, draw, *args):
+    """Draw a figure; return the block that shows it, [] if matplotlib is missing."""
+    if not find_spec("matplotlib"):
+        return []
+    draw(folder / f"{name}.png", *args)
+    return [f"![{alt}]({name}.png)"]
+
+
+def draw_figure(folder, results, figure):
+    """Draw a figures.Figure, if it has a line."""
+    if not (panels := figures.panels_of(results, figure)):
+        return []
+    y_label = figure.y_label or f"score (%, the {results.metric}'s metrics)"
+    alt = f"{y_label.splitlines()[0]} over {figure.x_label}"
+    return drawn(folder, figure.name, alt, figures.draw_lines, panels, figure.x_label, y_label)
+
+
+def write_csv(path, header, rows):
+    """Write a table with six digits; a cell that is None or not a number stays empty."""
+
+    def text(cell):
+        return ("" if math.isnan(cell) else f"{cell:.6g}") if isinstance(cell, float) else cell
+
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
+
+
+def write_results(by_metric, path):
+    """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
+    columns, results = [*itertools.product(METRICS, ("validation", "test"))], by_metric["field"]
+    chosen = {m: {id(row): its for its in r.chosen.values() for row in its.values()} for m, r in by_metric.items()}
+    header = "folder status model pretraining_seed task family lr seed".split()
+    header += [*map("_".join, columns), *(f"{metric}_score" for metric in METRICS)]
+    header += ["parameters", "step", "tokens", "clm_fraction", "mask_ratio", "error"]
+    rows = []
+    for row in sorted(results.rows, key=lambda row: (str(row["folder"]), row["task"])):
+        facts = row["facts"]
+        cells = [row["folder"], "done", *(row[k] for k in header[2:8]), *map(row.get, columns)]
+        for metric, its in by_metric.items():
+            cells.append(str(its.score(row["model"], row["task"])) if id(row) in chosen[metric] else "")
+        if facts["step"]:
+            of_model = [facts["step"], figures.tokens(facts), figures.clm_fraction(facts), facts["mask_ratio"]]
+        rows.append([*cells, facts["parameters"], *(of_model if facts["step"] else [""] * 4), ""])
+    rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
+    write_csv(path, header, rows)
 
 
 # ----------------------------------------------------------------------------
-# A study: what is there
+# What was run
 
 
-def read_plan_results(plan):
-    """Return the Results of all models of a plan, as far as they are there."""
-    cfg, models, tasks = plan.cfg, [model.name for model in plan.models], [task for task, _ in plan.cfg.tasks]
-    points = itertools.product(models, tasks, cfg.finetune_lrs, cfg.finetune_seeds)
-    names = {model.name: plan.named[model.run.size][0] for model in plan.finals if model.run.size in plan.named}
-    return read_results(plan.results, {str(job_folder(*point)) for point in points}, names)
+def overview(results, plan, curves):
+    """Say what was trained, how much of it is there, and what each model is."""
+    lines, folders = [], {row["folder"] for row in results.rows}
+    if plan:
+        cfg, done = plan.cfg, [has_result(plan, *point) for point in plan.points()]
+        grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
+        seeds, rates = ", ".join(map(str, cfg.finetune_seeds)), ", ".join(f"{rate:g}" for rate in cfg.rates)
+        lines = [
+            f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended",
+            f"fine-tuning: {sum(done)} of {len(done)} runs have a result; seeds {seeds}, rates {rates} ({grid})",
+        ]
+    lines.append(f"{len(folders)} results, {len(results.failed)} failed; the {results.metric}'s metrics decide")
+    lines += sorted({", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in results.rows})
+    values = defaultdict(Counter)
+    for row in results.rows:
+        for name, value in row["settings"].items():
+            values[f"the runs of {row['task']} differ in `{name}`"][str(value)] += 1
+    lines += [f"Careful: {what}: {', '.join(sorted(its))}" for what, its in sorted(values.items()) if len(its) > 1]
+    rows = []
+    for label in results.labels:
+        facts, seeds = results.facts[label], ", ".join(map(str, sorted(results.seeds[label])))
+        what = describe(facts["phases"]) if facts["phases"] else "pretrained elsewhere"
+        what += f", after {facts['after']}" * bool(facts["after"])
+        what = "random weights" if facts["untrained"] else what
+        tokens = figures.short(figures.tokens(facts)) if facts["step"] and not facts["untrained"] else "-"
+        rows.append([label, what, figures.short(facts["parameters"]), tokens, seeds])
+    return "\n".join(f"- {line}" for line in lines), table(
+        ["model", "pretraining", "parameters", "tokens", "seeds"], rows
+    )
 
 
-def scores_of(models, page, results, targets=None):
-    """Return the Scores of some models of a plan, labeled by what these differ in."""
-    names = {model.name for model in models}
-    runs = [run for run in results.runs if Path(run.folder).parts[0] in names]
-    return Scores(Results(results.root, runs, {}), page.metric, page.resamples, targets)
+# ----------------------------------------------------------------------------
+# The answer
 
 
-def label_of(plan, run):
-    return plan.named[run.size][0] if run.size in plan.named else fraction_label(run.clm / run.budget)
+def answer_section(folder, results, primary):
+    """Return (the primary comparisons on all targets, blocks): a sentence and a row of a table for each of them."""
+    if not primary:
+        return [], []
+    target = next(iter(results.targets), "")
+    compared = results.compare_all(primary)
+    main = [c for c in compared if c.target == target]
+    tested = [c for c in main if c.units > 1]
+    for c, p in zip(tested, stats.holm([c.p for c in tested])):
+        c.p_holm = float(p)
+    sentences, rows = [], []
+    for a, b in primary:
+        c = next((c for c in tested if (c.a, c.b) == (a, b)), None)
+        if c is None:
+            sentences.append(f"**No answer yet: {a} or {b}.** Both need results with two seeds in common.")
+            continue
+        rows.append([a, b, str(results.score(a, target)), str(results.score(b, target)), str(c)])
+        rows[-1] += [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)] + [c.over]
+        if c.p_holm < 0.05:
+            better = (a, b) if c.estimate > 0 else (b, a)
+            text = SETTLED.format(*better, f"{abs(c.estimate):.1f} ± {c.half:.1f}")
+        else:
+            text = OPEN.format(a, b, c)
+        once = " It rests on one pretraining seed each: another may differ." * (c.unit == "fine-tuning seed")
+        sentences.append(text + once)
+    header = ["A", "B", "score of A", "score of B", "A minus B", "p", "corrected p", "over"]
+    text = "\n".join(f"- {sentence}" for sentence in sentences)
+    return compared, ["## The answer", ANSWER.format(target=target or "scores"), text, table(header, rows)]
 
 
-def models_at(plan, budget):
-    """Return the models of the main comparison: the shares of CLM within a budget, and the variants of the longest one."""
-    steps = next(steps for b, *steps in plan.cfg.splits if b == budget)
-    wanted = [(plan.size, budget, clm, plan.cfg.mask_ratios[0], None, 0) for clm in steps]
-    variants = [model for model in plan.finals if model.run.size in plan.named and model.run.budget == budget]
-    return [model for model in plan.finals if model.run.variant in wanted] + variants
+# ----------------------------------------------------------------------------
+# Scores and comparisons
+
+
+def scores_section(folder, by_metric, metric):
+    """Return figures of the scores, and their table: a column per target and metric, baselines in its last rows."""
+    results = by_metric[metric]
+    if not results.rows:
+        return []
+    blocks = ["## Scores"]
+    for figure in figures.FIGURES:
+        blocks += draw_figure(folder, results, figure) if figure.value is Results.score else []
+    baselines = dict.fromkeys(name for its in results.baselines.values() for name, _ in its)
+    columns = {"model": [*results.labels, *(f"*{name}*" for name in baselines)]}
+    for target in dict.fromkeys(itertools.chain(*(its.targets for its in by_metric.values()))):
+        for its in by_metric.values():
+            if target in its.targets:
+                columns |= score_column(its, target, baselines)
+    return [*blocks, table([*columns], [*zip(*columns.values())])]
+
+
+def score_column(results, target, baselines):
+    """Return {header: cells of all models and baselines}. The header names the metrics, if they are one or two."""
+    weights, names = results.targets[target], {}
+    for task in weights:
+        prefix = task.partition("/")[2] + "/"
+        names |= {name.removeprefix(prefix): None for name in results.metrics[task]}
+    cells = [str(results.score(label, target) or "-") for label in results.labels]
+    for baseline in baselines:
+        values = [results.baselines[task].get((baseline, results.metric)) for task in weights]
+        mean = None if None in values else np.dot(values, [*weights.values()])
+        cells.append("-" if mean is None else f"{rounded(mean):.1f}")
+    return {f"{target} ({', '.join(names) if len(names) < 3 else f'{results.metric} metrics'})": cells}
+
+
+def comparisons_section(folder, results, compared):
+    """Write comparisons.csv and return tables of differences. compared: the primary comparisons, on all targets."""
+    header = [
+        "primary",
+        "target",
+        "model_a",
+        "model_b",
+        "difference",
+        "low_95",
+        "high_95",
+        "p",
+        "p_holm",
+        "units",
+        "unit",
+    ]
+    pairs = {(c.a, c.b) for c in compared}
+    others = [pair for pair in itertools.combinations(results.labels, 2) if not pairs & {pair, pair[::-1]}]
+    found = results.compare_all(others)
+    rows = []
+    for c in compared + found:
+        interval = [c.estimate, c.estimate - c.half, c.estimate + c.half, c.p, c.p_holm]
+        rows.append([c in compared, c.target, c.a, c.b, *interval, c.units, c.unit])
+    write_csv(folder / "comparisons.csv", header, rows)
+
+    blocks = [DESCRIPTION]
+    if compared:
+        blocks += drawn(folder, "differences", "primary comparisons", figures.draw_differences, compared, "points")
+        blocks += ["The primary pairs:", difference_table(compared)]
+    facts = results.facts
+    random = [c for c in found if facts[c.b]["untrained"] and not facts[c.a]["untrained"]]
+    random = [c for c in random if facts[c.a]["parameters"] == facts[c.b]["parameters"]]
+    if random:
+        blocks += ["Against random weights of the same shape (a task that does not react tells nothing):"]
+        blocks += [difference_table(random)]
+    others = [c for c in found if not any(facts[label]["untrained"] for label in (c.a, c.b))]
+    if others and len({(c.a, c.b) for c in others}) <= MAX_ROWS:
+        blocks += ["All other pairs:" if compared else "All pairs:", difference_table(others)]
+    return ["## Comparisons", *blocks] if compared or found else []
+
+
+def difference_table(comparisons):
+    """Return a table of comparisons: a row for each pair, a column per target."""
+    targets, rows = [*dict.fromkeys(c.target for c in comparisons)], defaultdict(dict)
+    for c in comparisons:
+        rows[c.a, c.b] |= {c.target: str(c), "over": c.over}
+    header = ["A", "B", *targets, "over"]
+    return table(header, [[*pair, *(its.get(k, "-") for k in header[2:])] for pair, its in rows.items()])
+
+
+# ----------------------------------------------------------------------------
+# Losses, stability, continued pretraining
 
 
 def loss_curve(run):
     """Return the log of a run from step 0, with those of the runs it branched off; [] if one has not ended."""
     if not run.ended():
         return []
-    before = loss_curve(run.parent) if run.parent else []
+    before = loss_curve(run.parent) if run.start else []
+    if run.start and not before:
+        return []
     return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
 
-def what_was_run(plan, curves, results):
-    """List what was trained, on what, and how much of it is there."""
-    cfg, (settings, config) = plan.cfg, plan.shape[plan.size]
-    seeds, tuning_seeds = (", ".join(map(str, values)) for values in (cfg.seeds, cfg.finetune_seeds))
-    done = [has_result(plan, *point) for point in plan.points()]
-    budgets = " and ".join(f"{budget:,}" for budget, *_ in cfg.splits)
-    lines = [
-        f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended; seeds {seeds}",
-        f"fine-tuning: {sum(done)} of {len(done)} jobs have a result, {len(results.failed)} failed; seeds {tuning_seeds}",
-        f"budgets: {budgets} steps of {settings.global_batch_tokens:,} tokens",
-        f"metrics: the {cfg.metrics}'s decide",
-        f"main model: {config.n_layer} layers, width {config.d_model}, T={config.seq_len}",
+def losses_section(folder, curves, primary):
+    """Write losses.csv and return both validation losses of each row. curves: {(row, seed): log}."""
+    if not curves:
+        return []
+    keys, logs = ("val_clm_loss", "val_mlm_loss"), defaultdict(list)
+    for (name, _), curve in curves.items():
+        logs[name].append(curve)
+    rows = [
+        [*key, line["step"], line["tokens"], *map(line.get, keys)]
+        for key, curve in curves.items()
+        for line in curve
+        if keys[0] in line
     ]
-    if Path(settings.data).exists():
-        tokens = load_meta(settings.data)["splits"]["train"]["tokens"]
-        epochs = plan.longest * settings.global_batch_tokens / tokens
-        lines.append(f"text: {tokens:,} tokens; the longest budget is {epochs:.2g} epochs")
-    lines += sorted({", ".join(f"{k} {v}" for k, v in run.versions.items()) for run in results.runs})
-    for run in plan.runs.values():
-        if run.lr and run.name in curves:
-            objective = "clm" if run.clm else "mlm"
-            loss = last_losses([curves[run.name]], f"val_{objective}_loss")
-            lines.append(f"{run.name}: {objective.upper()} loss {loss}, for the choice of a learning rate")
-    return "\n".join([*(f"- {line}" for line in lines), *differing_settings(results.runs)])
+    write_csv(folder / "losses.csv", ["model", "pretraining_seed", "step", "tokens", *keys], rows)
+    named = [name for name in dict.fromkeys(sum(primary, ())) if name in logs] or [*logs]
+    shown = {name: logs[name] for name in named[: len(figures.STYLES)]}
+    panels = {key[4:7].upper(): ({n: loss_lines(its, key) for n, its in shown.items()}, {}) for key in keys}
+    labels = "pretraining step", "validation loss (nats per predicted token)"
+    figure = drawn(folder, "losses", "validation losses over pretraining", figures.draw_lines, panels, *labels)
+    rows = [[name, str(len(its)), *(last_losses(its, key) for key in keys)] for name, its in logs.items()]
+    return ["## Losses", *figure, LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
 
 
-# ----------------------------------------------------------------------------
-# A study: which share of CLM is better than MLM alone?
-
-
-def answer_section(page, plan, results):
-    """Add the answer for each budget, the longest first; return the answers as text."""
-    random = [model for model in plan.random if model.run.size == plan.size]
-    scores = scores_of(models_at(plan, plan.longest) + random, page, results)
-    included = [task for task in scores.tasks if task not in scores.results.repeated]
-    why = ["There are no results of random weights, so every task is included."]
-    for variant in scores.results.variants:
-        if variant.random_weights:
-            included, differences = sensitivity(scores, variant)
-            why = [SENSITIVITY, differences]
-    page.add(f"## Which share of CLM{' or variant' * bool(plan.named)} is better than MLM alone?")
-    answers = []
-    for budget in sorted((budget for budget, *_ in plan.cfg.splits), reverse=True):
-        text, comparisons = answer(page, plan, results, budget, included)
-        page.add(f"### At {counted(budget, 'step')}", text)
-        if comparisons:
-            apart = "; the mean, on which the answer rests, is corrected apart from the tasks" * (len(included) > 1)
-            caption = f"Difference to MLM alone, in points (bold: clearly different{apart}):"
-            page.add(caption, difference_table(comparisons))
-        if comparisons and budget == plan.longest:
-            page.draw("differences", figures.draw_differences, comparisons, DIFFERENCE, note=DIFFERENCES)
-        answers.append(f"At {counted(budget, 'step')}: {text}")
-    page.add("### Which tasks are included", *why)
-    return answers
-
-
-def answer(page, plan, results, budget, included):
-    """Return (the answer for one budget, the Comparisons with MLM alone); without an answer there are none."""
-    models, target = models_at(plan, budget), "mean of " * (len(included) > 1) + ", ".join(included)
-    scores = scores_of(models, page, results, {target: included} | {task: [task] for task in included})
-    mlm = [v for v in scores.results.variants if v.clm_fraction == 0 and not v.facts["named"]]
-    if not scores.results.runs:
-        return "No answer: no results yet.", []
-    if not included:
-        return "No answer: no task is shown to be sensitive to pretraining.", []
-    comparisons = compare(scores, [(v, mlm[0]) for v in scores.results.variants if v not in mlm] if mlm else [])
-    gains = [c for c in comparisons if c.target == target and c.units > 1]
-    if not gains:
-        return f"No answer yet: MLM alone and another model need two seeds in common on {target}.", []
-    page.correct(f"{budget:,} steps", gains)  # apart from the single tasks: the answer rests on these alone
-    page.correct(f"{budget:,} steps", [c for c in comparisons if c not in gains])
-    text = recommendation(target, scores[mlm[0], target], gains)
-    names = {Path(run.folder).parts[0] for variant in (mlm[0], *(c.a for c in gains)) for run in variant.runs}
-    label = {model.name: label_of(plan, model.run) for model in models}
-    compared = {label[name] for name in names}
-    if lacking := [its for its in dict.fromkeys(label.values()) if its not in compared]:
-        text += f" Not compared yet, because results are missing: {', '.join(lacking)}."
-    return text, comparisons
-
-
-def recommendation(target, level, gains):
-    """Say what follows from the comparisons `gains` with MLM alone, whose score is `level`."""
-    gains = sorted(gains, key=lambda c: -c.estimate)
-    if better := [c.a for c in gains if c.better == c.a.label]:
-        advice = f"Train {better[0].label}." if better[0].facts["named"] else "Start with CLM."
-        labels = ", ".join(variant.label for variant in better)
-        text = f"{advice} Clearly better than MLM alone on {target}, best first: **{labels}**."
-    else:
-        others = "other model" if any(c.a.facts["named"] for c in gains) else "share of CLM"
-        nearest = f"The nearest is {gains[0].a.label} ({gains[0]})."
-        text = f"Stay with MLM. No {others} is clearly better than **MLM alone** on {target}. {nearest}"
-    text += f" MLM alone scores {level}."
-    if worse := [c.a.label for c in gains if c.better == c.b.label]:
-        text += f" Clearly worse than MLM alone: {', '.join(worse)}."
-    if once := [c.a.label for c in gains if c.unit == "fine-tuning seed"]:
-        text += f" Careful: one pretraining seed is behind what is said of {', '.join(once)}. Another may differ."
-    return text
-
-
-# ----------------------------------------------------------------------------
-# A study: its other questions
-
-
-def scores_section(page, plan, results):
-    """Add the scores of all models and figures of them. Return the Scores of those from scratch with one mask ratio."""
-    if not results.runs:
-        return None
-    finals = [model for model in plan.finals if not model.run.base]
-    splits = [model for model in finals if model.run.mask == plan.cfg.mask_ratios[0]]  # and variants
-    scores = scores_of(splits + plan.inside + plan.random, page, results)
-    page.add("## Scores")
-    flops = figures.flops_axis({model.name: costs.flops(plan, model.run, 0) for model in splits})
-    for axis in (figures.CLM_FRACTION, flops, figures.STEPS):
-        page.draw_lines(axis, scores)
-    page.draw_lines(figures.SIZE, scores_of(finals + plan.random, page, results))
-    page.draw_lines(figures.MASK_RATIO, scores_of(finals, page, results))
-    page.add(score_table(results))
-    return scores
-
-
-def continued_section(page, plan, results):
-    """Add what the same steps of MLM on top make of a finished decoder and a finished encoder."""
-    for steps in sorted(plan.cfg.continued):
-        after = [model for model in plan.finals if model.run.base and model.run.budget == steps]
-        if comparisons := compare(scores_of(after, page, results)):
-            page.add(f"## After {counted(steps, 'more step')} of MLM, with a new optimizer")
-            page.add(comparison_text(page, f"{steps:,} steps added", comparisons))
-
-
-def continued_loss_section(page, plan, curves):
-    """Add a figure of the MLM loss over the steps that continue the pure models."""
-    logs, key = defaultdict(list), "val_mlm_loss"
-    for run in plan.runs.values():  # the longest first
-        if run.base and {run.name, plan.pure(0).name} <= curves.keys():
-            logs[f"from {'CLM' if run.base.clm else 'MLM'}"].append(curves[run.name])
-    if logs:
-        before = {"the MLM model before": curves[plan.pure(0).name][-1][key]}
-        title = "continued pretraining" + " (pale: shorter runs)" * any(len(its) > 1 for its in logs.values())
-        panels = {title: (figures.loss_lines(logs, key), before)}
-        page.draw("continued_loss", figures.draw_lines, panels, "steps of MLM added", f"MLM {LOSS}", False)
-
-
-def losses_section(page, plan, curves):
-    """Add both validation losses at the longest budget."""
-    logs = defaultdict(list)  # {label: [log of each pretraining seed]}
-    for model in sorted(models_at(plan, plan.longest), key=lambda m: (m.run.size in plan.named, m.run.clm)):
-        if model.run.name in curves:
-            logs[label_of(plan, model.run)].append(curves[model.run.name])
-    if logs:
-        page.add("## Both losses through the switch")
-        keys = "val_clm_loss", "val_mlm_loss"
-        panels = {key[4:7].upper(): (figures.loss_lines(logs, key), {}) for key in keys}
-        page.draw("losses", figures.draw_lines, panels, "pretraining step", LOSS, False)
-        rows = [[label, str(len(its)), *(last_losses(its, key) for key in keys)] for label, its in logs.items()]
-        page.add(
-            LOSSES + OWN_MASKS * bool(plan.named), table(["model", "seeds", "validation, CLM", "validation, MLM"], rows)
-        )
+def loss_lines(logs, key):
+    return [[(line["step"], line[key], 0) for line in log if key in line] for log in logs]
 
 
 def last_losses(logs, key):
@@ -304,3 +369,42 @@ def last_losses(logs, key):
         return "-"
     mean, half = stats.interval(values)
     return f"{mean:.3f}" + ("" if half is None else f" ± {half:.3f}")
+
+
+def stability_section(folder, results):
+    """Return how much scores change with the seed of fine-tuning."""
+    rows = []
+    for task, label in itertools.product(results.tasks, results.labels):
+        if score := results.score(label, task):
+            groups = defaultdict(list)
+            for (seed, _), row in results.chosen[label, task].items():
+                groups[seed].append(row)
+            variances = [
+                np.var([r[results.metric, "test"] for r in its], ddof=1) for its in groups.values() if len(its) > 1
+            ]
+            rates = ", ".join(f"{its[0]['lr']:g}" for _, its in sorted(groups.items()))
+            deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
+            rows.append([task, label, rates, deviation, f"{score.done} of {score.expected}"])
+    blocks = [block for f in figures.FIGURES if f.name == "stability" for block in draw_figure(folder, results, f)]
+    header = ["task", "model", "rates", "sd over seeds", "runs"]
+    return ["## Stability of fine-tuning", *blocks, STABILITY, table(header, rows)] if rows else []
+
+
+def continued_section(folder, results, curves, plan):
+    """Return figures of what the same steps of MLM on top make of different models: their scores and losses."""
+    blocks, logs, levels, key = draw_figure(folder, results, figures.CONTINUED), defaultdict(list), {}, "val_mlm_loss"
+    for (name, seed), curve in sorted(curves.items(), key=lambda item: -item[1][-1]["step"]):  # the longest first
+        if base := plan.runs[name, seed].continues:
+            logs[f"after {base}"] += loss_lines([curve], key)
+            before = curves.get((base, seed), [{}])[-1].get(key)
+            if (
+                before and plan.runs[base, seed].settings.switch_step < plan.runs[base, seed].max_steps
+            ):  # it ended with MLM
+                levels[f"{base}, before"] = before
+    if logs:
+        title = "continued pretraining" + " (pale: other budgets and seeds)" * any(
+            len(its) > 1 for its in logs.values()
+        )
+        labels = figures.STEPS, "validation MLM loss\n(nats per predicted token)"
+        blocks += drawn(folder, "continued_loss", title, figures.draw_lines, {title: (dict(logs), levels)}, *labels)
+    return ["## Continued pretraining", *blocks] if blocks else []

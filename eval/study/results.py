@@ -1,190 +1,95 @@
-"""Read the results below a folder, check them and group them into variants.
+"""Read the results of fine-tuning, score models on tasks, and compare them in pairs.
 
-A *variant* is what a report compares: all checkpoints that are equal in everything but their pretraining seed.
+A row is a dict about one fine-tuning on one test set: what results.csv has of it, and what scores and comparisons need. A
+model is all that has one label. Each of its pretraining seeds is fine-tuned at the learning rate with the best mean
+validation score on a task, among the rates with the most finished runs: a rate that lost seeds must not win on the seeds
+that survived. `stats.py` explains the comparison.
 """
 
+import itertools
 import json
 import math
 import re
+import zipfile
+import zlib
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
-from data.objective import describe
+import numpy as np
+
 from errors import DataError
-from eval.study.jobs import counted, error_of
+from eval.study import stats
+from eval.study.jobs import error_of
+from eval.tasks import metrics
 from eval.tasks.registry import GLUE, REGRESSION
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
-METRICS = ("field", "paper")  # the field's is the paper's for a task that has no other
-GLUE_AVERAGE = "GLUE average"  # the title of a target; it is by the field's metrics
+METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
 CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
-# The facts of a checkpoint. Those in which the variants of a report differ make up their labels.
-FACTS = "parameters model max_steps step clm_steps mask_ratio init_from untrained peak_lr recipe".split()
-USUAL = ["clm"], ["mlm"], ["clm", "mlm"]  # the phases of a run that a share of CLM describes
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
-class Run:
-    """One fine-tuning: the contents `r` of the result.json in a folder.
+def read(root, names=None, only=None):
+    """Return (rows, failed) of all results below a folder. failed: {folder: the last line of its error.txt}.
 
-    prefix: of its metrics, such as "nq/": one of several sets of a retrieval task, each a task here, such as msmarco/nq.
-    """
-
-    def __init__(self, folder, r, prefix=""):
-        checkpoint, validation, test = r["checkpoint"], r["metrics"]["validation"], r["metrics"]["test"]
-        self.folder = folder  # relative to the folder of all results
-        self.task = f"{r['task']}/{prefix}".removesuffix("/")
-        self.family, self.lr, self.seed = r["family"], float(r["lr"]), int(r["seed"])
-        if self.family not in FAMILIES:
-            raise ValueError(f"family {self.family!r} is none of {', '.join(FAMILIES)}")
-        self.name, self.pretraining_seed = checkpoint["name"], checkpoint["seed"]
-        if revision := checkpoint.get("revision"):  # of a model of the hub
-            self.name += f"@{revision[:7]}"
-        # A run that continues another checkpoint has a path to it, which differs between pretraining seeds as well.
-        self.facts = {k: checkpoint[k] for k in FACTS} | {"init_from": without_seed(checkpoint["init_from"] or "")}
-        # named: the name that a study gives it; see read_results.
-        self.facts |= {"schedule": schedule(checkpoint), "named": "", "clm_steps": float(checkpoint["clm_steps"])}
-        self.test = test  # {name of a metric: score in percent}
-        self.test_set = r["examples"]["test"], r["test_set"] + prefix  # number of examples and checksum
-        self.versions = r["versions"]
-        self.settings = {k: v for k, v in {**r["settings"], **r["versions"]}.items() if k not in PER_RUN}
-        self.metrics = {}  # {"field": [names], ...}
-        self.scores = {}  # {("field", "validation"): percent, ...}
-        self.baselines = {}  # {(baseline, "field"): percent on the test set, ...}
-        for metric in METRICS:  # retrieval among judged documents only has no metric of the field
-            names = [name for name in r["main"][metric] or r["main"]["paper"] if name.startswith(prefix)]
-            self.metrics[metric] = names
-            # MNLI has two test sets and one validation set.
-            self.scores[metric, "validation"] = mean([validation[name] for name in names if name in validation])
-            self.scores[metric, "test"] = mean([test[name] for name in names])
-            for baseline, values in r["baselines"].items():
-                if values.keys() >= set(names):
-                    self.baselines[baseline, metric] = mean([values[name] for name in names])
-
-
-class Variant:
-    """Checkpoints that differ in nothing but their pretraining seed, and their runs."""
-
-    def __init__(self, runs):
-        self.runs, self.facts, self.label = runs, runs[0].facts, ""
-        self.names = sorted({run.name for run in runs})  # of the checkpoints
-        self.seeds = sorted({run.pretraining_seed for run in runs})
-        self.random_weights = self.facts["untrained"]
-        self.elsewhere = not (self.facts["step"] or self.random_weights)  # pretrained with other code
-        base = Path(self.facts["init_from"])  # what it continued: a checkpoint in the folder of its run, or a folder
-        base = base.parent if base.suffix == ".pt" else base
-        self.after = f" after {base.name}" if base.name else ""
-        self.decayed = self.facts["step"] == self.facts["max_steps"]  # whether the learning rate has come to its end
-        self.clm_fraction = self.facts["clm_steps"] / self.facts["step"] if self.facts["step"] else 0.0  # of its steps
-        self.split = 0 < self.clm_fraction < 1 and not self.facts["schedule"]  # CLM followed by MLM
-
-    def describe(self):
-        """Return {fact: words}; a fact that does not apply is ""."""
-        f, n = self.facts, self.facts["parameters"]
-        size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{int(n < 1e7)}f}M" if n >= 5e4 else f"{n / 1e3:.0f}K"
-        words = {"objective": "randomly initialized", "mask": "", "steps": "", "size": size}
-        if self.random_weights:
-            return words
-        if self.elsewhere:
-            return words | {"objective": "/".join(name.partition("@")[0] for name in self.names)}
-        words["objective"] = fraction_label(self.clm_fraction)
-        words["mask"] = f"mask {100 * f['mask_ratio']:.3g} %" if self.clm_fraction < 1 else ""
-        if f["named"]:
-            words |= {"objective": f["named"], "mask": ""}
-        elif f["schedule"]:
-            words |= schedule_words(f["schedule"], self.clm_fraction)
-        words["steps"] = counted(f["step"], "step") if self.decayed else f"step {f['step']:,} of {f['max_steps']:,}"
-        if self.after:
-            words["objective"] = words["objective"].replace(" only", "")
-            words["steps"] += self.after
-        return words
-
-
-class Results:
-    """The fine-tunings that a report is about, grouped by variant, task and learning rate.
-
-    variants: every Variant, in the order of the tables. tasks: {task: family}, ordered by family.
-    targets: {title: tasks} to report on: each task, the mean of each family over its tasks on the scale of percentages,
-        if there are several, and the average of GLUE.
-    repeated: {task: another one with the same test set}, which counts in means and comparisons in its place.
-    grid: {(variant, task): {lr: {(pretraining seed, fine-tuning seed): Run}}}.
-    seeds, lrs: {task: fine-tuning seeds, learning rates of all models}. failed: {folder: what its error.txt says}.
-    metrics, baselines: {task: Run.metrics}, {task: Run.baselines}.
-    Raises DataError: a run that is there twice, two different test sets of a task.
-    """
-
-    def __init__(self, root, runs, failed):
-        self.root, self.runs, self.failed = Path(root), runs, failed
-        self.variants = make_variants(runs)
-        ordered = sorted(runs, key=lambda run: (FAMILIES.index(run.family), run.task))
-        self.tasks = {run.task: run.family for run in ordered}
-        self.metrics, self.baselines = {run.task: run.metrics for run in runs}, {task: {} for task in self.tasks}
-        self.seeds, self.lrs, self.grid = defaultdict(set), defaultdict(set), defaultdict(dict)
-        example, first_with = {}, {}  # {task: its first Run}, {test set: its first task}
-        for run in runs:
-            like = example.setdefault(run.task, run)
-            if (run.test_set, run.metrics) != (like.test_set, like.metrics):
-                why = "have different test sets or metrics, which cannot be compared"
-                raise DataError(f"{run.task}: {like.folder} and {run.folder} {why}")
-            self.seeds[run.task].add(run.seed)
-            self.lrs[run.task].add(run.lr)
-            self.baselines[run.task] |= run.baselines  # one run of each task has them
-        for variant in self.variants:
-            for run in variant.runs:
-                key = run.pretraining_seed, run.seed
-                other = self.grid[variant, run.task].setdefault(run.lr, {}).setdefault(key, run)
-                if other is not run:
-                    why = "are the same pretraining, task, learning rate and seed: delete one of them"
-                    raise DataError(f"{other.folder} and {run.folder} {why}")
-
-        self.repeated, self.targets = {}, {}
-        for task in self.tasks:
-            first = first_with.setdefault(example[task].test_set, task)
-            if first != task:
-                self.repeated[task] = first
-        for family in dict.fromkeys(self.tasks.values()):
-            group = [task for task in self.tasks if self.tasks[task] == family]
-            counted = [task for task in group if task not in self.repeated]
-            counted = [task for task in counted if CORRELATIONS.isdisjoint(self.metrics[task]["field"])]
-            if len(counted) > 1:
-                self.targets[f"{family} mean"] = counted
-            self.targets |= {task: [task] for task in group}
-        if self.tasks.keys() >= {*GLUE}:
-            self.targets[GLUE_AVERAGE] = [*GLUE]
-
-
-def read_results(root, only=None, names=()):
-    """Return the Results below a folder.
-
-    only: the job folders that count, as paths from root, None = all. names: {folder of a checkpoint: the name that a
-    study gives its variant}.
+    names: {folder of a model below root: (its label, its pretraining seed, the model that it continued or "")}. Without it,
+    the label is the checkpoint's name without the -seed-S that a study gives it. only: the folders that count, as paths from root; None = all. Raises
+    DataError: files that are not results.
     """
     paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
-    last = {str(path.parent.relative_to(root)): path for path in paths}  # a result counts, whatever failed before it
-    jobs = {job: path for job, path in sorted(last.items()) if only is None or job in only}
-    done = [path.parent for path in jobs.values() if path.name == "result.json"]
-    failed = {job: error_of(path) for job, path in jobs.items() if path.name == "error.txt"}
-    runs = read_runs(root, done)
-    for run in runs:
-        run.facts["named"] = dict(names).get(Path(run.folder).parts[0], "")
-    return Results(root, runs, failed)
+    last = {path.parent: path for path in paths}  # a result counts, whatever failed before it
+    last = {folder: path for folder, path in sorted(last.items()) if only is None or folder.relative_to(root) in only}
+    rows = read_rows(root, [folder for folder, path in last.items() if path.name == "result.json"], names or {})
+    failed = {folder.relative_to(root): error_of(path) for folder, path in last.items() if path.name == "error.txt"}
+    return rows, failed
 
 
-def read_runs(root, folders):
-    """Return the Runs of all folders, one for each task. Raises DataError that names every file which is not a result."""
-    runs, damaged = [], []
+def read_rows(root, folders, names=()):
+    """Return the rows of some folders. Raises DataError that names every file which is not a result."""
+    rows, damaged = [], []
     for folder in folders:
-        path = Path(folder, "result.json")
         try:
-            r, job = json.loads(path.read_bytes()), str(Path(folder).relative_to(root))
-            prefixes = {name[: name.rfind("/") + 1]: 0 for name in r["main"]["paper"]} if r["family"] == "ir" else [""]
-            runs += [Run(job, r, prefix) for prefix in prefixes]
+            result = json.loads(Path(folder, "result.json").read_bytes())
+            names_of_metrics = result["main"]["paper"]
+            is_ir = result["family"] == "ir"  # each of the sets that it searches is a task, such as msmarco/nq
+            prefixes = dict.fromkeys(name[: name.rfind("/") + 1] if is_ir else "" for name in names_of_metrics)
+            rows += [make_row(Path(folder).relative_to(root), result, prefix, dict(names)) for prefix in prefixes]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            damaged.append(f"{path}: {'lacks ' * isinstance(error, KeyError)}{error}")
+            damaged.append(f"{folder}/result.json: {'lacks ' * isinstance(error, KeyError)}{error}")
     if damaged:
         intro = "not results of finetune.py, or damaged; delete them or run them again:"
         raise DataError("\n  ".join([intro, *damaged]))
-    return runs
+    return rows
+
+
+def make_row(folder, result, prefix, names):
+    """Return the row of a result.json. prefix: of the metrics of one of several test sets, such as "nq/"."""
+    facts, validation, test = result["checkpoint"], result["metrics"]["validation"], result["metrics"]["test"]
+    seed, name = facts["seed"], facts["name"]
+    label = ("random-" if facts["untrained"] else "") + name.replace(f"-seed-{seed}", "")
+    base = Path(facts["init_from"] or "")  # what it continued: a checkpoint in the folder of its run, or a folder
+    after = re.sub(r"-seed-\d+$", "", base.parent.name if base.suffix == ".pt" else base.name)
+    label, seed, after = names.get(folder.parts[0], (label, seed, after))
+    if result["family"] not in FAMILIES:
+        raise ValueError(f"family {result['family']!r} is none of {', '.join(FAMILIES)}")
+    row = dict(folder=folder, model=label, pretraining_seed=seed, task=f"{result['task']}/{prefix}".removesuffix("/"))
+    row |= dict(family=result["family"], lr=float(result["lr"]), seed=int(result["seed"]))
+    row |= dict(
+        facts=facts | {"after": after}, test=test, test_set=(result["examples"]["test"], result["test_set"] + prefix)
+    )
+    settings = {**result["settings"], **result["versions"]}
+    row |= dict(settings={k: v for k, v in settings.items() if k not in PER_RUN}, versions=result["versions"])
+    row |= dict(metrics={}, baselines={})
+    for metric in METRICS:
+        names = [name for name in result["main"][metric] or result["main"]["paper"] if name.startswith(prefix)]
+        row["metrics"][metric] = names
+        row[metric, "validation"] = mean([validation[name] for name in names if name in validation])
+        row[metric, "test"] = mean([test[name] for name in names])
+        for baseline, values in result["baselines"].items():
+            if values.keys() >= set(names):
+                row["baselines"][baseline, metric] = mean([values[name] for name in names])
+    return row
 
 
 def mean(values):
@@ -193,64 +98,206 @@ def mean(values):
     return sum(values) / len(values)
 
 
-# ----------------------------------------------------------------------------
-# Variants and their labels
+@dataclass
+class Score:
+    values: dict  # {unit: percent}; a unit is a pretraining seed if the model has several, else a fine-tuning seed
+    done: int  # fine-tuning runs ...
+    expected: int  # ... of how many
+
+    def __post_init__(self):
+        self.mean, self.half = stats.interval([*self.values.values()])
+
+    def __str__(self):
+        text = f"{metrics.rounded(self.mean):.1f}" + (" (one seed)" if self.half is None else f" ± {self.half:.1f}")
+        return text + (f" ({self.done} of {self.expected} runs)" if self.done < self.expected else "")
 
 
-def make_variants(runs):
-    """Return the labeled variants of these runs, in the order of the tables."""
-    groups = defaultdict(list)
-    for run in runs:  # of models pretrained elsewhere only the name is known
-        elsewhere = not run.facts["step"] and not run.facts["untrained"]
-        groups[json.dumps([run.facts, run.name if elsewhere else ""])].append(run)
-    variants = [Variant(group) for group in groups.values()]
-    labels = label_by_difference([variant.describe() for variant in variants])
-    for variant, label in zip(variants, labels):
-        names = "/".join(dict.fromkeys(map(without_seed, variant.names)))
-        variant.label = label if label and labels.count(label) == 1 else f"{label} ({names})" if label else names
-    return sorted(variants, key=order)
+@dataclass
+class Comparison:
+    """Model a minus model b on a target."""
+
+    target: str
+    a: str
+    b: str
+    units: int  # number of pairs
+    unit: str  # "pretraining seed" or "fine-tuning seed"; "" where there is nothing to pair by
+    estimate: float = math.nan
+    half: float = math.nan  # the 95 % interval is estimate ± half
+    p: float = math.nan
+    p_holm: float = math.nan  # of primary comparisons
+
+    def __str__(self):
+        return f"{metrics.rounded(self.estimate):+.1f} ± {self.half:.1f}" if self.units > 1 else "-"
+
+    @property
+    def over(self):
+        """What the comparison rests on, in words."""
+        return f"{self.units} {self.unit}{'s' * (self.units != 1)}" if self.unit else "no pretraining seed in common"
 
 
-def order(variant):
-    f, steps = variant.facts, [variant.facts[k] or 0 for k in ("max_steps", "step")]
-    other = f["named"] != "", f["schedule"] != []  # those with a share of CLM come first
-    numbers = f["parameters"], f["init_from"] != "", *steps, *other, variant.clm_fraction, f["mask_ratio"] or 0
-    return variant.random_weights, numbers, variant.label
+class Results:
+    """Rows, and what tables and figures need of them by one metric ("field" or "paper").
 
-
-def label_by_difference(descriptions):
-    """Return a label for each {fact: words}, of the facts in which they differ; "" does not count as a value."""
-    differ = [k for k in next(iter(descriptions), {}) if len({d[k] for d in descriptions} - {""}) > 1]
-    return [", ".join(d[k] for k in differ if d[k]) for d in descriptions]
-
-
-def schedule(checkpoint):
-    """Return the record of phases of a checkpoint that was trained in other ways than CLM, MLM or CLM followed by MLM.
-
-    [] if it was trained in these ways, at one mask ratio, each masked token predicted at its own position.
+    labels: the models in the order of the tables. facts: {label: what result.json says about its checkpoint}. tasks: {task:
+    family}, ordered by family. targets: {title: {task: its weight}}: the mean of the families, the mean of each family over
+    its tasks (on the scale of percentages), where there are several, then each task. The first is the main one.
+    grid: {(label, task): {pretraining seed: {rate: {fine-tuning seed: row}}}}. chosen: {(label, task): {(pretraining seed,
+    fine-tuning seed): row at the rate that was chosen}}.
+    Raises DataError: a run that is there twice, or different test sets of a task.
     """
-    phases = checkpoint.get("phases", [])  # older results have none
-    usual = [its["phase"] for its in phases] in ([], *USUAL)
-    usual &= all(its["predict_from"] == "mask" and len({*its["mask_ratio"]}) == 1 for its in phases)
-    return [] if usual else phases
+
+    def __init__(self, root, rows, failed, metric="field", resamples=2000, labels=()):
+        self.root, self.rows, self.failed, self.metric, self.resamples = Path(root), rows, failed, metric, resamples
+        there = sorted({row["model"] for row in rows}, key=lambda label: (label.startswith("random-"), label))
+        self.labels = [label for label in labels if label in there] or there
+        self.tasks = {row["task"]: row["family"] for row in sorted(rows, key=lambda r: FAMILIES.index(r["family"]))}
+        self.facts = {row["model"]: row["facts"] for row in rows}
+        self.seeds, self.finetune_seeds, self.rates = defaultdict(set), defaultdict(set), defaultdict(set)
+        self.grid = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+        self.baselines, self.metrics, example = defaultdict(dict), {}, {}
+        for row in rows:
+            label, task, like = row["model"], row["task"], example.setdefault(row["task"], row)
+            if (row["test_set"], row["metrics"]) != (like["test_set"], like["metrics"]):
+                why = "have different test sets or metrics, which cannot be compared"
+                raise DataError(f"{task}: {like['folder']} and {row['folder']} {why}")
+            of_rate = self.grid[label, task][row["pretraining_seed"]][row["lr"]]
+            if (other := of_rate.setdefault(row["seed"], row)) is not row:
+                why = "are the same model, task, learning rate and seed: delete one of them"
+                raise DataError(f"{other['folder']} and {row['folder']} {why}")
+            self.seeds[label].add(row["pretraining_seed"])
+            self.finetune_seeds[task].add(row["seed"])
+            self.rates[task].add(row["lr"])
+            self.baselines[task] |= row["baselines"]  # one run of each task has them
+            self.metrics[task] = row["metrics"][metric]
+        self.chosen = {key: self.choose(by_seed) for key, by_seed in self.grid.items()}
+        self.targets, self.covariances = self.make_targets(), {}
+
+    def choose(self, by_seed):
+        """Return {(pretraining seed, fine-tuning seed): row} at the rates that validation chooses, the lowest of equals."""
+        chosen = {}
+        for pretraining_seed, by_rate in by_seed.items():
+            most = max(map(len, by_rate.values()))
+            validation = {
+                rate: np.mean([row[self.metric, "validation"] for row in its.values()])
+                for rate, its in sorted(by_rate.items())
+                if len(its) == most
+            }
+            best = by_rate[max(validation, key=validation.get)]
+            chosen |= {(pretraining_seed, seed): row for seed, row in best.items()}
+        return chosen
+
+    def make_targets(self):
+        families, means = defaultdict(list), {}
+        for task, family in self.tasks.items():
+            if CORRELATIONS.isdisjoint(self.metrics[task]):
+                families[family].append(task)
+        if len(families) > 1:
+            means["mean of families"] = {t: 1 / len(its) / len(families) for its in families.values() for t in its}
+        for family, its in families.items():
+            if len(its) > 1:
+                means[f"{family} mean"] = dict.fromkeys(its, 1 / len(its))
+        if self.tasks.keys() >= {*GLUE}:
+            means["GLUE average"] = dict.fromkeys(GLUE, 1 / len(GLUE))
+        return means | {task: {task: 1.0} for task in self.tasks}
+
+    def score(self, label, target):
+        """Return the Score of a model on a target; None if a task is missing."""
+        values, done, expected, several = [], 0, 0, len(self.seeds[label]) > 1
+        for task, weight in self.targets[target].items():
+            by_unit, rows = defaultdict(list), self.chosen.get((label, task), {})
+            for (pretraining_seed, seed), row in sorted(rows.items()):
+                by_unit[pretraining_seed if several else seed].append(row[self.metric, "test"])
+            values.append({unit: weight * np.mean(scores) for unit, scores in by_unit.items()})
+            done, expected = done + len(rows), expected + len(self.seeds[label]) * len(self.finetune_seeds[task])
+        units = sorted(set.intersection(*map(set, values)))
+        return Score({u: float(sum(its[u] for its in values)) for u in units}, done, expected) if units else None
+
+    def covariance(self, task):
+        """Return ({folder: i}, covariance (R, R) of the test scores of all chosen rows over resamples of the test set)."""
+        if task not in self.covariances:
+            rows = [row for label in self.labels for row in self.chosen.get((label, task), {}).values()]
+            resampled = np.zeros((self.resamples, len(rows)))
+            for name in self.metrics[task]:
+                test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
+                seed = zlib.crc32(f"{task}/{test_set}".encode())
+                resampled += stats.bootstrap(load_instances(self.root, rows, name), self.resamples, seed)
+            covariance = np.cov(resampled.T / len(self.metrics[task])).reshape(len(rows), len(rows))
+            self.covariances[task] = {row["folder"]: i for i, row in enumerate(rows)}, covariance
+        return self.covariances[task]
+
+    def differences(self, task, units):
+        """Return the mean difference of each unit's [(row, row), ...]: (U,), and the covariance of these: (U, U)."""
+        index, covariance = self.covariance(task)
+        key, contrast, difference = (self.metric, "test"), np.zeros((len(units), len(index))), np.zeros(len(units))
+        for i, pairs in enumerate(units):
+            for a, b in pairs:
+                contrast[i, index[a["folder"]]] += 1 / len(pairs)
+                contrast[i, index[b["folder"]]] -= 1 / len(pairs)
+                difference[i] += (a[key] - b[key]) / len(pairs)
+        return difference, contrast @ covariance @ contrast.T
+
+    def compare(self, a, b, target):
+        """Return the Comparison of models a and b; None if one has no score."""
+        if not (self.score(a, target) and self.score(b, target)):
+            return None
+        common, single = self.seeds[a] & self.seeds[b], len(self.seeds[a]) == len(self.seeds[b]) == 1
+        several = len(common) > 1  # pretraining seeds to pair by
+        unit = "pretraining seed" if several else "fine-tuning seed" if common or single else ""
+        by_task = {}  # {task: {unit: [(row of a, row of b), ...]}}
+        for task in self.targets[target]:
+            rows_a, rows_b, by_task[task] = self.chosen[a, task], self.chosen[b, task], defaultdict(list)
+            if single:  # whatever the two pretraining seeds
+                rows_b = {(*self.seeds[a], seed): row for (_, seed), row in rows_b.items()}
+            for key in sorted(rows_a.keys() & rows_b.keys()):
+                by_task[task][key[0] if several else key[1]].append((rows_a[key], rows_b[key]))
+        units = sorted(set.intersection(*map(set, by_task.values())))
+        comparison = Comparison(target, a, b, len(units), unit)
+        if len(units) > 1:
+            parts = defaultdict(list)  # tasks that share pretraining; the sets of a retrieval task share fine-tuning
+            for task, weight in self.targets[target].items():
+                d, covariance = self.differences(task, [by_task[task][u] for u in units])
+                parts["" if several else task.partition("/")[0]].append((weight * d, weight**2 * covariance))
+            n = len(parts)  # stats.compare takes the mean of the parts, and this is their sum
+            parts = [(n * sum(d for d, _ in its), n**2 * sum(c for _, c in its)) for its in parts.values()]
+            comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
+        return comparison
+
+    def compare_all(self, pairs=None, targets=None):
+        """Return the Comparisons of pairs of models (default: all) on targets (default: all), as far as there are scores."""
+        pairs = itertools.combinations(self.labels, 2) if pairs is None else pairs
+        found = [self.compare(a, b, target) for a, b in pairs for target in targets or self.targets]
+        return [comparison for comparison in found if comparison]
+
+    def deviation(self, label, target):
+        """Return the standard deviation over fine-tuning seeds and low rates as a Score; tasks count alike.
+
+        The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None without several of
+        them, or where one lacks a seed that another has.
+        """
+        variances = []
+        for task in self.targets[target]:
+            low = [rate for rate in sorted(self.rates[task]) if rate < 10.5 * min(self.rates[task])]
+            for by_rate in self.grid[label, task].values() if (label, task) in self.grid else [{}]:
+                runs = [by_rate.get(rate, {}) for rate in low]
+                if len(low) < 2 or not runs[0] or any(its.keys() != runs[0].keys() for its in runs):
+                    return None
+                variances.append(np.var([row[self.metric, "test"] for its in runs for row in its.values()], ddof=1))
+        return Score({"all": float(np.sqrt(np.mean(variances)))}, 1, 1)
 
 
-def schedule_words(phases, clm_fraction):
-    """Return what Variant.describe says of a schedule: {"objective": words, "mask": words}."""
-    names, last = [its["phase"] for its in phases], phases[-1]
-    if names not in (*USUAL, ["mixed"]):
-        return {"objective": describe(phases), "mask": ""}
-    objective = fraction_label(clm_fraction) if names in USUAL else f"mixed, {100 * clm_fraction:.3g} % CLM"
-    objective += ", predicted from the position before" * (last["predict_from"] == "before")
-    ratios = dict.fromkeys(f"{100 * ratio:.3g}" for ratio in last["mask_ratio"])
-    return {"objective": objective, "mask": f"mask {' to '.join(ratios)} %"}
-
-
-def fraction_label(fraction):
-    """Return "MLM only", "50 % CLM" or "CLM only"."""
-    return {0: "MLM only", 1: "CLM only"}.get(fraction, f"{100 * fraction:.3g} % CLM")
-
-
-def without_seed(name):
-    """Return a name such as mlm-seed-2 without its seed: mlm."""
-    return re.sub(r"[-_.]?seed[-_=]?\d+", "", name)
+def load_instances(root, rows, name):
+    """Return what a metric sums up for each test instance: (R, n, C, 2). Raises DataError: files that do not fit."""
+    arrays = []
+    for row in rows:
+        path = root / row["folder"] / "instances.npz"
+        try:
+            with np.load(path) as file:
+                array = file[name]
+            if array.shape != (arrays or [array])[0].shape:
+                raise ValueError(f"{name} is of another test set than that of {rows[0]['folder']}")
+            if abs(metrics.score(array) - row["test"][name]) > 0.01:
+                raise ValueError(f"not the {name} of {row['test'][name]} in result.json")
+        except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
+        arrays.append(array)
+    return np.stack(arrays)

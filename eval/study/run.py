@@ -1,178 +1,207 @@
-"""Carry out a plan: pretraining runs in their order, then fine-tuning jobs. What is done already is never repeated."""
+"""Carry out a plan: runs of train.py in their order, then fine-tuning. What is done already is never repeated."""
 
-import shlex
+import os
+import re
+import runpy
+from collections import defaultdict
 from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
 
 import checkpoint
+import configurator
 from data.files import is_locked
-from eval.study.jobs import Job, finetuning, part_of, run_all, slots
-from eval.study.plan import TRAIN
-from eval.study.results import read_runs
+from eval.study.jobs import ROOT, Job, run_all, slots
+from eval.study.plan import TRAIN, task_name
+from eval.study.results import read_rows
+from eval.tasks.hub_encoder import problem
+from eval.tasks.registry import find_task, missing
 
-DIVERGED = "Stopped before the update"  # train.py prints it when the loss is not finite
-CONTINUED_SEED = 1000  # added to the seed of a continued run: other masks and another order of the data than before
+FINETUNE = ROOT / "finetune.py"
 WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
 
 
 # ----------------------------------------------------------------------------
-# The state of a run
+# Checks before anything starts
 
 
-def under_way(run):
-    """Whether a run has a checkpoint of its own to resume from."""
-    return bool(checkpoint.steps(run.folder))
+def problems_of(plan, runs, finetunes):
+    """Return what stands in the way of some runs and of the fine-tuning runs, a line each, with the first name it is of.
 
-
-def diverged(run):
-    """Whether a run that tries a learning rate stopped at a loss that is not finite."""
-    error = run.folder / "error.txt"
-    return run.lr > 0 and error.exists() and DIVERGED in error.read_text(errors="replace")
-
-
-def to_train(plan):
-    """Return the names of the runs to train.
-
-    They are those that have not ended, and those whose checkpoint is gone although a run or a fine-tuning job still to
-    do begins with it.
+    It looks at the arguments of every run and of every task, rate and seed, and at the files of each task and the
+    checkpoints that were given, once each.
     """
-    needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, *point)}
-    names = set()
-    for run in reversed(plan.runs.values()):  # each before those that it begins with
-        *kept, last = [run.checkpoint(step) for step in (*run.keep, run.budget)]
-        gone = not all(path.exists() for path in needed.intersection([*kept, last]))
-        if not (last.exists() or diverged(run)) and (gone or not run.ended()):
-            names.add(run.name)
-            if not under_way(run):
-                needed.add(begins_with(run)[1])
-    return names
+    cfg, found, new = plan.cfg, defaultdict(dict), f"--out_dir={plan.cfg.out_dir}/new"
+    if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
+        found[f"this machine has {n} GPUs"][f"processes={cfg.processes}"] = None
+    # A new folder, because what a run will begin with may not be there yet.
+    commands = [(run.folder.name, [*arguments(run), new]) for run in runs]
+    os.environ["WORLD_SIZE"] = str(cfg.processes)
+    for name, sentence in refusals(TRAIN, commands):
+        found[sentence][name] = None
+    del os.environ["WORLD_SIZE"]
+
+    points = [(task, rate, seed) for task in plan.tasks for rate in cfg.rates for seed in cfg.finetune_seeds]
+    commands = [
+        (task_name(task), [*plan.tasks[task], f"--task={task}", f"--lr={rate}", f"--seed={seed}", new])
+        for task, rate, seed in points * bool(finetunes)
+    ]
+    for name, sentence in refusals(FINETUNE, commands):
+        if not sentence.startswith("init_from"):  # what is fine-tuned may not be there yet
+            found[sentence][name] = None
+    defaults = configurator.read_script(FINETUNE)[0]
+    for task, args in plan.tasks.items() if finetunes else ():
+        settings, _ = configurator.parse([*args, f"--task={task}"], defaults)
+        if task in str(found):  # its arguments are wrong
+            continue
+        if absent := missing(find_task(task, settings.tasks_dir)):
+            found[absent][task_name(task)] = None
+        for model in plan.given:
+            if why := problem(model.checkpoint, settings.causal):
+                found[why][model.label] = None
+    return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in found.items()]
 
 
-def chosen_lr(plan, run):
-    """Return a run's peak learning rate: of several, the one whose trial ended with the lowest validation loss.
+def refusals(script, commands):
+    """Yield (name, sentence) for each thing that a script would refuse. commands: (name, its arguments).
 
-    The trials are those of the same size and objective, or of the same variant, for which the MLM loss counts. Those that
-    diverged, or without a loss, are out. None before all trials have ended, and if all are out.
+    The check is the script's own. It runs here: a process for each command would take longer than all checks together.
     """
-    if run.lr or len(plan.cfg.lrs) == 1:
-        return run.lr or plan.cfg.lrs[0]
-    causal, losses = run.start < run.clm and run.size not in plan.named, {}
-    name = "val_clm_loss" if causal else "val_mlm_loss"
-    for trial in plan.runs.values():
-        if trial.lr and trial.size == run.size and (trial.clm > 0) == causal and not diverged(trial):
-            if not trial.ended():
-                return None
-            last = checkpoint.read_metrics(trial.folder)[-1]
-            if name in last:
-                losses[trial.lr] = last[name]
-    return min(losses, key=losses.get, default=None)
+    check, (defaults, _) = runpy.run_path(str(script))["check"], configurator.read_script(script)
+    for name, args in commands:
+        settings, problems = configurator.parse(args, defaults)
+        yield from ((name, problem) for problem in [*problems, *(check(settings) or ())])
 
 
 # ----------------------------------------------------------------------------
 # Pretraining
 
 
+def under_way(run):
+    """Return whether a run has a checkpoint of its own to resume from."""
+    return bool(checkpoint.steps(run.folder))
+
+
 def begins_with(run):
     """Return the checkpoint that a run begins with as (setting of train.py, path), or ("", None) from scratch."""
-    if run.parent:
-        return "branch_from", run.parent.checkpoint(run.start)
-    return ("init_from", run.base.checkpoint(run.base.budget)) if run.base else ("", None)
+    if run.parent is None:
+        return "", None
+    return ("branch_from" if run.start else "init_from"), run.parent.checkpoint(run.start)
 
 
-def args_for(plan, run, lr):
+def to_train(plan):
+    """Return the runs to train.
+
+    They are those that have not ended, and those whose checkpoint is gone although a run or a fine-tuning run still to
+    do begins with it.
+    """
+    needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, *point)}
+    runs = []
+    for run in reversed(plan.runs.values()):  # each before those that it begins with
+        gone = any(path in needed and not path.exists() for path in map(run.checkpoint, (*run.keep, run.max_steps)))
+        if not run.checkpoint().exists() and (gone or not run.ended()):
+            runs.append(run)
+            if not under_way(run):
+                needed.add(begins_with(run)[1])
+    return runs[::-1]
+
+
+def arguments(run):
     """Return a run's arguments of train.py, without the checkpoint that it begins with."""
-    settings = dict(
-        max_steps=run.budget,
-        switch_step=run.clm,
-        mask_ratio=run.mask,
-        seed=run.seed + CONTINUED_SEED * bool(run.base),
-        warmup_steps=run.warmup,
-        decay_steps=run.decay,
-        out_dir=run.folder,
-        keep_last=1,
-        keep_steps=run.keep,
-        resume=True,
-    )
-    if run.size in plan.named:  # its arguments say the ratio
-        del settings["mask_ratio"]
-    shared = plan.train_args(run.size, lr, continues=bool(run.base))
-    return shared + [f"--{name}={value}" for name, value in settings.items()]
+    ours = dict(seed=run.train_seed, out_dir=run.folder, keep_last=1, keep_steps=run.keep, resume=True)
+    return run.args + [f"--{name}={value}" for name, value in ours.items()]
 
 
 def training(plan, run):
-    """Return the Job that starts or resumes a run; None until it can begin.
-
-    That is when the checkpoint that it begins with is there, and its learning rate is chosen.
-    """
-    (setting, path), lr, n = begins_with(run), chosen_lr(plan, run), plan.cfg.processes
-    if lr is None or (path and not path.exists() and not under_way(run)):
+    """Return the Job that starts or resumes a run; None until the checkpoint that it begins with is there."""
+    (setting, path), n = begins_with(run), plan.cfg.processes
+    if path and not path.exists() and not under_way(run):
         return None
-    args = [*args_for(plan, run, lr), *[f"--{setting}={path}"] * bool(path)]
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    return Job(run.folder, [*launcher, TRAIN, *args], run.checkpoint(run.budget))
+    command = [*launcher, TRAIN, *arguments(run), *[f"--{setting}={path}"] * bool(path)]
+    return Job(run.folder, command, run.checkpoint())
 
 
 def pretrain(plan, runs):
     """Train those of `runs` that are to be trained, as many at a time as there is room for. Return what failed."""
-    cfg, names = plan.cfg, to_train(plan)
-    todo = [run for run in runs if run.name in names]
+    todo = [run for run in to_train(plan) if run in runs]
     for run in todo:
         if not under_way(run) and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
             for name in ("config.json", "metrics.jsonl"):
                 (run.folder / name).unlink(missing_ok=True)
-    failed, waiting = run_all(todo, partial(training, plan), slots(cfg.jobs, cfg.processes), "pretraining")
-    failed = [run.name for run in failed if not diverged(run)]
-    return failed + [f"{run.name}: {WAITING}" for run in waiting]
+    failed, waiting = run_all(todo, partial(training, plan), slots(plan.cfg.jobs, plan.cfg.processes), "pretraining")
+    return [run.folder.name for run in failed] + [f"{run.folder.name}: {WAITING}" for run in waiting]
 
 
 # ----------------------------------------------------------------------------
 # Fine-tuning
 
 
-def finetuning_of(plan, model, task, lr, seed):
-    """Return the Job of a fine-tuning run. task: (name, arguments of finetune.py)."""
-    cfg, (name, args) = plan.cfg, task
-    args = shlex.split(f"{cfg.finetune} {args}") + ["--random_weights=True"] * model.random_weights
-    first = (model, lr, seed) == (plan.models[0], cfg.finetune_lrs[0], cfg.finetune_seeds[0])
-    return finetuning(plan.results, model.name, model.checkpoint, name, lr, seed, args, baseline=first)
+def job_folder(model, task, rate, seed):
+    """Return the folder of a fine-tuning run, relative to that of all results."""
+    return Path(model.folder, task_name(task), f"lr-{rate:g}_seed-{seed}")
 
 
-def best_lrs(plan, model, task, lr=None):
-    """Return [lr], or if it is None the rates that did best on validation with the first pretraining and fine-tuning seed.
+def finetuning(plan, model, task, rate, seed):
+    """Return the Job of a fine-tuning run. One of each task scores the task's baselines, which are the same for all."""
+    cfg, folder = plan.cfg, plan.results / job_folder(model, task, rate, seed)
+    first = (model, rate, seed) == (plan.models[0], cfg.rates[0], cfg.finetune_seeds[0])
+    ours = dict(task=task, init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
+    ours |= {"random_weights": True} if model.random_weights else {}
+    args = plan.tasks[task] + [f"--{name}={value}" for name, value in ours.items()]
+    return Job(folder, [FINETUNE, *args], folder / "result.json")
 
-    Each set that a retrieval task searches chooses one. [] before all rates have been tried, and if all failed.
+
+def chosen_rate(plan, model, task):
+    """Return the rate that did best on validation with the first fine-tuning seed, of a model and its pretraining seed.
+
+    Of equals it is the lowest. The sets of a retrieval task choose together. None before all rates have been tried, and
+    if all failed.
     """
-    if lr:
-        return [lr]
-    cfg, first = plan.cfg, next(other for other in plan.models if other.variant == model.variant)
-    tried = [finetuning_of(plan, first, task, lr, cfg.finetune_seeds[0]) for lr in cfg.finetune_lrs]
-    there = [job.folder for job in tried if job.result.exists()]
-    if not all(job.folder in there or (job.folder / "error.txt").exists() for job in tried):
-        return []
-    runs = sorted(read_runs(plan.results, there), key=lambda run: (run.scores[cfg.metrics, "validation"], -run.lr))
-    best = {run.task: run.lr for run in runs}  # the last one is the best
-    return sorted({*best.values()})
+    cfg, scores = plan.cfg, {}
+    for rate in sorted(cfg.rates):
+        job = finetuning(plan, model, task, rate, cfg.finetune_seeds[0])
+        if job.result.exists():
+            rows = read_rows(plan.results, [job.folder])
+            scores[rate] = np.mean([row[cfg.metrics, "validation"] for row in rows])
+        elif not (job.folder / "error.txt").exists():
+            return None
+    return max(scores, key=scores.get, default=None)
 
 
-def has_result(plan, model, task, lr, seed):
-    """Whether a fine-tuning run is done. lr: None for the chosen ones, or for any of them before they are chosen."""
-    rates = best_lrs(plan, model, task, lr)
-    done = [finetuning_of(plan, model, task, rate, seed).result.exists() for rate in rates or plan.cfg.finetune_lrs]
-    return all(done) if rates else any(done)
+def has_result(plan, model, task, rate, seed):
+    """Return whether a fine-tuning run is done. rate: None for the chosen one; without one it is not done."""
+    rate = rate or chosen_rate(plan, model, task)
+    return rate is not None and finetuning(plan, model, task, rate, seed).result.exists()
 
 
 def job_of(plan, point):
-    """Return the Job of a fine-tuning run; None if no learning rate is chosen, or until its checkpoint is there."""
-    model, _, lr, _ = point
-    job = lr and finetuning_of(plan, *point)
-    return job if job and (job.result.exists() or model.checkpoint.exists()) else None
+    """Return the Job of a fine-tuning run; None if no rate is chosen, or until its checkpoint is there."""
+    model, _, rate, _ = point
+    job = rate and finetuning(plan, *point)
+    there = model.run is None or model.checkpoint.exists()
+    return job if job and (there or job.result.exists()) else None
 
 
 def finetune_all(plan, part="1/1"):
-    """Run a part of the fine-tuning runs, such as "3/100": first those that choose a rate. Return what failed."""
-    points, problems = part_of(part, plan.points()), []
+    """Do a part of the fine-tuning runs, such as "3/100": first those with a given rate. Return what failed."""
+    problems, points = [], part_of(part, plan.points())
     for chosen in (False, True):
         stage = [point for point in points if (point[2] is None) == chosen]
-        its = [(m, task, rate, seed) for m, task, lr, seed in stage for rate in best_lrs(plan, m, task, lr) or [None]]
-        failed, waiting = run_all(its, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
+        stage = [(model, task, rate or chosen_rate(plan, model, task), seed) for model, task, rate, seed in stage]
+        failed, waiting = run_all(stage, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
         problems += [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
-    return [f"{model.name} on {task[0]}, lr {lr}, seed {seed}: {why}" for (model, task, lr, seed), why in problems]
+    return [f"{model.folder} on {task}, lr {rate}, seed {seed}: {why}" for (model, task, rate, seed), why in problems]
+
+
+def is_part(text):
+    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    return bool(numbers) and int(numbers[1]) <= int(numbers[2])
+
+
+def part_of(part, items):
+    """Return a part of a list: of "3/100", every hundredth item from the third on."""
+    i, n = map(int, part.split("/"))
+    return items[i - 1 :: n]

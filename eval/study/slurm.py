@@ -30,12 +30,12 @@ def write_scripts(plan, args):
     They are an array for the runs of each depth of the tree, one or two for the fine-tuning jobs, and the report.
     args: the study's arguments.
     """
-    depth, trials = {}, any(run.lr for run in plan.runs.values())  # runs that try a learning rate come first
+    depth = {}
     for run in plan.runs.values():
-        depth[run.name] = 0 if run.lr else depth[run.before.name] + 1 if run.before else int(trials)
+        depth[run.folder.name] = depth[run.parent.folder.name] + 1 if run.parent else 0
     arrays = {f"runs-{level}": [name for name in depth if depth[name] == level] for level in sorted({*depth.values()})}
     n = min(100, len(plan.points()))
-    for i in range(2 if plan.cfg.choose_once else 1):
+    for i in range(1 if plan.cfg.full_grid else 2):
         arrays[f"finetune-{i}"] = [f"finetune:{part}/{n}" for part in range(1, n + 1)]
     arrays["report"] = ["report"]
 

@@ -1,4 +1,4 @@
-"""Fixtures that the tests of studies and sweeps share."""
+"""What the tests of studies share: miniature data sets and plans."""
 
 import random
 
@@ -26,5 +26,12 @@ def tasks_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def plan_of():
-    """plan_of(*args) -> the Plan of a study with these arguments."""
-    return lambda *args: Plan(configurator.load(ROOT / "eval/study/__main__.py", args))
+    """plan_of(*config files, setting=value, ...) -> the Plan of a study; without files of two rows, mlm and clm."""
+
+    def plan(*args, **settings):
+        rows = (("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"))
+        settings = settings if args else dict(runs=rows, tasks="sst2", rates="1e-3") | settings
+        words = [f"--{name}={value}" for name, value in settings.items()]
+        return Plan(configurator.load(ROOT / "eval/study/__main__.py", [*args, *words]))
+
+    return plan

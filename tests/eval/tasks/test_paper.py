@@ -31,9 +31,9 @@ def test_the_settings_of_the_protocol():
     expected |= dict(beta1=0.9, beta2=0.95, eps=1e-5, weight_decay=0.1, dropout=0.1, temperature=0.05)
     expected |= dict(causal=False, pooling="mean", patience=0)
     assert finetune | expected == finetune
-    sweep, _ = configurator.read_script(ROOT / "eval/study/sweep.py")
-    assert sweep["lrs"] == (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
-    assert sweep["seeds"] == (1, 2, 3, 4, 5)  # declared; the paper's are 0 to 4
+    study, _ = configurator.read_script(ROOT / "eval/study/__main__.py")
+    assert study["rates"] == (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
+    assert study["finetune_seeds"] == (1, 2, 3, 4, 5)  # declared; the paper's are 0 to 4
 
 
 def test_weights_stay_in_fp32(encoder):

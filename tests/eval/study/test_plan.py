@@ -1,0 +1,270 @@
+"""A study's plan: the paper's by its own counts, what may branch, what is trained again, and the scripts of a cluster."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+from study_helpers import facts_of, write_result
+
+import checkpoint
+import configurator
+from eval.study import run as carry_out
+from eval.study.plan import TRAIN, describe, why_not_branch
+
+
+def start_of(run):
+    return run.parent and run.parent.row, run.start
+
+
+def test_the_plan_of_the_papers_study(plan_of, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    plan = plan_of("config/study_paper.py")
+    assert plan.problems == []
+    text = describe(plan)
+    assert text.endswith("\nfinal models 39\nintermediate models 12\nfine-tuning runs 15300")
+    for line in ("fine-tuning runs of random weights 900", "steps trained 844000", "steps shared 364000"):
+        assert f"\n{line}\n" in text
+    assert "GPU-hours of pretraining 4,7" in text
+    trunk, runs = plan.runs["610m-clm-42k", 1], {name: run for (name, _), run in plan.runs.items()}
+    for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
+        for clm in switches:
+            run = runs[f"610m-clm-{clm}k-mlm40-{budget}k"]
+            found = *start_of(run), run.settings.switch_step, run.max_steps
+            assert found == (trunk.row, clm * 1000, clm * 1000, budget * 1000) and run.start in trunk.keep
+    seeds = {run.continues: run.train_seed for run in runs.values()}  # those of other batches
+    assert seeds == {"": 1, "610m-clm-42k": 1001, "610m-mlm40-42k": 1001}
+    late = runs["610m-clm-dec42k-mlm40-54k"]
+    assert start_of(late) == ("610m-clm-dec42k-mlm40-64k", 10_000) and late.continues == trunk.row
+    assert len(plan.points()) == 16_200 and all(rate for _, _, rate, _ in plan.points())
+
+
+def test_seeds_and_names(plan_of):
+    plan = plan_of(seeds="1,2", repeated="mlm", also="mlm@100", random="mlm", finetune_seeds="1,2", rates="1e-3,3e-3")
+    assert plan.problems == []
+    assert [run.folder.name for run in plan.runs.values()] == ["clm-seed-1", "mlm-seed-1", "mlm-seed-2"]
+    folders = "clm-seed-1 mlm-seed-1 mlm-seed-2 mlm@100-seed-1 mlm@100-seed-2 random-mlm-seed-1 random-mlm-seed-2"
+    assert [model.folder for model in plan.models] == folders.split()
+    assert plan.runs["mlm", 2].keep == (100,)
+    points = plan.points()
+    assert len(points) == 7 * (2 + 1) and {seed for _, _, _, seed in points[:14]} == {1}  # a table of one seed is first
+    assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
+
+
+BRANCHES = {  # arguments of the row, what it begins with -> what is wrong, with rows of 650 steps whose last 200 decay
+    "--switch_step=300": ("clm@300", ""),
+    "--switch_step=300 --mask_ratio=0.2 --predict_from=before --seq_len=64": ("clm@300", ""),
+    "--switch_step=400 --max_steps=600": ("clm@400", ""),
+    "--switch_step=420 --max_steps=600": ("clm@420", "only up to step 400"),
+    "--switch_step=200": ("clm@300", "at step 200 it trains CLM in 0% of the windows, there it is 100%"),
+    "--switch_step=400": ("mlm@300", "at step 0 it trains CLM in 100% of the windows, there it is 0%"),
+    "--switch_step=0 --clm_windows=0.5": ("mlm@300", "CLM in 50% of the windows"),
+    "--switch_step=300 --lr=1": ("clm@300", "lr=1.0, there 0.003"),
+    "--switch_step=300 --optimizer=muon --d_ff=64": ("clm@300", "d_ff=64, there 0; optimizer=muon, there adamw"),
+    "--switch_step=300 --warmup_steps=9": ("clm@300", "warmup_steps=9"),
+    "--switch_step=650": ("clm@650", "between 1 and 649"),
+    "--switch_step=10": ("clm@x", "between 1 and"),
+    "--max_steps=100 --warmup_steps=9 --decay_steps=9": ("clm", ""),  # final weights, a new optimizer
+}
+
+
+@pytest.mark.parametrize("args", BRANCHES)
+def test_what_a_row_may_begin_with(args, plan_of):
+    begins, wrong = BRANCHES[args]
+    rows = (("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), ("row", begins, args))
+    plan = plan_of(runs=rows)
+    assert all(wrong and wrong in problem for problem in plan.problems) and bool(wrong) == bool(plan.problems)
+    if not wrong and "@" in begins:
+        row = plan.runs["row", 1]
+        assert start_of(row) == ("clm", int(begins[4:])) and row.parent.keep == (row.start,)
+        assert why_not_branch(row.settings, row.parent.settings, str(row.start)) == ""
+
+
+WRONG = {
+    (("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)): """
+        runs: a b: a name has letters
+        runs: x: it begins with 'y', which is no row above it
+        runs: x: two rows have this name
+        runs: x: --max_stepz=1: unknown setting 'max_stepz'. Did you mean 'max_steps'?
+        runs: z: seed is set by the study
+        runs: z: it begins with a row, so give no init_from
+        runs: each row is (name, what it begins with, arguments), got ('q',)""",
+    (("a", "", "--out_dir='x"),): 'runs: a: "--out_dir=\'x": No closing quotation',
+    (("a", "", ""), ("b", "a", "")): "runs: b: it has seed 2, but a, with which it begins, has not: see repeated",
+}
+SETTINGS = dict(repeated="b", also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c")), seeds="1,2")
+
+
+@pytest.mark.parametrize("rows", WRONG, ids=len)
+def test_wrong_rows_are_told(rows, plan_of):
+    problems = plan_of(runs=rows, **(SETTINGS if len(rows) == 2 else {})).problems
+    wanted = WRONG[rows].strip().split("\n        ")
+    assert [its for its in wanted if not any(its in problem for problem in problems)] == []
+    if len(rows) == 2:
+        for its in (
+            "also: a@900: give a step",
+            "also: there is no row 'c'",
+            "random: there is no row 'd'",
+            "no row 'e'",
+        ):
+            assert any(its in problem for problem in problems), problems
+
+
+def test_wrong_settings_are_told_without_a_traceback(run, tmp_path):
+    args = [
+        "--tasks=sst2 'x",
+        "--finetune='",
+        "--rates=0",
+        "--seeds=1,1",
+        "--metrics=x",
+        "--jobs=-1",
+        "--checkpoints=nowhere",
+    ]
+    code, output = run([*args, f"--out_dir={tmp_path}/out"], "eval.study")
+    for its in ("No closing quotation", "rates: 0.0: must be above", "seeds: 1 is given twice", "metrics=x", "jobs=-1"):
+        assert its in output
+    assert code == 2 and "Traceback" not in output
+    for args in (["--tasks=((),)"], ["--tasks=sst3"], ["--only=finetune:4/3", "--checkpoints=x"], []):
+        code, output = run(args, "eval.study")
+        assert code and "Traceback" not in output, output
+    assert code == 2 and "usage: python -m eval.study CONFIG.py" in output
+
+
+def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, run):
+    rows = (("odd", "", "--clm_windows=0.3"), ("other", "", ""))
+    args = [f"--runs={rows}", "--train=--beta1=2", f"--out_dir={tmp_path}/study", "--checkpoints=nowhere"]
+    args += ["--tasks=sst2 --dropout=2,wnut17", f"--finetune=--tasks_dir={tmp_path}", "--rates=1e-3,1e-4"]
+    code, output = run(args, "eval.study")
+    assert code == 1 and not (tmp_path / "study").exists()
+    _, output = output.split("nothing was started:")
+    for sentence in (
+        "odd-seed-1 and 1 more: beta1=2.0",
+        "odd-seed-1: clm_windows=0.3: is 9.6 of the 32 windows",
+        "sst2 and 5 more: dropout=2.0: must be",
+        "\nwnut17: missing:",
+        "\nnowhere: nowhere is neither a checkpoint",
+    ):
+        assert output.count(sentence.replace(" and 5 more", "")) == 1, output
+
+
+# ----------------------------------------------------------------------------
+# What is trained, and at which rate it is fine-tuned
+
+
+def ended(run, checkpoints=True):
+    """Leave what a run of train.py leaves."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "metrics.jsonl").write_text(json.dumps({"step": run.max_steps, "val_mlm_loss": 3.0}) + "\n")
+    for step in (*run.keep, run.max_steps) if checkpoints else ():
+        checkpoint.path_of(run.folder, step).touch()
+
+
+def tuned(plan, models, **result):
+    for model in models:
+        for rate in plan.cfg.rates:
+            folder = plan.results / carry_out.job_folder(model, "sst2", rate, result.get("seed", 1))
+            facts = facts_of(model.folder, seed=model.seed)
+            write_result(folder, facts, **{"lr": rate} | result)
+
+
+def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
+    rows = (("clm", "", "--switch_step=650"), ("split", "clm@325", "--switch_step=325"), ("mlm", "", "--switch_step=0"))
+    plan = plan_of(runs=rows, out_dir=tmp_path, finetune_seeds="1")
+    names = lambda: [run.row for run in carry_out.to_train(plan)]  # noqa: E731
+    clm, split, mlm = plan.runs.values()
+    assert names() == ["clm", "split", "mlm"] and carry_out.training(plan, split) is None
+    for run in plan.runs.values():
+        ended(run, checkpoints=False)
+    tuned(plan, plan.models)
+    assert names() == []
+    # A branch needs its parent, but not to go on from a checkpoint of its own.
+    shutil.rmtree(tmp_path / "results/split-seed-1")
+    assert names() == ["clm", "split"] and carry_out.training(plan, split) is None
+    (clm.folder / "ckpt-325.pt").touch()
+    assert names() == ["split"]
+    command = carry_out.training(plan, split).command
+    assert f"--branch_from={clm.folder}/ckpt-325.pt" in command and "--resume=True" in command
+    (split.folder / "ckpt-600.pt").touch()
+    (clm.folder / "ckpt-325.pt").unlink()
+    assert names() == ["split"] and carry_out.training(plan, split)
+    # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
+    log = mlm.folder / "metrics.jsonl"
+    log.write_text(log.read_text()[:-20])
+    assert names() == ["split", "mlm"]
+    (mlm.folder / "ckpt-650.pt").touch()
+    assert names() == ["split"]
+
+
+def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path, plan_of):
+    plan = plan_of(seeds="1,2", out_dir=tmp_path, rates="1e-3,3e-3,1.0", finetune_seeds="1,2")
+    for model in plan.models[2:]:  # mlm
+        best = {1: 3e-3, 2: 1e-3}[model.seed]
+        for rate in (1e-3, 3e-3):
+            facts = facts_of(model.folder, seed=model.seed)
+            folder = plan.results / carry_out.job_folder(model, "sst2", rate, 1)
+            write_result(folder, facts, lr=rate, validation=60.0 + 10 * (rate == best))
+        assert carry_out.chosen_rate(plan, model, "sst2") is None  # the third has not been tried
+        assert not carry_out.has_result(plan, model, "sst2", None, 2)
+        failed = carry_out.finetuning(plan, model, "sst2", 1.0, 1).folder
+        failed.mkdir()
+        (failed / "error.txt").write_text("the loss is nan\n")
+        assert carry_out.chosen_rate(plan, model, "sst2") == best
+        write_result(plan.results / carry_out.job_folder(model, "sst2", best, 2), facts, seed=2, lr=best)
+        assert carry_out.has_result(plan, model, "sst2", None, 2)
+
+
+def test_one_job_of_a_task_scores_its_baselines(plan_of):
+    plan = plan_of(tasks="sst2,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--batch_size=8")
+    jobs = [carry_out.finetuning(plan, *point) for point in plan.points() if point[2]]
+    assert len({job.folder for job in jobs}) == len(jobs) == 8
+    first = [job for job in jobs if "--baseline=True" in job.command]
+    assert sorted(job.folder.parent.name for job in first) == ["sst2", "wnut17"]
+    assert all(("--max_steps=9" in job.command) == ("wnut17" in str(job.folder)) for job in jobs)
+    assert all("--batch_size=8" in job.command for job in jobs)
+
+
+# ----------------------------------------------------------------------------
+# A cluster
+
+
+def test_the_job_scripts_of_a_cluster(tmp_path, run):
+    """Each depth of the tree is an array of its runs; submit.sh makes each wait for the one before.
+
+    Nothing in a path or a setting is executed, and a space does no harm.
+    """
+    out = tmp_path / "a 'study' $(touch hacked)\n#SBATCH --wrap; touch hacked"
+    rows = (("clm", "", "--switch_step=650"), ("mlm", "", ""), ("b", "clm@300", "--switch_step=300"))
+    args = [f"--runs={rows}", f"--out_dir={out}", "--finetune=--form='`touch hacked` {}'", "--processes=8"]
+    code, output = run([*args, "--slurm"], "eval.study")
+    assert (code, output.strip()) == (0, f"{out}/slurm/submit.sh")
+    stub = 'n=$(ls log-* 2>/dev/null | wc -l)\nprintf "%s\\0" "$@" > log-$n\necho $((101 + n))\n'
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\n{stub}")
+    (tmp_path / "sbatch").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["bash", output.strip()], cwd=tmp_path, env=path, check=True)
+    for n, name in enumerate(("runs-0", "runs-1", "finetune-0", "finetune-1", "report")):
+        after = [f"--dependency=afterany:{100 + n}"] * (n > 0)
+        words = ["--parsable", *after, f"--output={out}/slurm/{name}-%a.txt", f"{out}/slurm/{name}.sbatch"]
+        assert (tmp_path / f"log-{n}").read_text().split("\0")[:-1] == words
+    seen = []
+    for script, n in (("runs-0", 2), ("runs-1", 1)):
+        text = (out / f"slurm/{script}.sbatch").read_text()
+        assert f"--array=0-{n - 1}\n" in text and "--gpus-per-node=8 --cpus-per-task=64\n" in text
+        body = text.replace("\nexec ", "\nprintf '%s\\0' ")  # what the task would run
+        for i in range(n):
+            words = subprocess.check_output(["bash", "-c", body], env={"SLURM_ARRAY_TASK_ID": str(i)}, text=True)
+            words = words.split("\0")[:-1]
+            assert words[:-1] == [sys.executable, "-m", "eval.study", *args]
+            seen.append(words[-1].removeprefix("--only="))
+    assert seen == ["clm-seed-1", "mlm-seed-1", "b-seed-1"]
+    assert not list(tmp_path.rglob("hacked")) and not (ROOT / "hacked").exists()
+
+
+def test_train_gets_what_the_row_says(plan_of):
+    rows = (("clm", "", "--switch_step=650"), ("mixed", "", "--clm_windows=0.5 --switch_step=0"))
+    plan = plan_of(runs=rows, train="config/demo.py --lr=1e-3", seeds="1,2")
+    cfg = configurator.load(TRAIN, carry_out.arguments(plan.runs["mixed", 2]))
+    assert (cfg.seed, cfg.lr, cfg.clm_windows, cfg.switch_step, cfg.resume) == (2, 1e-3, 0.5, 0, True)
+    assert cfg.out_dir == "out/study/runs/mixed-seed-2" and cfg.keep_steps == ()

@@ -1,0 +1,67 @@
+"""Made-up results of fine-tuning, for the tests of studies."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from eval.tasks import metrics
+
+METRICS = {
+    "sc": ("accuracy", "accuracy"),
+    "tc": ("entity_f1", "sentence_macro_f1"),
+    "ir": ("ndcg@10", "ndcg@10_judged"),
+}
+SIZE = dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64)
+PHASE = dict(predict_from="mask")
+
+
+def phases(clm, mlm, ratio=0.4):
+    """The record of so many steps of CLM, then of MLM."""
+    first = dict(phase="clm", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0], **PHASE)
+    then = dict(phase="mlm", steps=mlm, clm_steps=0.0, mask_ratio=[ratio, ratio], **PHASE)
+    return [its for its in (first, then) if its["steps"]]
+
+
+def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
+    """What result.json says about a checkpoint."""
+    facts = dict(
+        name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed
+    )
+    facts |= dict(
+        untrained=False, peak_lr=1e-3, parameters=1_200_000, model=SIZE, phases=phases(clm, steps - clm, ratio)
+    )
+    return facts | dict(settings={"global_batch_tokens": 4096, **dict(settings)}) | more
+
+
+def write_result(folder, facts, task="sst2", family="sc", lr=1e-4, seed=1, test=50, validation=50.0, n=100, main=None):
+    """Write one result as finetune.py does, in the folder of a job.
+
+    test: how many of the n test instances are right, or whether each is (n,). validation: percent. Both may be of each
+    metric, {name: value}. main: {"field": names of metrics, "paper": names}.
+    """
+    main = main or {"field": [METRICS[family][0]], "paper": [METRICS[family][1]]}
+    names = main["field"] + main["paper"]
+    test, validation = (its if isinstance(its, dict) else dict.fromkeys(names, its) for its in (test, validation))
+    right = {metric: np.arange(n) < its if np.ndim(its) == 0 else its for metric, its in test.items()}
+    arrays = {metric: metrics.one_class(its).astype(np.float32) for metric, its in right.items()}
+    result = {"task": task, "family": family, "lr": lr, "seed": seed, "main": main, "versions": {"torch": "2.13"}}
+    result |= {"test_set": f"of {task}", "examples": {"train": 1000, "validation": 50, "test": n}}
+    test = {metric: metrics.score(array) for metric, array in arrays.items()}
+    result |= {"metrics": {"validation": validation, "test": test}, "checkpoint": facts}
+    result |= {"baselines": {"majority": dict.fromkeys(main["field"][:1], 40.0)}, "settings": {"batch": 32, "lr": lr}}
+    Path(folder).mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    np.savez(folder / "instances.npz", **arrays)
+    return folder
+
+
+def make_result(root, name="mlm", task="sst2", lr=1e-4, seed=1, facts=None, **result):
+    """Write one result into a folder of results, by default of pure MLM."""
+    folder = root / name / task / f"lr-{lr:g}_seed-{seed}"
+    return write_result(folder, facts_of(name, **(facts or {})), task=task, lr=lr, seed=seed, **result)
+
+
+def cells(text):
+    """Return the rows of all tables."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
