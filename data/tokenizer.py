@@ -61,7 +61,6 @@ class Tokenizer:
     def __init__(self, name, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None):
         self.name, self.special_tokens = name, special_tokens
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
-        self.special_ids = sorted(special_tokens.values())
         self.vocab_size = vocab_size or -(-(max(*special_tokens.values(), int(self.ordinary_ids[-1])) + 1) // 128) * 128
         if self.vocab_size > LARGEST_VOCABULARY:
             raise DataError(f"tokenizer {name!r}: its ids need {self.vocab_size} rows, more than {LARGEST_VOCABULARY}")
