@@ -266,9 +266,10 @@ PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrie
 
 def check_kind(config, kind, path):
     """Raise DataError if transformers has no class of this kind for a model with this shape, a dict."""
-    if config["qk_norm"] and kind != "qwen3":
+    qk_norm = config.get("qk_norm", False)  # the config of an encoder of transformers, which `load` refuses, has none
+    if qk_norm and kind != "qwen3":
         raise DataError(f"{path}: transformers has no {kind} with Qwen 3's norms of queries and keys: give --as=qwen3")
-    if not config["qk_norm"] and kind == "qwen3":
+    if not qk_norm and kind == "qwen3":
         what = "which Qwen 3 has: give --as=eurobert for an encoder, --as=llama for a decoder"
         raise DataError(f"{path}: this model has no norms of queries and keys, {what}")
 
