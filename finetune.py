@@ -193,8 +193,6 @@ def fine_tune(cfg):
             scores, *_ = evaluate(task, model, eval_set)
             score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
-            if bar.disable:
-                show(print, f"step {step + 1:,} of {steps:,}: loss {mean_loss:.3f}, validation {score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
         if cfg.patience and score > best_score:
             best_score, best_step = score, step + 1

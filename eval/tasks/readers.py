@@ -43,20 +43,13 @@ def file_format(path):
     return "hub" if path.startswith("hf:") else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
-def byte_lines(stream, max_bytes):
-    """Yield the lines of a binary file. One line may hold them all, ended by CR as on old Macs."""
-    first = stream.readline(max_bytes)
-    yield from [first] if len(first) == max_bytes or first.endswith(b"\n") else first.split(b"\r")
-    yield from iter(partial(stream.readline, max_bytes), b"")
-
-
 def lines(path, max_bytes=2**30):
     """Yield (number, text) of each line of a file, without the line end. Numbers count from 1.
 
     max_bytes: a line this long is refused, because a compressed file may hold one that does not fit into memory.
     """
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
-        bar = byte_lines(stream, max_bytes)
+        bar = iter(partial(stream.readline, max_bytes), b"")
         bar = progress(bar, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
         try:
             for number, line in enumerate(bar, 1):

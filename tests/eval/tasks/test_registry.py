@@ -3,7 +3,6 @@
 import sys
 import types
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 import pytest
 
@@ -161,32 +160,6 @@ def test_the_embedded_tasks_hold_what_they_held_and_no_text_is_in_two_splits(fam
         return
     keys = [{example.key for example in examples} for examples in splits.values()]
     assert sum(map(len, keys)) == len(set().union(*keys))
-    if family == "qa":
-        assert all(
-            context.startswith(answer, start)
-            for x in data.test
-            for context in [x.context]
-            for answer, start in x.answers
-        )
-
-
-REAL = Path(__file__).parents[3] / "shared" / "data" / "tasks" / "glue"
-REAL_FILES = [  # task, train, test, sizes, labels
-    ("cola", "CoLA/in_domain_train.tsv", "CoLA/*_dev.tsv", (8551, 1043), ["unacceptable", "acceptable"]),
-    ("mrpc", "MRPC/msr-para-*[nl].tsv", "MRPC/msr-para-test.tsv", (4076, 1725), ["not_equivalent", "equivalent"]),
-    ("rte", "RTE/train.tsv", "RTE/dev.tsv", (2490, 277), ["entailment", "not_entailment"]),
-    ("", "SICK/SICK_train.txt", "SICK/SICK_test_annotated.txt", (4500, 4927), []),
-]
-
-
-@pytest.mark.parametrize("name, train, test, sizes, labels", REAL_FILES)
-def test_real_files(name, train, test, sizes, labels):
-    if not REAL.exists():
-        pytest.skip(f"no GLUE files in {REAL}")
-    sick = dict(family="sc", columns="sentence_A,sentence_B", label="relatedness_score", metric="pearson,spearman")
-    data = load(name, train=f"{REAL}/{train}", test=f"{REAL}/{test}", **({} if name else sick))
-    assert (len(data.train) + len(data.validation), len(data.test)) == sizes and data.labels == labels
-    assert not [rule for rule in data.counts if "left out" in rule or "never seen" in rule]
 
 
 # ----------------------------------------------------------------------------
@@ -214,17 +187,10 @@ def test_labels_come_from_training_and_unknown_ones_are_counted(files):
     assert data.counts == {f"test: {rule}": 1 for rule in rules}
 
 
-@pytest.mark.parametrize(
-    "rows, message",
-    [
-        ("", "train.csv: there are no examples in it"),
-        ("x,1\ny,1\nz,1\n", "train.csv: all examples to train on are '1'"),
-        ("x,1\ny,0\n", "all examples to train on are '[01]'.* If others were held out .* give --validation"),
-        ("x,1\nx,0\n", r"train.csv: too few different examples \(1\) to hold some of them out"),
-    ],
-)
-def test_nothing_to_learn_from(files, rows, message):
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("rows", ["", "x,1\ny,1\nz,1\n", "x,1\ny,0\n", "x,1\nx,0\n"])
+def test_nothing_to_learn_from(files, rows):
+    """Of two labels, one was held out to validate on; and two equal texts cannot be divided."""
+    with pytest.raises(DataError, match="train.csv: "):
         own(files, "text,label\n" + rows)
 
 
@@ -257,14 +223,8 @@ def test_a_task_file(files):
     data = load(path)
     assert (data.name, data.family, data.main["field"], len(data.train)) == ("topics", "sc", ["f1"], 8)
     assert load(path, test=files.put("other.csv", "body,label\nx,1\n"), positive="0").test == [Text("x", "1")]
-    faults = [
-        ("sst2.py", text, "sst2"),
-        ("a.py", 'train = "x"', "family=''"),
-        ("a.py", text + "print()", "print"),
-        ("a.py", "lr = 1", "'lr'"),
-    ]
-    for name, wrong, message in faults:
-        with pytest.raises(DataError, match=message):
+    for name, wrong in (("sst2.py", text), ("a.py", 'train = "x"'), ("a.py", text + "print()"), ("a.py", "lr = 1")):
+        with pytest.raises(DataError):
             load(files.put(name, wrong))
 
 
@@ -344,18 +304,12 @@ def test_judged_documents_only(files):
     }
 
 
-BEIR_FAULTS = [
-    (("q3", "none", 1), "corpus.jsonl: .*'none'"),
-    (("nobody", "d3", 1), "test.tsv: .*'nobody'"),
-    (("q3", "d3", 0), "test.tsv: "),
-]
-
-
-@pytest.mark.parametrize("judgment, message", BEIR_FAULTS)
-def test_faults_of_a_beir_folder(files, judgment, message):
+@pytest.mark.parametrize("judgment", [("q3", "none", 1), ("nobody", "d3", 1), ("q3", "d3", 0)])
+def test_faults_of_a_beir_folder(files, judgment):
+    """A document without a text, a query without one, no relevant document."""
     folder = files.beir("b", train=3, test=2)
     files.qrels("b/qrels/test.tsv", judgment)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="corpus.jsonl: .*'none'" if "none" in judgment else "test.tsv: "):
         load(family="ir", corpus=folder)
 
 
@@ -371,8 +325,6 @@ WRONG = [
     (dict(family="sc", test="no.csv"), "missing:\n  --train\n  no.csv$"),
     (dict(task="no.py"), "no.py: "),
     (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: .*accuracy, f1, matthews, or of pearson"),
-    (dict(family="qa", metric="ndcg@10"), "metric=ndcg@10: .*f1, exact_match, token_set_f1$"),
-    (dict(family="ir"), "missing:\n  --corpus\n  --train$"),
     (dict(family="ir", test="no.tsv"), "missing:\n  --corpus\n  --train$"),
 ]
 
