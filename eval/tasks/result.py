@@ -137,8 +137,7 @@ def origin(state, path, name, random_weights):
     facts, phases = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0), phases_of(state)
     settings, step = state["settings"] or facts, state["step"]
     no_part = {"branch_from", *facts, *SETTINGS, *RESUME_MAY_CHANGE}
-    first = ("optimizer", "adamw")  # older checkpoints do not name it, because there was no other
-    recipe = {name: value for name, value in settings.items() if name not in no_part and (name, value) != first}
+    recipe = {name: value for name, value in settings.items() if name not in no_part}
     revision = state.get("revision", "")  # of a model of the hub
     recipe = [recipe, state.get("data", revision)]
     return dict(
