@@ -190,12 +190,13 @@ def draw_lines(path, panels, x_label, y_label):
     entries = max(len(lines) + len(levels) for lines, levels in panels.values())
     figure, grid = make_panels([*panels], 2.3 if len(panels) > 2 else 3.2, entries)
     for axes, (lines, levels) in zip(grid, panels.values()):
-        for (label, its), (color, marker) in zip(lines.items(), itertools.cycle(STYLES)):
+        for n, ((label, its), (color, marker)) in enumerate(zip(lines.items(), itertools.cycle(STYLES))):
+            ls = "-" if n < len(STYLES) else "--"
             for i, line in enumerate(its):
                 x, y, half = np.array(line).reshape(-1, 3).T
                 error = np.where(half > 0, half, np.nan) if half.any() else None  # no caps at an interval of nothing
                 style = dict(alpha=0.35) if i else dict(marker=marker, ms=5, markevery=len(x) // 10 + 1, label=label)
-                axes.errorbar(x, y, error, color=color, lw=1.2, elinewidth=0.9, capsize=2, **style)
+                axes.errorbar(x, y, error, color=color, ls=ls, lw=1.2, elinewidth=0.9, capsize=2, **style)
         for (label, y), (color, ls) in zip(levels.items(), itertools.cycle(LEVEL_STYLES)):
             axes.axhline(y, color=color, lw=1, ls=ls, label=label)
         shown = [*levels.values(), *(y for its in lines.values() for _, y, _ in itertools.chain(*its))]
@@ -204,9 +205,10 @@ def draw_lines(path, panels, x_label, y_label):
     places = sorted({x for lines, _ in panels.values() for its in lines.values() for x, *_ in itertools.chain(*its)})
     if places[0] > 1000:  # tokens, FLOPs and parameters
         grid[0].set_xscale("log")
-        ticks = [x for i, x in enumerate(places) if i == 0 or math.log(x / places[i - 1]) > 0.3]
-        ticks = ticks if len(ticks) < 6 else ticks[:: math.ceil(len(ticks) / 5)]
-        grid[0].set_xticks(ticks, [short(x) if x < 1e15 else f"{x:.0e}" for x in ticks])
+        ticks, apart = places[:1], max(1.3, (places[-1] / places[0]) ** 0.2)
+        for x in places:
+            ticks += [x] * (x > apart * ticks[-1])
+        grid[0].set_xticks(ticks, [short(x) if x < 1e15 else f"{x:.1e}".replace("e+", "e") for x in ticks])
         grid[0].set_xticks([], minor=True)
     finish(figure, path, x_label, y_label)
 

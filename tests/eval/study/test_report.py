@@ -3,12 +3,14 @@
 import csv
 import itertools
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT
 from study_helpers import cells, facts_of, make_result, phases, write_result
 
 from errors import DataError
@@ -173,6 +175,17 @@ def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
     assert scores(tmp_path)["mlm", "sst2"] == "50.0 ± 0.0"
     (tmp_path / "mlm/sst2/lr-0.0001_seed-1/result.json").unlink()
     assert scores(tmp_path)["mlm", "sst2"] == "70.0 ± 0.0 (2 of 3 runs)"
+
+
+def test_the_classes_of_predictions_as_the_page_shows(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    script = re.search(r"```python\n(import json\n.*?)```", (ROOT / "docs/study.md").read_text(), re.DOTALL)[1]
+    (tmp_path / "out/finetune").mkdir(parents=True)
+    lines = [json.dumps({"id": i, "gold": g, "predicted": p}) + "\n" for i, (g, p) in enumerate(zip("aabc", "aabb"))]
+    (tmp_path / "out/finetune/predictions.jsonl").write_text("".join(lines))
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    assert ["b", "0.50", "1.00", "0.67", "1"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 # ----------------------------------------------------------------------------
@@ -383,7 +396,7 @@ def test_one_pretraining_seed_is_told(tmp_path, plan_of):
 
 def test_the_figures_of_the_papers_study(plan_of, tmp_path, monkeypatch):
     """Each line has the models that differ in nothing but what is on the x-axis, and its name in words."""
-    monkeypatch.chdir(Path(report.__file__).parents[2])
+    monkeypatch.chdir(ROOT)
     plan, rows = plan_of("config/study_paper.py", tasks="sst2,qqp"), []
     sizes = {"210m": 212e6, "610m": 608e6, "1b": 1188e6}
     for model, task, rate, seed in [point for point in plan.points() if point[3] < 3]:
