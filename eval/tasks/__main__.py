@@ -15,7 +15,7 @@ from eval.tasks import predict
 from eval.tasks.examples import SPLITS, Pair, text_of
 from eval.tasks.metrics import in_set
 from eval.tasks.registry import TASKS, find_task, missing, needed_files
-from eval.tasks.splits import load
+from eval.tasks.splits import read
 
 folder = "data/tasks"  # where the files of the data sets are
 
@@ -56,8 +56,13 @@ def main():
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     cfg = configurator.load(__file__, [a for a in sys.argv[1:] if a.startswith("-")], command="python -m eval.tasks")
     try:
-        for name in names:
-            show(load(name, folder=cfg.folder, full_corpus=False))
+        tasks = [find_task(name, cfg.folder) for name in names]
+    except DataError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    try:
+        for task in tasks:
+            show(read(task, full_corpus=False))
     except DataError as error:
         sys.exit(str(error))
     if not names:

@@ -432,8 +432,12 @@ def test_the_list_and_a_look(files, run, tmp_path):
     there = {line.split()[0]: line.split()[-1] for line in lines}
     assert code == 0 and list(there) == [*TASKS]
     assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and there["conll2003"] == "no"
-    code, output = run(["wnut17", "scifact", "nothing", folder], "eval.tasks")
+    code, output = run(["wnut17", "scifact", folder], "eval.tasks")
     for part in ("labels: O, B-location", "train: 2 examples", "ESB/B-location .", "test: 3 queries, 4 documents"):
         assert part in output
-    assert "  document  Title 0 text 0" in output
-    assert code == 1 and "task=nothing: no such task" in output
+    assert "  document  Title 0 text 0" in output and code == 0
+    for wrong, status in ((["nothing"], 2), (["wnut17", "--folder=nowhere"], 1), (["predict"], 2), (["predict", "x"], 1)):
+        code, output = run(wrong, "eval.tasks")
+        assert code == status and "Traceback" not in output, output
+    code, output = run(["--help"], "eval.tasks")
+    assert code == 0 and "python -m eval.tasks predict " in output
