@@ -142,13 +142,13 @@ def stress_attention(
     return different.item()
 
 
-def may_race(device):
+def may_race(device, dtype):
     """Whether the kernels are compiled for Hopper by a Triton before 3.7.1, which leaves out a fence there.
 
-    The fence (fence.proxy.async) orders asynchronous copies to shared memory before the products that read them.
+    The fence (fence.proxy.async) orders asynchronous copies to shared memory before the 16-bit products that read them.
     """
     version = tuple(map(int, re.findall(r"\d+", getattr(model.triton, "__version__", ""))[:3]))
-    return model.architecture(device) == 90 and version < (3, 7, 1)
+    return model.architecture(device) == 90 and dtype.itemsize == 2 and version < (3, 7, 1)
 
 
 def compare_attention(device, dtype, config, masks, documents, check, stress):
@@ -184,7 +184,7 @@ def choose_attention(
     decision = [recorded if earlier == versions else None]
     if world()[0] == 0:
         if decision[0] is None:
-            stress = stress if may_race(device) else None
+            stress = stress if may_race(device, dtype) else None
             decision[0] = compare_attention(device, dtype, config, masks, documents, check, stress)
         if decision[0]:
             warnings.warn(f"attention: PyTorch's, not the fused kernels: {decision[0]}")

@@ -81,8 +81,6 @@ def run(command, folder):
         args += ["--switch_step=0"] * ("--switch_step=0" in command)
     if script == "finetune.py":
         args += ["--max_steps=2"]
-    if script == "eval.bench" and args == ["doctor"]:  # tests/eval/bench runs all of it
-        args += ["--only=facts"]
     if script == "eval.study" and args[0] == "sweep":
         args += ["--rates=1e-3", "--finetune_seeds=1", "--finetune=--max_steps=2"]
     if script == "eval.study" and "study_demo" in command:  # two models, one task

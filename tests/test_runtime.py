@@ -1,5 +1,6 @@
 """What a run knows about its machine: which attention to trust, FLOPs, and MFU."""
 
+import itertools
 import re
 from functools import partial
 from types import SimpleNamespace
@@ -77,16 +78,16 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
 
 @pytest.mark.parametrize("version, races", [("3.6.0", True), ("3.7.1", False), ("3.10", False), ("3.7.0+git1", True)])
 def test_where_the_stress_test_is_a_part_of_the_check(monkeypatch, trust, version, races):
-    """On Hopper, with a Triton before 3.7.1."""
-    choose = partial(choose_attention, CPU, torch.float32, ModelConfig(), (True,), False, check=agrees)
+    """In 16 bits on Hopper, with a Triton before 3.7.1."""
     monkeypatch.setattr(model, "triton", SimpleNamespace(__version__=version))
     monkeypatch.setattr(model, "why_not_triton", lambda *args: "")
-    for architecture in (80, 90, "gfx9"):
+    for architecture, dtype in itertools.product((80, 90, "gfx9"), (torch.bfloat16, torch.float32)):
         monkeypatch.setattr(model, "architecture", lambda device: architecture)
-        assert may_race(CPU) == (architecture == 90 and races)
+        assert may_race(CPU, dtype) == (architecture == 90 and dtype == torch.bfloat16 and races)
         for unequal in (0, 3):
-            why = choose(stress=lambda *case: unequal)
-            assert bool(why) == (may_race(CPU) and unequal > 0) and model.kernels_fail == why
+            args = CPU, dtype, ModelConfig(), (True,), False
+            why = choose_attention(*args, check=agrees, stress=lambda *case: unequal)
+            assert bool(why) == (may_race(CPU, dtype) and unequal > 0) and model.kernels_fail == why
 
 
 @pytest.mark.parametrize(

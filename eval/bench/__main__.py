@@ -1,6 +1,6 @@
 """Benchmarks: python -m eval.bench NAME [--key=value ...]
 
-  doctor     whether this machine works, how fast it is, and what to set: run it first
+  doctor     whether this machine works, and what to set: run it first
   step       training steps per second, their MFU and memory, and where the time goes
   attention  attention alone, next to PyTorch's implementations
   blocks     a search for better block sizes of the attention kernels, on a GPU

@@ -1,8 +1,4 @@
-"""Whether this machine works, how fast it is, and what to set: the first thing to run on a new one.
-
-A part that fails says so, and the next one goes on. What could crash or hang runs in a process of its own, with a time
-limit. With a GPU all parts take 10 to 20 minutes, without one less than two.
-"""
+"""Whether this machine works, and what to set: the first thing to run on a new one. A minute or two with a GPU."""
 
 import itertools
 import os
@@ -21,13 +17,11 @@ import model
 import runtime
 from eval.bench.timing import hardware, record, wall_seconds
 
-only = "all"  # all, or one part: facts, kernels, all_reduce, speed
+only = "all"  # all, or one part: facts, memory, kernels; all_reduce is for torchrun
 folder = "."  # where to test the disk
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
-BENCH = [sys.executable, "-u", "-m", "eval.bench"]
-TORCHRUN = [*BENCH[:3], "torch.distributed.run", "--standalone", "--nproc_per_node=2", *BENCH[2:]]
 
 
 def check(cfg):
@@ -116,7 +110,7 @@ def disk(cfg):
 
 
 # ----------------------------------------------------------------------------
-# The parts. `main` starts `kernels` and `all_reduce` in processes of their own.
+# The parts
 
 
 def facts(cfg):
@@ -142,10 +136,8 @@ def kernels(cfg):
     for D, documents, causal in itertools.product((64, 96, 128, 32), (False, True), (False, True)):
         config = model.ModelConfig(n_head=18, n_kv_head=6, d_model=18 * D)
         stress = runtime.stress_attention if D in (64, 96) and not documents else None
-        title = (
-            f"head dim {D}, {'causal' if causal else 'full'}{', documents' * documents}{', stress test' * bool(stress)}"
-        )
-        print(title, end=": ", flush=True)
+        title = f"head dim {D}, {'causal' if causal else 'full'}{', documents' * documents}"
+        print(f"{title}{', stress test' * bool(stress)}", end=": ", flush=True)
         why = runtime.compare_attention(device, dtype, config, [causal], documents, check, stress)
         print(f"FAILED: {why}" if why else f"relative error {errors[-1]:.1e}", flush=True)
         failed += bool(why)
@@ -167,47 +159,23 @@ def all_reduce(cfg):
     dist.destroy_process_group()
 
 
-def start(title, command, limit):
-    """Run a command for at most `limit` seconds, and return whether it succeeded."""
-    print(f"\n{title}:", flush=True)
-    process = subprocess.Popen(command)
-    try:
-        process.wait(limit)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        print(f"stopped after {limit} s", flush=True)
-    if code := process.wait():
-        print(f"FAILED: {title}, exit {code}", flush=True)
-    return code == 0
-
-
-def speed(cfg):
-    """Time training steps of the demo and, on a GPU, of the paper's models with the largest micro_batch that fits."""
-    options = ["--steps=1", "--repeats=5", "--profiler_rows=0"]
-    start("demo", [*BENCH, "step", "--model=demo", "--only=ours", *options], 80)
+def memory(cfg):
+    """Print the largest micro_batch of the paper's models that fits and divides the windows of a step evenly."""
     if not torch.cuda.is_available():
-        return print("\nwhat to set: nothing. Train the demo (python train.py); larger models need a GPU")
+        return print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
     for name, config in PAPER.items():
         most = largest_micro_batch(config, torch.cuda.mem_get_info()[0])
         fits = max((n for n in range(1, most + 1) if WINDOWS % n == 0), default=0)
-        words = f"--model={name} --micro_batch={fits} --only=compiled".split()
-        if not fits:
-            print(f"\n{name}: does not fit without --recompute=True")
-        elif start(f"{name} --micro_batch={fits}", [*BENCH, "step", *words, *options], 150):
-            print(f"what to set: config/{name}.py --micro_batch={fits}")
+        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}", flush=True)
 
 
-PARTS = {part.__name__: part for part in (facts, kernels, all_reduce, speed)}
+PARTS = {part.__name__: part for part in (facts, memory, kernels, all_reduce)}
 
 
 def main(cfg):
     if cfg.only != "all":
         return PARTS[cfg.only](cfg)
     facts(cfg)
+    memory(cfg)
     if torch.cuda.is_available():
-        start("kernels", [*BENCH, "doctor", "--only=kernels"], 240)
-    if torch.cuda.device_count() > 1:
-        start("all_reduce", [*TORCHRUN, "doctor", "--only=all_reduce"], 60)
-    speed(cfg)
-    if torch.cuda.is_available():
-        start("better block sizes for the kernels", [*BENCH, "blocks"], 300)
+        kernels(cfg)

@@ -55,7 +55,7 @@ run_all() {
             --out_dir="$out/finetune"
         part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
             -k "not interpreted and not ahead"
-        part documents 90 $bench attention --head_dims=64,96 --groups=3 --documents=512 --only=ours,flex,varlen
+        part documents 90 $bench attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,flex,varlen
         part blocks 130 $bench blocks --head_dims=64,96,128
         part step_rest 110 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
             --steps=2 --repeats=5

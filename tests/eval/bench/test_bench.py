@@ -10,6 +10,7 @@ import sys
 import tarfile
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -157,15 +158,15 @@ def test_the_command_line(run):
     assert code == 1 and "python -m eval.bench NAME" in text
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it takes minutes")
 def test_doctor_goes_on_when_something_fails(capsys, monkeypatch):
     """Here the compiler and the disk."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "")
-    bench(doctor, "--only=facts", "--folder=missing")
+    bench(doctor, "--folder=missing")
     text = capsys.readouterr().out
-    assert re.findall(r"^(\w+):", text, re.M) == ["machine", "software", "compiler", "device", "disk"]
+    assert re.findall(r"^([\w ]+):", text, re.M) == ["machine", "software", "compiler", "device", "disk", "what to set"]
     assert "compiler: FAILED: Triton needs gcc or clang" in text and "disk: FAILED: [Errno 2]" in text
-    assert not doctor.start("a part", [sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
 
 
 @pytest.mark.parametrize("mistake, failed", [("", 0), ("wrong", 16), ("varies", 4), ("raises", 16)])
@@ -187,15 +188,6 @@ def test_doctor_trusts_kernels_that_agree_and_no_others(capsys, monkeypatch, tmp
     else:
         bench(doctor, "--only=kernels")
     assert capsys.readouterr().out.count("FAILED") == failed and summary.read(tmp_path)[0]["failed"] == failed
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it takes minutes")
-def test_doctor(run):
-    code, text = run(["doctor"], script="eval.bench")
-    phases = re.findall(r"^(\w+) ours +[\d,]+ tokens/s", text, re.M)
-    assert code == 0 and phases == ["CLM", "MLM"] and "FAILED" not in text, text
-    assert text.splitlines()[-1].startswith("what to set:")
 
 
 @pytest.mark.slow
@@ -295,6 +287,8 @@ def test_the_parts_of_the_gpu_script_fit_their_time_and_settings():
 def test_the_gpu_script_needs_a_gpu(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    done = subprocess.run(["sh", "eval/bench/gpu.sh", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["sh", "eval/bench/gpu.sh", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout.count("\n") == 1 and "no GPU" in done.stdout and not done.stderr
     assert not [*tmp_path.iterdir()]
