@@ -28,9 +28,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from data import hub
 from data.files import MALFORMED, write_whole
+from data.objective import phases_of
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
@@ -54,6 +56,12 @@ def steps(out_dir):
     """Return the steps of the checkpoints in out_dir, ascending. Opens none."""
     names = (re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt") if p.is_file())
     return sorted(int(m[1]) for m in names if m)
+
+
+def others(path):
+    """Return which checkpoints lie beside a path at which there is none, for the end of a message."""
+    names = [f"ckpt-{step}.pt" for step in steps(Path(path).parent)]
+    return f" ({Path(path).parent} has {', '.join(names)})" if names else ""
 
 
 def save(path, state):
@@ -164,7 +172,7 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
         return local
     if ours := newest(local, report):
         return ours
-    hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
+    hint = "" if local.exists() else f": no such file{others(path)}; a model of the hub is hf:ORGANIZATION/NAME"
     hint = f"; give {local / 'model.pt'}" if (local / "model.pt").exists() else hint
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
@@ -359,6 +367,32 @@ def match(state, config, tokenizer, path):
     if different:
         raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
     return f"{path}: {'; '.join(context)}" if context else ""
+
+
+def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
+    """Load what the run starts from, in place. Returns (step, phases so far, the checkpoint if it is resumed or None).
+
+    In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
+    """
+    print0 = print if rank == 0 else lambda _: None
+    own = [newest(cfg.out_dir, print0) if cfg.resume and rank == 0 else None]  # one process verifies it
+    if world_size > 1:
+        dist.broadcast_object_list(own)
+    resumed, path = own[0] is not None, own[0] or cfg.branch_from or cfg.init_from
+    if not path:
+        return 0, [], None
+    state = load(path, report=print0)
+    if change := match(state, vars(transformer.config), tokenizer, path):
+        print0(change)
+    if resumed:  # again: this may be an older checkpoint than the one before any work
+        check_same_run(state, cfg, path)
+    transformer.load_state_dict(state.pop("model"))
+    if not resumed and cfg.init_from:
+        return 0, [], None
+    load_optimizers(optimizers, state, path)
+    if state["step"] > cfg.max_steps:
+        raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
+    return state["step"], phases_of(state), state if resumed else None
 
 
 class MetricsLog:

@@ -6,8 +6,6 @@ causal language modeling (CLM), continue with masked language modeling (MLM) and
 
 The architecture is that of Llama and EuroBERT: pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU,
 no dropout. Two options serve other decoders: biases in attention (Qwen 2), and norms of queries and keys (Qwen 3).
-
-In reading order: ModelConfig, attention, layers, Transformer, loss, fused attention kernels in Triton.
 """
 
 from __future__ import annotations  # the kernels' type hints must not need Triton
@@ -77,7 +75,8 @@ PRESETS = {
 def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     """Return which keys (columns) each query (row) may see: bool, (T, T), or (B, 1, T, T) with documents.
 
-    This mask is the whole difference between an encoder and a decoder.
+    This mask is the whole difference between an encoder and a decoder. Fused attention builds it in. To try another
+    one, edit this function and train with --attention=reference, for which it decides (see `attention_backend`).
     """
     t = torch.arange(T, device=device)
     see = t[None, :] <= t[:, None] if causal else torch.ones(T, T, dtype=torch.bool, device=device)
@@ -118,6 +117,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     Returns (B, T, H, D) in q's dtype.
     """
     T, D, group = q.shape[1], q.shape[3], q.shape[2] // k.shape[2]
+    masked = causal or backend == "reference"  # where "auto" takes the reference, a full mask needs no time
     if backend == "auto" and q.is_cuda:
         backend = "sdpa" if kernels_fail or why_not_triton("cuda", D, q.dtype) else "triton"
     elif backend == "auto":
@@ -134,7 +134,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     if group > 1:  # enable_gqa=True would change the gradients' last bits on a CPU, and keep all scores on a GPU
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     bias = None  # added to the scores: 0 where a query may look, a large negative number elsewhere
-    if doc_start is not None or (causal and backend == "reference"):
+    if doc_start is not None or (masked and backend == "reference"):
         see = attention_mask(T, causal, doc_start, doc_end, q.device)  # (T, T) or (B, 1, T, T)
         bias = torch.zeros(see.shape, dtype=q.dtype, device=q.device).masked_fill_(~see, torch.finfo(q.dtype).min / 2)
     if backend == "reference":
@@ -175,7 +175,7 @@ class RMSNorm(nn.Module):
 
 
 def rope_tables(seq_len, head_dim, theta, scaling=()):
-    """Return cosine and sine of position * theta^(-2i / head_dim) in fp32, shaped for `rotate`.
+    """Return cos, (seq_len, 1, 1, D/2), and (-sin, sin), (seq_len, 1, 2, D/2), of position * theta^(-2i / D) in fp32.
 
     scaling: as in Llama 3.1. Pairs that turn fewer than `low` times in `context` tokens turn `factor` times
         slower, those that turn more than `high` times are left alone, and those in between are interpolated.
@@ -185,12 +185,12 @@ def rope_tables(seq_len, head_dim, theta, scaling=()):
         factor, low, high, context = scaling
         kept = ((frequency * context / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)  # 1 = leave alone
         frequency = frequency * (kept + (1 - kept) / factor)
-    angle = torch.arange(seq_len, device="cpu").float()[:, None, None, None] * frequency
-    return angle.cos(), torch.cat((-angle.sin(), angle.sin()), dim=2)  # (seq_len, 1, 1 or 2, head_dim / 2)
+    angle = torch.outer(torch.arange(seq_len, device="cpu").float(), frequency)[:, None, None]  # (seq_len, 1, 1, D/2)
+    return angle.cos(), torch.cat((-angle.sin(), angle.sin()), dim=2)
 
 
 def rotate(x, cos, sin):
-    """Apply rotary positions (Su et al., 2021) in fp32. x: (B, T, H, D).
+    """Apply rotary positions (Su et al., 2021) in fp32. x: (B, T, H, D). cos, sin: of `rope_tables`.
 
     Each pair (a, b) = (x[i], x[i + D/2]) is rotated to (a cos - b sin, b cos + a sin), by an angle that is
     proportional to the position. So the product of a query and a key depends only on their distance.
@@ -298,7 +298,7 @@ def loss_and_gradient(logits, targets, with_grad=True):
     at_target, largest = x.gather(1, target), x.amax(-1, keepdim=True)
     sum_exp = x.sub_(largest).exp_().sum(-1, keepdim=True)
     loss = ((sum_exp.log() + largest - at_target) * keep).sum()
-    if not with_grad:
+    if not with_grad:  # of a validation. What is added to the training loss, such as a z-loss, belongs below
         return loss, None
     gradient = x.mul_(keep / sum_exp).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
     entry = ((at_target - largest).exp() * (keep / sum_exp) - keep.float()).to(logits.dtype)
@@ -360,10 +360,11 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. Divide by the
     count of the whole step, over all micro-batches and processes.
     """
-    chunk = max(64, 2**21 // len(weight) // 64 * 64)  # the logits should fit the cache of a CPU
-    if hidden.is_cuda:  # or keep a GPU busy, in a sixteenth of its memory at most (16 bits) and in equal chunks
-        most = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64) // len(weight)
-        chunk = max(1, -(-len(hidden) // (1 + len(hidden) // (most + 1))))  # 32,768 rows x 128,256 on 80 GB: 8,192
+    chunk = max(64, 2**21 // len(weight) // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
+    if hidden.is_cuda:  # equal chunks, whose logits in 16 bits take at most 1/32 of the memory: 2.5 of 80 GB
+        largest = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64) // len(weight)
+        n_chunks = 1 + len(hidden) // (largest + 1)
+        chunk = max(1, -(-len(hidden) // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()
@@ -708,8 +709,6 @@ def empty_outputs(q):
 
 
 # Two operators. torch.compile needs the shapes of their outputs (register_fake) and gradients (register_autograd).
-
-
 @torch.library.custom_op("nanoencoder::attention", mutates_args=())
 def fused_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,

@@ -23,7 +23,7 @@ import configurator
 import runtime
 from data.files import lock_folder
 from data.loader import batch_problems, make_batches, prefetch, to_device
-from data.objective import CLM, Objective, add_step, details, micro_batches, phase_of, phases_of
+from data.objective import CLM, Objective, add_step, details, micro_batches, phase_of
 from data.prepare import prepare_embedded
 from data.shards import changed_shard_in_background, load_meta, load_tokenizer
 from errors import Damaged, DataError, progress
@@ -77,11 +77,12 @@ eval_interval = 50  # both validation losses
 eval_windows = 64  # windows of the validation set, always the same ones with the same masks
 checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP
 keep_last = 2  # how many of the newest checkpoints to keep; at least 2 until the run ends
-keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from
+keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from; also that of switch_step
 wandb_project = ""  # also log to this Weights & Biases project
 # --- machine ---
 device = "auto"  # cuda where there is one, else cpu
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 where the device has it
+attention = "auto"  # triton, sdpa, or reference: the formula, for which attention_mask() in model.py decides
 compile = False  # torch.compile the blocks and the loss: pays off on a GPU, costs more than it gains in a short run
 recompute = False  # activation checkpointing: less memory, about a third more compute
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
@@ -113,6 +114,7 @@ def learning_rate(step, cfg):
 AT_LEAST_1 = (
     "max_steps global_batch_tokens micro_batch log_interval eval_interval eval_windows checkpoint_interval keep_last"
 )
+SCHEDULE = "switch_step warmup_steps decay_steps"
 AT_LEAST_0 = "switch_step warmup_steps decay_steps seed beta1 beta2 eps weight_decay vocab_size"
 
 
@@ -130,6 +132,7 @@ def check(cfg):
         "predict_from": ["mask", "before"],
         "optimizer": ["adamw", "muon"],
         "device": ["auto", "cpu", "cuda"],
+        "attention": ["auto", "triton", "sdpa", "reference"],
         "dtype": ["auto", "float32", "bfloat16"],
     }
     problems += configurator.outside_limits(cfg, AT_LEAST_1.split(), AT_LEAST_0.split(), ["lr", "grad_clip"], choices)
@@ -137,21 +140,26 @@ def check(cfg):
     need(max(cfg.beta1, cfg.beta2) < 1, f"beta1={cfg.beta1}, beta2={cfg.beta2}: must be below 1")
     need(all(0 < r < 1 for r in cfg.mask_ratio or (0,)), f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
     need(0 <= cfg.clm_windows < 1, f"clm_windows={cfg.clm_windows}: must be at least 0 and below 1")
-    p = cfg.mask_proportions
-    need(len(p) == 3 and min(p) >= 0 and abs(sum(p) - 1) < 1e-6, f"mask_proportions={p}: must be 3 numbers with sum 1")
-    need(cfg.switch_step <= cfg.max_steps, f"switch_step={cfg.switch_step} is beyond max_steps={cfg.max_steps}")
-    ramps = cfg.warmup_steps + cfg.decay_steps
-    need(ramps <= cfg.max_steps, f"warmup_steps + decay_steps = {ramps} is beyond max_steps={cfg.max_steps}")
+    shown = cfg.mask_proportions
+    fits = len(shown) == 3 and min(shown) >= 0 and abs(sum(shown) - 1) < 1e-6
+    need(fits, f"mask_proportions={shown}: must be 3 numbers with sum 1")
+    needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
+    schedule = [f"--{k}={cfg[k] * cfg.max_steps // (2 * needed or 1)}" for k in SCHEDULE.split()]
+    short = f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {' '.join(schedule)} fits"
+    need(needed <= cfg.max_steps, short)
+    need(all(step > 0 for step in cfg.keep_steps), f"keep_steps={cfg.keep_steps}: must be above 0")
     problems += runtime.missing_gpu(cfg)
     need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
     found = begun or not cfg.branch_from or Path(cfg.branch_from).is_file()
-    need(found, f"branch_from={cfg.branch_from}: no such file")
+    need(found, f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}")
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:
         config = checkpoint.model_config(cfg, vocab_size=128)
+        weights = runtime.flops_per_token(config, T=0, causal=False, predicted=1) / 6
+        need(weights < 1e11, f"n_layer={config.n_layer}, d_model={config.d_model}: {weights:.0e} weights are too many")
         problems += [*config.problems(), *batch_problems(cfg, config.seq_len, world_size), *checkpoint.conflicts(cfg)]
     return problems
 
@@ -193,6 +201,7 @@ def make_model(cfg, config, device):
     torch.manual_seed(cfg.seed)
     transformer = Transformer(config).to(device)
     transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
+    transformer.attention_backend = cfg.attention
     loss_module = PretrainingLoss(transformer)
     if cfg.compile:
         loss_module.compile_parts()
@@ -209,32 +218,6 @@ def make_optimizers(transformer, cfg):
     if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
         optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
     return optimizers
-
-
-def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
-    """Load what the run starts from, in place. Returns (step, phases so far, the checkpoint if it is resumed or None).
-
-    In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
-    """
-    print0 = print if rank == 0 else lambda _: None
-    newest = [checkpoint.newest(cfg.out_dir, print0) if cfg.resume and rank == 0 else None]  # one process verifies it
-    if world_size > 1:
-        dist.broadcast_object_list(newest)
-    resumed, path = newest[0] is not None, newest[0] or cfg.branch_from or cfg.init_from
-    if not path:
-        return 0, [], None
-    state = checkpoint.load(path, report=print0)
-    if change := checkpoint.match(state, vars(transformer.config), tokenizer, path):
-        print0(change)
-    if resumed:  # again: this may be an older checkpoint than the one before any work
-        checkpoint.check_same_run(state, cfg, path)
-    transformer.load_state_dict(state.pop("model"))
-    if not resumed and cfg.init_from:
-        return 0, [], None
-    checkpoint.load_optimizers(optimizers, state, path)
-    if state["step"] > cfg.max_steps:
-        raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], phases_of(state), state if resumed else None
 
 
 @torch.no_grad()
@@ -258,7 +241,7 @@ def save(cfg, facts, transformer, optimizers):
     step, states = facts["step"], {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
     checkpoint.save(checkpoint.path_of(cfg.out_dir, step), dict(model=transformer.state_dict(), **states, **facts))
     keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
-    checkpoint.prune(cfg.out_dir, step, keep, cfg.keep_steps)
+    checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
 
 
 def stop_before_update(cfg, step, what):
@@ -282,10 +265,10 @@ def train(cfg, finished):
     transformer, loss_module = make_model(cfg, config, device)
     params = list(transformer.parameters())
     optimizers = make_optimizers(transformer, cfg)
-    step, phases, resumed = restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
+    step, phases, resumed = checkpoint.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
 
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
-    if device.type == "cuda":
+    if device.type == "cuda" and cfg.attention == "auto":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
         earlier = resumed and resumed["versions"]
         facts["versions"]["kernels_fail"] = runtime.choose_attention(*case, facts["versions"], earlier)
@@ -375,7 +358,7 @@ def train(cfg, finished):
         if rank == 0 and line:
             log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
             runtime.show(print_losses, bar, step, phase, line)
-        due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or step == cfg.max_steps or stopping
+        due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or phase_ends or stopping
         if rank == 0:
             finished.append(save_step)
         if rank == 0 and due:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from model_helpers import Operators, loss_and_gradients, model_results, random_documents, small_batch, small_model
 
+import model
 from data.loader import Batches
 from data.objective import CLM, Objective
 from data.tokenizer import Tokenizer
@@ -69,6 +70,18 @@ def test_16_bit_attention_is_close(dtype, tolerance):
     for backend in ("auto", "sdpa", "reference"):
         out = attention(q, k, v, False, *bounds, backend)
         assert out.dtype == dtype and (out.double() - exact).norm() / exact.norm() < tolerance, backend
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("documents", [False, True])
+@both_masks
+def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, documents, dtype):
+    """A student's mask, a window of three tokens, has an effect in each case."""
+    q, bounds = torch.randn(1, 16, 2, 8).to(dtype), random_documents(1, 16) if documents else (None, None)
+    before, original = attention(q, q, q, causal, *bounds, backend="reference"), model.attention_mask
+    monkeypatch.setattr(model, "attention_mask", lambda T, *args: original(T, *args).tril(1).triu(-1))
+    after = attention(q, q, q, causal, *bounds, backend="reference")
+    assert not torch.equal(after, before)
 
 
 def test_an_unknown_backend_is_named():

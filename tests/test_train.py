@@ -149,7 +149,7 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
         assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
         mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
         assert line["loss"] == pytest.approx(mean, rel=1e-6)
-    code, text = run([*tiny, "--clm_windows=0.1", "--global_batch_tokens=960", "--check"])
+    code, text = run([*tiny, "--clm_windows=0.1", "--global_batch_tokens=960", f"--out_dir={out}-2", "--check"])
     assert code == 0, text  # 0.1 * 30 is not 3 in floating point
     phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
     assert [(its["phase"], its["steps"], its["clm_steps"]) for its in phases] == [("clm", 8, 8), ("mixed", 9, 2.25)]
@@ -425,13 +425,13 @@ def test_a_longer_context(undisturbed, run, tmp_path, start):
             ],
         ),
         (
-            "--global_batch_tokens=100 --seed=1e30 --switch_step=21 --warmup_steps=16 --vocab_size=100 --n_kv_head=3 "
+            "--global_batch_tokens=100 --seed=1e30 --switch_step=21 --warmup_steps=16 --keep_steps=-5 --vocab_size=100 --n_kv_head=3 "
             "--mask_proportions=0.8,0.1 --mask_ratio=0.4,0.01 --window_split=random --seq_len=16".split(),
             [
                 "global_batch_tokens=100: must be a multiple of seq_len * processes = 16 * 1",
                 "must be below 2**63",
-                "switch_step=21 is beyond max_steps=20",
-                "warmup_steps + decay_steps = 21 is beyond max_steps=20",
+                "max_steps=20: the schedule has 21 steps; --switch_step=10 --warmup_steps=7 --decay_steps=2 fits",
+                "keep_steps=(-5,): must be above 0",
                 "vocab_size=100: the tokenizer of",
                 "n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head",
                 "mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1",
@@ -446,6 +446,8 @@ def test_a_longer_context(undisturbed, run, tmp_path, start):
                 "0.25 or 0.3125 would do"
             ],
         ),
+        (["--d_model=1073741824"], ["d_model=1073741824: 7e+18 weights are too many"]),
+        (["--n_layer=99999999"], ["n_layer=99999999, d_model=32: 8e+11 weights are too many"]),
         (["--mask_ratio="], ["mask_ratio=(): must be above 0 and below 1"]),
         (["--global_batch_tokens=3200000"], ["train tokens are fewer than the 3200000 of one batch"]),
         (["--out_dir=README.md"], ["README.md cannot be written (File exists): give another folder"]),
@@ -482,6 +484,8 @@ def test_a_gpu_that_is_not_there(run, tiny, tmp_path):
 def test_a_branch_beyond_the_end_and_from_another_model(undisturbed, run, tmp_path):
     args, reference = undisturbed
     branch = [*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-20.pt'}"]
+    code, text = run([*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-9.pt'}"])
+    assert code == 2 and f"ckpt-9.pt: no such file ({reference} has ckpt-5.pt, ckpt-8.pt, ckpt-10.pt" in text, text
     code, text = run([*branch, "--max_steps=19"])
     assert code == 1 and "is at step 20, beyond max_steps=19" in text
     code, text = run([*branch, "--n_layer=3"])
