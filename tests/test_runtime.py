@@ -158,12 +158,8 @@ def test_peak_flops_by_name(monkeypatch):
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA GH200 480GB", 989e12),
-        ("NVIDIA RTX A6000", 155e12),
-        ("NVIDIA GeForce RTX 4090", 165e12),
-        ("AMD Instinct MI300X", 1307e12),
         ("AMD Instinct MI250X", 192e12),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA RTX A1000 Laptop GPU", None),
     ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)

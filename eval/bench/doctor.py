@@ -1,4 +1,4 @@
-"""Whether this machine works, and what to set: the first thing to run on a new one. A minute or two with a GPU."""
+"""Whether this machine works, and what to set: the first thing to run on a new one."""
 
 import itertools
 import os

@@ -22,17 +22,17 @@ pack() { # the texts, records, metrics and results, in one file that is always w
 
 part() { # name, seconds, command. A part may also use the seconds that the parts before it have left.
     [ ! -e "$out/$1.done" ] || return 0
-    name=$1 until=$((until + $2)) began=$(date +%s)
+    name=$1 deadline=$((deadline + $2)) began=$(date +%s)
     shift 2
     echo "--- $name: $*" >>"$out/$name.txt"
-    timeout -s INT -k 15 $((until > began + 10 ? until - began : 10)) "$@" >>"$out/$name.txt" 2>&1 </dev/null
+    timeout -s INT -k 15 $((deadline > began + 10 ? deadline - began : 10)) "$@" >>"$out/$name.txt" 2>&1 </dev/null
     echo "$name: exit $? (124: out of time), $(($(date +%s) - began)) s" | tee -a "$out/$name.txt" >>"$out/parts.txt"
     touch "$out/$name.done"
     pack
 }
 
 run_all() {
-    bench="python3 -m eval.bench" until=$(date +%s) several=
+    bench="python3 -m eval.bench" deadline=$(date +%s) several=
     dense="$bench attention --head_dims=64,96 --groups=1,3 --documents=0"
     python3 -c "import xdist" 2>/dev/null && several="-n 6"
     # shellcheck disable=SC2086
@@ -45,7 +45,7 @@ run_all() {
         part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=1 --repeats=5
         part step_210m 80 $bench step --model=210m --only=compiled --micro_steps=2 --steps=1 --repeats=5
         part resume 170 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
-        encoder=$(ls -d "$out"/resume/*/whole 2>/dev/null) # without it, the demo
+        encoder=$(ls "$out"/resume/*/whole/ckpt-*.pt 2>/dev/null | head -n 1) # without one, the demo
         if [ ! "$encoder" ]; then
             encoder=$out/demo
             part demo 30 python3 train.py --max_steps=20 --switch_step=10 --warmup_steps=5 --decay_steps=5 \

@@ -39,9 +39,9 @@ def read(folder):
     return records
 
 
-def last(records, key, **facts):
-    """Return the value of `key` in the last record with these facts, None where there is none."""
-    return next((r[key] for r in reversed(records) if facts.items() <= r.items()), None)
+def first(records, key, **facts):
+    """Return the value of `key` in the first record with these facts, None where there is none."""
+    return next((r[key] for r in records if facts.items() <= r.items()), None)
 
 
 def join(*values):
@@ -55,12 +55,12 @@ def goals(records):
     lines = [row("what", "goal (H200)", "predicted (H100, H200)", "measured"), row(*["---"] * 4)]
     for (mask, which), goal in ATTENTION.items():
         facts = dict(bench="attention", D=64, group=1, documents=0, mask=mask, which=which)
-        found = [(last(records, "tflops", **facts, T=T) or {}).get("ours") for T in (2048, 8192)]
+        found = [(first(records, "tflops", **facts, T=T) or {}).get("ours") for T in (2048, 8192)]
         lines.append(row(f"attention {which}, {mask}, TFLOP/s, 2k / 8k", goal, "", join(*found)))
     for model, (goal, mfu, memory) in STEP.items():
         facts = [dict(bench="step", model=model, variant="compiled", phase=phase) for phase in ("CLM", "MLM")]
-        lines.append(row(f"{model}, MFU in %, CLM / MLM", goal, mfu, join(*(last(records, "mfu", **f) for f in facts))))
-        memory_used = join(*(last(records, "gigabytes", **f) for f in facts))
+        lines.append(row(f"{model}, MFU in %, CLM / MLM", goal, mfu, join(*(first(records, "mfu", **f) for f in facts))))
+        memory_used = join(*(first(records, "gigabytes", **f) for f in facts))
         lines.append(row(f"{model}, peak memory in GB, CLM / MLM", "", memory, memory_used))
     return lines
 
