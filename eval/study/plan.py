@@ -106,9 +106,13 @@ class Plan:
         self.cfg, self.runs, self.problems = (cfg := without_empty(cfg)), {}, []
         self.results = Path(cfg.out_dir, "results")
         self.tasks = self.read_tasks()  # {name of a data set: its arguments of finetune.py}
-        self.names = [row[0] for row in cfg.runs]
-        for row in cfg.runs:
-            self.add(row)
+        self.problems += [
+            f"runs: give (name, what it begins with, arguments), not {r}" for r in cfg.runs if len(r) != 3
+        ]
+        rows = [row for row in cfg.runs if len(row) == 3]
+        self.names = [name for name, _, _ in rows]
+        for row in rows:
+            self.add(*row)
         self.need("repeated", cfg.repeated, self.names)
         self.need("random", cfg.random, self.names)
         self.finals = [Model(run.row, run.seed, run.checkpoint(), run) for run in self.runs.values()]
@@ -155,13 +159,9 @@ class Plan:
                 self.problems.append(f"tasks: {error}")
         return tasks
 
-    def add(self, row):
+    def add(self, name, begins, text):
         """Add the runs of a row, one for each of its seeds."""
-        if len(row) != 3:
-            self.problems.append(f"runs: each row is (name, what it begins with, arguments), got {row}")
-            return
-        name, begins, text = row
-        where, (before, _, step) = f"runs: {name}", begins.partition("@")
+        where, (before, at, step) = f"runs: {name}", begins.partition("@")
         args = self.words("train", self.cfg.train) + self.words(where, text)
         settings, problems = configurator.parse(args, DEFAULTS)
         given = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
@@ -172,7 +172,7 @@ class Plan:
         if self.names.count(name) > 1:
             problems.append("two rows have this name")
         above = self.names[: self.names.index(name)]
-        if before and before not in above:
+        if begins and before not in above:
             problems.append(f"it begins with {before!r}, which is no row above it.{nearest(before, above)}")
         for seed in self.cfg.seeds if not problems else ():
             if seed != self.cfg.seeds[0] and self.cfg.repeated and name not in self.cfg.repeated:
@@ -183,10 +183,9 @@ class Plan:
                 if not run.parent:
                     problems.append(f"it has seed {seed}, but {before}, with which it begins, has not: see repeated")
                     break
-                if step:
-                    problem = why_not_branch(settings, run.parent.settings, step)
-                    problems += [f"it cannot begin with {begins}: {problem}"] * bool(problem)
-                    if problem:
+                if at:
+                    if why := why_not_branch(settings, run.parent.settings, step):
+                        problems.append(f"it cannot begin with {begins}: {why}")
                         break
                     run.start = int(step)
                     run.parent.keep = tuple(sorted({*run.parent.keep, run.start} - {run.parent.max_steps}))

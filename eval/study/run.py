@@ -1,5 +1,6 @@
 """Carry out a plan: runs of train.py in their order, then fine-tuning. What is done already is never repeated."""
 
+import json
 import os
 import re
 import runpy
@@ -13,8 +14,9 @@ import torch
 import checkpoint
 import configurator
 from data.files import is_locked
+from errors import DataError
 from eval.study.jobs import ROOT, Job, run_all, slots
-from eval.study.plan import TRAIN, task_name
+from eval.study.plan import DEFAULTS, TRAIN, task_name
 from eval.study.results import read_rows
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import find_task, missing
@@ -38,6 +40,9 @@ def problems_of(plan, runs, finetunes):
         found[f"this machine has {n} GPUs"][f"processes={cfg.processes}"] = None
     # A new folder, because what a run will begin with may not be there yet.
     commands = [(run.folder.name, [*arguments(run), new]) for run in runs]
+    for run in runs:
+        if why := changed(run):
+            found[why][run.folder.name] = None
     os.environ["WORLD_SIZE"] = str(cfg.processes)
     for name, sentence in refusals(TRAIN, commands):
         found[sentence][name] = None
@@ -62,6 +67,23 @@ def problems_of(plan, runs, finetunes):
             if why := problem(model.checkpoint, settings.causal):
                 found[why][model.label] = None
     return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in found.items()]
+
+
+def changed(run):
+    """Return how a run that is there differs from what its row says now; "" if it does not."""
+    path = run.folder / "config.json"
+    if not path.exists():
+        return ""
+    record = json.loads(path.read_bytes())
+    before = {k: tuple(v) if type(v) is list else v for k, v in record["settings"].items()}
+    now, _ = configurator.parse(arguments(run), DEFAULTS)
+    begins = {"branch_from", "init_from"} if run.parent else ()
+    now |= {k: before.get(k) for k, v in now.items() if v == "auto" or k in begins}
+    try:
+        checkpoint.check_same_run({"settings": before, "data": record["data_fingerprint"]}, now, run.folder)
+    except DataError as error:
+        return f"{error}. Give the row another name, or remove {run.folder}"
+    return ""
 
 
 def refusals(script, commands):

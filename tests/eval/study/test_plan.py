@@ -66,6 +66,7 @@ BRANCHES = {  # arguments of the row, what it begins with -> what is wrong, with
     "--switch_step=300 --warmup_steps=9": ("clm@300", "warmup_steps=9"),
     "--switch_step=650": ("clm@650", "between 1 and 649"),
     "--switch_step=10": ("clm@x", "between 1 and"),
+    "--switch_step=11": ("clm@", "between 1 and"),
     "--max_steps=100 --warmup_steps=9 --decay_steps=9": ("clm", ""),  # final weights, a new optimizer
 }
 
@@ -90,7 +91,7 @@ WRONG = {
         runs: x: --max_stepz=1: unknown setting 'max_stepz'. Did you mean 'max_steps'?
         runs: z: seed is set by the study
         runs: z: it begins with a row, so give no init_from
-        runs: each row is (name, what it begins with, arguments), got ('q',)""",
+        runs: give (name, what it begins with, arguments), not ('q',)""",
     (("a", "", "--out_dir='x"),): 'runs: a: "--out_dir=\'x": No closing quotation',
     (("a", "", ""), ("b", "a", "")): "runs: b: it has seed 2, but a, with which it begins, has not: see repeated",
 }

@@ -73,6 +73,9 @@ def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path, encoder):
     assert sorted(seeds) == ["1"] * 4 + ["2"] * 2  # the second seed only at the chosen rate
     assert {job.parts[2] for job in results(tmp_path)} == {"mlm-seed-1", "tiny-650"}
     assert "mlm or tiny-650" in output or "better than" in output, output
+    args[0] += " --lr=1e-4"
+    code, output = start(args, tmp_path).wait(60)
+    assert code == 1 and "lr=0.0001, but the run in study/runs/mlm-seed-1 has lr=0.003" in output
     assert (tmp_path / "study/report/report.md").exists()
 
 
