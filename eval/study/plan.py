@@ -31,7 +31,7 @@ from runtime import PEAK_FLOPS, RESUME_MAY_CHANGE, flops_per_token
 TRAIN = ROOT / "train.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
-GPU, MFU = "H100", 0.5  # for the predicted hours: docs/speed.md, with the FLOPs of whole windows
+GPU, MFU = "H100", 0.46  # for the predicted hours: docs/speed.md, with the FLOPs of whole windows
 
 # The study sets these settings of train.py.
 PLANNED = {"seed", "out_dir", "resume", "branch_from", "keep_last", "keep_steps"}

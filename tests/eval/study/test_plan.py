@@ -27,7 +27,7 @@ def test_the_plan_of_the_papers_study(plan_of, monkeypatch):
     assert text.endswith("\nfinal models 39\nintermediate models 12\nfine-tuning runs 15300")
     for line in ("fine-tuning runs of random weights 900", "steps trained 844000", "steps shared 364000"):
         assert f"\n{line}\n" in text
-    assert "GPU-hours of pretraining 4,7" in text
+    assert "GPU-hours of pretraining 5,1" in text
     trunk, runs = plan.runs["610m-clm-42k", 1], {name: run for (name, _), run in plan.runs.items()}
     for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
         for clm in switches:
