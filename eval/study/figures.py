@@ -119,13 +119,15 @@ def lines_of(results, figure):
     The label is what the line's models have in common and not all lines have.
     """
     facts = {label: its for label, its in results.facts.items() if its["untrained"] or its["step"]}  # not of the hub
-    other, groups = other_settings(facts), defaultdict(list)
+    other, groups = other_settings(facts), defaultdict(set)
     for label in [label for label in results.labels if label in facts and figure.shows(facts[label])]:
         words = words_of(facts[label]) | {"other": other[label]}
         if words["objective"] == "pure CLM" and "objective" not in figure.along:
             words["mask"] = ""
         key = tuple((part, its) for part, its in words.items() if part not in figure.along.split() and its)
-        groups[key].append((figure.x(facts[label]), label))
+        groups[key].add((figure.x(facts[label]), label))
+        if figure is CONTINUED and facts[label]["after"] in results.labels:  # the model that it continued, at 0
+            groups[key].add((0, facts[label]["after"]))
     groups = {key: sorted(its) for key, its in groups.items() if len({x for x, _ in its}) > 1}
     having = defaultdict(Counter)  # {part: {words: number of lines}}
     for part, its in itertools.chain(*groups):
@@ -154,18 +156,11 @@ def other_settings(facts):
 
 
 def panels_of(results, figure):
-    """Return the panels of a figure as `draw_lines` takes them; {} if there is no line.
-
-    A line of continued pretraining begins with the model that is continued. Levels: random weights of the sizes shown.
-    """
+    """Return the panels of a figure as `draw_lines` takes them, with random weights as levels; {} if there is no line."""
     panels, lines = {}, lines_of(results, figure)
     sizes = {results.facts[label]["parameters"] for line in lines.values() for _, label in line}
     random = [label for label in results.labels if results.facts[label]["untrained"] and "size" not in figure.along]
     random = [label for label in random if results.facts[label]["parameters"] in sizes]
-    for line in lines.values():
-        after = results.facts[line[0][1]].get("after")
-        if figure is CONTINUED and after in results.labels:
-            line.insert(0, (0, after))
     for target in results.targets if lines else ():
         values = {label: figure.value(results, label, target) for label in results.labels}
         shown = {label: (its.mean, its.half or 0) for label, its in values.items() if its}

@@ -396,15 +396,12 @@ def continued_section(folder, results, curves, plan):
     for (name, seed), curve in sorted(curves.items(), key=lambda item: -item[1][-1]["step"]):  # the longest first
         if base := plan.runs[name, seed].continues:
             logs[f"after {base}"] += loss_lines([curve], key)
-            before = curves.get((base, seed), [{}])[-1].get(key)
-            if (
-                before and plan.runs[base, seed].settings.switch_step < plan.runs[base, seed].max_steps
-            ):  # it ended with MLM
-                levels[f"{base}, before"] = before
+            before = curves.get((base, seed), [{}])[-1]
+            if before.get("phase") == "mlm" and key in before:
+                levels.setdefault(f"{base}, before", before[key])
     if logs:
-        title = "continued pretraining" + " (pale: other budgets and seeds)" * any(
-            len(its) > 1 for its in logs.values()
-        )
+        pale = " (pale: other budgets and seeds)" * any(len(its) > 1 for its in logs.values())
+        title = f"continued pretraining{pale}"
         labels = figures.STEPS, "validation MLM loss\n(nats per predicted token)"
         blocks += drawn(folder, "continued_loss", title, figures.draw_lines, {title: (dict(logs), levels)}, *labels)
     return ["## Continued pretraining", *blocks] if blocks else []

@@ -433,7 +433,7 @@ def test_the_figures_of_the_papers_study(plan_of, tmp_path, monkeypatch):
     }  # fmt: skip
     continued = lines["continued_scores"]
     assert {name: [x for x, _ in line] for name, line in continued.items()} == {
-        "after 610m-clm-42k": [2000, 12_000, 22_000], "after 610m-mlm40-42k": [2000, 12_000, 22_000]
+        "after 610m-clm-42k": [0, 2000, 12_000, 22_000], "after 610m-mlm40-42k": [0, 2000, 12_000, 22_000]
     }  # fmt: skip
     panels = figures.panels_of(results, figures.CONTINUED)
     (points,) = panels["sst2"][0]["after 610m-clm-42k"]
