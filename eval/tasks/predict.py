@@ -23,6 +23,7 @@ from itertools import islice
 
 import numpy as np
 
+import checkpoint
 import configurator
 from data.files import write_whole
 from data.hub import saved_model
@@ -32,7 +33,7 @@ from eval.tasks import model as task_model
 from eval.tasks.examples import Dataset, Question, Text
 from eval.tasks.families import nearest_documents, ranking
 from eval.tasks.registry import Task
-from eval.tasks.result import restore
+from eval.tasks.result import build
 from runtime import resolve_auto, use_determinism
 
 out = ""  # the file to write; empty: standard output
@@ -56,9 +57,12 @@ def load(path, cfg):
     """Return the task, its TaskModel, and the Task that says which columns the training data had and in which form."""
     state = hub_encoder.load(path, report=partial(print, file=sys.stderr))
     saved = saved_model(state, path)
-    settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
-    task, model = restore(settings, Dataset("", saved["family"], saved["labels"], [], {}, {}, {}, {}), state)
-    return task, model, Task(**saved["task"])
+    with checkpoint.trusting(path):
+        settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
+        task, model = build(settings, Dataset("", saved["family"], saved["labels"], [], {}, {}, {}, {}), state)
+        model.head.load_state_dict(saved["head"])
+        task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
+        return task, model, Task(**saved["task"])
 
 
 def read(path, spec):

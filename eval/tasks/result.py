@@ -40,15 +40,6 @@ def build(cfg, dataset, state, random_weights=False):
     return task, model.to(cfg.device)
 
 
-def restore(cfg, dataset, state):
-    """Return the task and the TaskModel that `save_model` wrote. dataset: its labels must be those of the training."""
-    saved = state["fine_tuned"]
-    task, model = build(cfg, dataset, state)
-    model.head.load_state_dict(saved["head"])
-    task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
-    return task, model
-
-
 def save_model(cfg, dataset, task, model, run, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without optimizers, and how to use the head."""
     fine_tuned = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(cfg))

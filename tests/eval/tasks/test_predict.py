@@ -151,9 +151,16 @@ def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, case):
     assert re.search(message, stop.value.code) and not [*tmp_path.glob("out.jsonl*")]
 
 
-def test_a_model_that_is_not_fine_tuned_is_refused(encoder, tmp_path):
+def test_a_model_that_finetune_did_not_save_is_refused(saved, encoder, tmp_path):
     with pytest.raises(SystemExit, match="is not a model that finetune.py --save_model=True kept"):
         predict.main([str(encoder), "a.txt"])
+    saved("sc")
+    state = checkpoint.load(tmp_path / "model.pt")
+    for part in ("settings", "labels", "head", "task"):
+        fine_tuned = {name: value for name, value in state["fine_tuned"].items() if name != part}
+        checkpoint.save(tmp_path / "forged.pt", state | {"fine_tuned": fine_tuned})
+        with pytest.raises(SystemExit, match="forged.pt is damaged or not a checkpoint of this project"):
+            predict.main([f"{tmp_path}/forged.pt", "a.txt"])
 
 
 @pytest.mark.slow

@@ -436,7 +436,12 @@ def test_the_list_and_a_look(files, run, tmp_path):
     for part in ("labels: O, B-location", "train: 2 examples", "ESB/B-location .", "test: 3 queries, 4 documents"):
         assert part in output
     assert "  document  Title 0 text 0" in output and code == 0
-    for wrong, status in ((["nothing"], 2), (["wnut17", "--folder=nowhere"], 1), (["predict"], 2), (["predict", "x"], 1)):
+    for wrong, status in (
+        (["nothing"], 2),
+        (["wnut17", "--folder=nowhere"], 1),
+        (["predict"], 2),
+        (["predict", "x"], 1),
+    ):
         code, output = run(wrong, "eval.tasks")
         assert code == status and "Traceback" not in output, output
     code, output = run(["--help"], "eval.tasks")
