@@ -1,4 +1,4 @@
-"""What only a GPU can show: training as on the CPU, exact resume, few waits. Skipped where there is none."""
+"""What only a GPU can show: training as on the CPU, exact resume, few waits. gpu.sh runs doctor and the benchmarks."""
 
 import json
 import shutil
@@ -156,14 +156,3 @@ def test_two_gpus_train_as_one(run, run_world, on_gpu, tmp_path):
     for code, text in run_world(2, [*on_gpu, "--compile=True", f"--out_dir={tmp_path / 'two'}"]):
         assert code == 0, text
     assert_same_losses(tmp_path / "two", tmp_path / "one", 1e-3)
-
-
-def test_doctor_trusts_the_kernels(run):
-    code, text = run(["doctor", "--only=kernels"], script="eval.bench")
-    assert code == 0 and text.count("relative error") == 16, text
-
-
-def test_the_search_for_blocks(run):
-    small = ["--head_dims=64", "--seq_len=256", "--tokens=256", "--repeats=1", "--gain=0.9"]
-    code, text = run(["blocks", *small], script="eval.bench")
-    assert code == 0 and "LAUNCH in model.py is as good as any" in text, text
