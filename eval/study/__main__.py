@@ -1,14 +1,14 @@
-"""A study: a table of models to pretrain, fine-tune and compare. One settings file, one command, one report.
+"""A study pretrains the models of a table, fine-tunes them on tasks, and reports which is better and how sure that is.
+For example: python -m eval.study config/study_demo.py
 
-    python -m eval.study config/study_demo.py            # all that is missing, then the report in OUT_DIR/report
-    python -m eval.study config/study_paper.py --plan    # what it would do; needs no data
-    python -m eval.study config/study_paper.py --slurm   # job scripts for a cluster, in OUT_DIR/slurm
-    python -m eval.study sweep --checkpoints=out/clm,out/mlm     # only fine-tuning, of given checkpoints
-    python -m eval.study report RESULTS_DIR                      # only a report on a folder of results
+usage: python -m eval.study CONFIG.py [--key=value ...]      do all that is missing, then write OUT_DIR/report
+       python -m eval.study CONFIG.py --plan                 what it would do, and what that costs; needs no data
+       python -m eval.study CONFIG.py --slurm                job scripts for a cluster, in OUT_DIR/slurm
+       python -m eval.study sweep --checkpoints=A,B [...]    only fine-tune given checkpoints, and report
+       python -m eval.study report RESULTS_DIR [...]         only report on a folder of results, by --metrics and --primary
 
 After an interruption at any moment, the same command continues. OUT_DIR holds runs/, results/ (of fine-tuning) and
-report/. The checkpoints of a run may be deleted; it is trained again only if something still to do begins with one of
-them.
+report/. The checkpoints of a run may be deleted; it is trained again only if something still to do begins with one.
 """
 
 import signal
@@ -55,15 +55,6 @@ plan = False  # print what there is to do, and stop
 slurm = False  # write job scripts instead of running, and stop
 only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
 
-HELP = """\
-A study pretrains the models of a table, fine-tunes them on tasks, and reports which is better and how sure that is.
-For example: python -m eval.study config/study_demo.py
-
-usage: python -m eval.study CONFIG.py [--key=value ...]        do all that is missing, then write the report
-       python -m eval.study CONFIG.py --plan                   what it would do, and what that costs
-       python -m eval.study CONFIG.py --slurm                  job scripts for a cluster
-       python -m eval.study sweep --checkpoints=A,B [...]      only fine-tune given checkpoints, and report
-       python -m eval.study report RESULTS_DIR [...]           only report on a folder of results, by --metrics and --primary"""
 COMMAND = "python -m eval.study"
 
 
@@ -120,11 +111,11 @@ def main(argv):
                 cfg = without_empty(cfg)
                 print(report.write_folder(root, cfg.out_dir, cfg.metrics, cfg.primary))
             case [] | ["report", *_]:
-                print(HELP, file=sys.stderr)
+                print(__doc__, file=sys.stderr)
                 sys.exit(2)
             case _:
                 if "--help" in argv or "-h" in argv:
-                    print(HELP + "\n")
+                    print(__doc__)
                 study(argv)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))

@@ -32,25 +32,21 @@ IN_WORDS = (RESUME_MAY_CHANGE - {"data"}) | set(
 
 def words_of(facts):
     """Return what tells models apart, in words: {part: words}. Models of a figure's line have other parts in common."""
-    size, random = f"{short(facts['parameters'])} parameters", facts["untrained"]
-    if random:
-        return {"size": size, "objective": "random weights"}
-    phases, fraction = facts.get("phases") or [], clm_fraction(facts)
-    names, last = [its["phase"] for its in phases], phases[-1] if phases else {"predict_from": "mask"}
+    words = {"size": f"{short(facts['parameters'])} parameters"}
+    if facts["untrained"]:
+        return words | {"objective": "random weights"}
+    phases, fraction = facts["phases"], clm_fraction(facts)
+    names, last = tuple(its["phase"] for its in phases), phases[-1]
     percent = min(95, max(5, 5 * round(20 * fraction)))  # to 5 %, so that budgets share a line
-    objective = {0.0: "pure MLM", 1.0: "pure CLM"}.get(fraction, f"{percent} % CLM")
-    kind = ", then MLM" if names == ["clm", "mlm"] else "" if names in (["clm"], ["mlm"]) else f": {describe(phases)}"
-    if names == ["mixed"]:
-        kind = " mixed with MLM"
-    shift = " predicted from the position before" if last["predict_from"] == "before" else ""
-    ratios = dict.fromkeys(f"{100 * x:.3g}" for x in (last.get("mask_ratio") if names[-1:] != ["clm"] else None) or [])
-    mask = f"{' to '.join(ratios) or format(100 * facts['mask_ratio'], '.3g')} % masked"
-    return {
-        "size": size,
-        "objective": objective + kind,
+    usual = {("clm",): "", ("mlm",): "", ("clm", "mlm"): ", then MLM", ("mixed",): " mixed with MLM"}
+    kind = usual.get(names, f": {describe(phases)}")
+    ratios = [facts["mask_ratio"]] if names[-1] == "clm" else last["mask_ratio"]
+    ratios = dict.fromkeys(f"{100 * ratio:.3g}" for ratio in ratios)  # two, if it falls
+    return words | {
+        "objective": {0.0: "pure MLM", 1.0: "pure CLM"}.get(fraction, f"{percent} % CLM") + kind,
         "mixed": kind.replace(", then MLM", ""),
-        "shift": shift.strip(),
-        "mask": mask,
+        "shift": "predicted from the position before" if last["predict_from"] == "before" else "",
+        "mask": f"{' to '.join(ratios)} % masked",
         "budget": f"{short(tokens(facts))} tokens",
         "after": f"after {facts['after']}" if facts["after"] else "",
         "state": "" if facts["step"] == facts["max_steps"] else "on the way",
@@ -58,7 +54,7 @@ def words_of(facts):
 
 
 def clm_fraction(facts):
-    return facts["clm_steps"] / facts["step"]
+    return facts["clm_steps"] / max(1, facts["step"])
 
 
 def tokens(facts):
@@ -71,10 +67,8 @@ def total_flops(facts):
 
 def short(n):
     """Return a large number in short: 1.3M, 99B."""
-    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if n >= 0.9995 * unit:
-            return f"{n / unit:.3g}{name}" if n < 99.95 * unit else f"{n / unit:.0f}{name}"
-    return f"{n:.3g}"
+    unit, name = next(((u, name) for u, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")) if n >= u), (1, ""))
+    return f"{n / unit:.3g}{name}" if n else "-"
 
 
 def final(facts):

@@ -53,6 +53,12 @@ class Run:
     start: int = 0  # ... at this step; 0 = with its final weights
     keep: tuple = ()  # steps whose checkpoints are kept: others branch off there, or they are fine-tuned
 
+    def __str__(self):
+        begins = f"from step {self.start:,} of" if self.start else "after"
+        what = f", {begins} {self.parent.folder.name}" if self.parent else ""
+        keep = ", keeps the checkpoints of " * bool(self.keep) + " ".join(f"{step:,}" for step in self.keep)
+        return f"{self.folder.name}: {self.max_steps - self.start:,} steps{what}{keep}"
+
     @property
     def max_steps(self):
         return self.settings.max_steps
@@ -278,7 +284,7 @@ def label_of(path):
 
 
 def describe(plan):
-    """Return the plan as text: the tree of runs, then the amount of everything. Raises DataError: unusable data."""
+    """Return the plan as text: its runs, then the amount of everything. Raises DataError: unusable data."""
     runs, weights, compute, tokens, disk = plan.runs.values(), {}, 0.0, 0, 0
     for run in runs:
         settings, config = run.settings, config_of(run)
@@ -292,7 +298,7 @@ def describe(plan):
     per_model = len(plan.points()) // len(plan.models)
     hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
     lines = [
-        *tree(plan),
+        *map(str, runs),
         "",
         f"tokens of pretraining {tokens:,}",
         f"FLOPs of pretraining {compute:.2g}",
@@ -307,19 +313,6 @@ def describe(plan):
     lines += [f"fine-tuning runs of given checkpoints {per_model * len(plan.given)}"] * bool(plan.given)
     lines += [f"final models {len(plan.finals)}", f"intermediate models {len(plan.inside)}"]
     return "\n".join([*lines, f"fine-tuning runs {per_model * len(plan.finals + plan.inside)}"])
-
-
-def tree(plan, parent=None, indent=""):
-    """Yield a line for each run that begins with the run `parent`, each followed by the lines of those below it."""
-    for run in plan.runs.values():
-        if run.parent is parent:
-            begin = f"from step {run.start:,}, " if run.start else "from the final weights, " if parent else ""
-            clm, keep = min(run.settings.switch_step, run.max_steps), [f"{step:,}" for step in run.keep]
-            what = [f"CLM to step {clm:,}"] if clm > run.start else []
-            mlm = f"CLM in {run.settings.clm_windows:.0%} of the windows, MLM" if run.settings.clm_windows else "MLM"
-            what += [f"{mlm} to step {run.max_steps:,}"] if clm < run.max_steps else []
-            yield f"{indent}{run.folder.name}: {begin}{', '.join(what)}{', keeps ' * bool(keep)}{' '.join(keep)}"
-            yield from tree(plan, run, indent + "  ")
 
 
 def config_of(run):

@@ -9,7 +9,7 @@ damaged result stops the report.
 import csv
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def write(by_metric, metric, folder, title, primary=(), plan=None):
     results = by_metric[metric]
     folder.mkdir(parents=True, exist_ok=True)
     curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))} if plan else {}
-    compared, answers = answer_section(folder, results, primary)
+    compared, answers = answer_section(results, primary)
     scores = scores_section(folder, by_metric, metric)
     blocks = [
         f"# {title}",
@@ -114,11 +114,11 @@ def write(by_metric, metric, folder, title, primary=(), plan=None):
 
 def table(header, rows):
     """Return a Markdown table whose columns also line up in a terminal; "" without rows."""
+    if not rows:
+        return ""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in (header, *rows)]
-    return (
-        "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]) if rows else ""
-    )
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
 def drawn(folder, name, alt, draw, *args):
@@ -151,7 +151,7 @@ def write_csv(path, header, rows):
 def write_results(by_metric, path):
     """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
     columns, results = [*itertools.product(METRICS, ("validation", "test"))], by_metric["field"]
-    chosen = {m: {id(row): its for its in r.chosen.values() for row in its.values()} for m, r in by_metric.items()}
+    chosen = {m: {id(row) for its in r.chosen.values() for row in its.values()} for m, r in by_metric.items()}
     header = "folder status model pretraining_seed task family lr seed".split()
     header += [*map("_".join, columns), *(f"{metric}_score" for metric in METRICS)]
     header += ["parameters", "step", "tokens", "clm_fraction", "mask_ratio", "error"]
@@ -161,9 +161,8 @@ def write_results(by_metric, path):
         cells = [row["folder"], "done", *(row[k] for k in header[2:8]), *map(row.get, columns)]
         for metric, its in by_metric.items():
             cells.append(str(its.score(row["model"], row["task"])) if id(row) in chosen[metric] else "")
-        if facts["step"]:
-            of_model = [facts["step"], figures.tokens(facts), figures.clm_fraction(facts), facts["mask_ratio"]]
-        rows.append([*cells, facts["parameters"], *(of_model if facts["step"] else [""] * 4), ""])
+        of_model = facts["parameters"], facts["step"], figures.tokens(facts), figures.clm_fraction(facts)
+        rows.append([*cells, *of_model, facts["mask_ratio"], ""])
     rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
     write_csv(path, header, rows)
 
@@ -174,7 +173,7 @@ def write_results(by_metric, path):
 
 def overview(results, plan, curves):
     """Say what was trained, how much of it is there, and what each model is."""
-    lines, folders = [], {row["folder"] for row in results.rows}
+    lines, values = [], defaultdict(set)
     if plan:
         cfg, done = plan.cfg, [has_result(plan, *point) for point in plan.points()]
         grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
@@ -183,12 +182,12 @@ def overview(results, plan, curves):
             f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended",
             f"fine-tuning: {sum(done)} of {len(done)} runs have a result; seeds {seeds}, rates {rates} ({grid})",
         ]
-    lines.append(f"{len(folders)} results, {len(results.failed)} failed; the {results.metric}'s metrics decide")
+    n = len({row["folder"] for row in results.rows})
+    lines.append(f"{n} results, {len(results.failed)} failed; the {results.metric}'s metrics decide")
     lines += sorted({", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in results.rows})
-    values = defaultdict(Counter)
     for row in results.rows:
         for name, value in row["settings"].items():
-            values[f"the runs of {row['task']} differ in `{name}`"][str(value)] += 1
+            values[f"the runs of {row['task']} differ in `{name}`"].add(str(value))
     lines += [f"Careful: {what}: {', '.join(sorted(its))}" for what, its in sorted(values.items()) if len(its) > 1]
     rows = []
     for label in results.labels:
@@ -196,18 +195,17 @@ def overview(results, plan, curves):
         what = describe(facts["phases"]) if facts["phases"] else "pretrained elsewhere"
         what += f", after {facts['after']}" * bool(facts["after"])
         what = "random weights" if facts["untrained"] else what
-        tokens = figures.short(figures.tokens(facts)) if facts["step"] and not facts["untrained"] else "-"
-        rows.append([label, what, figures.short(facts["parameters"]), tokens, seeds])
-    return "\n".join(f"- {line}" for line in lines), table(
-        ["model", "pretraining", "parameters", "tokens", "seeds"], rows
-    )
+        tokens = 0 if facts["untrained"] else figures.tokens(facts)
+        rows.append([label, what, *map(figures.short, (facts["parameters"], tokens)), seeds])
+    models = table(["model", "pretraining", "parameters", "tokens", "seeds"], rows)
+    return "\n".join(f"- {line}" for line in lines), models
 
 
 # ----------------------------------------------------------------------------
 # The answer
 
 
-def answer_section(folder, results, primary):
+def answer_section(results, primary):
     """Return (the primary comparisons on all targets, blocks): a sentence and a row of a table for each of them."""
     if not primary:
         return [], []
@@ -274,19 +272,7 @@ def score_column(results, target, baselines):
 
 def comparisons_section(folder, results, compared):
     """Write comparisons.csv and return tables of differences. compared: the primary comparisons, on all targets."""
-    header = [
-        "primary",
-        "target",
-        "model_a",
-        "model_b",
-        "difference",
-        "low_95",
-        "high_95",
-        "p",
-        "p_holm",
-        "units",
-        "unit",
-    ]
+    header = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
     pairs = {(c.a, c.b) for c in compared}
     others = [pair for pair in itertools.combinations(results.labels, 2) if not pairs & {pair, pair[::-1]}]
     found = results.compare_all(others)
@@ -327,10 +313,8 @@ def difference_table(comparisons):
 
 def loss_curve(run):
     """Return the log of a run from step 0, with those of the runs it branched off; [] if one has not ended."""
-    if not run.ended():
-        return []
     before = loss_curve(run.parent) if run.start else []
-    if run.start and not before:
+    if not run.ended() or (run.start and not before):
         return []
     return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
@@ -342,12 +326,8 @@ def losses_section(folder, curves, primary):
     keys, logs = ("val_clm_loss", "val_mlm_loss"), defaultdict(list)
     for (name, _), curve in curves.items():
         logs[name].append(curve)
-    rows = [
-        [*key, line["step"], line["tokens"], *map(line.get, keys)]
-        for key, curve in curves.items()
-        for line in curve
-        if keys[0] in line
-    ]
+    lines = [(key, line) for key, curve in curves.items() for line in curve if keys[0] in line]
+    rows = [[*key, line["step"], line["tokens"], *map(line.get, keys)] for key, line in lines]
     write_csv(folder / "losses.csv", ["model", "pretraining_seed", "step", "tokens", *keys], rows)
     named = [name for name in dict.fromkeys(sum(primary, ())) if name in logs] or [*logs]
     shown = {name: logs[name] for name in named[: len(figures.STYLES)]}
@@ -376,15 +356,13 @@ def stability_section(folder, results):
     rows = []
     for task, label in itertools.product(results.tasks, results.labels):
         if score := results.score(label, task):
-            groups = defaultdict(list)
-            for (seed, _), row in results.chosen[label, task].items():
-                groups[seed].append(row)
-            variances = [
-                np.var([r[results.metric, "test"] for r in its], ddof=1) for its in groups.values() if len(its) > 1
-            ]
-            rates = ", ".join(f"{its[0]['lr']:g}" for _, its in sorted(groups.items()))
+            rates, by_seed = {}, defaultdict(list)
+            for (seed, _), row in sorted(results.chosen[label, task].items()):
+                rates[seed] = f"{row['lr']:g}"
+                by_seed[seed].append(row[results.metric, "test"])
+            variances = [np.var(its, ddof=1) for its in by_seed.values() if len(its) > 1]
             deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
-            rows.append([task, label, rates, deviation, f"{score.done} of {score.expected}"])
+            rows.append([task, label, ", ".join(rates.values()), deviation, f"{score.done} of {score.expected}"])
     blocks = [block for f in figures.FIGURES if f.name == "stability" for block in draw_figure(folder, results, f)]
     header = ["task", "model", "rates", "sd over seeds", "runs"]
     return ["## Stability of fine-tuning", *blocks, STABILITY, table(header, rows)] if rows else []
