@@ -30,7 +30,7 @@ from data.hub import saved_model
 from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder, metrics, readers
 from eval.tasks import model as task_model
-from eval.tasks.examples import Dataset, Question, Text
+from eval.tasks.examples import Dataset, Question, Text, listed
 from eval.tasks.families import nearest_documents, ranking
 from eval.tasks.registry import Task
 from eval.tasks.result import build
@@ -83,6 +83,7 @@ def read(path, spec):
     columns = dict.fromkeys(names, list if spec.family == "tc" else str)
     for number, (location, row) in enumerate(readers.rows(path, columns, kind=kind), 1):
         values, given = [row[name] for name in names], row.get(label)
+        given = None if given in ("", [], {}) else given
         match spec.family:
             case "sc":
                 target = 0 if given is None else readers.read_label(given, spec, location)
@@ -140,6 +141,9 @@ def run(path, source, cfg):
         print(f"{rule}: {count}", file=sys.stderr)
     if labeled and all(labeled) and spec.family != "ir":
         examples, answers = zip(*labeled)
+        labels = {label for example in examples for label in getattr(example, "labels", ())}
+        if task.labels and (unknown := sorted(labels - {*task.labels})):
+            print(f"labels that the model does not know, which count as errors: {listed(unknown)}", file=sys.stderr)
         scores = task.metrics(answers, examples).items()
         text = "   ".join(f"{name} {metrics.rounded(metrics.score(x), 2):.2f}" for name, x in scores)
         print(f"scores of {len(examples):,} examples: {text}", file=sys.stdout if cfg.out else sys.stderr)

@@ -110,9 +110,11 @@ def test_a_file_with_labels_is_scored(saved, files, tmp_path, capsys, name):
 
 def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path, capsys):
     saved("sc")
-    rows = [{"title": "a", "body": "b", "end": "c", "label": label} for label in ("yes", None)]
-    predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out"])
-    assert "scores" not in capsys.readouterr().out
+    for last, scored in ((None, False), ("", False), ("maybe", True)):
+        rows = [{"title": "a", "body": "b", "end": "c", "label": label} for label in ("yes", last)]
+        predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out"])
+        text = capsys.readouterr()
+        assert ("scores" in text.out) == ("which count as errors: maybe" in text.err) == scored
 
 
 def test_a_device_is_written_to_and_not_replaced(saved, files, tmp_path):
