@@ -27,7 +27,7 @@ from data.objective import CLM, Objective, add_step, details, micro_batches, pha
 from data.prepare import prepare_embedded
 from data.shards import changed_shard_in_background, load_meta, load_tokenizer
 from errors import Damaged, DataError, progress
-from eval.plot import plot_run, print_end, print_losses, print_start
+from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
 from model import PRESETS, PretrainingLoss, Transformer, one
 
@@ -170,7 +170,7 @@ def check(cfg):
 
 def main():
     cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
-    finished = []  # the function that saves the last finished step; empty while an update is under way
+    finished = []  # a function that saves the last finished step; empty while an update is under way
     try:
         train(cfg, finished)
     except (Damaged, DataError) as error:
@@ -184,7 +184,10 @@ def main():
 
 
 def open_folders(cfg, rank, world_size):
-    """Lock out_dir and open the data, of which rank 0 prepares the default ones. Returns (the lock, meta, tokenizer)."""
+    """Lock out_dir and open the data, of which rank 0 prepares the default ones.
+
+    Returns (the lock, meta, tokenizer, the model's config, the Batches of training, those of validation).
+    """
     lock = lock_folder(cfg.out_dir) if rank == 0 else None
     if rank == 0 and not Path(cfg.data).exists():  # only the default data can be missing here
         prepare_embedded()
@@ -193,7 +196,9 @@ def open_folders(cfg, rank, world_size):
     if world_size > 1:
         dist.barrier()
     meta = load_meta(cfg.data)
-    return lock, meta, load_tokenizer(cfg.data, meta)
+    tokenizer = load_tokenizer(cfg.data, meta)
+    config = checkpoint.model_config(cfg, tokenizer.vocab_size)
+    return lock, meta, tokenizer, config, *make_batches(cfg, meta, tokenizer, config.seq_len)
 
 
 def make_model(cfg, config, device):
@@ -236,10 +241,11 @@ def evaluate(loss_module, batches, cfg, device, rank, world_size):
     return losses
 
 
-def save(cfg, facts, transformer, optimizers):
+def save(cfg, facts, step, phases, log, transformer, optimizers):
     """Write a checkpoint and delete those that are not to be kept."""
-    step, states = facts["step"], {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
-    checkpoint.save(checkpoint.path_of(cfg.out_dir, step), dict(model=transformer.state_dict(), **states, **facts))
+    state = dict(facts, step=step, phases=phases, log=log.sync(), model=transformer.state_dict())
+    state |= {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
+    checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
     keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
     checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
 
@@ -256,17 +262,13 @@ def stop_before_update(cfg, step, what):
 
 
 def train(cfg, finished):
-    # Under torchrun every process runs this file.
+    # Set-up. Under torchrun every process runs this file.
     device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
-    lock, meta, tokenizer = open_folders(cfg, rank, world_size)  # the lock is held until this process ends
-    config = checkpoint.model_config(cfg, tokenizer.vocab_size)
-    train_batches, val_batches = make_batches(cfg, meta, tokenizer, config.seq_len)
+    lock, meta, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
     parts_of = partial(micro_batches, objective, cfg, train_batches.windows_per_step, rank, world_size)  # of a step
     transformer, loss_module = make_model(cfg, config, device)
-    params = list(transformer.parameters())
     optimizers = make_optimizers(transformer, cfg)
     step, phases, resumed = checkpoint.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
-
     facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
@@ -278,8 +280,8 @@ def train(cfg, finished):
         ddp = runtime.wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
     changed = changed_shard_in_background(cfg.data, meta) if rank == 0 and cfg.verify_data else None
     if rank == 0:
-        log = checkpoint.open_records(facts, params, world_size, resumed)
-        runtime.show(print_start, cfg, config, params, train_batches, parts_of, step, world_size, facts["versions"])
+        log = checkpoint.open_records(facts, transformer.parameters(), world_size, resumed)
+        runtime.show(print_start, cfg, transformer, train_batches, parts_of, step, world_size, facts["versions"])
 
     batches = prefetch(train_batches.batch, ((s, *part) for s in range(step, cfg.max_steps) for part in parts_of(s)))
     received, stopping = runtime.stop_signals(), 0
@@ -288,18 +290,13 @@ def train(cfg, finished):
     if rank == 0 and line:
         log.write(step=step, phase=phase_of(parts_of(step)), tokens=step * cfg.global_batch_tokens, **line)
 
-    def save_step():
-        save(cfg, dict(facts, step=step, phases=phases, log=log.sync()), transformer, optimizers)
-
     bar = progress(total=cfg.max_steps, initial=step, unit="steps", mininterval=0.5, disable=rank > 0)
-
     while step < cfg.max_steps and not stopping:
         checkpoint.check_data(cfg, changed, train_batches, step)
         started, parts = time.perf_counter(), parts_of(step)
         last_phase, phase = phase, phase_of(parts)
 
-        # Forward and backward, one micro-batch after the other. Each has one objective. The sum of its losses goes
-        # backward; the division that makes it a mean comes below, when all predicted tokens of the step are counted.
+        # Forward and backward. A sum of losses goes backward: what to divide it by is known only after the last one.
         clm, mlm = torch.zeros(2, 2, dtype=torch.float64, device=device)  # each: sum of losses, predicted tokens
         trained = []  # the micro-batches so far, with their masks
         for kind, _ in parts:
@@ -312,11 +309,10 @@ def train(cfg, finished):
             sums += torch.stack((loss_sum.detach(), count))
 
         # Add up over the processes. A GPU is waited for once a step, by `tolist`.
-        signals = torch.full((1,), len(received), device=device)
-        totals = torch.cat((clm, mlm, signals))
+        totals = torch.cat((clm, mlm, torch.full((1,), len(received), device=device)))
         if world_size > 1:
             dist.all_reduce(totals)
-        grads = [p.grad for p in params]
+        grads = [p.grad for p in transformer.parameters()]
         norm = torch.nn.utils.get_total_norm(grads)
         clm_sum, clm_count, mlm_sum, mlm_count, stopping, norm = torch.cat((totals, norm[None])).tolist()
         count = clm_count + mlm_count
@@ -360,15 +356,13 @@ def train(cfg, finished):
             runtime.show(print_losses, bar, step, phase, line)
         due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or phase_ends or stopping
         if rank == 0:
-            finished.append(save_step)
+            finished.append(partial(save, cfg, facts, step, phases, log, transformer, optimizers))
         if rank == 0 and due:
-            save_step()
+            finished[0]()
         if rank == 0 and phase_ends:
-            runtime.show(plot_run, cfg.out_dir)
             runtime.show(print_examples, bar, step, phase, transformer, tokenizer, cfg.predict_from)
         bar.update()
 
-    bar.close()
     if rank == 0:
         runtime.show(print_end, cfg, bar, step)
     if world_size > 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint import path_of, read_metrics
 from errors import DataError
-from runtime import flops_per_token
+from runtime import flops_per_token, show
 
 NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
@@ -35,22 +35,25 @@ def summary(out_dir):
     return "\n".join(lines)
 
 
-def print_start(cfg, config, params, batches, parts_of, step, world_size, versions):
+def print_start(cfg, transformer, batches, parts_of, step, world_size, versions):
     """Print the model, the budget with its data, and the machine, a line each."""
-    T, sampled = config.seq_len, range(0, cfg.max_steps, -(-cfg.max_steps // 50))  # about 50 steps stand for all
+    config, T = transformer.config, batches.T
+    sampled = range(0, cfg.max_steps, -(-cfg.max_steps // 50))  # about 50 steps stand for all
     parts = [(kind, len(windows)) for s in sampled for kind, windows in parts_of(s)]
     clm = sum(n for kind, n in parts if kind.causal) / sum(n for _, n in parts)
     seen = 2 / 3 if cfg.window_split == "random" else 1  # of the pairs of a query and a key
     flops = sum(n * T * flops_per_token(config, T, kind.causal, kind.mask_ratio or 1, seen) for kind, n in parts)
     flops *= world_size * cfg.max_steps / len(sampled)
-    n_params = sum(p.numel() for p in params) / 1e6
+    n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads, windows of {T:,} tokens"
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
     attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's"
     print(f"model    {n_params:.1f}M parameters: {shape}")
     print(f"budget   {tokens}, {batches.repeats(cfg.max_steps)}; {mix}; about {flops:.1e} FLOPs")
-    print(f"machine  {versions['device']}, {cfg.dtype}, attention: {attention}; processes: {world_size}; {cfg.out_dir}")
+    print(
+        f"machine  {cfg.device} ({versions['device']}), {cfg.dtype}, attention: {attention}; processes: {world_size}; {cfg.out_dir}"
+    )
     if step:
         print(f"This run goes on at step {step:,}.")
 
@@ -64,16 +67,22 @@ def print_losses(bar, step, phase, line):
 
 def print_end(cfg, bar, step):
     """Print how a run ended, its losses and speed, and what to do next. bar: of this process's steps."""
+    bar.close()
     if step < cfg.max_steps:
         print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
         return
-    steps, seconds, figure = step - bar.initial, time.time() - bar.start_t, Path(cfg.out_dir, "loss.png")
+    steps, seconds = step - bar.initial, time.time() - bar.start_t
     speed = f"{steps * cfg.global_batch_tokens / seconds:,.0f} tokens/s with evaluation and saving"
-    drawn = figure if figure.is_file() else f"not drawn; python -m eval.plot {cfg.out_dir} draws it"
     use = '--prompt="The following"' if cfg.switch_step == cfg.max_steps else '--fill="Return the [MASK] of the list."'
     print(f"\n{summary(cfg.out_dir)}\n\n{steps:,} steps in {seconds / 60:,.1f} minutes, {speed}")
-    print(f"checkpoint  {path_of(cfg.out_dir, step)}\nfigure      {drawn}")
-    print(f"next        python -m eval.sample --ckpt={cfg.out_dir} {use}")
+    print(f"checkpoint  {path_of(cfg.out_dir, step)}\nnext        python -m eval.sample --ckpt={cfg.out_dir} {use}")
+    show(print_figure, cfg.out_dir)
+
+
+def print_figure(out_dir):
+    """Draw the figure of a run and say where it is."""
+    missing = f"not drawn: pip install matplotlib, then python -m eval.plot {out_dir}"
+    print(f"figure      {plot_run(out_dir) or missing}")
 
 
 def new_figure(width, height):
@@ -122,6 +131,6 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m eval.plot OUT_DIR    (the folder of a run, with its metrics.jsonl)")
     try:
-        print(plot_run(sys.argv[1]) or "matplotlib is not installed: pip install -r requirements-extra.txt")
+        print_figure(sys.argv[1])
     except (DataError, OSError) as error:
         sys.exit(str(error))
