@@ -204,35 +204,46 @@ class Batches:
         return {"tokens": tokens, "positions": np.arange(B * T), "targets": targets.reshape(-1)}
 
     def masked(self, tokens, draw, start, objective):
-        """A fraction of each window's positions, chosen at random, are hidden and predicted.
+        """A fraction of each window's positions, chosen at random, are hidden and predicted. For example, 2 of 4:
 
-        Each position gets a random score, and the lowest ones are chosen. Special tokens score highest. One
-        is chosen only if a window has too few other tokens, and it is neither hidden nor predicted. If the
-        position before a token predicts it, the same holds for the first token of a document.
+            tokens      The   cat   sat   eos
+            score        71    12    40   max     random numbers; special tokens score highest
+            hidden       no   yes   yes    no     the 2 lowest, but never a special token
+            shown       The  mask  mask   eos
+            positions           1     2           where something is predicted
+            targets           cat   sat
+
+        If the position before a token predicts it, positions are 0 and 1, and the first token of a document stays.
         """
-        (B, T), n, most = tokens.shape, round(objective.mask_ratio * self.T), self.most_masked
+        B, T = tokens.shape
+        n, most = round(objective.mask_ratio * T), self.most_masked
+        before = objective.predict_from == "before"
         score = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
         ordinary = self.ordinary[tokens]
         score[~ordinary] = np.iinfo(np.uint64).max
         lowest = np.argpartition(score, (n - 1, most - 1), axis=1)[:, :most]  # (B, most), the n lowest first
-        order = lowest.argsort(axis=1)
-        chosen = np.take_along_axis(lowest, order, axis=1)
-        predicted = (order < n) & np.take_along_axis(ordinary, chosen, axis=1)
-        before = objective.predict_from == "before"
-        if before:
-            predicted &= chosen > (0 if start is None else np.take_along_axis(start, chosen, axis=1))
-        at = (np.arange(B)[:, None] * T + chosen).reshape(-1)  # (N,) in the flattened batch, N = B * most
-        predicted = predicted.reshape(-1)
 
-        shown, flat = tokens.copy().reshape(-1), tokens.reshape(-1)
-        u = mix(score.reshape(-1)[at]) / 2.0**64
-        swap = predicted & (u >= self.show_mask) & (u < self.show_random)
-        shown[at[predicted & (u < self.show_mask)]] = self.mask_id
-        if swap.any():
-            other = mix(score.reshape(-1)[at] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
-            shown[at[swap]] = self.ordinary_ids[other[swap].astype(np.int64)]
-        targets = np.where(predicted, flat[at], -1)
-        return {"tokens": shown.reshape(B, T), "positions": at - before * predicted, "targets": targets}
+        hidden = np.zeros((B, T), bool)
+        np.put_along_axis(hidden, lowest, np.arange(most) < n, axis=1)
+        hidden &= ordinary  # a window may have fewer than n ordinary tokens
+        if before:
+            hidden &= np.arange(T) > (0 if start is None else start)
+
+        # What the input shows there: the mask token, another ordinary token, or the token itself.
+        shown, instead = tokens.copy(), tokens[hidden]
+        u = mix(score[hidden]) / 2.0**64  # a second random number for each, from 0 to 1
+        swap = (u >= self.show_mask) & (u < self.show_random)
+        other = mix(score[hidden][swap] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
+        instead[u < self.show_mask] = self.mask_id
+        instead[swap] = self.ordinary_ids[other.astype(np.int64)]
+        shown[hidden] = instead
+
+        # Tensors of the same shape, B * most, also where fewer tokens are hidden: the others have the target -1.
+        chosen = np.sort(lowest, axis=1)  # (B, most), positions in the window
+        predicted = np.take_along_axis(hidden, chosen, axis=1)
+        targets = np.where(predicted, np.take_along_axis(tokens, chosen, axis=1), -1)
+        positions = np.arange(B)[:, None] * T + chosen - before * predicted  # in the flattened batch
+        return {"tokens": shown, "positions": positions.reshape(-1), "targets": targets.reshape(-1)}
 
 
 def batch_problems(cfg, T, world_size):
