@@ -10,14 +10,13 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 import configurator
 import model
 import runtime
 from eval.bench.timing import hardware, record, wall_seconds
 
-only = "all"  # all, or one part: facts, memory, kernels; all_reduce is for torchrun
+only = "all"  # all, or one part: facts, memory, kernels
 folder = "."  # where to test the disk
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
@@ -146,19 +145,6 @@ def kernels(cfg):
         sys.exit(f"{failed} of 16 failed. A run that needs one of these uses PyTorch's attention, which is slower")
 
 
-def all_reduce(cfg):
-    """Sum a tensor over the processes that torchrun started."""
-    device, rank, n = runtime.set_up("cuda" if torch.cuda.is_available() else "cpu", deterministic=False)
-    x = torch.ones(2**25, device=device)
-    dist.all_reduce(x)
-    if not (x == n).all():
-        sys.exit(f"wrong sum over {n} processes")
-    seconds = min(wall_seconds(lambda: dist.all_reduce(x)) for _ in range(3))
-    if rank == 0:
-        print(f"{x.nbytes / seconds / 1e9:.1f} GB/s over {n} processes with {dist.get_backend()}", flush=True)
-    dist.destroy_process_group()
-
-
 def memory(cfg):
     """Print the largest micro_batch of the paper's models that fits and divides the windows of a step evenly."""
     if not torch.cuda.is_available():
@@ -169,7 +155,7 @@ def memory(cfg):
         print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}", flush=True)
 
 
-PARTS = {part.__name__: part for part in (facts, memory, kernels, all_reduce)}
+PARTS = {part.__name__: part for part in (facts, memory, kernels)}
 
 
 def main(cfg):

@@ -59,10 +59,6 @@ run_all() {
         part blocks 130 $bench blocks --head_dims=64,96,128
         part step_rest 110 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
             --steps=2 --repeats=5
-        if python3 -c "import sys, torch; sys.exit(torch.cuda.device_count() < 2)"; then
-            part two_gpus 90 python3 -m torch.distributed.run --standalone --nproc_per_node=2 -m eval.bench doctor \
-                --only=all_reduce
-        fi
     }
     touch "$out/all.done"
 }

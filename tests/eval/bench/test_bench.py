@@ -190,12 +190,6 @@ def test_doctor_trusts_kernels_that_agree_and_no_others(capsys, monkeypatch, tmp
     assert capsys.readouterr().out.count("FAILED") == failed and summary.read(tmp_path)[0]["failed"] == failed
 
 
-@pytest.mark.slow
-def test_doctor_sums_over_two_processes(run_world):
-    for code, text in run_world(2, ["doctor", "--only=all_reduce"], script="eval.bench"):
-        assert code == 0, text
-
-
 def test_the_docs_have_the_table_that_the_summary_fills(tmp_path, capsys):
     assert "\n".join(summary.goals([])) in (ROOT / "docs/speed.md").read_text()
     step_facts = dict(bench="step", model="610m", variant="compiled", gigabytes=70.04)
@@ -205,7 +199,12 @@ def test_the_docs_have_the_table_that_the_summary_fills(tmp_path, capsys):
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + '{"bench": "st')
     summary.main(tmp_path)
     text = capsys.readouterr().out
-    assert "| ours – / 412, cudnn – / 500 |" in text and "| 44.4 / 43 |" in text and "| 70 / 70 |" in text and "machine: a GPU" in text
+    assert (
+        "| ours – / 412, cudnn – / 500 |" in text
+        and "| 44.4 / 43 |" in text
+        and "| 70 / 70 |" in text
+        and "machine: a GPU" in text
+    )
 
 
 # A stand-in for Python. It passes the script's questions about the machine, reads the records, prints what it is asked
@@ -217,7 +216,7 @@ args = sys.argv[1:]
 if args[0].endswith("summary.py"):
     os.execv("{python}", ["{python}", *args])
 if args[0] == "-c":
-    sys.exit("device_count" in args[1])
+    sys.exit()
 print("asked:", *args, flush=True)
 Path("{log}").open("a").write(" ".join(args) + "\\n")
 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -271,7 +270,7 @@ def test_the_gpu_script_goes_on_after_a_crash(gpu_script, tmp_path):
 def test_the_parts_of_the_gpu_script_fit_their_time_and_settings():
     text = (ROOT / "eval/bench/gpu.sh").read_text().replace("\\\n", " ")
     parts = re.findall(r"^ +part (\w+) (\d+) (.*)$", text, re.M)
-    assert sum(int(seconds) for name, seconds, _ in parts if name != "two_gpus") <= 24 * 60
+    assert sum(int(seconds) for _, seconds, _ in parts) <= 24 * 60
     for _, _, command in parts:
         words = command.replace("$dense", re.search(r'dense="(.*)"', text)[1]).split()
         words = [word.strip('"') for word in words if word not in ("$bench", "python3", "-m", "$several")]
