@@ -70,6 +70,8 @@ def draw(figure, curves, marks):
         for style, (name, points) in zip(itertools.cycle(("o-", "s--", "^:", "D-.")), curves.items()):
             x, y = [p[column] / 1e6 for p in points.values()], [p[2] for p in points.values()]
             axes.plot(x, y, style, color=COLORS[read_metrics(name)[-1]["phase"]], ms=4, label=Path(name).name)
+        for loss in marks.values():
+            axes.axhline(loss, color="0.5", lw=0.8, ls=":")
         axes.set_xlabel(label)
     panels[0].set_ylabel("validation loss (nats per predicted token)")
     panels[1].legend(frameon=False)
