@@ -1,4 +1,4 @@
-"""The baselines on cases computed by hand, and on the embedded tasks."""
+"""The baselines on cases computed by hand."""
 
 import sys
 from math import log, log2
@@ -7,7 +7,6 @@ import pytest
 
 from eval.tasks.baselines import baselines, bm25, tfidf
 from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
-from eval.tasks.splits import load
 
 
 def dataset(family, train, test, labels=(), field=("some metric",)):
@@ -96,14 +95,3 @@ def test_no_answer_is_a_baseline_where_questions_have_none():
     can, cannot = Question("1", "Who?", "Ada did.", [("Ada", 0)]), Question("2", "Who?", "Nobody did.", [])
     assert baselines(dataset("qa", [], [can])) == {}
     assert baselines(dataset("qa", [], [can, cannot])) == {"no_answer": {"exact_match": 50, "f1": 50}}
-
-
-@pytest.mark.slow
-def test_embedded_tasks_are_neither_trivial_nor_hopeless():
-    pytest.importorskip("sklearn")
-    pytest.importorskip("bm25s")
-    sc, tc, ir = (baselines(load(f"embedded-{family}")) for family in ("sc", "tc", "ir"))
-    assert sc["majority"]["accuracy"] + 25 < sc["tfidf"]["accuracy"] < 90
-    assert 10 < tc["word"]["entity_f1"] < 60
-    assert 30 < ir["bm25"]["ndcg@10"] < 80
-    assert baselines(load("embedded-sc")) == sc

@@ -75,24 +75,6 @@ def test_glues_metrics_are_those_of_scikit_learn_and_scipy(rate):
 # Token classification
 
 
-@pytest.mark.parametrize(  # by conlleval's rules for the begin and the end of a chunk
-    "tags, expected",
-    [
-        ("O B-X I-X O B-Y", "X:1-3 Y:4-5"),  # BIO
-        ("B-X I-X B-X I-X I-X", "X:0-2 X:2-5"),
-        ("I-X B-X I-X I-Y", "X:0-1 X:1-3 Y:3-4"),  # IOB1: B only between neighbors of one type
-        ("B-X I-Y I-X O I-X", "X:0-1 Y:1-2 X:2-3 X:4-5"),  # broken BIO
-        ("I-X E-X I-X E-X E-X", "X:0-2 X:2-4 X:4-5"),  # IOE
-        ("B-X I-X E-X S-X O B-Y E-Y", "X:0-3 X:3-4 Y:5-7"),  # BIOES
-        ("I-X S-X I-X I-Y E-X", "X:0-1 X:1-2 X:2-3 Y:3-4 X:4-5"),  # broken BIOES
-        ("B-X-1 I-X-1 I-X-2", "X-1:0-2 X-2:2-3"),  # types with a hyphen, and none
-        ("B I O I", ":0-2 :3-4"),
-    ],
-)
-def test_entities(tags, expected):
-    assert " ".join(f"{kind}:{begin}-{end}" for kind, begin, end in metrics.entities(tags.split())) == expected
-
-
 def test_sentence_macro_f1():
     predicted, gold = ["B-X O O O".split(), "O B-Y".split()], ["B-X I-X O O".split(), "O O".split()]
     # B-X is right, I-X missing, O is 2 * 2 / (3 + 2);  O is 2 * 1 / (1 + 2), B-Y wrong
@@ -179,24 +161,6 @@ def test_token_set_f1():
 
 # -----------------------------------------------------------------------------
 # Retrieval
-
-
-def test_retrieval_of_graded_documents():
-    qrels = {"q": {"good": 3, "bad": 0, "fair": 1, "spam": -2, "fine": 2}}
-    run = {"q": {"fair": 0.6, "spam": 0.9, "good": 0.8, "unjudged": 0.7}}
-    result = metrics.retrieval(run, qrels)
-    found, ideal = 3 / log2(3) + 1 / log2(5), 3 + 2 / log2(3) + 1 / log2(4)
-    values = [float(ratios(instances)[0]) for instances in result.values()]
-    assert dict(zip(result, values)) == pytest.approx({"ndcg@10": found / ideal, "mrr@10": 1 / 2, "recall@100": 2 / 3})
-
-
-@pytest.mark.parametrize("rank, mrr, recall", [(1, 1, 1), (10, 1 / 10, 1), (11, 0, 1), (100, 0, 1), (101, 0, 0)])
-def test_retrieval_looks_at_10_and_at_100_documents(rank, mrr, recall):
-    run, qrels = {"q": {f"d{i}": -i for i in range(1, 151)}}, {"q": {f"d{rank}": 1}}
-    ndcg = 1 / log2(rank + 1) if rank <= 10 else 0
-    values = [float(ratios(instances)[0]) for instances in metrics.retrieval(run, qrels).values()]
-    assert values == pytest.approx([ndcg, mrr, recall])
-    assert ratios(metrics.ndcg_retrieved(run, qrels)) == pytest.approx(ndcg)
 
 
 @pytest.mark.parametrize(
