@@ -24,6 +24,7 @@ import configurator
 from data.shards import load_meta
 from errors import Damaged, DataError, nearest
 from eval.study.jobs import ROOT
+from eval.study.results import without_seed
 from eval.tasks.registry import GLUE, find_task
 from model import ModelConfig, Transformer
 from runtime import PEAK_FLOPS, RESUME_MAY_CHANGE, flops_per_token
@@ -97,7 +98,7 @@ class Model:
     @property
     def folder(self):
         """The folder of its results."""
-        return f"{self.label}-seed-{self.seed}" if self.run else self.label
+        return f"{self.label}-seed-{self.seed}" if self.run else name_of(self.checkpoint)
 
 
 class Plan:
@@ -125,15 +126,15 @@ class Plan:
         self.inside = [model for entry in cfg.also for model in self.on_the_way(entry)]
         shapes = [run for run in self.runs.values() if run.row in cfg.random]
         self.random = [Model(f"random-{run.row}", run.seed, run.checkpoint(), run, True) for run in shapes]
-        self.given = [Model(label_of(path), 0, newest(path)) for path in cfg.checkpoints]
+        self.given = [Model(without_seed(name_of(path))[0], 0, newest(path)) for path in cfg.checkpoints]
         self.models = self.finals + self.inside + self.random + self.given
         self.labels = [*dict.fromkeys(model.label for model in self.models)]
         self.need("primary", sum(cfg.primary, ()), self.labels)
         self.problems += [f"primary: give pairs of rows, got {pair}" for pair in cfg.primary if len(pair) != 2]
         if not self.names and not self.given:
             self.problems.append("runs: give at least one row, or checkpoints")
-        given = [model.label for model in self.given]
-        clashes = {name for name in given if given.count(name) > 1 or name in self.names}
+        given = [model.folder for model in self.given]
+        clashes = {name for name in given if given.count(name) > 1}
         self.problems += [f"checkpoints: two models would be called {name}: rename one" for name in sorted(clashes)]
         self.problems = [*dict.fromkeys(self.problems)]
 
@@ -273,7 +274,7 @@ def newest(path):
     return checkpoint.path_of(path, steps[-1]) if steps else Path(path)
 
 
-def label_of(path):
+def name_of(path):
     """Return a given checkpoint's name: its folder and its step, or the name of a model folder, as in result.json."""
     path = newest(path).resolve()
     return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name

@@ -66,10 +66,10 @@ def read_rows(root, folders, names=()):
 def make_row(folder, result, prefix, names):
     """Return the row of a result.json. prefix: of the metrics of one of several test sets, such as "nq/"."""
     facts, validation, test = result["checkpoint"], result["metrics"]["validation"], result["metrics"]["test"]
-    seed, name = facts["seed"], facts["name"]
-    label = ("random-" if facts["untrained"] else "") + name.replace(f"-seed-{seed}", "")
+    name, seed = without_seed(facts["name"])
+    label, seed = "random-" * facts["untrained"] + name, facts["seed"] if seed is None else seed
     base = Path(facts["init_from"] or "")  # what it continued: a checkpoint in the folder of its run, or a folder
-    after = re.sub(r"-seed-\d+$", "", base.parent.name if base.suffix == ".pt" else base.name)
+    after, _ = without_seed(base.parent.name if base.suffix == ".pt" else base.name)
     label, seed, after = names.get(folder.parts[0], (label, seed, after))
     if result["family"] not in FAMILIES:
         raise ValueError(f"family {result['family']!r} is none of {', '.join(FAMILIES)}")
@@ -90,6 +90,12 @@ def make_row(folder, result, prefix, names):
             if values.keys() >= set(names):
                 row["baselines"][baseline, metric] = mean([values[name] for name in names])
     return row
+
+
+def without_seed(name):
+    """Return the name of a checkpoint without the -seed-S that a study gives it, and S or None."""
+    found = re.search(r"-seed-(\d+)", name)
+    return (name.replace(found[0], ""), int(found[1])) if found else (name, None)
 
 
 def mean(values):
@@ -149,7 +155,10 @@ class Results:
     def __init__(self, root, rows, failed, metric="field", resamples=2000, labels=()):
         self.root, self.rows, self.failed, self.metric, self.resamples = Path(root), rows, failed, metric, resamples
         there = sorted({row["model"] for row in rows}, key=lambda label: (label.startswith("random-"), label))
-        self.labels = [label for label in labels if label in there] or there
+        self.labels = [
+            *(label for label in labels if label in there),
+            *(label for label in there if label not in labels),
+        ]
         self.tasks = {row["task"]: row["family"] for row in sorted(rows, key=lambda r: FAMILIES.index(r["family"]))}
         self.facts = {row["model"]: row["facts"] for row in rows}
         self.seeds, self.finetune_seeds, self.rates = defaultdict(set), defaultdict(set), defaultdict(set)

@@ -1,5 +1,6 @@
 """Carry out a plan: runs of train.py in their order, then fine-tuning. What is done already is never repeated."""
 
+import itertools
 import json
 import os
 import re
@@ -57,15 +58,13 @@ def problems_of(plan, runs, finetunes):
         if not sentence.startswith("init_from"):  # what is fine-tuned may not be there yet
             found[sentence][name] = None
     defaults = configurator.read_script(FINETUNE)[0]
-    for task, args in plan.tasks.items() if finetunes else ():
-        settings, _ = configurator.parse([*args, f"--task={task}"], defaults)
-        if task in str(found):  # its arguments are wrong
-            continue
-        if absent := missing(find_task(task, settings.tasks_dir)):
+    settings = {task: configurator.parse(args, defaults)[0] for task, args in plan.tasks.items() if finetunes}
+    for task, its in settings.items():
+        if absent := missing(find_task(task, its.tasks_dir)):
             found[absent][task_name(task)] = None
-        for model in plan.given:
-            if why := problem(model.checkpoint, settings.causal):
-                found[why][model.label] = None
+    for causal, model in itertools.product({its.causal for its in settings.values()}, plan.given):
+        if why := problem(model.checkpoint, causal):
+            found[why][model.folder] = None
     return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in found.items()]
 
 

@@ -216,6 +216,18 @@ def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path
         assert carry_out.has_result(plan, model, "sst2", None, 2)
 
 
+def test_given_checkpoints_are_called_as_in_their_results(plan_of, tmp_path):
+    """Those of a study's runs are pretraining seeds of one model."""
+    for name in ("mlm-seed-1", "mlm-seed-2", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ckpt-9.pt").touch()
+    plan = plan_of(runs="", checkpoints=f"{tmp_path}/mlm-seed-1,{tmp_path}/mlm-seed-2,hf:organization/other")
+    assert [model.label for model in plan.models] == ["mlm-9", "mlm-9", "other"] and not plan.problems
+    assert [model.folder for model in plan.models] == ["mlm-seed-1-9", "mlm-seed-2-9", "other"]
+    plan = plan_of(runs="", checkpoints=f"{tmp_path}/other,{tmp_path}/other/ckpt-9.pt")
+    assert plan.problems == ["checkpoints: two models would be called other-9: rename one"]
+
+
 def test_one_job_of_a_task_scores_its_baselines(plan_of):
     plan = plan_of(tasks="sst2,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--batch_size=8")
     jobs = [carry_out.finetuning(plan, *point) for point in plan.points() if point[2]]
