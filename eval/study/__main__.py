@@ -67,8 +67,13 @@ def check(cfg):
     for name in [name for name, values in cfg.items() if type(values) is tuple and name not in ("runs", "tasks")]:
         yield from (f"{name}: {v} is given twice" for v in dict.fromkeys(cfg[name]) if cfg[name].count(v) > 1)
     yield from (f"rates: {rate}: must be above 0" for rate in cfg.rates if rate <= 0)
-    yield from configurator.outside_limits(cfg, ["processes"], ["jobs"], choices={"metrics": METRICS})
+    yield from configurator.outside_limits(cfg, ["processes"], ["jobs"])
+    yield from check_metrics(cfg)
     yield from plan.problems
+
+
+def check_metrics(cfg):
+    return configurator.outside_limits(cfg, choices={"metrics": METRICS})
 
 
 def study(argv, command=COMMAND):
@@ -107,7 +112,7 @@ def main(argv):
             case ["sweep", *args]:
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
             case ["report", root, *args] if Path(root).is_dir():
-                cfg = configurator.load(__file__, [f"--out_dir={root}", *args], command=f"{COMMAND} report")
+                cfg = configurator.load(__file__, [f"--out_dir={root}", *args], check_metrics, f"{COMMAND} report")
                 cfg = without_empty(cfg)
                 print(report.write_folder(root, cfg.out_dir, cfg.metrics, cfg.primary))
             case [] | ["report", *_]:

@@ -174,8 +174,8 @@ class Plan:
         given = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
         problems += [f"{key} is set by the study" for key in sorted(given & PLANNED)]
         problems += ["it begins with a row, so give no init_from"] * bool("init_from" in given and begins)
-        if not re.fullmatch("[A-Za-z0-9._-]+", name):  # a part of file names
-            problems.append("a name has letters, digits, '.', '_' and '-' only")
+        if not re.fullmatch("(?!.*-seed-)[A-Za-z0-9._-]+", name):  # a part of file names
+            problems.append("a name has letters, digits, '.', '_' and '-' only, and not -seed-")
         if self.names.count(name) > 1:
             problems.append("two rows have this name")
         above = self.names[: self.names.index(name)]
@@ -188,7 +188,8 @@ class Plan:
             if before:
                 run.parent = self.runs.get((before, seed))
                 if not run.parent:
-                    problems.append(f"it has seed {seed}, but {before}, with which it begins, has not: see repeated")
+                    why = f"it has seed {seed}, but {before}, with which it begins, has not: see repeated"
+                    problems += [why] * ((before, self.cfg.seeds[0]) in self.runs)  # otherwise its own problem is noted
                     break
                 if at:
                     if why := why_not_branch(settings, run.parent.settings, step):

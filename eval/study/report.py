@@ -17,7 +17,7 @@ import numpy as np
 
 from checkpoint import read_metrics
 from data.objective import describe
-from errors import DataError
+from errors import DataError, nearest
 from eval.study import figures, stats
 from eval.study.results import METRICS, Results, read
 from eval.study.run import has_result, job_folder
@@ -77,6 +77,9 @@ def write_folder(root, folder, metric="field", primary=(), resamples=RESAMPLES):
     if not rows:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     by_metric = {name: Results(root, rows, failed, name, resamples) for name in METRICS}
+    labels = by_metric[metric].labels
+    for name in [name for name in sum(primary, ()) if name not in labels]:
+        raise DataError(f"primary: no model is called {name!r}.{nearest(name, labels)} There are {', '.join(labels)}")
     return write(by_metric, metric, Path(folder), "Fine-tuning results", primary)
 
 

@@ -282,6 +282,11 @@ def test_what_cannot_be_compared_is_an_error(tmp_path, message):
 def test_a_folder_without_results(tmp_path, run):
     code, output = run(["report", str(tmp_path)], "eval.study")
     assert code == 1 and "no result.json below it" in output
+    make_result(tmp_path)
+    code, output = run(["report", str(tmp_path), "--primary=(('mlm', 'mml'),)"], "eval.study")
+    assert code == 1 and "no model is called 'mml'. Did you mean 'mlm'?" in output
+    code, output = run(["report", str(tmp_path), "--metrics=x"], "eval.study")
+    assert code == 2 and "metrics=x: must be one of" in output
     code, output = run(["report", str(tmp_path / "none")], "eval.study")
     assert code == 2 and "report RESULTS_DIR" in output
 
