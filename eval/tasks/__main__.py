@@ -1,8 +1,10 @@
 """List the data sets for fine-tuning, show what is in some of them, or use a fine-tuned model.
 
-python -m eval.tasks                               # list them, and whether their files are there
-python -m eval.tasks sst2 topics.py                # show counts and first examples; a task file is one of your own
-python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
+    python -m eval.tasks                               # list them, and whether their files are there
+    python -m eval.tasks sst2 topics.py                # show counts and first examples; topics.py is a task file
+    python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
+
+--folder=data/tasks says where the files of the data sets are.
 """
 
 import signal
@@ -52,7 +54,8 @@ def main():
     if sys.argv[1:2] == ["predict"]:
         return predict.main(sys.argv[2:])
     if {"--help", "-h"} & {*sys.argv}:
-        print(__doc__)
+        print(__doc__.strip())
+        sys.exit(0)
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     cfg = configurator.load(__file__, [a for a in sys.argv[1:] if a.startswith("-")], command="python -m eval.tasks")
     try:

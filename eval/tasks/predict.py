@@ -12,7 +12,7 @@ What a row must have, by family:
     tc  a list of words, in "tokens" or the column of the training data
     qa  "question" and "context"
     ir  "text", a query; --corpus names the documents to search
-If all rows of sc, tc or qa also have their labels, as in training, the scores are printed at the end.
+If all rows of sc, tc or qa have their labels, as in training, the scores are printed at the end.
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
@@ -150,8 +150,6 @@ def run(path, source, cfg):
 
 
 def main(argv):
-    if {"--help", "-h"} & {*argv}:
-        print(__doc__)
     paths = [arg for arg in argv if not arg.startswith("-")]
     cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], check, USAGE)
     if len(paths) not in (1, 2):
