@@ -72,26 +72,8 @@ def details(phase, clm_sum, clm_count, mlm_sum, mlm_count):
 
 
 def phases_of(state):
-    """Return the record of phases of a checkpoint's dict; [] for a model of the hub.
-
-    Checkpoints older than the record have CLM up to their setting `switch_step`, then MLM.
-    """
-    if "phases" in state or not state["settings"]:
-        return state.get("phases", [])
-    clm, ratios = min(state["step"], state["settings"]["switch_step"]), mask_ratios(state["settings"])
-    phases = []
-    if clm:
-        phases.append(dict(phase="clm", predict_from="mask", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0]))
-    if mlm := state["step"] - clm:
-        ends = [ratios[0], ratios[-1]]
-        phases.append(dict(phase="mlm", predict_from="mask", steps=mlm, clm_steps=0.0, mask_ratio=ends))
-    return phases
-
-
-def mask_ratios(settings):
-    """Return the setting `mask_ratio` as a tuple. Older runs have a number, and JSON makes a list of a tuple."""
-    ratios = settings["mask_ratio"]
-    return tuple(ratios) if isinstance(ratios, (tuple, list)) else (ratios,)
+    """Return the record of phases of a checkpoint's dict; [] for a model of the hub."""
+    return state.get("phases", [])
 
 
 def predicts_from(state):

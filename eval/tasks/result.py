@@ -9,7 +9,7 @@ import torch
 
 import checkpoint
 from data.files import write_whole
-from data.objective import SETTINGS, mask_ratios, phases_of
+from data.objective import SETTINGS, phases_of
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.examples import SPLITS
@@ -125,7 +125,7 @@ def origin(state, path, name, random_weights):
     `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
     other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
     """
-    facts, phases = dict(max_steps=0, mask_ratio=0.0, seed=0, init_from="", lr=0.0), phases_of(state)
+    facts, phases = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="", lr=0.0), phases_of(state)
     settings, step = state["settings"] or facts, state["step"]
     no_part = {"branch_from", *facts, *SETTINGS, *RESUME_MAY_CHANGE}
     recipe = {name: value for name, value in settings.items() if name not in no_part}
@@ -139,7 +139,7 @@ def origin(state, path, name, random_weights):
         **{fact: settings[fact] for fact in ("max_steps", "seed", "init_from")},
         phases=phases,
         clm_steps=sum(its["clm_steps"] for its in phases),
-        mask_ratio=max((max(its["mask_ratio"]) for its in phases), default=0.0) or mask_ratios(settings)[0],
+        mask_ratio=max((max(its["mask_ratio"]) for its in phases), default=0.0) or settings["mask_ratio"][0],
         peak_lr=settings["lr"],
         untrained=random_weights,
         model=state["config"],

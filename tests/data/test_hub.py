@@ -70,6 +70,8 @@ def state_of(model, **more):
     """A checkpoint's dict."""
     tokenizer = Tokenizer.load("embedded")
     state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=SETTINGS, data="f00d")
+    if more.get("settings", True):  # trained here
+        state["phases"] = [CLM | dict(steps=200, clm_steps=200.0), MLM | dict(steps=450)]
     return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
 
 

@@ -47,12 +47,6 @@ def test_permute_is_a_permutation(n):
         assert abs(np.corrcoef(np.arange(n), permute(np.arange(n), n, key))[0, 1]) < 0.4
 
 
-def test_permute_costs_the_same_for_fifty_million_windows():
-    n = 50_000_000
-    out = permute(np.arange(1000), n, hashed(1, np.zeros(1000, np.int64), 0))
-    assert len(set(out)) == 1000 and out.min() >= 0 and out.max() < n and abs(out.mean() / n - 0.5) < 0.05
-
-
 def test_stream_reads_across_shards(stream, data_dir):
     meta = load_meta(data_dir)
     assert len(meta["splits"]["train"]["shards"]) > 2
@@ -91,9 +85,8 @@ def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer)
     assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != everything
 
 
-@pytest.mark.parametrize("split", ["none", "random", "document"])
-def test_how_often_a_budget_shows_each_text(stream, tokenizer, split):
-    batches, windows = Batches(stream, tokenizer, 3, 60, 7, split), len(stream) // 60
+def test_how_often_a_budget_shows_each_text(stream, tokenizer):
+    batches, windows = Batches(stream, tokenizer, 3, 60, 7), len(stream) // 60
     assert len(stream) % 60 and windows % 7  # the last window is incomplete, and a step crosses the end of an epoch
     for steps, said in (
         (1, "less than 0.1 epochs of the data: no text is seen twice"),
@@ -116,7 +109,7 @@ def test_clm_targets(stream, tokenizer):
         assert torch.equal(targets[:, :-1][~last[:, :-1]], tokens[:, 1:][~last[:, :-1]])
 
 
-@pytest.mark.parametrize("ratio", [0.05, 0.2, 0.4, 0.5, 0.9])
+@pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
 def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
     T, W = 64, 8
     batches = Batches(stream, tokenizer, 1, T, W, "none", ratio)
@@ -214,25 +207,15 @@ def test_mask_proportions(stream, tokenizer):
     assert [masked / total, swapped / total, same / total] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
 
 
-def test_window_splits(stream, tokenizer):
-    batches = Batches(stream, tokenizer, 1, 64, 200, "random")
-    batch = batches.batch(0, CLM)
-    start, end = batch["doc_start"], batch["doc_end"]
-    assert start.dtype == end.dtype == torch.int32
-    cuts = end[:, 0]
-    assert cuts.min() == 12 and cuts.max() == 64 - 12  # r ~ U[12, T - 11)
-    t = torch.arange(64)
-    assert torch.equal(start, torch.where(t < cuts[:, None], 0, cuts[:, None]).int())
-    assert torch.equal(end, torch.where(t < cuts[:, None], cuts[:, None], 64).int())
-
+def test_bounds_of_documents(stream, tokenizer):
+    """Random cuts are in test_paper.py."""
     batch = Batches(stream, tokenizer, 1, 64, 50, "document").batch(0, CLM)
+    assert batch["doc_start"].dtype == batch["doc_end"].dtype == torch.int32
     for tokens, start, end in zip(batch["tokens"], batch["doc_start"], batch["doc_end"]):
-        pieces, first = [], 0
-        for i, token in enumerate(tokens.tolist()):
-            if token == tokenizer.eos_id or i == 63:
-                pieces.append((first, i + 1))
-                first = i + 1
-        assert [(s, e) for s, e in pieces for _ in range(e - s)] == list(zip(start.tolist(), end.tolist()))
+        last = [*(tokens == tokenizer.eos_id).nonzero().flatten().tolist(), 63]
+        for t in range(64):
+            assert end[t] == min(i for i in last if i >= t) + 1
+            assert start[t] == max((i + 1 for i in last if i < t), default=0)
 
 
 def test_prefetch_keeps_order_and_passes_errors_on():

@@ -3,7 +3,7 @@
 import pytest
 
 import configurator
-from data.objective import CLM, Objective, add_step, describe, micro_batches, phase_of, phases_of, predicts_from
+from data.objective import CLM, Objective, add_step, describe, micro_batches, phase_of, predicts_from
 
 MLM = Objective(mask_ratio=0.4)
 
@@ -59,12 +59,3 @@ def test_the_record_of_phases():
         assert sum(its["clm_steps"] for its in phases) == clm_steps
     assert predicts_from({"phases": record(before, clm), "settings": {}}) == "before"
     assert predicts_from({"phases": record(clm), "settings": {}}) == "mask"
-
-
-@pytest.mark.parametrize("step, switch", [(5, 8), (8, 8), (20, 8), (20, 0), (20, 20)])
-def test_checkpoints_without_a_record(step, switch):
-    """They are older than it, and have CLM followed by MLM."""
-    old = {"step": step, "settings": {"switch_step": switch, "mask_ratio": 0.4}}
-    steps = [[(CLM if s < switch else MLM, range(4))] for s in range(step)]
-    assert phases_of(old) == record(*steps)
-    assert phases_of({"step": 0, "settings": {}}) == []  # a model of the hub
