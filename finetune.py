@@ -127,7 +127,7 @@ def load_dataset(cfg, task):
 
 
 def learning_rate(cfg, step, steps):
-    """The learning rate of step number `step`, from 0: linear warmup, then linear decay to 0."""
+    """Return the learning rate of step number `step`, from 0: linear warmup, then linear decay to 0."""
     warmup = int(cfg.warmup_fraction * steps)
     return cfg.lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
 
@@ -220,12 +220,13 @@ def main():
     use_determinism()
     try:
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
-        configurator.load(__file__, sys.argv[1:], check)  # again: another process may have written its result by now
+        if Path(cfg.out_dir, "result.json").exists():  # another process has written it since the settings were checked
+            raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit(f"stopped: there is no result in {cfg.out_dir}")
+        sys.exit("stopped by Ctrl-C: a result is written at the end only")
 
 
 if __name__ == "__main__":

@@ -272,7 +272,7 @@ def test_ctrl_c_stops_without_a_traceback(encoder, data, tmp_path):
         time.sleep(0.01)
     os.kill(run.process.pid, signal.SIGINT)
     code, text = run.wait()
-    assert code == 1 and "there is no result" in text and "Traceback" not in text, text
+    assert code == 1 and "stopped by Ctrl-C" in text and "Traceback" not in text, text
     assert not (tmp_path / "out" / "result.json").exists()
 
 
