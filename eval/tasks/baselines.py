@@ -51,7 +51,7 @@ def rank(dataset, method):
     runs, judged_ids = {}, dataset.judged()
     for name, (queries, corpus, qrels) in dataset.test.items():
         queries = {query: queries[query] for query in qrels}
-        judged = {document: text for document, text in corpus.items() if document in judged_ids[name]}
+        judged = {document: text for document, text in corpus.items() if document in judged_ids["test", name]}
         runs[name] = {"judged": method(queries, judged)}
         if dataset.main["field"]:  # empty if the corpus holds judged documents only
             runs[name]["corpus"] = method(queries, corpus)

@@ -89,10 +89,14 @@ class Dataset:
     task: object = None  # the Task that it was read from, see registry.py
 
     def judged(self):
-        """Return {name of a retrieval set: the ids of all documents that validation or test judge}."""
+        """Return {(split, name of a retrieval set): ids of the documents that validation or test judge in its corpus}."""
+        parts = [*self.validation.values(), *self.test.values()]
         found = defaultdict(set)
-        for name, part in [*self.validation.items(), *self.test.items()]:
-            found[name].update(*part.qrels.values())
+        for split in ("validation", "test"):
+            for name, part in getattr(self, split).items():
+                for other in parts:
+                    if other.corpus is part.corpus:  # mostly shared by validation and test
+                        found[split, name].update(*other.qrels.values())
         return found
 
     def summary(self):

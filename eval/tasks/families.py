@@ -311,7 +311,7 @@ class InformationRetrieval(Family):
                 self.embedded[name] = corpus, vectors
             query_ids, document_ids = metrics.answerable(qrels), list(corpus)
             query_vectors = np.stack(forward([self.query(queries[q], split) for q in query_ids]))
-            judged = [i for i, d in enumerate(document_ids) if d in self.judged[name]]
+            judged = [i for i, d in enumerate(document_ids) if d in self.judged[split or "validation", name]]
             judged_ids = [document_ids[i] for i in judged]
             found[name] = {"judged": nearest_documents(query_vectors, vectors[judged], query_ids, judged_ids)}
             if self.full_corpus:

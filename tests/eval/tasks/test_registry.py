@@ -261,6 +261,7 @@ def test_a_beir_folder_to_validate_on_is_searched_in_its_own_corpus(files):
         data = load(family="ir", train=one, validation=other, full_corpus=full)
         assert tuple(len(part[""].corpus) for part in (data.validation, data.test)) == sizes
         assert data.validation[""].queries == {"q0": "query 0", "q1": "query 1"} and [*data.test[""].queries][0] == "q4"
+        assert data.judged() == {("validation", ""): {"d0", "d1"}, ("test", ""): {"d4", "d5", "d6"}}
 
 
 def test_your_own_beir_folder(files):
