@@ -9,7 +9,7 @@ import torch
 
 import checkpoint
 from data.files import write_whole
-from data.objective import SETTINGS, phases_of
+from data.objective import phases_of
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.examples import SPLITS
@@ -17,7 +17,7 @@ from eval.tasks.families import FAMILIES
 from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
 from model import Transformer
-from runtime import RESUME_MAY_CHANGE, choose_attention
+from runtime import choose_attention
 
 NO_PART = ("out_dir", "save_model", "baseline", "max_predictions")  # settings that have no part in the scores
 
@@ -122,19 +122,14 @@ def origin(state, path, name, random_weights):
 
     state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
     `phases` is the record of what was trained. `mask_ratio` is the largest in it; pure CLM has that of its validation.
-    `recipe` is a checksum of the data and of all settings that change what is learned, except the seed and what the
-    other facts say. Checkpoints with the same facts and recipe are one model with several pretraining seeds.
+    `data` is the fingerprint of the prepared data.
     """
     facts, phases = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="", lr=0.0), phases_of(state)
     settings, step = state["settings"] or facts, state["step"]
-    no_part = {"branch_from", *facts, *SETTINGS, *RESUME_MAY_CHANGE}
-    recipe = {name: value for name, value in settings.items() if name not in no_part}
-    revision = state.get("revision", "")  # of a model of the hub
-    recipe = [recipe, state.get("data", revision)]
     return dict(
         name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
         path=str(path),
-        revision=revision,
+        revision=state.get("revision", ""),  # of a model of the hub
         step=step,
         **{fact: settings[fact] for fact in ("max_steps", "seed", "init_from")},
         phases=phases,
@@ -144,6 +139,6 @@ def origin(state, path, name, random_weights):
         untrained=random_weights,
         model=state["config"],
         settings=dict(state["settings"]),  # of train.py; {} of a model of the hub
-        recipe=f"{zlib.crc32(json.dumps(recipe, sort_keys=True).encode()):08x}",
+        data=state.get("data", ""),
         parameters=sum(x.numel() for part, x in state["model"].items() if part != "head.weight"),  # of pretraining
     )

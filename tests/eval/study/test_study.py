@@ -95,7 +95,9 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
             assert not any(is_locked(lock.parent) for lock in parts.rglob("lock"))
     assert not (parts / "study/report").exists()
     finish(args, parts)
-    assert results(parts) == results(whole) and len(results(parts)) == 4
+    for job, text in results(whole).items():
+        assert json.loads(results(parts)[job]) == json.loads(text), job
+    assert len(results(parts)) == 4
     assert losses(parts) == losses(whole) and len(losses(parts)) == 3
     facts = {job.parts[2]: json.loads(text)["checkpoint"] for job, text in results(parts).items()}
     assert [(its["phase"], its["steps"]) for its in facts["split-seed-1"]["phases"]] == [("clm", 6), ("mlm", 6)]

@@ -125,14 +125,13 @@ def test_every_kind_learns(folders, name, family):
 
 
 def test_facts(folders, tmp_path):
-    """Two revisions of a model are two models; the layer on top of [CLS], which no task uses, is not counted."""
+    """Two revisions of a model differ; the layer on top of [CLS], which no task uses, is not counted."""
     state = hub_encoder.load(folders["bert"])
     facts = origin(state, folders["bert"], "bert", False)
     theirs = transformers.AutoModel.from_pretrained(folders["bert"], add_pooling_layer=False)
     assert (facts["parameters"], facts["step"], facts["name"]) == (theirs.num_parameters(), 0, "bert")
     snapshot = shutil.copytree(folders["bert"], tmp_path / "models--org--bert/snapshots/f00dcafe")
     assert hub_encoder.load(snapshot)["revision"] == "f00dcafe" != facts["revision"] != ""
-    assert origin(hub_encoder.load(snapshot), snapshot, "bert", False)["recipe"] != facts["recipe"]
     assert hub_encoder.load(shutil.copytree(snapshot, tmp_path / "copy"))["revision"] == facts["revision"]
 
 
