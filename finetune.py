@@ -160,8 +160,8 @@ def fine_tune(cfg):
     loss_sum = 0.0  # of the steps since the last validation
 
     began = time.perf_counter()
-    bar = progress(range(steps), desc=dataset.name, mininterval=1)
-    for step in bar:
+    bar = progress(total=steps, desc=dataset.name, unit="step", mininterval=1)
+    for step in range(steps):
         # The batch: the next examples of this epoch, as texts packed into rows.
         epoch, i = divmod(step, steps_per_epoch)
         if i == 0:
@@ -180,6 +180,7 @@ def fine_tune(cfg):
         optimizer.step()
         optimizer.zero_grad()
         loss_sum += loss.detach()
+        bar.update()
 
         # Validate, log, and stop early if there is no progress.
         last = step + 1 == steps
