@@ -26,7 +26,7 @@ from eval.tasks.metrics import rounded
 RESAMPLES = 2000  # of the test instances, for the comparisons
 MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
 ANSWER = """\
-The comparisons that the settings name as primary, on the {target}. Their p-values are corrected together (Holm). A \
+The comparisons that the settings name as primary, on {target}. Their p-values are corrected together (Holm). A \
 difference is decided if the corrected p is below 0.05."""
 SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
@@ -235,7 +235,7 @@ def answer_section(results, primary):
         sentences.append(text + once)
     header = ["A", "B", "score of A", "score of B", "A minus B", "p", "corrected p", "over"]
     text = "\n".join(f"- {sentence}" for sentence in sentences)
-    return compared, ["## The answer", ANSWER.format(target=target or "scores"), text, table(header, rows)]
+    return compared, ["## The answer", ANSWER.format(target="the " * ("mean" in target) + target), text, table(header, rows)]
 
 
 # ----------------------------------------------------------------------------
