@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import model
+from errors import progress
 from model import ModelConfig, PretrainingLoss, Transformer, attention
 from runtime import (
     check_attention,
@@ -128,6 +130,18 @@ def test_rank_0_decides_for_all(tmp_path):
     for process in processes:
         process.join(60)
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["they differ"] * 2
+
+
+def test_a_log_gets_lines_instead_of_a_bar(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # as they were, after the test
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    bar = progress(total=3, desc="three", unit="steps")
+    bar.mininterval = bar.delay = bar.start_t = bar.last_print_t = 0  # a minute has passed
+    bar.update()
+    bar.write("a line")
+    bar.close()
+    out, err = capsys.readouterr()
+    assert out == "a line\n" and err.count("\n") == 1 and err.startswith("three 1/3 steps, ")
 
 
 # ----------------------------------------------------------------------------

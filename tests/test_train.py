@@ -87,7 +87,12 @@ def test_a_run_learns_and_reports(undisturbed):
     assert facts["settings"]["max_steps"] == 20 and facts["model"]["d_model"] == 32
     assert "def main" in facts["source"]["train.py"]
     text = (out.parent / "output").read_text()
+    assert re.match(
+        r"model    0.3M parameters.*\nbudget   10,240 tokens in 20 steps.* 40% CLM.*\nmachine  cpu.*\n", text
+    ), text
+    assert len(re.findall(r"^step (8|10|20) \((clm|mlm)\): validation loss CLM .*, MLM ", text, re.M)) == 3, text
     assert re.search(r"start, step 0 .*\nswitch, step 8 .*\nend, step 20 ", text), text
+    assert re.search(rf"20 steps in .*\ncheckpoint  {out}/ckpt-20.pt\nnext        python -m eval.sample", text), text
     for moment in ("at step 8, the end of CLM", "at step 20, the end of MLM"):
         assert re.search(moment + r"\n  filled in.*\n(    .*\n){4}  continued.*\n(    .*\n){3}", text), text
 
