@@ -17,9 +17,11 @@ from eval.lesson import course, explain, gallery, per_token, switch
 TOOLS = {"explain": explain, "per_token": per_token, "switch": switch, "gallery": gallery, "all": course}
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in TOOLS:
-        sys.exit(__doc__)
+    name, *args = sys.argv[1:] or [""]
+    if name not in TOOLS:
+        print(__doc__.strip())
+        sys.exit(0 if name in ("-h", "--help") else 2)
     try:
-        TOOLS[sys.argv[1]].main(sys.argv[2:])
+        TOOLS[name].main(args)
     except (Damaged, DataError) as error:
         sys.exit(str(error))

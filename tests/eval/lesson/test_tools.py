@@ -178,6 +178,12 @@ def test_the_gallery_draws_the_masks_and_needs_no_network(run, tmp_path):
     assert (tmp_path / "gallery" / "mlm.svg").read_text().count("→") == len(list(filter(None, answers)))
 
 
+@pytest.mark.parametrize("args, status", [([], 2), (["tools"], 2), (["--help"], 0)])
+def test_usage(args, status, tmp_path):
+    code, output = Run(args, tmp_path / "output", "eval.lesson").wait()
+    assert code == status and "python -m eval.lesson gallery" in output
+
+
 BAD_INPUT = [
     (explain, ["--text="], "text: has 0 tokens, expected 1 to 64"),
     (explain, ["--text=" + "word " * 70], "text: has 71 tokens, expected 1 to 64"),
