@@ -2,10 +2,10 @@
 #
 #   python -m eval.study config/study_tasks.py config/study_muon.py
 #
-# AdamW's models have 5,000 steps. Muon's have this budget, three quarters of it and half of it; the short ones leave the
-# long one where its learning rate begins to decay, 300 steps before the end. Muon's rate is 2e-3, chosen by runs of the
-# whole budget among 1e-3, 2e-3 and 4e-3: runs of 1,000 steps chose 4e-3, which is worse after 5,000. The published results
-# (docs/optimizers.md) were made at the tag before-the-cut.
+# AdamW's models have 5,000 steps. Muon's have this budget, three quarters of it and half of it; the short ones leave
+# the long one where its learning rate begins to decay, 300 steps before the end. Muon's rate is 2e-3, chosen by runs
+# of the whole budget among 1e-3, 2e-3 and 4e-3: runs of 1,000 steps chose 4e-3, which is worse after 5,000. The
+# published results (docs/optimizers.md) were made at the tag before-the-cut.
 out_dir = "out/study-muon"
 
 # name, what it begins with, arguments of train.py

@@ -1,11 +1,12 @@
-# The study of arXiv 2507.00994: three sizes, three budgets, five fractions of CLM, four mask ratios, continued pretraining.
+# The study of arXiv 2507.00994: three sizes, three budgets, five fractions of CLM, four mask ratios, continued
+# pretraining.
 #
 #   python -m eval.study config/study_paper.py --plan
 #   python -m eval.study config/study_paper.py --slurm     # 110k hours of an MI250X in the paper
 #
-# 39 final models and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300 fine-tuning
-# runs: 15,300, and 900 of random weights. The paper counts 38 and 15,000, without 1b-clm-10k-mlm40-42k of its figure 11.
-# The names are those of the paper's models on the hub.
+# 39 final models and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300
+# fine-tuning runs: 15,300, and 900 of random weights. The paper counts 38 and 15,000, without 1b-clm-10k-mlm40-42k of
+# its figure 11. The names are those of the paper's models on the hub.
 train = "config/610m.py"
 processes = 8
 out_dir = "out/study-paper"

@@ -3,9 +3,9 @@
 #   python -m data.prepare --source=openstax/ --out=data/prepared/openstax
 #   python -m eval.study config/study_tasks.py config/study_small.py
 #
-# The model and the text are those of config/openstax.py. The files of the tasks go into data/tasks; python -m eval.tasks
-# says where to get them. Tagging and retrieval were chosen by a pilot: on them pretraining beats random weights. SST-2,
-# SICK, CoLA, MRPC and SQuAD did not react at this size.
+# The model and the text are those of config/openstax.py. The files of the tasks go into data/tasks; python -m
+# eval.tasks says where to get them. Tagging and retrieval were chosen by a pilot: on them pretraining beats random
+# weights. SST-2, SICK, CoLA, MRPC and SQuAD did not react at this size.
 train = "config/openstax.py"
 seeds = (1, 2, 3)
 

@@ -5,7 +5,7 @@ usage: python -m eval.study CONFIG.py [--key=value ...]      do all that is miss
        python -m eval.study CONFIG.py --plan                 what it would do, and what that costs; needs no data
        python -m eval.study CONFIG.py --slurm                job scripts for a cluster, in OUT_DIR/slurm
        python -m eval.study sweep --checkpoints=A,B [...]    only fine-tune given checkpoints, and report
-       python -m eval.study report RESULTS_DIR [...]         only report on a folder of results, by --metrics and --primary
+       python -m eval.study report RESULTS_DIR [...]         only report on a folder; see --metrics, --primary
 
 After an interruption at any moment, the same command continues. OUT_DIR holds runs/, results/ (of fine-tuning) and
 report/. The checkpoints of a run may be deleted; it is trained again only if something still to do begins with one.

@@ -150,7 +150,7 @@ def other_settings(facts):
 
 
 def panels_of(results, figure):
-    """Return the panels of a figure as `draw_lines` takes them, with random weights as levels; {} if there is no line."""
+    """Return the panels of a figure for `draw_lines`, with random weights as levels; {} if there is no line."""
     panels, lines = {}, lines_of(results, figure)
     sizes = {results.facts[label]["parameters"] for line in lines.values() for _, label in line}
     random = [label for label in results.labels if results.facts[label]["untrained"] and "size" not in figure.along]

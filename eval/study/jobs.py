@@ -92,8 +92,8 @@ def keep_error(job):
 def run_all(items, job_of, slots, name):
     """Run jobs, one at a time in each slot. Return the items whose jobs failed, and those whose jobs could not start.
 
-    job_of: returns the Job of an item, or None as long as it cannot start. A job that has its result is not repeated. One
-    that another process is running, which holds the lock of its folder, is waited for.
+    job_of: returns the Job of an item, or None as long as it cannot start. A job that has its result is not repeated.
+    One that another process is running, which holds the lock of its folder, is waited for.
     """
     waiting, running, failed, free = [*items], {}, [], [*slots]
     bar = progress(total=len(items), unit="job", smoothing=0.05, desc=name, disable=not items)

@@ -104,9 +104,9 @@ class Model:
 class Plan:
     """All runs and models of a study, and what is wrong with its settings.
 
-    runs: {(row, seed): Run}, each after those that it begins with. finals, inside, random, given: the Models at the end of
-    runs, on the way there, with random weights, and given as checkpoints. results: the folder of all results. problems:
-    sentences; if there are any, the rest is not complete.
+    runs: {(row, seed): Run}, each after those that it begins with. finals, inside, random, given: the Models at the
+    end of runs, on the way there, with random weights, and given as checkpoints. results: the folder of all results.
+    problems: sentences; if there are any, the rest is not complete.
     """
 
     def __init__(self, cfg):
@@ -216,8 +216,8 @@ class Plan:
     def points(self):
         """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.
 
-        With full_grid each seed has all rates. Otherwise the first seed has all rates, and the others have that which did
-        best on validation with the first: for each model, pretraining seed and task.
+        With full_grid each seed has all rates. Otherwise the first seed has all rates, and the others have that which
+        did best on validation with the first: for each model, pretraining seed and task.
         """
         first, *others = self.cfg.finetune_seeds
         rest = self.cfg.rates if self.cfg.full_grid else [None]
@@ -246,8 +246,8 @@ def grid(models, tasks, rates, seeds):
 def why_not_branch(ours, theirs, step):
     """Return why a run with the settings `ours` cannot go on from step `step` of one with `theirs`; "" if it can.
 
-    Up to that step both must have the same data and learning rates, and the same windows must be CLM. What MLM hides and
-    predicts, seq_len and rope_theta may change: a checkpoint's record of phases says what each step trained.
+    Up to that step both must have the same data and learning rates, and the same windows must be CLM. What MLM hides
+    and predicts, seq_len and rope_theta may change: a checkpoint's record of phases says what each step trained.
     """
     if not step.isdecimal() or not 0 < int(step) < ours.max_steps or int(step) > theirs.max_steps:
         return f"its step must be between 1 and {min(ours.max_steps - 1, theirs.max_steps)}"

@@ -31,27 +31,28 @@ difference is decided if the corrected p is below 0.05."""
 SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
 DESCRIPTION = """\
-Differences in points with 95 % intervals. These are description: the intervals are not corrected for their number, so \
-about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets. In the figure, a point is filled if its interval \
-excludes 0."""
+Differences in points with 95 % intervals. These are description: the intervals are not corrected for their number, \
+so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets. In the figure, a point is \
+filled if its interval excludes 0."""
 LOSSES = """\
-Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % interval. The \
-MLM loss is at the mask ratio, and from the position, that the model was trained with. losses.csv has each seed."""
+Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
+interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with. losses.csv has \
+each seed."""
 STABILITY = """\
-At the chosen learning rates: the standard deviation over fine-tuning seeds in points, and the finished runs. The rates are \
-those of the pretraining seeds, in their order."""
+At the chosen learning rates: the standard deviation over fine-tuning seeds in points, and the finished runs. The \
+rates are those of the pretraining seeds, in their order."""
 HOW = """\
-A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model has \
-several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the learning \
-rate of fine-tuning that is best on validation data, for each task and metric, among the rates with the most finished runs. \
-So the interval contains this choice. A task with several metrics has their mean as its score. A family's score is the mean \
-over its tasks, without those that are measured by a correlation, and the mean of families counts each family alike. If a \
-task has two columns, the first is by the field's metric, the second by that of arXiv 2507.00994. Everything but the scores \
-is by the {metric}'s metrics. Parameters are those of the encoder: embedding and blocks, without the output head. Legends \
-round the fraction of CLM to 5 %.
+A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
+has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \
+learning rate of fine-tuning that is best on validation data, for each task and metric, among the rates with the most \
+finished runs. So the interval contains this choice. A task with several metrics has their mean as its score. A \
+family's score is the mean over its tasks, without those that are measured by a correlation, and the mean of families \
+counts each family alike. If a task has two columns, the first is by the field's metric, the second by that of arXiv \
+2507.00994. Everything but the scores is by the {metric}'s metrics. Parameters are those of the encoder: embedding \
+and blocks, without the output head. Legends round the fraction of CLM to 5 %.
 
-A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the chance \
-in the seeds and in the sample of test instances ({resamples} resamples)."""
+A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
+chance in the seeds and in the sample of test instances ({resamples} resamples)."""
 
 
 # ----------------------------------------------------------------------------
@@ -235,7 +236,8 @@ def answer_section(results, primary):
         sentences.append(text + once)
     header = ["A", "B", "score of A", "score of B", "A minus B", "p", "corrected p", "over"]
     text = "\n".join(f"- {sentence}" for sentence in sentences)
-    return compared, ["## The answer", ANSWER.format(target="the " * ("mean" in target) + target), text, table(header, rows)]
+    intro = ANSWER.format(target="the " * ("mean" in target) + target)
+    return compared, ["## The answer", intro, text, table(header, rows)]
 
 
 # ----------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Read the results of fine-tuning, score models on tasks, and compare them in pairs.
 
-A row is a dict about one fine-tuning on one test set: what results.csv has of it, and what scores and comparisons need. A
-model is all that has one label. Each of its pretraining seeds is fine-tuned at the learning rate with the best mean
-validation score on a task, among the rates with the most finished runs: a rate that lost seeds must not win on the seeds
-that survived. `stats.py` explains the comparison.
+A row is a dict about one fine-tuning on one test set: what results.csv has of it, and what scores and comparisons
+need. A model is all that has one label. Each of its pretraining seeds is fine-tuned at the learning rate with the best
+mean validation score on a task, among the rates with the most finished runs: a rate that lost seeds must not win on
+the seeds that survived. `stats.py` explains the comparison.
 """
 
 import itertools
@@ -33,9 +33,9 @@ PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # se
 def read(root, names=None, only=None):
     """Return (rows, failed) of all results below a folder. failed: {folder: the last line of its error.txt}.
 
-    names: {folder of a model below root: (its label, its pretraining seed, the model that it continued or "")}. Without it,
-    the label is the checkpoint's name without the -seed-S that a study gives it. only: the folders that count, as paths from root; None = all. Raises
-    DataError: files that are not results.
+    names: {folder of a model below root: (its label, its pretraining seed, the model that it continued or "")}. Without
+    it, the label is the checkpoint's name without the -seed-S that a study gives it. only: the folders that count, as
+    paths from root; None = all. Raises DataError: files that are not results.
     """
     paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
     last = {path.parent: path for path in paths}  # a result counts, whatever failed before it
@@ -144,12 +144,12 @@ class Comparison:
 class Results:
     """Rows, and what tables and figures need of them by one metric ("field" or "paper").
 
-    labels: the models in the order of the tables. facts: {label: what result.json says about its checkpoint}. tasks: {task:
-    family}, ordered by family. targets: {title: {task: its weight}}: the mean of the families, the mean of each family over
-    its tasks (on the scale of percentages), where there are several, then each task. The first is the main one.
-    grid: {(label, task): {pretraining seed: {rate: {fine-tuning seed: row}}}}. chosen: {(label, task): {(pretraining seed,
-    fine-tuning seed): row at the rate that was chosen}}.
-    Raises DataError: a run that is there twice, or different test sets of a task.
+    labels: the models in the order of the tables. facts: {label: what result.json says about its checkpoint}. tasks:
+    {task: family}, ordered by family. targets: {title: {task: its weight}}: the mean of the families, the mean of each
+    family over its tasks (on the scale of percentages), where there are several, then each task. The first is the main
+    one. grid: {(label, task): {pretraining seed: {rate: {fine-tuning seed: row}}}}. chosen: {(label, task):
+    {(pretraining seed, fine-tuning seed): row at the rate that was chosen}}. Raises DataError: a run that is there
+    twice, or different test sets of a task.
     """
 
     def __init__(self, root, rows, failed, metric="field", resamples=2000, labels=()):
@@ -182,7 +182,7 @@ class Results:
         self.targets, self.covariances = self.make_targets(), {}
 
     def choose(self, by_seed):
-        """Return {(pretraining seed, fine-tuning seed): row} at the rates that validation chooses, the lowest of equals."""
+        """Return {(pretraining seed, fine-tuning seed): row} at the rates that validation chooses."""
         chosen = {}
         for pretraining_seed, by_rate in by_seed.items():
             most = max(map(len, by_rate.values()))
@@ -222,7 +222,7 @@ class Results:
         return Score({u: float(sum(its[u] for its in values)) for u in units}, done, expected) if units else None
 
     def covariance(self, task):
-        """Return ({folder: i}, covariance (R, R) of the test scores of all chosen rows over resamples of the test set)."""
+        """Return ({folder: i}, the covariance (R, R) of all chosen rows' test scores over resamples of the test set)."""
         if task not in self.covariances:
             rows = [row for label in self.labels for row in self.chosen.get((label, task), {}).values()]
             resampled = np.zeros((self.resamples, len(rows)))
@@ -272,7 +272,7 @@ class Results:
         return comparison
 
     def compare_all(self, pairs=None, targets=None):
-        """Return the Comparisons of pairs of models (default: all) on targets (default: all), as far as there are scores."""
+        """Return the Comparisons of pairs of models (default: all) on targets (default: all), where there are scores."""
         pairs = itertools.combinations(self.labels, 2) if pairs is None else pairs
         found = [self.compare(a, b, target) for a, b in pairs for target in targets or self.targets]
         return [comparison for comparison in found if comparison]

@@ -31,7 +31,7 @@ WAITING = "could not begin: the checkpoint that it begins with is not there, or 
 
 
 def problems_of(plan, runs, finetunes):
-    """Return what stands in the way of some runs and of the fine-tuning runs, a line each, with the first name it is of.
+    """Return what stands in the way of some runs and of the fine-tuning runs, a line each, with the first name of it.
 
     It looks at the arguments of every run and of every task, rate and seed, and at the files of each task and the
     checkpoints that were given, once each.

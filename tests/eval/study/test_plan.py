@@ -1,4 +1,4 @@
-"""A study's plan: the paper's by its own counts, what may branch, what is trained again, and the scripts of a cluster."""
+"""A study's plan: the paper's by its own counts, what may branch, what is trained again, a cluster's scripts."""
 
 import json
 import shutil
