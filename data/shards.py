@@ -89,14 +89,18 @@ class Output:
         """Read progress.json, and delete what was written later. Raises DataError if it does not fit."""
         anew = f"choose another --out, or remove {self.progress_file.parent} to start anew"
         try:
-            progress = json.loads(self.progress_file.read_bytes())
+            content, _, digest = self.progress_file.read_bytes().partition(b"\n")
+            if hashlib.sha256(content).hexdigest().encode() != digest:
+                raise ValueError("its checksum is wrong")
+            progress = json.loads(content)
             plan, files, self.meta, self.place = (progress[key] for key in ("plan", "files", "meta", "place"))
             sizes = shard_sizes(self.folder, self.meta)
-            broken = [str(path) for path, size in sizes.items() if not path.is_file() or path.stat().st_size != size]
+            wrong_size = (path for path, size in sizes.items() if not path.is_file() or path.stat().st_size != size)
+            broken = next(wrong_size, None) or changed_shard(self.folder, self.meta)
         except MALFORMED:
-            broken = [str(self.progress_file)]
+            broken = self.progress_file
         if broken:
-            raise DataError(f"{broken[0]} is damaged or missing: {anew}")
+            raise DataError(f"{broken} is damaged or missing: {anew}")
         differing = [name for name, value in self.plan.items() if plan.get(name) != value]
         differing += [file[0] for i, file in enumerate(files) if file not in self.files[i : i + 1]]
         if differing:
@@ -138,7 +142,9 @@ class Output:
                 shards.append({"file": name, "tokens": len(tokens), "sha256": hashlib.sha256(tokens).hexdigest()})
         self.part, self.part_tokens = {"train": [], "val": []}, 0
         progress = {"plan": self.plan, "files": self.files[: self.place[0] + 1], "place": self.place, "meta": self.meta}
-        write_whole(self.progress_file, lambda file: file.write(json.dumps(progress).encode()))
+        content = json.dumps(progress).encode()
+        digest = hashlib.sha256(content).hexdigest().encode()
+        write_whole(self.progress_file, lambda file: file.write(content + b"\n" + digest))
 
     def empty_split(self):
         """Return the name of a split without text, or None. Each document has one eos."""

@@ -19,7 +19,7 @@ from data.prepare import Document, encode, encode_batch, prepare
 from data.shards import load_meta
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
-from helpers import ROOT
+from helpers import ROOT, flip_bit
 from prepare_helpers import content, many_documents, texts, tokens, write_jsonl
 
 DOCUMENTS = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
@@ -312,7 +312,7 @@ def corpus(tmp_path_factory):
 def progress(out):
     """Return the file and the number in it of the document after which another process goes on; (0, 0) at first."""
     file = out.with_name("out.partial") / "progress.json"
-    return tuple(json.loads(file.read_text())["place"]) if file.exists() else (0, 0)
+    return tuple(json.loads(file.read_text().splitlines()[0])["place"]) if file.exists() else (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -361,6 +361,13 @@ def test_what_is_done_is_not_done_again(unfinished, corpus, capsys):
     for split in "train", "val":
         expected = texts(corpus / "expected", split)
         assert texts(unfinished, split)[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("name", ["progress.json", "out/train-00000.bin"])
+def test_an_unfinished_folder_with_a_flipped_bit(unfinished, tmp_path, name):
+    flip_bit(tmp_path / "out.partial" / name, 200)
+    with pytest.raises(DataError, match=f"{name} is damaged"):
+        prepare(tmp_path / "in", unfinished, **OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["text_field", "tokenizer", "0.jsonl", "progress.json", "out/train-00000.bin"])
