@@ -27,6 +27,7 @@ from eval.tasks.registry import GLUE, REGRESSION
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
 CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
+FACTS = "name seed step max_steps clm_steps mask_ratio init_from untrained parameters model phases settings".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
@@ -65,7 +66,8 @@ def read_rows(root, folders, names=()):
 
 def make_row(folder, result, prefix, names):
     """Return the row of a result.json. prefix: of the metrics of one of several test sets, such as "nq/"."""
-    facts, validation, test = result["checkpoint"], result["metrics"]["validation"], result["metrics"]["test"]
+    facts = {name: result["checkpoint"][name] for name in FACTS}
+    validation, test = result["metrics"]["validation"], result["metrics"]["test"]
     name, seed = without_seed(facts["name"])
     label, seed = "random-" * facts["untrained"] + name, facts["seed"] if seed is None else seed
     base = Path(facts["init_from"] or "")  # what it continued: a checkpoint in the folder of its run, or a folder

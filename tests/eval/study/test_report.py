@@ -250,14 +250,16 @@ def test_what_is_paired(tmp_path):
 
 
 def test_damaged_and_foreign_results_are_named(tmp_path):
-    folders = [make_result(tmp_path, seed=seed) for seed in (1, 2, 3, 4, 5)]
+    folders = [make_result(tmp_path, seed=seed) for seed in (1, 2, 3, 4, 5, 6)]
     (folders[0] / "result.json").write_text('{"task": "ss')
     edit(folders[1], lambda r: r.pop("main"))
     edit(folders[2], lambda r: r["metrics"]["test"].update(accuracy=float("nan")))
     edit(folders[3], lambda r: r.update(family="cs"))
-    with pytest.raises(DataError, match=r"(?s)lacks 'main'.*finite.*'cs' is none of sc, tc, qa, ir") as error:
+    edit(folders[4], lambda r: r["checkpoint"].pop("settings"))  # made by an older version
+    expected = r"(?s)lacks 'main'.*finite.*'cs' is none of sc, tc, qa, ir.*lacks 'settings'"
+    with pytest.raises(DataError, match=expected) as error:
         read(tmp_path)
-    assert [str(folder) in str(error.value) for folder in folders] == [True] * 4 + [False]
+    assert [str(folder) in str(error.value) for folder in folders] == [True] * 5 + [False]
 
 
 DAMAGE = {
