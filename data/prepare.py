@@ -2,7 +2,6 @@
 
     python -m data.prepare                                    # the embedded corpus: no download, seconds
     python -m data.prepare --source=texts/ --tokenizer=gpt2 --out=data/prepared/texts
-    python -m data.prepare --source=hf:HuggingFaceFW/fineweb-edu:sample-10BT:train --tokenizer=gpt2 --out=...
 
 docs/data.md lists the sources and tokenizers, and what the prepared folder holds. In short: train-00000.bin, ... and
 val-00000.bin, ... with raw token ids, one document after the other, each ended by eos; the tokenizer; and meta.json.
@@ -17,7 +16,6 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
-import platform
 import signal
 import sys
 import threading
@@ -34,12 +32,10 @@ from data.tokenizer import Tokenizer
 from errors import DataError
 from errors import progress as progress_bar
 
-source = (
-    "embedded"  # embedded (English that comes with the project), a file, a folder, or hf:NAME:CONFIG:SPLIT (the hub)
-)
+source = "embedded"  # embedded (English that comes with the project), a file or a folder
 val_source = ""  # the same for validation; empty: a fraction of the documents of source, chosen by a hash of the text
 val_fraction = 0.01  # that fraction, below 0.5
-text_field = "text"  # the field that holds the text, in .jsonl, .parquet and on the hub
+text_field = "text"  # the field that holds the text, in .jsonl and .parquet
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
@@ -51,21 +47,18 @@ verify = ""  # a prepared folder whose checksums to check; nothing is prepared t
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
 POOL_BYTES = 8 << 20  # a smaller source is encoded before worker processes have started
-DROPPED = "empty", "too_long"
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading
 
 
 class Document(NamedTuple):
-    """A document of the input, or where one was left out."""
-
     file: int  # its input file, counted from 0
     number: int  # in its file, counted from 1
     position: int  # bytes of all input files read so far
-    text: str  # None if it is left out
+    text: str
     size: int  # bytes of the text
-    split: str  # train or val; or why it is left out, one of DROPPED
+    split: str  # train or val
 
 
 def input_files(cfg):
@@ -75,7 +68,7 @@ def input_files(cfg):
     files = []
     for source, split in sources:
         found, ignored = find_files(source)
-        files += [(file, file.stat().st_size if isinstance(file, Path) else 0, split) for file in found]
+        files += [(file, file.stat().st_size, split) for file in found]
         if ignored:
             print(f"{source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
     return files
@@ -88,12 +81,12 @@ def read_input(files, cfg, begin=0, skip=0):
     """
     before = sum(size for _, size, _ in files[:begin])
     for index, (file, size, split) in enumerate(files[begin:], begin):
-        for number, (position, text, dropped) in enumerate(read_file(file, cfg.text_field), 1):
+        for number, (position, text) in enumerate(read_file(file, cfg.text_field), 1):
             if index == begin and number <= skip:
                 continue
-            data = (text or "").encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
+            data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
             draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
-            chosen = dropped or split or ("val" if draw < cfg.val_fraction else "train")
+            chosen = split or ("val" if draw < cfg.val_fraction else "train")
             yield Document(index, number, before + position, text, len(data), chosen)
         before += size
 
@@ -103,7 +96,7 @@ def in_batches(documents):
     batch, size = [], 0
     for document in documents:
         batch.append(document)
-        size += document.size + 64  # so that many empty ones end a batch too
+        size += document.size
         if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -122,11 +115,11 @@ def token_dtype(tokenizer):
 def encode_batch(texts, tokenizer=None):
     """Return the tokens of all texts, with eos after each, as one array, and the number of each one's as another.
 
-    A text that is None has no tokens. tokenizer: None means that of the worker process.
+    tokenizer: None means that of the worker process.
     """
     tokenizer = tokenizer or worker_tokenizer
     eos = np.array([tokenizer.eos_id], np.uint32)
-    parts = [eos[:0] if text is None else np.append(tokenizer.encode_array(text), eos) for text in texts]
+    parts = [np.append(tokenizer.encode_array(text), eos) for text in texts]
     lengths = np.array([len(ids) for ids in parts], np.int64)
     return np.concatenate(parts).astype(token_dtype(tokenizer)), lengths
 
@@ -212,42 +205,37 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     files = input_files(cfg)
     size = sum(size for _, size, _ in files)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = cfg.workers or (cores if size > POOL_BYTES or cfg.source.startswith("hf:") else 1)
+    workers = cfg.workers or (cores if size > POOL_BYTES else 1)
     meta = {
-        "format": 1,
         "tokenizer": tokenizer.state(),
         "dtype": token_dtype(tokenizer).name,
         "splits": {split: {"documents": 0, "tokens": 0, "bytes": 0, "shards": []} for split in ("train", "val")},
-        **{f"skipped_{reason}": 0 for reason in DROPPED},
         "source": cfg.source,
-        "python": platform.python_version(),
     }
     names = "source", "val_source", "val_fraction", "text_field", "max_tokens", "shard_tokens"
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
-    inputs = [[str(file), size, split, file.stat().st_mtime_ns if size else 0] for file, size, split in files]
+    inputs = [[str(file), size, split, file.stat().st_mtime_ns] for file, size, split in files]
     started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta) as output:
         if output.place != (0, 0):
             print(f"{cfg.out}: going on after document {output.place[1]} of {files[output.place[0]][0]}")
         batches = in_batches(read_input(files, cfg, *output.place))
         done = sum(size for _, size, _ in files[: output.place[0]])
-        bar = progress_bar(total=size or None, initial=done, unit="B", unit_scale=True, disable=not progress)
+        bar = progress_bar(total=size, initial=done, unit="B", unit_scale=True, disable=not progress)
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths)
                 count = sum(record["tokens"] for record in output.splits.values()) / 1e6
                 position = batch[-1].position
-                expected = f" of about {count * size / position:.0f}M" if size and position else ""
-                bar.set_postfix_str(f"{count:.1f}M tokens{expected}", refresh=False)
+                bar.set_postfix_str(f"{count:.1f}M tokens of about {count * size / position:.0f}M", refresh=False)
                 bar.update(position - bar.n)
                 if output.full:
                     break
         output.finish(tokenizer)
     if progress:
         documents, tokens, size = (sum(r[k] for r in output.splits.values()) for k in ("documents", "tokens", "bytes"))
-        dropped = ", ".join(f"{output.meta[f'skipped_{reason}']:,} {reason}" for reason in DROPPED)
         counts = f"{documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token"
-        print(f"{Path(out).name}: {counts}, {time.perf_counter() - started:.1f} s; left out {dropped}")
+        print(f"{Path(out).name}: {counts}, {time.perf_counter() - started:.1f} s")
     return output.meta
 
 

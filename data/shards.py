@@ -119,17 +119,14 @@ class Output:
         for document, ids in zip(batch, np.split(tokens, np.cumsum(lengths)[:-1]), strict=True):
             if self.part_tokens >= self.plan["shard_tokens"]:
                 self.save_part()
-            if document.text is None:
-                self.meta[f"skipped_{document.split}"] += 1
-            else:
-                record, limit = self.splits[document.split], self.plan["max_tokens"]
-                if limit and document.split == "train" and record["tokens"] + len(ids) > limit:
-                    self.full = True
-                    return
-                self.part[document.split].append(ids)
-                self.part_tokens += len(ids)
-                for name, count in ("documents", 1), ("tokens", len(ids)), ("bytes", document.size):
-                    record[name] += count
+            record, limit = self.splits[document.split], self.plan["max_tokens"]
+            if limit and document.split == "train" and record["tokens"] + len(ids) > limit:
+                self.full = True
+                return
+            self.part[document.split].append(ids)
+            self.part_tokens += len(ids)
+            for name, count in ("documents", 1), ("tokens", len(ids)), ("bytes", document.size):
+                record[name] += count
             self.place = document.file, document.number
 
     def save_part(self):
@@ -171,8 +168,7 @@ class Output:
             self.cut_tail()
         if split := self.empty_split():
             self.clear()  # going on would not help
-            skipped = ", ".join(f"{self.meta[key]} {key.replace('_', ' ')}" for key in self.meta if "skipped" in key)
-            raise DataError(f"no text is left for the {split} split ({skipped}): give more text, or another val_source")
+            raise DataError(f"no text is left for the {split} split: give more text, or another val_source")
         if any(self.part.values()):
             self.save_part()  # a process that is killed from here on leaves only this function to do
         self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
@@ -214,7 +210,7 @@ def load_meta(folder):
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         sizes = shard_sizes(folder, meta)
-        same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"] and meta["format"] == 1
+        same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"]
         for record in meta["splits"].values():
             same = same and record["tokens"] == sum(shard["tokens"] for shard in record["shards"])
     except MALFORMED as error:

@@ -1,66 +1,53 @@
-"""Read the documents of files, folders and data sets of the Hugging Face hub.
+"""Read the documents of files and folders.
 
 A reader takes a file and the name of the field that holds the text. For each document it yields
 
     (place, position, record)       "line 7" or "row 7", the bytes of the file read so far, {field: value}
 
-The record is None for a document that is too long to read. To support another format, write a reader and add it to
-READERS.
+To support another format, write a reader and add it to READERS.
 """
 
 import codecs
-import functools
 import gzip
 import io
 import itertools
 import json
 import os
-import re
 from pathlib import Path
 
-from tqdm import tqdm
-
-from data.tokenizer import optional_package as require
+from data.tokenizer import optional_package
 from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded") / "python-docs.jsonl.gz"  # the text that comes with the project
-LONGEST_DOCUMENT = 32 << 20  # in bytes, or characters of decoded text; longer ones are left out to bound the memory
 PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 
 
 def read_text(path, field):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
-    document, size = bytearray(), 0  # the lines so far, the bytes in them
-    first, blank = 1, 0  # the number of the first line; blank lines since the last
+    document, first, blank = bytearray(), 1, 0  # the lines so far, the number of the first; blank lines since the last
     blank_end = [(path.stat().st_size, b"")] * 2
     for number, (position, line) in enumerate(itertools.chain(read_lines(path), blank_end), 1):
         if line.strip():
-            if size:
+            if document:
                 document += b"\n\n" if blank else b"\n"
             else:
-                document, first = bytearray(), number
+                first = number
             document += line
-            size, blank = size + len(line) + 1, 0
-            if size > LONGEST_DOCUMENT:
-                document.clear()
+            blank = 0
         else:
             blank += 1
-            if blank == 2 and size:
-                record = {field: decode(document, first)} if size <= LONGEST_DOCUMENT else None
-                yield f"line {first}", position, record
-                size = 0
+            if blank == 2 and document:
+                yield f"line {first}", position, {field: decode(document, first)}
+                document = bytearray()
 
 
 def read_jsonl(path, field):
     """Read JSON lines: each line holds one document, an object with the field."""
     for number, (position, line) in enumerate(read_lines(path), 1):
-        if len(line) > LONGEST_DOCUMENT:
-            yield f"line {number}", position, None
-        elif line.strip():
-            text = decode(line, number)
+        if line.strip():
             try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as error:  # too many digits, too many brackets
+                record = json.loads(decode(line, number))
+            except (json.JSONDecodeError, RecursionError) as error:
                 fault = str(error).replace("line 1 ", "")  # JSON's own count
                 raise DataError(f"line {number}: cannot be read as JSON: {fault}") from None
             if not isinstance(record, dict):
@@ -69,21 +56,10 @@ def read_jsonl(path, field):
 
 
 def read_lines(path):
-    """Yield (bytes of the file read so far, line without its line break). A line that is too long has its end cut off."""
-    suffix = path.suffix.lower()
+    """Yield (bytes of the file read so far, line without its line break)."""
     with open(path, "rb") as file:
-        lines = file
-        if suffix in (".gz", ".zst"):
-            lines = io.BufferedReader(gzip.open(file) if suffix == ".gz" else zstd().open(file))
-        while line := lines.readline(LONGEST_DOCUMENT + 1):
-            rest = line
-            while rest and not rest.endswith(b"\n"):
-                rest = lines.readline(LONGEST_DOCUMENT)
+        for line in io.BufferedReader(gzip.open(file)) if path.suffix.lower() == ".gz" else file:
             yield file.tell(), line.removesuffix(b"\n")
-
-
-def zstd():
-    return require("compression.zstd", "backports.zstd")  # the same interface; Python has the first from 3.14 on
 
 
 def decode(data, first):
@@ -112,39 +88,18 @@ def read_parquet(path, field):
                 yield f"row {number}", size * number // file.metadata.num_rows, record
 
 
-def read_hub(file, field):
-    """Stream one file of a data set of the Hugging Face hub."""
-    source, _, index = file.rpartition("#")
-    dataset = hub_dataset(source)
-    for number, record in enumerate(dataset.shard(dataset.num_shards, int(index)), 1):
-        yield f"row {number}", 0, record
-
-
-@functools.lru_cache
-def hub_dataset(source):
-    """Return the streamed data set that hf:NAME:CONFIG:SPLIT names. Raises DataError."""
-    match = re.fullmatch("hf:([^:]+):([^:]*):([^:]+)", source)
-    if not match:
-        raise DataError(f"{source}: expected hf:NAME:CONFIG:SPLIT, such as hf:allenai/c4:en:train; CONFIG may be empty")
-    name, config, split = match.groups()
-    datasets = require("datasets")
-    try:
-        return datasets.load_dataset(name, config or None, split=split, streaming=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{source}: {error}") from None
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
 READERS = {".txt": read_text, ".md": read_text, ".jsonl": read_jsonl, ".parquet": read_parquet}
-READABLE = ".txt, .md and .jsonl, each also .gz or .zst, and .parquet"
+READABLE = ".txt, .md and .jsonl, each also .gz, and .parquet"
 NOT_TEXT = {".gz", ".zst", ".json", ".csv", ".tsv", ".arrow", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
 
 
 def format_of(path):
     """Return the extension that chooses the reader, such as .txt for a.txt.gz."""
-    return Path(re.sub(r"(?<!\.parquet)\.(gz|zst)$", "", path.name.lower())).suffix
+    name = path.name.lower()
+    return Path(name if name.endswith(".parquet.gz") else name.removesuffix(".gz")).suffix
 
 
 def walk(folder):
@@ -162,60 +117,45 @@ def find_files(source):
     """Return the files of a source in the order they are read, and a list of what in it is not read.
 
     A file that is named itself is read as text whatever its extension, unless the extension is known not to be text.
-    The files of a data set of the hub are strings. Raises DataError.
+    Raises DataError.
     """
-    source = str(source)
-    if source.startswith("hf:"):
-        return [f"{source}#{index}" for index in range(hub_dataset(source).num_shards)], []
-    path = EMBEDDED if source == "embedded" else Path(source)
+    path = EMBEDDED if str(source) == "embedded" else Path(source)
     if path.is_file():
         found = [path]
         files = [file for file in found if format_of(file) not in NOT_TEXT]
-    elif source and path.is_dir():
+    elif str(source) and path.is_dir():
         found = sorted(walk(path))
         files = [file for file in found if file.is_file() and format_of(file) in READERS]
-    elif source and path.exists():
+    elif str(source) and path.exists():
         raise DataError(f"{path} is a pipe or a device, which cannot be read twice: write its content to a file")
     else:
-        raise DataError(f"no such file or folder: {source!r} (and it is not 'embedded' or hf:...)")
+        raise DataError(f"no such file or folder: {str(source)!r} (and it is not 'embedded')")
     if not files:
         raise DataError(f"{path}: of {len(found)} files none can be read, only {READABLE}, and any plain text by name")
     if any(format_of(file) == ".parquet" for file in files):
-        require("pyarrow")
-    if any(file.suffix.lower() == ".zst" for file in files):
-        zstd()
+        optional_package("pyarrow")
     return files, sorted(set(found) - set(files))
 
 
 def read_documents(source, text_field):
     """Yield the documents of a source as strings."""
     for file in find_files(source)[0]:
-        for _, text, dropped in read_file(file, text_field):
-            if not dropped:
-                yield text
+        for _, text in read_file(file, text_field):
+            yield text
 
 
 def read_file(file, text_field):
-    """Yield (bytes read so far, text, "") for each document of a file that find_files() has returned.
-
-    A document that is left out gives (bytes, None, reason), where the reason is "empty" or "too_long". Raises DataError.
-    """
-    reader = read_hub if isinstance(file, str) else READERS.get(format_of(file), read_text)
+    """Yield (bytes read so far, text) for each document of a file of find_files() that is not empty. Raises DataError."""
     place = "the start"
     try:
-        for place, position, record in reader(file, text_field):
-            if record is not None and text_field not in record:
+        for place, position, record in READERS.get(format_of(file), read_text)(file, text_field):
+            if text_field not in record:
                 raise DataError(f"{place}: no field {text_field!r}, only {', '.join(record) or 'nothing'}")
-            text = record[text_field] if record else None
+            text = record[text_field]
             if not isinstance(text, str | None):
                 raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
-            if record is None or text and len(text) > LONGEST_DOCUMENT:
-                tqdm.write(f"{file}, {place}: left out, a document of more than {LONGEST_DOCUMENT >> 20} MB")
-                yield position, None, "too_long"
-            elif not text or text.isspace():
-                yield position, None, "empty"
-            else:
-                yield position, text, ""
+            if text and not text.isspace():
+                yield position, text
     except DataError as error:
         raise DataError(f"{file}, {error}") from None
     except Exception as error:  # each library has errors of its own for damage
