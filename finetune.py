@@ -48,7 +48,6 @@ columns = ""  # names of the text columns of a table: title,body
 label = ""  # name of the label column of a table; empty: label
 form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
 metric = ""  # the main one, such as f1; pearson or spearman: sc predicts numbers; empty: the family's or the task's
-positive = ""  # sc, two labels: the one that F1 is about; empty: the second in alphabetical order
 tasks_dir = "data/tasks"  # where the files of the named data sets are
 # --- training ---
 max_steps = 1000  # optimizer steps, at most
@@ -65,7 +64,6 @@ seed = 1  # of the head, the order of the examples and dropout
 freeze = False  # train only the head
 # --- model ---
 causal = False  # the attention mask in fine-tuning, whatever it was in pretraining
-pooling = "mean"  # sc and ir: the mean of the hidden states, or the last one
 dropout = 0.1  # before the head of tc and qa
 temperature = 0.05  # ir: cosines are divided by it
 max_len = 2028  # largest number of tokens of a text; the model's seq_len if that is smaller
@@ -73,8 +71,6 @@ max_len = 2028  # largest number of tokens of a text; the model's seq_len if tha
 eval_interval = 100  # steps between validations
 eval_examples = 1000  # examples in each of those validations
 test_examples = 0  # examples of validation and of test that are scored at the end, evenly spread; 0 = all
-patience = 0  # stop after this many validations without a new best, and keep the best model; 0 = never
-max_predictions = 10_000  # write predictions.jsonl if the test set has at most so many examples
 baseline = True  # also score the task's trivial and lexical baselines
 full_corpus = True  # ir: search all documents; False: only the judged ones, which the paper's metric needs
 # --- machine ---
@@ -82,14 +78,14 @@ device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
 AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
-AT_LEAST_0 = "seed test_examples max_predictions patience eps weight_decay beta1 beta2 dropout warmup_fraction".split()
+AT_LEAST_0 = "seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction".split()
 BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
 ABOVE_0 = ["lr", "grad_clip", "temperature"]
 
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"], pooling=["mean", "last"])
+    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
     yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices)
     yield from (f"{name}={cfg[name]}: must be below 1" for name in BELOW_1 if cfg[name] >= 1)
     if cfg.max_len < 8:
@@ -156,7 +152,6 @@ def fine_tune(cfg):
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
     eval_set = subsample(dataset.validation, cfg.eval_examples, judged_only=True)
-    best_score, best_step, best_weights = -np.inf, 0, None  # of the validations, with patience
     loss_sum = 0.0  # of the steps since the last validation
 
     began = time.perf_counter()
@@ -166,8 +161,6 @@ def fine_tune(cfg):
         epoch, i = divmod(step, steps_per_epoch)
         if i == 0:
             order = np.random.default_rng([cfg.seed, epoch]).permutation(len(dataset.train))
-        if epoch == 1:
-            task.counted.add("train")  # every text was counted once
         examples = [dataset.train[j] for j in order[i * cfg.batch_size : (i + 1) * cfg.batch_size]]
         items = [item for example in examples for item in task.items(example, "train")]
         batch = pack_texts([item.ids for item in items], model.capacity)
@@ -182,7 +175,7 @@ def fine_tune(cfg):
         loss_sum += loss.detach()
         bar.update()
 
-        # Validate, log, and stop early if there is no progress.
+        # Validate and log.
         last = step + 1 == steps
         if (step + 1) % cfg.eval_interval and not last:
             continue
@@ -190,30 +183,21 @@ def fine_tune(cfg):
         if not np.isfinite(mean_loss):
             sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
         scores = {}
-        if cfg.patience or not last:  # after the last step all of the validation set is scored, below
+        if not last:  # after the last step all of the validation set is scored, below
             scores, *_ = evaluate(task, model, eval_set)
             score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
-        if cfg.patience and score > best_score:
-            best_score, best_step = score, step + 1
-            best_weights = {name: value.clone() for name, value in model.state_dict().items()}
-        if cfg.patience and step + 1 - best_step >= cfg.patience * cfg.eval_interval:
-            break
 
     bar.close()
-    if best_weights:
-        model.load_state_dict(best_weights)
     task.finish(model)
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
-    run = dict(steps=step + 1, best_step=best_step or steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
+    run = dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     trained = time.perf_counter()
     result = write_result(cfg, dataset, task, model, run, state)
     times = [timedelta(seconds=round(seconds)) for seconds in (trained - began, time.perf_counter() - trained)]
     show(print, table(result))
-    for rule, count in task.counts.items():
-        show(print, f"{rule}: {count}")
-    show(print, f"{step + 1:,} steps took {times[0]}, scoring {times[1]}; wrote {cfg.out_dir}/result.json")
+    show(print, f"{steps:,} steps took {times[0]}, scoring {times[1]}; wrote {cfg.out_dir}/result.json")
 
 
 def main():

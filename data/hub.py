@@ -278,9 +278,8 @@ def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second key of CLASSES. Raises DataError."""
     if saved := state.get("fine_tuned"):
         role, cfg = saved["family"], saved["settings"]
-        if cfg["causal"] or (role in ("sc", "ir") and cfg["pooling"] != "mean"):
-            was = f"fine-tuned for {role} with causal={cfg['causal']} and pooling={cfg['pooling']}"
-            raise DataError(f"{path} is {was}: transformers has classes for causal=False and mean pooling")
+        if cfg["causal"]:
+            raise DataError(f"{path} is fine-tuned for {role} with causal=True: transformers has no class for it")
     elif kind == "qwen3":  # one class for both: the last phase decides
         causal = [its["phase"] == "clm" for its in phases_of(state)] or [state.get("is_causal", True)]
         role = "decoder" if causal[-1] else "encoder"

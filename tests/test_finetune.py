@@ -164,14 +164,13 @@ def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
 
 
 def test_every_epoch_trains_on_the_window_that_holds_the_answer(fine_tune, tmp_path):
-    """If nothing is learned, each epoch has the same loss. A context is counted once."""
+    """If nothing is learned, each epoch has the same loss."""
     write_qa(tmp_path / "long", random.Random(0), 16, length=60)
     more = ["--max_len=32", "--batch_size=16", "--epochs=2", "--eval_interval=1", "--lr=1e-12", "--dropout=0"]
     more += ["--dtype=float32", "--baseline=False", f"--train={tmp_path}/long.jsonl", f"--test={tmp_path}/long.jsonl"]
     _, folder = fine_tune(["--family=qa", *more])
     first, second = (line["loss"] for line in log(folder))
     assert first == pytest.approx(second, rel=1e-5)
-    assert read(folder)["counts"]["train: contexts longer than a window"] == 15
 
 
 def test_a_task_file_that_predicts_numbers(fine_tune, data):
@@ -200,32 +199,22 @@ def test_the_embedded_tasks_run_to_their_end(fine_tune, family):
 
 
 def test_a_frozen_encoder_stays_as_it_was(fine_tune, encoder, data):
-    more = ["--freeze=True", "--save_model=True", "--max_steps=3", "--baseline=False", "--max_predictions=119"]
+    more = ["--freeze=True", "--save_model=True", "--max_steps=3", "--baseline=False"]
     _, folder = fine_tune([*args(data, "sc"), *more])
-    assert not (folder / "predictions.jsonl").exists()  # there are 120 test texts
     before, after = checkpoint.load(encoder)["model"], checkpoint.load(folder / "model.pt")
     assert all(torch.equal(before[name], after["model"][name]) for name in before)
     assert after["fine_tuned"]["head"]["0.bias"].abs().max() > 0
 
 
-def test_patience_stops_and_returns_to_the_best(fine_tune, data):
-    more = ["--eval_interval=5", "--patience=2", "--lr=3e-2", "--baseline=False"]
-    _, folder = fine_tune([*args(data, "sc"), *more])
-    result, lines = read(folder), log(folder)
-    best = max(lines, key=lambda line: line["accuracy"])
-    assert result["steps"] == lines[-1]["step"] == result["best_step"] + 10 < 800
-    assert (result["best_step"], result["metrics"]["validation"]["accuracy"]) == (best["step"], best["accuracy"])
-
-
 def test_what_the_settings_change(fine_tune, data):
     losses = set()
-    for more in ("--seed=1", "--causal=True", "--pooling=last", "--random_weights=True", "--seed=2"):
+    for more in ("--seed=1", "--causal=True", "--random_weights=True", "--seed=2"):
         _, folder = fine_tune([*args(data, "sc"), "--max_steps=2", "--baseline=False", "--test_examples=9", more])
         losses.add(log(folder)[-1]["loss"])
         result = read(folder)
         assert result["checkpoint"]["untrained"] == (more == "--random_weights=True")
         assert result["baselines"] == {} and result["examples"]["test"] == 9
-    assert len(losses) == 5
+    assert len(losses) == 4
 
 
 # ----------------------------------------------------------------------------

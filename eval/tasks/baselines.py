@@ -10,7 +10,6 @@ scikit-learn and bm25s are optional. Without them `baselines` leaves their score
 """
 
 import re
-import sys
 from collections import Counter, defaultdict
 
 from errors import progress
@@ -102,10 +101,9 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys(word for found in asked for word in found), 1)}
     texts = progress(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False)
     documents = [[vocabulary.get(word, 0) for word in words(text) if word not in STOP_WORDS] for text in texts]
-    bar = len(corpus) > 100_000 and sys.stderr.isatty()
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
-    index.index((documents, {"other words": 0} | vocabulary), show_progress=bar)
-    best, scores = index.retrieve(asked, corpus=list(corpus), k=min(k, len(corpus)), show_progress=bar)
+    index.index((documents, {"other words": 0} | vocabulary), show_progress=False)
+    best, scores = index.retrieve(asked, corpus=list(corpus), k=min(k, len(corpus)), show_progress=False)
     rows = zip(queries, best.tolist(), scores.tolist())
     return {query: {doc: score for doc, score in zip(docs, values) if score > 0} for query, docs, values in rows}
 

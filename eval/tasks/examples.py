@@ -52,8 +52,6 @@ class Pair(NamedTuple):
     query: str
     document: str
 
-    key = property(lambda self: self.query)
-
 
 class Retrieval(NamedTuple):
     """Information retrieval, evaluation: a grade above 0 marks a relevant document."""
@@ -69,11 +67,6 @@ def text_of(example):
     if isinstance(example, Sentence):
         fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
     return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
-
-
-def listed(labels):
-    """Return labels as one text. All are quoted if one has space around it."""
-    return ", ".join(map(repr if any(label != label.strip() for label in labels) else str, labels))
 
 
 @dataclass
@@ -103,7 +96,5 @@ class Dataset:
         """Return what a user should know of it before training, as lines of text."""
         lines = [f"{self.name} ({self.family}), {' and '.join(self.main['field'] or self.main['paper'])}"]
         if self.labels:
-            lines.append(f"labels: {listed(self.labels)}")
-        if self.family == "sc" and len(self.labels) == 2:
-            lines.append(f"positive, for F1: {listed(self.labels[1:])}")
+            lines.append(f"labels: {', '.join(self.labels)}")
         return "\n".join([*lines, *(f"{rule}: {count:,}" for rule, count in self.counts.items())])

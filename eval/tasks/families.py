@@ -5,7 +5,6 @@ the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
 import json
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,9 +42,7 @@ class Family:
 
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
     items)`, the mean loss of a batch; and `answers(outputs, items, examples, split)`, the Answer to each example.
-    `counts` says how often a rule was applied to a text, as {"split: rule": count}. In validations during training,
-    which see each text many times, split is None and nothing is counted. temperature, full_corpus: see
-    InformationRetrieval.
+    The split is None in validations during training. temperature, full_corpus: see InformationRetrieval.
     """
 
     prompt, threshold = "", 0.0  # see QuestionAnswering
@@ -54,22 +51,15 @@ class Family:
         self.family, self.labels = dataset.family, dataset.labels
         self.n_outputs = 2 if dataset.family == "qa" else len(dataset.labels) or 1
         self.index = {label: i for i, label in enumerate(dataset.labels)}
-        self.tokenizer, self.max_len, self.counts = tokenizer, max_len, Counter()
-        self.counted = set()  # the splits that were counted whole: train from the second epoch on
+        self.tokenizer, self.max_len = tokenizer, max_len
         self.temperature, self.full_corpus = temperature, full_corpus
         self.may_be_none = dataset.family == "qa" and any(not question.answers for question in dataset.train)
-
-    def count(self, split, rule):
-        if split and split not in self.counted:
-            self.counts[f"{split}: {rule}"] += 1
 
     def finish(self, model):
         """Do what is left to do with a TaskModel when training has ended."""
 
-    def truncate(self, ids, split, what="texts"):
+    def truncate(self, ids):
         """Append eos to a list of ids, of which at most max_len - 1 stay."""
-        if len(ids) >= self.max_len:
-            self.count(split, f"{what} cut at {self.max_len} tokens")
         return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
 
     def predict(self, forward, examples, split):
@@ -100,7 +90,7 @@ class SequenceClassification(Family):
         self.mean, self.std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (0.0, 1.0)
 
     def items(self, example, split):
-        ids = self.truncate(self.tokenizer.encode(example.text), split)
+        ids = self.truncate(self.tokenizer.encode(example.text))
         return [Item(ids, self.index.get(example.label, -1) if self.labels else (example.label - self.mean) / self.std)]
 
     def loss(self, output, items):
@@ -126,7 +116,7 @@ class TokenClassification(Family):
     def items(self, example, split):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
         words = [self.tokenizer.encode(word and self.tokenizer.word_prefix + word) for word in example.words]
-        ids = self.truncate([token for word in words for token in word], split, "sentences")
+        ids = self.truncate([token for word in words for token in word])
         word_of = np.repeat(np.arange(len(words)), np.array([len(word) for word in words], int))[: len(ids) - 1]
         label = np.array([self.index.get(tag, -1) for tag in example.tags] + [-1])
         return [Item(ids, label[np.append(word_of, -1)], word_of)]
@@ -173,10 +163,7 @@ class QuestionAnswering(Family):
         before the context, the window's first token in the context, character offsets (n, 2) of the context's n tokens
         in the text, the text: normalize(context)).
         """
-        prompt = self.tokenizer.encode(self.prompt.format(example.question))
-        if len(prompt) > self.max_len // 2:
-            self.count(split, f"questions cut at {self.max_len // 2} tokens")
-            prompt = prompt[: self.max_len // 2]
+        prompt = self.tokenizer.encode(self.prompt.format(example.question))[: self.max_len // 2]
         context, offsets = self.tokenizer.encode_with_offsets(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         text, inside = self.tokenizer.normalize(example.context), self.inside_answer(example, offsets)
@@ -184,12 +171,8 @@ class QuestionAnswering(Family):
         starts = [0]  # the first token of each window; with room for 40 of 100 tokens: 0, 20, 40, 60
         while starts[-1] + room < len(context):
             starts.append(starts[-1] + room // 2)
-        if len(starts) > 1:
-            self.count(split, "contexts longer than a window")
         if split == "train":
             whole = [start for start in starts if inside[start : start + room].sum() == inside.sum()]
-            if not whole:
-                self.count(split, "answers longer than half a window, not whole in any")
             starts = whole[:1] or starts[:1]
         items = []
         for start in starts:
@@ -270,14 +253,14 @@ class InformationRetrieval(Family):
         self.embedded = {}  # {name of the set: (corpus, its vectors)}: validation and test mostly share a corpus
         self.judged = dataset.judged()
 
-    def query(self, text, split):
-        return Item(self.truncate(self.tokenizer.encode(f"Query: {text}"), split, "queries"), None)
+    def query(self, text):
+        return Item(self.truncate(self.tokenizer.encode(f"Query: {text}")), None)
 
-    def document(self, text, split):
-        return Item(self.truncate(self.tokenizer.encode(f"Document: {text}"), split, "documents"), text)
+    def document(self, text):
+        return Item(self.truncate(self.tokenizer.encode(f"Document: {text}")), text)
 
     def items(self, pair, split):
-        return [self.query(pair.query, split), self.document(pair.document, split)]
+        return [self.query(pair.query), self.document(pair.document)]
 
     def loss(self, output, items):
         """InfoNCE (van den Oord et al., 2018) over the batch. A second copy of a query's document is no negative.
@@ -290,11 +273,11 @@ class InformationRetrieval(Family):
         copy = to_device(torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False), scores.device)
         return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
 
-    def embed(self, forward, corpus, split, chunk=2**15):
+    def embed(self, forward, corpus, chunk=2**15):
         """Embed a corpus {id: text}: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
         texts, vectors = [*corpus.values()], None
         for begin in range(0, len(texts), chunk):
-            part = forward([self.document(text, split) for text in texts[begin : begin + chunk]])
+            part = forward([self.document(text) for text in texts[begin : begin + chunk]])
             if vectors is None:
                 vectors = np.empty((len(texts), len(part[0])), np.float32)
             vectors[begin : begin + chunk] = part
@@ -306,11 +289,11 @@ class InformationRetrieval(Family):
         for name, (queries, corpus, qrels) in sets.items():
             known, vectors = self.embedded.get(name, (None, None))
             if known is not corpus:
-                vectors = self.embed(forward, corpus, split)
+                vectors = self.embed(forward, corpus)
             if split:  # else the model is still changing
                 self.embedded[name] = corpus, vectors
             query_ids, document_ids = metrics.answerable(qrels), list(corpus)
-            query_vectors = np.stack(forward([self.query(queries[q], split) for q in query_ids]))
+            query_vectors = np.stack(forward([self.query(queries[q]) for q in query_ids]))
             judged = [i for i, d in enumerate(document_ids) if d in self.judged[split or "validation", name]]
             judged_ids = [document_ids[i] for i in judged]
             found[name] = {"judged": nearest_documents(query_vectors, vectors[judged], query_ids, judged_ids)}

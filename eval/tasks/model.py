@@ -1,6 +1,6 @@
 """The model that is fine-tuned: an encoder with a head, its batches without padding, and its predictions.
 
-model = TaskModel(encoder, "sc", n_outputs=2, causal=False, pooling="mean", dropout=0.1)
+model = TaskModel(encoder, "sc", n_outputs=2, causal=False, dropout=0.1)
 logits = predict(model, items)  # a list with one array for each item
 """
 
@@ -47,15 +47,15 @@ def pack_texts(sequences, capacity):
 class TaskModel(nn.Module):
     """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
 
-    encoder: a Transformer or a HubEncoder. causal: the attention mask. pooling: of sc and ir: "mean", the mean of a
-    text's hidden states, or "last". dropout: before the head of tc and qa.
+    encoder: a Transformer or a HubEncoder. causal: the attention mask. dropout: before the head of tc and qa. In sc
+    and ir, a text is the mean of its hidden states.
     """
 
-    def __init__(self, encoder, family, n_outputs, causal, pooling, dropout):
+    def __init__(self, encoder, family, n_outputs, causal, dropout):
         super().__init__()
         d = encoder.config.d_model
         self.encoder, self.causal = encoder, causal
-        self.pooling = pooling if family in ("sc", "ir") else ""
+        self.pools = family in ("sc", "ir")
         self.head = nn.Sequential()
         if family == "sc":
             self.head.extend([nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)])
@@ -79,12 +79,10 @@ class TaskModel(nn.Module):
         """
         hidden = self.encoder(tokens, self.causal, doc_start, doc_end)  # (B, T, d)
         hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
-        if self.pooling == "mean":
+        if self.pools:
             n, N = len(lengths), len(positions)
             text = torch.repeat_interleave(torch.arange(n, device=hidden.device), lengths, output_size=N)  # (N,)
             hidden = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text, hidden) / lengths[:, None]  # (n, d)
-        elif self.pooling == "last":
-            hidden = hidden[lengths.cumsum(0) - 1]  # (n, d)
         return self.head(hidden)
 
 
@@ -109,7 +107,7 @@ def predict(model, items, batch_tokens=None):
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
         packed = pack_texts([items[i].ids for i in batch], model.capacity)
         result = model(**to_device(packed, model.encoder.device)).cpu()
-        parts = result if model.pooling else result.split(packed["lengths"].tolist())
+        parts = result if model.pools else result.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):
             outputs[i] = part.numpy()
     model.train()

@@ -1,4 +1,4 @@
-"""Use a fine-tuned model on new text: classify, tag, answer questions, search.
+"""Use a fine-tuned model on new text: classify, tag, answer questions.
 
     python -m eval.tasks predict out/topics/model.pt new.csv --out=topics.jsonl
     python -m eval.tasks predict out/topics/model.pt < new.jsonl > topics.jsonl
@@ -11,8 +11,8 @@ What a row must have, by family:
     sc  the columns of the training data; the model's form is applied
     tc  a list of words, in "tokens" or the column of the training data
     qa  "question" and "context"
-    ir  "text", a query; --corpus names the documents to search
-If all rows of sc, tc or qa have their labels, as in training, the scores are printed at the end.
+A model for retrieval (ir) is exported instead, and sentence-transformers searches with it: docs/hub.md.
+If all rows have their labels, as in training, the scores are printed at the end.
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
@@ -21,8 +21,6 @@ from collections import Counter
 from functools import partial
 from itertools import islice
 
-import numpy as np
-
 import checkpoint
 import configurator
 from data.files import write_whole
@@ -30,27 +28,23 @@ from data.hub import saved_model
 from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder, metrics, readers
 from eval.tasks import model as task_model
-from eval.tasks.examples import Dataset, Question, Text, listed
-from eval.tasks.families import nearest_documents, ranking
+from eval.tasks.examples import Dataset, Question, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build
 from runtime import resolve_auto, use_determinism
 
 out = ""  # the file to write; empty: standard output
-corpus = ""  # ir: the documents to search: a .jsonl with "_id", "text" and maybe "title", or a BEIR folder
-top_k = 10  # ir: documents to find for each query
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
 USAGE = "python -m eval.tasks predict MODEL [INPUT]"
 STDIN = "/dev/stdin"
-NEW = "new texts"  # the name of this split in Family.counts
 CHUNK = 4096  # rows in memory at a time; texts of similar length among them share a batch
 
 
 def check(cfg):
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from configurator.outside_limits(cfg, ["top_k"], choices=choices)
+    yield from configurator.outside_limits(cfg, choices=choices)
 
 
 def load(path, cfg):
@@ -66,7 +60,7 @@ def load(path, cfg):
 
 
 def read(path, spec):
-    """Yield (id, example, whether it has labels) for each row of the input. The example of ir is the query's text."""
+    """Yield (id, example, whether it has labels) for each row of the input."""
     kind = "jsonl" if path == STDIN else readers.file_format(path)
     if (spec.family == "tc" and kind != "jsonl") or (spec.family == "qa" and kind == "json"):  # no table
         reader = {"tc": readers.read_sentences, "qa": readers.read_questions}[spec.family]
@@ -78,7 +72,6 @@ def read(path, spec):
         "sc": spec.columns or ("text",),
         "tc": [name for name in spec.columns if not name.isdecimal()] or ["tokens"],  # CoNLL columns have numbers
         "qa": ("question", "context"),
-        "ir": ("text",),
     }[spec.family]
     columns = dict.fromkeys(names, list if spec.family == "tc" else str)
     for number, (location, row) in enumerate(readers.rows(path, columns, kind=kind), 1):
@@ -94,41 +87,26 @@ def read(path, spec):
                 found = [] if given is None else readers.table_answers(given, location)
                 answers = [(answer, readers.find_answer(answer, start, values[1])) for answer, start in found]
                 example = Question("", *values, answers)
-            case "ir":
-                example = values[0]
-        yield row.get("id", row.get("_id", number)), example, given is not None
+        yield row.get("id", number), example, given is not None
 
 
-def predict(task, model, rows, corpus=None, top_k=10, chunk=CHUNK):
-    """Yield (id, example, Answer) for each (id, example, ...). corpus: ir: {id: text}."""
+def predict(task, model, rows, chunk=CHUNK):
+    """Yield (id, example, ..., Answer) for each (id, example, ...)."""
     rows, forward = iter(rows), partial(task_model.predict, model)
-    vectors = task.embed(forward, corpus, NEW) if corpus else None
     while some := [*islice(rows, chunk)]:
-        examples = [example for _, example, *_ in some]
-        if corpus:
-            queries = np.stack(forward([task.query(text, NEW) for text in examples]))
-            found = nearest_documents(queries, vectors, range(len(examples)), [*corpus], top_k)
-            answers = [ranking(documents, top_k) for documents in found.values()]
-        else:
-            answers = task.predict(forward, examples, NEW)
+        answers = task.predict(forward, [example for _, example, *_ in some], "test")
         yield from ((*row, answer) for row, answer in zip(some, answers))
 
 
 def run(path, source, cfg):
     """Predict all of the input and write it. Print the scores if all rows have labels."""
     task, model, spec = load(path, cfg)
-    if (spec.family == "ir") != bool(cfg.corpus):
-        raise DataError(f"corpus={cfg.corpus!r}: only a model for retrieval (ir) needs documents to search")
-    documents = {}
-    if cfg.corpus:
-        corpus, *_ = readers.find_files(f"{cfg.corpus}/corpus.jsonl") or [cfg.corpus]
-        documents = readers.read_texts_by_id(corpus, form=spec.form)
-        if not documents:
-            raise DataError(f"{corpus}: there are no documents in it")
+    if spec.family == "ir":
+        raise DataError(f"{path} is a model for retrieval (ir): export it, and search with sentence-transformers")
     labeled = []  # (example, Answer), or nothing for a row without labels
 
     def lines():
-        rows = predict(task, model, read(source, spec), documents, cfg.top_k)
+        rows = predict(task, model, read(source, spec))
         for id, example, has_labels, answer in progress(rows, "predicting", unit=" texts", unit_scale=True):
             labeled.append((example, answer) if has_labels else None)
             yield answer.line(id)
@@ -137,13 +115,8 @@ def run(path, source, cfg):
         write_whole(cfg.out, lambda file: file.writelines(lines()))
     else:
         sys.stdout.buffer.writelines(lines())
-    for rule, count in task.counts.items():
-        print(f"{rule}: {count}", file=sys.stderr)
-    if labeled and all(labeled) and spec.family != "ir":
+    if labeled and all(labeled):
         examples, answers = zip(*labeled)
-        labels = {label for example in examples for label in getattr(example, "labels", ())}
-        if task.labels and (unknown := sorted(labels - {*task.labels})):
-            print(f"labels that the model does not know, which count as errors: {listed(unknown)}", file=sys.stderr)
         scores = task.metrics(answers, examples).items()
         text = "   ".join(f"{name} {metrics.rounded(metrics.score(x), 2):.2f}" for name, x in scores)
         print(f"scores of {len(examples):,} examples: {text}", file=sys.stdout if cfg.out else sys.stderr)

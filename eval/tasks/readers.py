@@ -15,14 +15,13 @@ import re
 import zlib
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from itertools import chain, dropwhile, groupby
 from math import isfinite
 from pathlib import Path
 
 
 from data.files import MALFORMED
-from data.sources import decode, require
+from data.sources import decode
 from errors import DataError, progress
 from eval.tasks.examples import Pair, Question, Sentence, Text
 from eval.tasks.metrics import entities
@@ -32,29 +31,21 @@ csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some d
 
 def find_files(path):
     """Return the files of a path: itself, or itself with .gz, or the sorted matches of a pattern; [] if none exists."""
-    if path.startswith("hf:"):
-        return [path]
     found = [name for name in (path, path + ".gz") if Path(name).is_file()]
     return found[:1] or sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
 def file_format(path):
-    """Return "jsonl" for a.jsonl and for a.jsonl.gz, and "hub" for a data set of the Hugging Face hub."""
-    return "hub" if path.startswith("hf:") else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
+    """Return "jsonl" for a.jsonl and for a.jsonl.gz."""
+    return Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
-def lines(path, max_bytes=2**30):
-    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1.
-
-    max_bytes: a line this long is refused, because a compressed file may hold one that does not fit into memory.
-    """
+def lines(path):
+    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1."""
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
-        bar = iter(partial(stream.readline, max_bytes), b"")
-        bar = progress(bar, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
+        bar = progress(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
         try:
             for number, line in enumerate(bar, 1):
-                if len(line) == max_bytes:
-                    raise DataError(f"line {number}: has {max_bytes:,} bytes or more")
                 yield number, decode(line.removesuffix(b"\n"), number)
         except DataError as error:
             raise DataError(f"{path}, {error}") from None
@@ -80,18 +71,17 @@ DELIMITED = ("tsv", "txt", "csv")
 def rows(path, columns, counts=None, kind=""):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
-    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting), .jsonl (an object a line), or
-        hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, a data set of the Hugging Face hub.
+    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line).
     columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
         .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
     kind: the file_format of a path that does not show it.
     """
-    formats = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows, "hub": hub_rows}
+    formats = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows}
     kind = kind or file_format(path)
     if kind not in formats:
-        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz), or hf:NAME:SPLIT")
+        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz)")
     for number, row in formats[kind](path, columns, counts):
         location = f"{path}, line {number}"
         for column, expected in columns.items():
@@ -142,19 +132,6 @@ def json_rows(path, *_):
             yield number, record
 
 
-def hub_rows(address, *_):
-    """Yield (number, row) of a data set of the hub, with the names of classes in place of their numbers."""
-    name, *config, split = address.removeprefix("hf:").split(":")
-    try:
-        table = require("datasets").load_dataset(name, *config, split=split)
-        features = {column: getattr(feature, "feature", feature) for column, feature in table.features.items()}
-        classes = {column: feature for column, feature in features.items() if hasattr(feature, "int2str")}
-        for number, row in enumerate(table, 1):
-            yield number, row | {column: feature.int2str(row[column]) for column, feature in classes.items()}
-    except (OSError, ValueError) as error:  # no such data set, no network, or a number that is no class
-        raise DataError(f"{address}: {error}") from None
-
-
 # ----------------------------------------------------------------------------
 # CoNLL columns
 
@@ -162,7 +139,7 @@ def hub_rows(address, *_):
 # "# text = ..." and "# newdoc" in CoNLL-U style files, "#begin document" in CoNLL-2012. Comments stand before the first
 # word of a sentence. A word "#" matches none of these patterns, because other columns follow it.
 COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b|#(begin|end) document\b")
-TAG = re.compile(r"O|[BIESLU]-.+")
+TAG = re.compile(r"O|[BIES]-.+")
 
 
 def conll_sentences(path, word=0, tag=-1):
@@ -171,17 +148,14 @@ def conll_sentences(path, word=0, tag=-1):
     Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence.
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
-    least, width = max(2, *(column + 1 if column >= 0 else -column for column in (word, tag))), 0
+    least = max(2, *(column + 1 if column >= 0 else -column for column in (word, tag)))
     for is_end, numbered in groupby(lines(path), key=lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
         numbered = [] if is_end else list(dropwhile(lambda line: COMMENT.match(line[1]), numbered))
         words, tags = [], []
         for number, line in numbered:
             fields = line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
-            # With a number from the end, a shorter or longer line would silently give another column.
-            width = width or len(fields)
-            if len(fields) < least or (min(word, tag) < 0 and len(fields) != width):
-                expected = max(least, width)
-                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {expected}: {line!r}")
+            if len(fields) < least:
+                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
             words.append(fields[word])
             tags.append(fields[tag])
         if words:
@@ -201,13 +175,12 @@ def without_brackets(tags):
 
 
 def to_bio(tags, outside=()):
-    """Return the tags of a sentence as BIO. They may be IOB1, BIO, BIOES or BILOU, or break their scheme.
+    """Return the tags of a sentence as BIO. They may be IOB1, BIO or BIOES, or break their scheme.
 
     The entities are those that conlleval counts: "I-PER" after "O" becomes "B-PER". outside: types that become O.
     """
-    bioes = {"L": "E", "U": "S"}  # the prefixes of BILOU that BIOES names differently
     bio = ["O"] * len(tags)
-    for kind, begin, end in entities([bioes.get(tag[0], tag[0]) + tag[1:] for tag in tags]):
+    for kind, begin, end in entities(tags):
         if kind not in outside:
             bio[begin:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - begin - 1)
     return bio
@@ -271,7 +244,6 @@ def read_texts(path, task, split, counts):
     columns, label = task.columns or ("text",), task.label or "label"
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
         parts = [row[column] for column in columns]
-        counts["empty texts"] += not any(part.strip() for part in parts)
         yield Text(fill(task, parts), read_label(row[label], task, location))
 
 
@@ -300,7 +272,7 @@ def read_label(value, task, location):
 
 def read_sentences(path, task, split, counts):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
-    if file_format(path) in ("jsonl", "hub"):
+    if file_format(path) == "jsonl":
         column, label = (*task.columns, "tokens")[0], task.label or "label"
         found = ((location, row[column], row[label]) for location, row in rows(path, {column: list, label: list}))
     else:
@@ -314,12 +286,8 @@ def read_sentences(path, task, split, counts):
         if 2 * sum(counts_up) > len(counts_up):
             raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     for location, words, tags in found:
-        if not words:
-            counts["sentences without a word, left out"] += 1
-            continue
-        sentence = to_sentence(words, tags, task, location)
-        counts["tags rewritten as BIO"] += sum(new != old for new, old in zip(sentence.tags, tags))
-        yield sentence
+        if words:
+            yield to_sentence(words, tags, task, location)
 
 
 def to_sentence(words, tags, task, location):
@@ -337,24 +305,21 @@ def read_questions(path, task, split, counts):
     In training, an answer that is not in its context is left out, and a question that has no other answer with it.
     Testing needs only the answer's text, so there it is kept, with -1 as its start.
     """
-    ids, read = set(), table_questions if file_format(path) in ("jsonl", "hub") else squad_questions
+    ids, read = set(), table_questions if file_format(path) == "jsonl" else squad_questions
     for location, id, question, context, given in read(path):
         if not all(isinstance(text, str) for text in (question, context, *(answer for answer, _ in given))):
             raise DataError(f"{location}: the question, context and answers must be text")
         if str(id) in ids:
             raise DataError(f"{location}: the id {id!r} for the second time")
         ids.add(str(id))
-        counts["empty questions or contexts"] += not (question.strip() and context.strip())
         answers = [(answer, find_answer(answer, start, context)) for answer, start in given]
-        moved = sum(now not in (start, -1) for (_, start), (_, now) in zip(given, answers))
-        counts["answers moved to the nearest place that has their text"] += moved
-        inside = [(answer, start) for answer, start in answers if start >= 0]
-        if split == "train" and answers and not inside:
-            counts["questions left out, as no answer is in the context"] += 1
-            continue
-        action = "left out" if split == "train" else "kept"
-        counts[f"answers {action} that are not in the context"] += len(answers) - len(inside)
-        yield Question(str(id), question, context, inside if split == "train" else answers)
+        if split == "train":
+            inside = [(answer, start) for answer, start in answers if start >= 0]
+            if answers and not inside:
+                counts["questions left out, as no answer is in the context"] += 1
+                continue
+            answers = inside
+        yield Question(str(id), question, context, answers)
 
 
 def read_pairs(path, task, split, counts):
@@ -363,15 +328,12 @@ def read_pairs(path, task, split, counts):
         for question in read_questions(path, task, "test", Counter()):
             if question.answers:
                 yield Pair(question.question, question.context)
-            counts["questions left out, as they have no answer"] += not question.answers
         return
     columns = task.columns or ("query", "document")
     if len(columns) != 2:
         raise DataError(f"columns={columns}: pairs have two, of the query and of the document")
     for _, row in rows(path, dict.fromkeys(columns, str)):
-        pair = Pair(*(row[column] for column in columns))
-        counts["empty queries or documents"] += not all(text.strip() for text in pair)
-        yield pair
+        yield Pair(*(row[column] for column in columns))
 
 
 # ----------------------------------------------------------------------------
@@ -420,9 +382,7 @@ def read_qrels(path):
         for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
             query, document = row["query-id"], row["corpus-id"]
             try:
-                grade = int(row["score"])
+                qrels.setdefault(query, {})[document] = int(row["score"])
             except ValueError:
                 raise DataError(f"{location}: the score {row['score']!r} is not a whole number") from None
-            if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
-                raise DataError(f"{location}: another grade for query {query!r} and document {document!r}")
     return qrels, queries

@@ -7,7 +7,6 @@ splits.py reads the Dataset of a Task. `python -m eval.tasks` lists the data set
 """
 
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import configurator
@@ -24,8 +23,8 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
     "qa": (("f1", "exact_match", "token_set_f1"),),
     "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
 }
-SETTINGS = {"sc": "columns label form positive", "tc": "columns label", "qa": "", "ir": "columns corpus"}  # by family
-FIELDS = dict.fromkeys("family train validation test corpus columns label form metric positive".split(), "")
+SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "columns corpus"}  # by family
+FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Task:
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
     form: str = ""  # sc: the text that the columns are put into. "" = one below the other; ir: see read_texts_by_id
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
-    positive: str = ""  # sc, two labels: the one whose F1 is the metric. "" = the second, see label_names
     outside: tuple = ()  # tc: types of entities that are read as O
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
 
@@ -109,22 +107,6 @@ TASKS = {task.name: task for task in (
                                    corpus=f"{EMBEDDED}/ir/test")),
 )}
 
-DEV, BOTH = dict(train="train", test="validation"), dict(train="train", validation="validation", test="test")
-HUB = {  # for a missing folder: {name: (address on the Hugging Face hub, {split: its name there}, columns, label)}
-    "cola": ("nyu-mll/glue:cola", DEV, ("sentence",), "label"),
-    "sst2": ("nyu-mll/glue:sst2", DEV, ("sentence",), "label"),
-    "mrpc": ("nyu-mll/glue:mrpc", DEV, PAIR, "label"),
-    "stsb": ("nyu-mll/glue:stsb", DEV, PAIR, "label"),
-    "qqp": ("nyu-mll/glue:qqp", DEV, ("question1", "question2"), "label"),
-    "mnli": ("nyu-mll/glue:mnli", dict(train="train", test="validation_matched"), ("premise", "hypothesis"), "label"),
-    "qnli": ("nyu-mll/glue:qnli", DEV, ("question", "sentence"), "label"),
-    "rte": ("nyu-mll/glue:rte", DEV, PAIR, "label"),
-    "conll2003": ("hgissbkh/conll2003-en", BOTH, ("words",), "ner"),
-    "uner": ("hgissbkh/uner_en", BOTH, ("tokens",), "ner_tags"),
-    "squad": ("rajpurkar/squad", DEV, (), ""),
-    "squad_v2": ("rajpurkar/squad_v2", DEV, (), ""),
-}
-
 ZIPS = "https://dl.fbaipublicfiles.com/glue/data/"
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (CC BY-SA 4.0)"
 BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
@@ -188,13 +170,12 @@ def missing(task):
     absent = [f"{path} (is a folder; expected a file)" if Path(path).is_dir() else path for path in absent]
     lines = ["missing:", *absent]
     lines += [f"Get them from {SOURCES[task.name]}"] if task.name in SOURCES else []
-    lines += ["Or pip install datasets, to have them downloaded."] if task.name in HUB else []
     return "\n  ".join(lines) if absent else ""
 
 
 def is_beir(path):
     """Return whether a path of ir is a folder in the BEIR layout, and not a file of pairs or judgments."""
-    return Path(path).is_dir() or file_format(path) not in ("hub", "json", "jsonl", *DELIMITED)
+    return Path(path).is_dir() or file_format(path) not in ("json", "jsonl", *DELIMITED)
 
 
 def judgment_files(task):
@@ -225,11 +206,6 @@ def find_task(task="", folder="data/tasks", **fields):
         found = read_task_file(task)
     elif task in TASKS:
         found = in_folder(TASKS[task], folder)
-        there = Path(found.paths["train"]).parent.exists() or (fields.get("train") and fields.get("test"))
-        if task in HUB and not there and find_spec("datasets"):
-            address, splits, columns, label = HUB[task]
-            paths = {split: f"hf:{address}:{name}" for split, name in splits.items()}
-            found = replace(found, paths=paths, columns=columns, label=label)
     elif task:
         hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
         raise DataError(f"task={task}: no such task.{hint}")
@@ -247,7 +223,7 @@ def read_task_file(path):
     if problems:
         raise DataError("; ".join(problems))
     for key in (*SPLITS, "corpus"):
-        if fields[key] and not fields[key].startswith("hf:"):
+        if fields[key]:
             fields[key] = str(folder / fields[key])
     return customize(Task(fields["family"], name=name), fields)
 

@@ -19,7 +19,8 @@ from eval.tasks.model import TaskModel, predict
 from model import Transformer
 from runtime import choose_attention
 
-NO_PART = ("out_dir", "save_model", "baseline", "max_predictions")  # settings that have no part in the scores
+MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
+NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
 
 
 def build(cfg, dataset, state, random_weights=False):
@@ -36,7 +37,7 @@ def build(cfg, dataset, state, random_weights=False):
     if cfg.device == "cuda" and isinstance(encoder, Transformer):
         choose_attention(torch.device(cfg.device), encoder.compute_dtype, encoder.config, (cfg.causal,), documents=True)
     task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
-    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.pooling, cfg.dropout)
+    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.dropout)
     return task, model.to(cfg.device)
 
 
@@ -64,7 +65,7 @@ def evaluate(task, model, examples, split=None):
 def write_result(cfg, dataset, task, model, run, state):
     """Score validation and test, and write the files to cfg.out_dir, result.json last. Returns its content.
 
-    cfg: settings of finetune.py. run: what result.json says about the training: steps, best_step, lr, seed, checkpoint.
+    cfg: settings of finetune.py. run: what result.json says about the training: steps, lr, seed, checkpoint.
     state: the dict of the checkpoint.
     """
     validation, *_ = evaluate(task, model, dataset.validation, "validation")  # it also chooses task.threshold
@@ -77,7 +78,7 @@ def write_result(cfg, dataset, task, model, run, state):
         labels=dataset.labels,
         main=dataset.main,
         baselines=baselines(dataset) if cfg.baseline else {},
-        counts=dataset.counts | task.counts,
+        counts=dataset.counts,
         test_set=test_set_id(dataset.test),
         **run,
         metrics={"validation": validation, "test": test},
@@ -86,7 +87,7 @@ def write_result(cfg, dataset, task, model, run, state):
         versions=checkpoint.versions(torch.device(cfg.device)),
     )
     out, arrays = Path(cfg.out_dir), {name: x.astype(np.float32) for name, x in instances.items()}
-    if size(dataset.test) <= cfg.max_predictions:
+    if size(dataset.test) <= MAX_PREDICTIONS:
         write_whole(out / "predictions.jsonl", lambda f: f.writelines(task.lines(answers, dataset.test)))
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))

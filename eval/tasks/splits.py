@@ -1,4 +1,4 @@
-"""From a Task to its Dataset: read the files, hold examples out to validate on, and say what looks odd.
+"""From a Task to its Dataset: read the files, and hold examples out to validate on.
 
     load("sst2"), load("topics.py")            # return a Dataset
     load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
@@ -16,7 +16,7 @@ import numpy as np
 
 from errors import DataError
 from eval.tasks import readers
-from eval.tasks.examples import Dataset, Pair, Retrieval, listed
+from eval.tasks.examples import Dataset, Pair, Retrieval
 from eval.tasks.metrics import answerable, in_set
 from eval.tasks.readers import find_files
 from eval.tasks.registry import find_task, is_beir, judgment_files, missing
@@ -24,7 +24,7 @@ from eval.tasks.registry import find_task, is_beir, judgment_files, missing
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
-KEY = {"sc": "text", "tc": "sentence", "qa": "context", "ir": "query"}  # what a random split keeps on one side
+KEY = {"sc": "text", "tc": "sentence", "qa": "context"}  # what a random split keeps on one side
 READERS = dict(sc=readers.read_texts, tc=readers.read_sentences, qa=readers.read_questions, ir=readers.read_pairs)
 
 
@@ -49,8 +49,7 @@ def read(task, full_corpus=True):
         splits = retrieval_splits(task, full_corpus, counts)
     else:
         splits = example_splits(task, counts)
-    labels = label_names(task, splits, counts)
-    count_known_keys(task.family, splits, counts)
+    labels = label_names(task, splits)
     main = main_metrics(task, full_corpus)
     return Dataset(task.name or task.family, task.family, labels, **splits, counts=dict(+counts), main=main, task=task)
 
@@ -67,44 +66,27 @@ def main_metrics(task, full_corpus):
 
 
 # ----------------------------------------------------------------------------
-# Labels and keys
+# Labels
 
 
-def label_names(task, splits, counts):
+def label_names(task, splits):
     """Return the labels seen in training: in the order of `task.names`, then "O", then alphabetically.
 
-    The positive one is the last. Numbers have no names: [].
+    Of two labels the second is the positive one. Numbers have no names: [].
     """
     if task.family not in ("sc", "tc"):
         return []
-    found = {split: Counter(label for x in examples for label in x.labels) for split, examples in splits.items()}
-    known = found["train"].keys()
+    known = {label for example in splits["train"] for label in example.labels}
     if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
         raise DataError(f"{task.paths['train']}: {why}. If others were held out to validate on, give --validation")
     if task.regression:
         return []
-    for split in ("validation", "test"):
-        unseen = found[split].keys() - known
-        counts[f"{split}: labels never seen in training"] = sum(found[split][label] for label in unseen)
     order = {name: i for i, name in enumerate((*task.names, "O"))}
-    labels = sorted(known, key=lambda label: (label == task.positive, order.get(label, len(order)), label))
-    if (task.positive or "matthews" in task.metrics) and len(labels) != 2:
-        raise DataError(f"positive and matthews are only for two labels, but there are {len(labels)}: {listed(labels)}")
-    if task.positive and task.positive != labels[1]:
-        raise DataError(f"positive={task.positive}: choose one of the two labels {listed(labels)}")
+    labels = sorted(known, key=lambda label: (order.get(label, len(order)), label))
+    if "matthews" in task.metrics and len(labels) != 2:
+        raise DataError(f"matthews is only for two labels, but there are {len(labels)}: {', '.join(labels)}")
     return labels
-
-
-def count_known_keys(family, splits, counts):
-    """Count the validation and test examples whose key is also in train."""
-    known = {example.key for example in splits["train"]}
-    for split in ("validation", "test"):
-        examples = splits[split]
-        if family == "ir":
-            examples = [Pair(text, "") for part in examples.values() for text in part.queries.values()]
-        twice = sum(example.key in known for example in examples)
-        counts[f"{split}: examples whose {KEY[family]} is also in train"] = twice
 
 
 # ----------------------------------------------------------------------------
@@ -161,7 +143,7 @@ class Judgments(NamedTuple):
 def retrieval_splits(task, full_corpus, counts):
     """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
     sets = task.sets or {"": task.paths}
-    judged, named = read_judgments(task, counts)
+    judged, named = read_judgments(task)
     for name, paths in sets.items():
         if (name, "validation") not in judged:
             source, fraction = (name, "test"), 0.5
@@ -186,13 +168,11 @@ def retrieval_splits(task, full_corpus, counts):
     for name in sets:
         for split in ("validation", "test"):
             _, folder, texts, qrels = judged[name, split]
-            corpus = documents[folder]
-            counts[in_set(name, "corpus: empty documents", ": ")] = sum(not text.strip() for text in corpus.values())
-            splits[split][name] = Retrieval({query: texts[query] for query in qrels}, corpus, qrels)
+            splits[split][name] = Retrieval({query: texts[query] for query in qrels}, documents[folder], qrels)
     return splits
 
 
-def read_judgments(task, counts):
+def read_judgments(task):
     """Return {(name of the set, split): Judgments}, and {folder: ids of all documents that its judgments name}."""
     judged, named = {}, defaultdict(set)
     read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
@@ -206,8 +186,6 @@ def read_judgments(task, counts):
         if not useful:
             raise DataError(f"{path}: no query has a relevant document")
         judged[name, split] = Judgments(path, folder, texts, useful)
-        rule = in_set(name, f"{split}: queries left out, without a relevant document", ": ")
-        counts[rule] = len(qrels) - len(useful)
     return judged, named
 
 

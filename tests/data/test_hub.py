@@ -337,10 +337,10 @@ def tuned(state, tmp_path):
         labels = [*labels]
         dataset = Dataset("toy", family, labels, train=[], validation={}, test={}, counts={}, main={})
         task = FAMILIES[family](dataset, checkpoint.tokenizer_of(base), 40)
-        model = task_model.TaskModel(checkpoint.model_from(base), family, task.n_outputs or 1, False, "mean", 0.1)
+        model = task_model.TaskModel(checkpoint.model_from(base), family, task.n_outputs or 1, False, 0.1)
         random_weights(model)
         done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
-        settings = dict(causal=False, pooling="mean", max_len=40, task="", train="/some/folder/train.csv", lr=1e-4)
+        settings = dict(causal=False, max_len=40, task="", train="/some/folder/train.csv", lr=1e-4)
         saved = dict(family=family, labels=labels, head=model.head.state_dict(), done=done, settings=settings)
         saved |= dict(may_be_none=False, threshold=0.0, prompt=task.prompt) | facts
         saved["task"] = dict(family=family, form="", columns=()) | facts.get("task", {})
@@ -433,7 +433,7 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
     assert model.max_seq_length == 40 and model.similarity_fn_name == "cosine" and found["documents"].shape == (2, 32)
     texts = [*TEXTS, "word " * 60]
     for encode, item in (model.encode_query, task.query), (model.encode_document, task.document):
-        ours = torch.stack([*map(torch.from_numpy, predict([item(text, None) for text in texts]))])
+        ours = torch.stack([*map(torch.from_numpy, predict([item(text) for text in texts]))])
         torch.testing.assert_close(torch.from_numpy(encode(texts)), ours, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(torch.from_numpy(model.encode(texts)), ours, atol=0.1)
 
@@ -663,13 +663,12 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
     "family, own, kind, message",
     [
         ("qa", {"causal": True}, "eurobert", "fine-tuned for qa with causal=True"),
-        ("sc", {"pooling": "last"}, "eurobert", "fine-tuned for sc with .* pooling=last"),
         ("sc", {}, "qwen3", "a model for sc, which --as=qwen3 has no class for: --as=eurobert$"),
         ("tc", {}, "llama", "a model for tc, .*: --as=eurobert or --as=qwen3"),
     ],
 )
 def test_fine_tuned_models_that_cannot_go_out(state, family, own, kind, message, tmp_path):
-    settings = dict(causal=False, pooling="mean", max_len=64) | own
+    settings = dict(causal=False, max_len=64) | own
     facts = dict(family=family, head={}, settings=settings, prompt="", task={"family": family})
     with pytest.raises(DataError, match=message):
         write(state | {"fine_tuned": facts}, tmp_path / "out", kind, "model.pt")

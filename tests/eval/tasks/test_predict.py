@@ -14,13 +14,11 @@ import checkpoint
 import configurator
 from eval.tasks import model as task_model
 from eval.tasks import predict
-from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
-from eval.tasks.families import FAMILIES
+from eval.tasks.examples import Dataset, Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, evaluate, save_model
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
-CORPUS = {f"d{i}": " ".join(WORDS[i:]) for i in range(12)}
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
 NEW = {  # examples, and the rows that hold them
     "sc": (
@@ -31,10 +29,6 @@ NEW = {  # examples, and the rows that hold them
     "qa": (
         [Question(t, f"{t}?", " ".join([t] * 20), []) for t in TEXTS],
         [{"id": t, "question": f"{t}?", "context": " ".join([t] * 20), "answers": None} for t in TEXTS],
-    ),
-    "ir": (
-        {"": Retrieval({f"q{i}": t for i, t in enumerate(TEXTS)}, CORPUS, {f"q{i}": {"d1": 1} for i in range(11)})},
-        [{"_id": f"q{i}", "text": t} for i, t in enumerate(TEXTS)],
     ),
 }
 
@@ -48,8 +42,7 @@ def saved(encoder, tmp_path):
         settings |= dict(family=family, device="cpu", dtype="float32", max_len=40, out_dir=str(tmp_path))
         spec = Task("sc", columns=("title", "body", "end"), form="T: {} B: {} {}") if family == "sc" else Task(family)
         labels, state = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, []), checkpoint.load(encoder)
-        examples = NEW["ir"][0] if family == "ir" else []
-        dataset = Dataset("toy", family, labels, [], examples, examples, {}, {}, spec)
+        dataset = Dataset("toy", family, labels, [], {}, {}, {}, {}, spec)
         task, model = build(cfg := configurator.Settings(settings), dataset, state)
         task.threshold, task.may_be_none = -0.5, True
         save_model(cfg, dataset, task, model, {}, state | dict(optimizer={}, muon={}))
@@ -59,16 +52,15 @@ def saved(encoder, tmp_path):
     return one
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NEW)
 def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
     task, model = saved(family)
     examples, rows = NEW[family]
     answers = task.predict(partial(task_model.predict, model), examples, "test")
     expected = [*map(json.loads, task.lines(answers, examples))]
-    files.put("beir/corpus.jsonl", [{"_id": id, "text": text} for id, text in CORPUS.items()])
     out = tmp_path / "out.jsonl"
     args = [f"{tmp_path}/model.pt", files.put("new.jsonl", rows), f"--out={out}", "--dtype=float32"]
-    predict.main(args + [f"--corpus={tmp_path}/beir"] * (family == "ir"))
+    predict.main(args)
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["id"] for line in found] == [line["id"] for line in expected]
     for line, other in zip(found, expected):
@@ -114,7 +106,7 @@ def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path,
         rows = [{"title": "a", "body": "b", "end": "c", "label": label} for label in ("yes", last)]
         predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out"])
         text = capsys.readouterr()
-        assert ("scores" in text.out) == ("which count as errors: maybe" in text.err) == scored
+        assert ("scores" in text.out) == scored
 
 
 def test_a_device_is_written_to_and_not_replaced(saved, files, tmp_path):
@@ -125,29 +117,19 @@ def test_a_device_is_written_to_and_not_replaced(saved, files, tmp_path):
     assert pipe.is_fifo() and os.read(reader, 10**6).count(b"\n") == 11
 
 
-CORPUS_LINE = '{"_id": "d", "title": "A", "text": "b"}\n'
-WRONG = {  # {case: (family, name and content of the input, message, maybe a corpus)}
+WRONG = {  # {case: (family, name and content of the input, message)}
     "a row that is no JSON": ("sc", "a.jsonl", '{"title"\n', "a.jsonl, line 1: "),
     "a missing column": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 1: .*body"),
     "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: "),
-    "retrieval without a corpus": ("ir", "a.csv", "text\na\n", "only a model for retrieval"),
-    "a corpus for classification": (
-        "sc",
-        "a.csv",
-        "title,body,end\na,b,c\n",
-        "only a model for retrieval",
-        CORPUS_LINE,
-    ),
-    "a corpus without documents": ("ir", "a.csv", "text\na\n", "corpus.jsonl: there are no documents", ""),
+    "a model for retrieval": ("ir", "a.csv", "text\na\n", "export it"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, case):
-    family, name, content, message, *corpus = WRONG[case]
+    family, name, content, message = WRONG[case]
     saved(family)
     args = [f"{tmp_path}/model.pt", files.put(name, content), f"--out={tmp_path}/out.jsonl"]
-    args += [f"--corpus={files.put('corpus.jsonl', text)}" for text in corpus]
     with pytest.raises(SystemExit, match="stopped: nothing was written to .*out.jsonl$") as stop:
         predict.main(args)
     assert re.search(message, stop.value.code) and not [*tmp_path.glob("out.jsonl*")]
