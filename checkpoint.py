@@ -81,9 +81,7 @@ def trusting(path):
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        if isinstance(
-            error, pickle.UnpicklingError
-        ):  # torch advises to turn weights_only off, which runs a file's code
+        if isinstance(error, pickle.UnpicklingError):  # torch's advice is to run what the file holds
             why = "it must hold tensors and plain values only"
         raise Damaged(f"{path} is damaged or not a checkpoint of this project: {why}") from error
 
@@ -375,7 +373,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
     print0 = print if rank == 0 else lambda _: None
-    own = [newest(cfg.out_dir, print0) if cfg.resume and rank == 0 else None]  # one process verifies it
+    own = [newest(cfg.out_dir) if cfg.resume and rank == 0 else None]  # one process verifies it
     if world_size > 1:
         dist.broadcast_object_list(own)
     resumed, path = own[0] is not None, own[0] or cfg.branch_from or cfg.init_from

@@ -1,6 +1,6 @@
 """The settings of a script: plain assignments at its top, changed from the command line.
 
-    python train.py config/demo.py --lr=5e-4 --keep_steps=3000,6000
+    python train.py config/small.py --lr=5e-4 --keep_steps=3000,6000
 
 The defaults are the script's own `name = literal  # comment` lines; a config file holds lines of
 the same kind, and may begin with the lines of another: base = "610m.py". All are parsed, never
@@ -16,12 +16,9 @@ from errors import nearest, protect_output
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 ALIASES = dict(  # what other code bases call these settings
-    learning_rate="lr", max_lr="lr", batch_size="global_batch_tokens micro_batch", output_dir="out_dir",
-    gradient_accumulation_steps="global_batch_tokens micro_batch", block_size="seq_len", seq_length="seq_len",
-    max_seq_len="seq_len", context_length="seq_len", n_embd="d_model", hidden_size="d_model", n_layers="n_layer",
-    num_layers="n_layer", num_hidden_layers="n_layer", n_heads="n_head", num_heads="n_head", max_iters="max_steps",
-    num_steps="max_steps", epochs="max_steps", warmup_iters="warmup_steps", lr_decay_iters="decay_steps",
-    mlm_probability="mask_ratio", attn_implementation="attention", dataset="data",
+    learning_rate="lr", batch_size="global_batch_tokens micro_batch", block_size="seq_len", seq_length="seq_len",
+    n_embd="d_model", hidden_size="d_model", num_layers="n_layer", num_heads="n_head", max_iters="max_steps",
+    epochs="max_steps", mlm_probability="mask_ratio",
 )  # fmt: skip
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
 
@@ -75,9 +72,7 @@ def parse(argv, defaults):
             problems.append(f"{word}: write {word}={'True' if type(defaults[name]) is bool else 'VALUE'}")
             continue
         else:
-            kind = type(defaults.get(name))
-            items = [item for item in text.split(",") if item] if kind is tuple else text
-            assigned = [(word, name, text if kind is str else literal(text, items))]
+            assigned = [(word, name, value_of(text, type(defaults.get(name))))]
         for origin, name, value in assigned:
             if name not in defaults:
                 problems.append(f"{origin}: unknown setting {name!r}.{hint(name, defaults)}")
@@ -90,14 +85,6 @@ def parse(argv, defaults):
     return settings, problems
 
 
-def of_a_patch(name):
-    """Return which patch of the lesson adds a setting, for the end of a message; "" if none does."""
-    patches = Path(__file__).parent.glob("eval/lesson/solutions/*.patch")
-    return "".join(
-        f" The lesson's {p.name} adds it; git apply it." for p in patches if f"\n+{name} = " in p.read_text()
-    )
-
-
 def about(script):
     """Return what a script does and an example: the first line and the first indented one of its docstring."""
     first, *others = (ast.get_docstring(ast.parse(Path(script).read_text(encoding="utf-8"))) or "").splitlines() or [""]
@@ -108,7 +95,10 @@ def hint(name, defaults):
     """Return what a message says about an unknown setting: our name for it, the patch that adds it, or one like it."""
     if ours := [known for known in ALIASES.get(name, "").split() if known in defaults]:
         return f" Here it is {' and '.join(ours)}."
-    return of_a_patch(name) or nearest(name, defaults)
+    for patch in Path(__file__).parent.glob("eval/lesson/solutions/*.patch"):
+        if f"\n+{name} = " in patch.read_text():
+            return f" The lesson's {patch.name} adds it; git apply it."
+    return nearest(name, defaults)
 
 
 def read_config(path, problems, may_have_base=True):
@@ -163,12 +153,11 @@ def literal_assignment(node):
     return "", None
 
 
-def literal(text, otherwise):
-    """Return the value of a literal; `otherwise` where the text is none."""
-    try:
-        return ast.literal_eval(text)
-    except NOT_LITERAL:
-        return otherwise
+def value_of(text, kind):
+    """Return what the text of a word stands for. A str needs no quotes, nor do the parts of a tuple."""
+    with suppress(*NOT_LITERAL):
+        return text if kind is str else ast.literal_eval(text)
+    return [item for item in text.split(",") if item] if kind is tuple else text
 
 
 def convert(value, default):

@@ -19,11 +19,10 @@ RESUME_MAY_CHANGE = set(
 )
 
 # Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
-# sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell. An MI250X is two devices.
+# sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell.
 PEAK_FLOPS = {
-    "B200": 2250e12, "GH200": 989e12, "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12,
-    "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX A6000": 155e12, "RTX 3090": 71e12, "RTX 4090": 165e12,
-    "RTX 5090": 210e12, "MI250X": 192e12, "MI300X": 1307e12,
+    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12,
+    "RTX 3090": 71e12, "RTX 4090": 165e12, "RTX 5090": 210e12, "MI300X": 1307e12,
 }  # fmt: skip
 
 
@@ -211,9 +210,8 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
 
 def peak_flops(device):
     """The bf16 peak of a torch.device in FLOP/s, or None where it is not known."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    name = re.sub(r"[-_]", " ", name)
-    other = "(?! (Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
+    name = torch.cuda.get_device_name(device).replace("-", " ") if device.type == "cuda" else ""
+    other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
 
 

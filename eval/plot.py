@@ -48,12 +48,11 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads, windows of {T:,} tokens"
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
-    attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's"
+    attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's attention"
+    machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     print(f"model    {n_params:.1f}M parameters: {shape}")
     print(f"budget   {tokens}, {batches.repeats(cfg.max_steps)}; {mix}; about {flops:.1e} FLOPs")
-    print(
-        f"machine  {cfg.device} ({versions['device']}), {cfg.dtype}, attention: {attention}; processes: {world_size}; {cfg.out_dir}"
-    )
+    print(f"machine  {machine}; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")
 
@@ -116,10 +115,10 @@ def plot_run(out_dir):
     for name, style in (("clm", "o-"), ("mlm", "s--")):
         losses = [line[f"val_{name}_loss"] for line in evaluated]
         axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {NAMES[name]}")
-    for n, (before, line) in enumerate(switches(lines)):
+    for before, line in switches(lines):
         axes.axvline(before["step"], color="0.5", lw=1, ls=":")
-        height, axis, name = 1 - 0.04 * (n % 2), axes.get_xaxis_transform(), NAMES[line["phase"]]
-        axes.text(before["step"], height, f" to {name}", transform=axis, va="top", color="0.35", fontsize=8)
+        axis, name = axes.get_xaxis_transform(), NAMES[line["phase"]]
+        axes.text(before["step"], 1, f" to {name}", transform=axis, va="top", color="0.35", fontsize=8)
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

@@ -1,6 +1,5 @@
 """train.py accepts every preset and every run of every study."""
 
-import ast
 import re
 
 import pytest
@@ -31,10 +30,8 @@ def problems(monkeypatch):
 
 def test_every_config_is_accepted(problems):
     """On one process and on whole nodes, for which the batches of a laptop are too small. Wrong settings are not."""
-    laptop = "demo", "openstax"
-    commands = [([str(path)], n) for path in CONFIGS for n in (1, 64) if n == 1 or path.stem not in laptop]
+    commands = [([str(path)], n) for path in CONFIGS for n in (1, 64) if n == 1 or path.stem != "openstax"]
     commands += [(["--lr=0", "--mask_ratio=2"], 1)]
-    assert len(commands) > 10
     assert problems(commands) == ["lr=0.0: must be above 0", "mask_ratio=(2.0,): must be above 0 and below 1"]
 
 
@@ -47,10 +44,3 @@ def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
     assert problems([(arguments(run), plan.cfg.processes) for run in plan.runs.values()]) == []
     commands = [("", [*args, f"--task={task}", "--out_dir=nowhere"]) for task, args in plan.tasks.items()]
     assert [its for _, its in refusals(FINETUNE, commands) if not its.startswith("init_from")] == []
-
-
-def test_the_demo_is_the_default():
-    named = ast.parse((ROOT / "config/demo.py").read_text()).body
-    changed = {node.targets[0].id: ast.literal_eval(node.value) for node in named}
-    default, _ = configurator.read_script(TRAIN)
-    assert changed == {name: default[name] for name in changed} and {"max_steps", "switch_step", "lr"} <= changed.keys()

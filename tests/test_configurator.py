@@ -9,48 +9,35 @@ import pytest
 import configurator
 
 SCRIPT = '''\
-#!/usr/bin/env python
 """A sample script.
 
 lr = 7  # not a setting: it stands in the docstring
 """
-# a comment above an import is no heading
 import sys
-from os import path
 
 sys.path.insert(0, "nowhere")  # not a setting either
 # --- run ---
 out_dir = "out/#1"     # where all goes, a '#' in the name included
-max_steps = 600        # optimizer steps in all, a comment so long that it has to be wrapped when
-                       # the help is printed, with more on a second line and ending in 1 - 1 = 0
+max_steps = 600        # optimizer steps
 keep_steps = ()        # steps that are kept
 resume = False
 # --- optimizer ---
-lr = 5e-4              # -1 = find it
+lr = 5e-4
 betas = (0.9, 0.95)    # of Adam
 tasks = (
     "cola",
     "rte",
 )                      # tasks to run
 PATIENCE = 3           # a constant, not a setting
-offset = -3            # may be negative
-compile = True         # on
+offset = -3
+compile = True
 
 settings = dict(x=1)
 late = 3               # not a setting: it comes after the first value that is no literal
 raise SystemExit("the script was executed")
 '''
-DEFAULTS = {
-    "out_dir": "out/#1",
-    "max_steps": 600,
-    "keep_steps": (),
-    "resume": False,
-    "lr": 5e-4,
-    "betas": (0.9, 0.95),
-    "tasks": ("cola", "rte"),
-    "offset": -3,
-    "compile": True,
-}
+DEFAULTS = dict(out_dir="out/#1", max_steps=600, keep_steps=(), resume=False, lr=5e-4, betas=(0.9, 0.95))
+DEFAULTS |= dict(tasks=("cola", "rte"), offset=-3, compile=True)
 
 
 @pytest.fixture(autouse=True)
@@ -78,39 +65,20 @@ def problems(capsys):
         with pytest.raises(SystemExit) as error:
             load(*argv, check=check)
         assert error.value.code == 2
-        captured = capsys.readouterr()
-        first, *middle, last = captured.err.splitlines()
-        plural = "problem" if len(middle) == 1 else "problems"
-        assert captured.out == ""
-        assert first == f"python train.py: {len(middle)} {plural} in the settings; nothing was started."
-        assert last == "python train.py --help lists every setting."
-        for number, line in enumerate(middle, 1):
-            assert line.startswith(f"  {number}. ")
+        first, *middle, last = capsys.readouterr().err.splitlines()
+        assert first.endswith("in the settings; nothing was started.") and "--help" in last
         return [line.split(". ", 1)[1] for line in middle]
 
     return run
 
 
-# --- which lines are settings ---
-
-
-def test_defaults_in_script_order():
-    assert list(load().items()) == list(DEFAULTS.items())
-
-
-# --- precedence ---
-
-
 def test_the_last_word_wins():
+    assert list(load().items()) == list(DEFAULTS.items())
     one, two = config("lr = 1.0\noffset = 1\n", "config/1.py"), config("lr = 2.0\n", "config/2.py")
-    assert load(one, two)["lr"] == 2
+    assert load(one, two) == DEFAULTS | {"lr": 2.0, "offset": 1}
     assert load(two, one)["lr"] == 1
-    assert load(two, one)["offset"] == load(one, two)["offset"] == 1
-    assert load(one, "--lr=3")["lr"] == 3
     assert load("--lr=3", one)["lr"] == 1
     assert load("--lr=3", one, "--lr=4", "--lr=5")["lr"] == 5
-    assert list(load("--compile=False", one)) == list(DEFAULTS)
-    assert load(one, "--resume=True") == DEFAULTS | {"lr": 1.0, "offset": 1, "resume": True}
 
 
 # --- values ---
@@ -123,14 +91,12 @@ GOOD = [
     ("lr", "1", 1.0),
     ("keep_steps", "3000", (3000,)),
     ("keep_steps", "3000,6000", (3000, 6000)),
-    ("keep_steps", "[3000, 6000]", (3000, 6000)),
     ("betas", "(0, 1)", (0.0, 1.0)),
     ("tasks", "'a, b'", ("a, b",)),
     ("tasks", "('a', '')", ("a", "")),
 ]
 FLAG_ONLY = [  # on the command line a str needs no quotes
     ("out_dir", "610m", "610m"),
-    ("out_dir", "1e3", "1e3"),
     ("out_dir", "'a'", "'a'"),
     ("out_dir", "a=b#c d", "a=b#c d"),
     ("out_dir", "", ""),
@@ -151,8 +117,6 @@ BAD = [  # in a file and as a flag
     ("resume", "0", "True or False"),
     ("max_steps", "True", "an int"),
     ("max_steps", "1.5", "an int"),
-    ("max_steps", "1e999", "an int"),
-    ("max_steps", "None", "an int"),
     ("lr", "'abc'", "a finite float"),
     ("lr", "1" + "0" * 400, "a finite float"),
     ("keep_steps", "(3000, 1.5)", "a tuple of int"),
@@ -171,25 +135,14 @@ def test_bad_values(problems, key, text, takes):
 # --- config files ---
 
 
-def test_config_may_hold_comments_and_a_docstring():
-    path = config('"""Why."""\n# 12 * 2048 = 24576\nout_dir = "a # b"  # c\n\nmax_steps = (\n  5\n)\n')
-    assert load(path) == DEFAULTS | {"out_dir": "a # b", "max_steps": 5}
-    assert load(config("")) == load(config("# nothing\n")) == DEFAULTS
-    assert load(config('out_dir = "é"\n'))["out_dir"] == "é"
-
-
 @pytest.mark.parametrize(
     "statement",
     [
         "__import__('os').system('touch executed')",
         "lr = __import__('os').system('touch executed')",
-        "from os import *",
         "max_steps = 12 * 2048",
-        "out_dir = f'{1}'",
         "lr = offset = 1",
         "lr: float = 1.0",
-        "lr += 1",
-        "lr = {[]: 1}",
         "lr = " + "-" * 200 + "x",
     ],
 )
@@ -223,19 +176,12 @@ def test_a_name_of_another_code_base(problems):
 
 def test_unreadable_configs(problems):
     Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
-    Path("config/null.py").write_bytes(b"lr = 1\0\n")
     config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
     config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
-    reasons = {"config/latin.py": "utf-8", "config/null.py": "null bytes", "config/syntax.py": "line 2"}
     os.mkfifo("config/pipe.py")
-    reasons |= {
-        "config/deep.py": "",
-        "config": "directory",
-        "config/none.py": "No such file",
-        "config/pipe.py": "a pipe",
-    }
-    for problem, (path, reason) in zip(problems(*reasons), reasons.items(), strict=True):
-        assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ") and reason in problem
+    paths = ["config", "config/none.py", "config/latin.py", "config/syntax.py", "config/deep.py", "config/pipe.py"]
+    for problem, path in zip(problems(*paths), paths, strict=True):
+        assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ")
 
 
 # --- all problems in one message, and the check ---
@@ -247,19 +193,11 @@ def test_all_problems_together_in_order(problems):
     def check(settings):
         seen.append(dict(settings))
         yield f"max_steps is {settings['max_steps']}; it must be below 5"
-        yield "and this"
 
     path = config("max_steps = 9\nlr = 'x'\nimport os\n")
-    assert problems("--nope=1", path, "--lr=1", "--lr=y", "missing.py", "--resume", check=check) == [
-        "--nope=1: unknown setting 'nope'.",
-        "config/x.py:2: lr takes a finite float (default 0.0005), got 'x'",
-        "config/x.py:3: a config holds only `name = literal`, not `import os`",
-        "--lr=y: lr takes a finite float (default 0.0005), got 'y'",
-        "missing.py: neither --key=value nor a readable config file: [Errno 2] No such file or directory: 'missing.py'",
-        "--resume: write --resume=True",
-        "max_steps is 9; it must be below 5",
-        "and this",
-    ]
+    found = problems("--nope=1", path, "--lr=1", "--lr=y", "missing.py", "--resume", check=check)
+    where = "--nope=1", "config/x.py:2", "config/x.py:3", "--lr=y", "missing.py", "--resume", "max_steps is 9"
+    assert [problem.startswith(start) for problem, start in zip(found, where, strict=True)] == [True] * 7
     assert seen == [DEFAULTS | {"max_steps": 9, "lr": 1.0}]  # rejected values never reach the check
 
 
@@ -272,15 +210,10 @@ def test_check_alone(capsys):
     assert stop.value.code == 2 and "0.0005 is wrong" in capsys.readouterr().err
 
 
-# --- help ---
-
-
-@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["config/missing.py", "--help", "--lr=x"]])
-def test_help_shows_the_lines_of_the_script(capsys, argv):
+def test_help_shows_the_lines_of_the_script(capsys):
     with pytest.raises(SystemExit) as stop:
-        load(*argv, check=lambda settings: pytest.fail("help checks nothing"))
-    (usage, text), err = capsys.readouterr().out.split("\n\n", 1), capsys.readouterr().err
-    assert stop.value.code == 0 and err == "" and usage.startswith("usage: python train.py ")
+        load("config/missing.py", "--help", "--lr=x", check=lambda settings: pytest.fail("help checks nothing"))
+    usage, text = capsys.readouterr().out.split("\n\n", 1)
+    assert stop.value.code == 0 and usage.startswith("usage: python train.py ")
     assert usage.endswith("\nA sample script.")
-    first, last = SCRIPT.index("# --- run ---"), SCRIPT.index("\n\nsettings = dict")
-    assert text.strip() == SCRIPT[first:last]
+    assert text.strip() == SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\n\nsettings = dict")]

@@ -1,7 +1,10 @@
 """Output that fails cannot stop a command."""
 
+import sys
+
 import pytest
 
+from errors import progress
 from helpers import BROKEN, TINY
 
 
@@ -23,3 +26,15 @@ def test_broken_output_stops_nothing(run, data_dir, encoder, tmp_path, script, h
     }[script]
     code, text = run(args, script, BROKEN_OUTPUT=how, BROKEN_STREAMS=streams)
     assert code == 0 and (tmp_path / "out" / result).exists(), text
+
+
+def test_a_log_gets_lines_instead_of_a_bar(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # as they were, after the test
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    bar = progress(total=3, desc="three", unit="steps")
+    bar.mininterval = bar.delay = bar.start_t = bar.last_print_t = 0  # a minute has passed
+    bar.update()
+    bar.write("a line")
+    bar.close()
+    out, err = capsys.readouterr()
+    assert out == "a line\n" and err.count("\n") == 1 and err.startswith("three 1/3 steps, ")

@@ -81,26 +81,19 @@ def test_a_run_learns_and_reports(undisturbed):
     assert [line["tokens"] for line in lines] == [512 * s for s in range(21)]
     warmup, constant, decay = [1e-3, 2e-3], [3e-3] * 13, [3e-3 * n / 5 for n in (5, 4, 3, 2, 1)]
     assert [line["lr"] for line in lines[1:]] == pytest.approx(warmup + constant + decay)
-    assert lines[-1]["lr"] == 3e-3 / 5  # lr / decay_steps, as docs/paper.md says
+    assert [line["step"] for line in lines[1:] if line["tokens_per_s"] is None] == [1, 9]  # a phase's first compiles
     assert lines[-1]["val_mlm_loss"] < lines[0]["val_mlm_loss"] - 1
     facts = json.loads((out / "config.json").read_text())
     assert facts["settings"]["max_steps"] == 20 and facts["model"]["d_model"] == 32
     assert "def main" in facts["source"]["train.py"]
     text = (out.parent / "output").read_text()
     assert re.match(
-        r"model    0.3M parameters.*\nbudget   10,240 tokens in 20 steps.* 40% CLM.*\nmachine  cpu.*\n", text
+        r"model    0.3M parameters.*\nbudget   10,240 tokens in 20 steps.* 40% CLM.*\nmachine  cpu", text
     ), text
     assert len(re.findall(r"^step (8|10|20) \((clm|mlm)\): validation loss CLM .*, MLM ", text, re.M)) == 3, text
-    assert re.search(r"start, step 0 .*\nswitch, step 8 .*\nend, step 20 ", text), text
-    assert re.search(rf"20 steps in .*\ncheckpoint  {out}/ckpt-20.pt\nnext        python -m eval.sample", text), text
+    assert re.search(rf"\nend, step 20 (.*\n)*checkpoint  {out}/ckpt-20.pt\nnext ", text), text
     for moment in ("at step 8, the end of CLM", "at step 20, the end of MLM"):
         assert re.search(moment + r"\n  filled in.*\n(    .*\n){4}  continued.*\n(    .*\n){3}", text), text
-
-
-def test_the_first_step_of_a_phase_is_left_out_of_the_speed(undisturbed):
-    """It compiles. With a line for each step there is nothing else to report."""
-    lines = read_metrics(undisturbed[1])[1:]
-    assert [line["step"] for line in lines if line["tokens_per_s"] is None] == [1, 9]
 
 
 @pytest.mark.slow
@@ -245,27 +238,6 @@ def test_nohup_is_respected():
             signal.signal(number, handler)
 
 
-def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(undisturbed, run, tmp_path):
-    args, reference = undisturbed
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    newest = checkpoint.path_of(out, 20)
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    code, text = run([*args, f"--out_dir={out}", "--resume=True"])
-    assert code == 0 and "ckpt-20.pt is damaged" in text and "trying the one before" in text, text
-    assert_same_end(reference, out, 20)
-
-
-def test_an_existing_run_is_never_overwritten(undisturbed, run):
-    args, out = undisturbed
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
-    code, text = run([*args, f"--out_dir={out}"])
-    assert code == 2 and "already holds a run" in text and "--resume=True" in text
-    assert before == {p.name: p.read_bytes() for p in out.iterdir()}
-
-
 def test_a_folder_has_one_writer(tiny, data_dir, run, tmp_path):
     """Of two processes that resume one run, one trains and the other stops with the name of the first."""
     args = [*tiny, f"--out_dir={tmp_path / 'run'}", "--resume=True", "--max_steps=200", "--eval_interval=200"]
@@ -283,7 +255,7 @@ def test_a_folder_has_one_writer(tiny, data_dir, run, tmp_path):
 
 
 def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
-    """config.json may be lost; another run's checkpoint is refused; a log without its checkpoints is kept."""
+    """config.json may be lost. A damaged checkpoint is passed over, another run's refused. No log is overwritten."""
     args, reference = undisturbed
     out = tmp_path / "run"
     shutil.copytree(reference, out)
@@ -296,11 +268,15 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
     assert code == 0 and json.loads((out / "config.json").read_text())["settings"]["seed"] == 1, text
     assert "metrics.jsonl has changed" not in text
     assert_same_end(reference, out, 20)
-    (out / "config.json").write_text("[" * 100_000)
+    code, text = run([*args, f"--out_dir={out}"])
+    assert code == 2 and "already holds a run" in text, text
+    flip_bit(checkpoint.path_of(out, 20), 20_000)
+    code, text = run(resume)
+    assert code == 0 and "ckpt-20.pt is damaged" in text and "trying the one before" in text, text
+    assert_same_end(reference, out, 20)
     (out / "metrics.jsonl").write_text((reference / "metrics.jsonl").read_text().replace('"loss": ', '"loss": 1', 1))
     code, text = run(resume)
     assert code == 0 and "metrics.jsonl has changed since this run wrote it" in text, text
-    assert json.loads((out / "config.json").read_text())["settings"]["seed"] == 1
     shutil.copy(reference / "metrics.jsonl", out)
 
     state = dict(torch.load(checkpoint.path_of(out, 20), weights_only=True))
@@ -308,11 +284,12 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
     checkpoint.path_of(out, 20).write_bytes(b"no")
     code, text = run(resume)
     assert code and "seed=1, but the run in" in text, text
-    for step in checkpoint.steps(out):
-        checkpoint.path_of(out, step).unlink()
     before = (out / "metrics.jsonl").read_bytes()
-    code, text = run(resume)
-    assert code == 2 and "its checkpoints are gone" in text and (out / "metrics.jsonl").read_bytes() == before, text
+    for message, change in ("no checkpoint in", lambda path: path.write_bytes(b"no")), ("are gone", os.remove):
+        for step in checkpoint.steps(out):
+            change(checkpoint.path_of(out, step))
+        code, text = run(resume)
+        assert code == 2 and message in text and (out / "metrics.jsonl").read_bytes() == before, text
 
 
 def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run, tmp_path):
@@ -357,25 +334,12 @@ def test_a_branch_follows_its_own_settings(undisturbed, run, tmp_path):
     assert (tuple(group["betas"]), group["eps"], group["weight_decay"]) == ((0.8, 0.9), 0.001, 0.2)
 
 
-def test_a_run_without_a_whole_checkpoint_is_not_started_anew(undisturbed, run, tmp_path):
-    args, reference = undisturbed
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    for step in checkpoint.steps(out):
-        checkpoint.path_of(out, step).write_bytes(b"no")
-    before = (out / "metrics.jsonl").read_bytes()
-    code, text = run([*args, f"--out_dir={out}", "--resume=True"])
-    assert code == 2 and "no checkpoint in" in text and (out / "metrics.jsonl").read_bytes() == before
-
-
 def test_init_from_takes_weights_only(undisturbed, run, tmp_path):
     args, reference = undisturbed
     args = [*args, f"--init_from={reference / 'ckpt-20.pt'}"]
     succeed([run([*args, f"--out_dir={tmp_path / 'run'}"])])
     old, new = read_metrics(reference), read_metrics(tmp_path / "run")
     assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]
-    code, text = run([*args, f"--out_dir={tmp_path / 'other'}", "--d_ff=64"])
-    assert code == 1 and "d_ff is 48, here 64" in text and os.listdir(tmp_path / "other") == ["lock"]
 
 
 @pytest.mark.parametrize("start", ["init_from", "branch_from"])
@@ -402,10 +366,9 @@ BAD_INPUT = {  # settings, and the lines that the message has
         clm_windows=1.0: must be at least 0 and below 1
         predict_from=after: must be one of mask, before
         7 problems""",
-    "--global_batch_tokens=100 --seed=1e30 --switch_step=21 --warmup_steps=16 --keep_steps=-5 --vocab_size=100 "
+    "--global_batch_tokens=100 --switch_step=21 --warmup_steps=16 --keep_steps=-5 --vocab_size=100 "
     "--n_kv_head=3 --mask_proportions=0.8,0.1 --mask_ratio=0.4,0.01 --window_split=random --seq_len=16": """
         global_batch_tokens=100: must be a multiple of seq_len * processes = 16 * 1
-        must be below 2**63
         max_steps=20: the schedule has 21 steps; --switch_step=10 --warmup_steps=7 --decay_steps=2 fits
         keep_steps=(-5,): must be above 0
         vocab_size=100: the tokenizer of
@@ -416,13 +379,9 @@ BAD_INPUT = {  # settings, and the lines that the message has
     "--clm_windows=0.3": """
         clm_windows=0.3: is 4.8 of the 16 windows that each process has in a step
         0.25 or 0.3125 would do""",
-    "--d_model=1073741824": "d_model=1073741824: 7e+18 weights are too many",
     "--n_layer=99999999": "n_layer=99999999, d_model=32: 8e+11 weights are too many",
-    "--mask_ratio=": "mask_ratio=(): must be above 0 and below 1",
     "--global_batch_tokens=3200000": "train tokens are fewer than the 3200000 of one batch",
     "--out_dir=README.md": "README.md cannot be written (File exists): give another folder",
-    "--out_dir=README.md/run": "README.md/run cannot be written (Not a directory): give another folder",
-    "--out_dir=/proc/run": "/proc/run cannot be written",
     f"--out_dir={'x' * 300}": "File name too long: 'xxx",
     "--data=nowhere": "nowhere: no such folder; prepare it",
     "--init_from=nowhere.pt --branch_from=nowhere.pt": """
@@ -430,7 +389,6 @@ BAD_INPUT = {  # settings, and the lines that the message has
         init_from: nowhere.pt is neither a checkpoint nor a folder with one: no such file
         branch_from=nowhere.pt: no such file""",
     "--init_from=README.md": "README.md is damaged or not a checkpoint",
-    "nowhere.py": "nowhere.py",
 }
 
 
@@ -515,13 +473,6 @@ def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--seq_len=4"])
     assert code == 0 and "print_examples failed and is left out" in text, text
     assert checkpoint.steps(tmp_path / "run")[-1] == 20
-
-
-def test_a_broken_terminal_stops_nothing(tiny, tmp_path):
-    """Neither the bar nor a line: here every write to standard output and error fails."""
-    attempt = Run([*tiny, f"--out_dir={tmp_path / 'run'}"], "/dev/full")
-    attempt.process.join(240)
-    assert attempt.process.exitcode == 0 and checkpoint.steps(tmp_path / "run")[-1] == 20
 
 
 @pytest.mark.parametrize(

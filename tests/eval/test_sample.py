@@ -7,8 +7,6 @@ import checkpoint
 from data.tokenizer import Tokenizer
 from eval import sample
 from eval.sample import continue_text, fill_in
-from helpers import ROOT
-
 
 tokenizer = Tokenizer.load("embedded")
 
@@ -36,17 +34,13 @@ def test_fill_in_from_the_position_before(model):
     assert at[0] == 0 and [[q for _, q in best] for best in masks] == p.tolist()
 
 
-def with_record(encoder, folder, predict_from):
-    """Return a copy of a checkpoint, with a record that says from where it predicts."""
-    phases = [dict(phase="mlm", predict_from=predict_from, steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])]
-    checkpoint.save(folder / "ckpt-650.pt", checkpoint.load(encoder) | {"phases": phases})
-    return folder / "ckpt-650.pt"
-
-
 def test_the_command_goes_by_the_record(model, encoder, tmp_path, capsys):
-    sample.main([f"--ckpt={with_record(encoder, tmp_path, 'before')}", "--fill=[MASK] b"])
+    phases = [dict(phase="mlm", predict_from="before", steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])]
+    checkpoint.save(tmp_path / "ckpt-650.pt", checkpoint.load(encoder) | {"phases": phases})
+    sample.main([f"--ckpt={tmp_path}", "--fill=[MASK] b", "--prompt=The"])
     (best,) = fill_in(model, tokenizer, "[MASK] b", predict_from="before")
-    assert capsys.readouterr().out == "mask 1: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best) + "\n"
+    expected = "mask 1: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best)
+    assert capsys.readouterr().out.startswith(f"{expected}\nThe")
     text = "[MASK]" * 64
     with pytest.raises(SystemExit, match="fill: 65 tokens, but this model's seq_len is 64"):
         sample.main([f"--ckpt={tmp_path}/ckpt-650.pt", f"--fill={text}"])
@@ -61,18 +55,10 @@ def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
     assert a == b != c
 
 
-def test_the_command(encoder, capsys):
-    sample.main([f"--ckpt={encoder}", "--fill=A [MASK] b", "--prompt=The"])
-    text = capsys.readouterr().out
-    assert "mask 1: " in text and "\nThe" in text
-
-
 BAD_INPUT = [
     ([], "nothing to do"),
     (["--fill=no mask"], "has no [MASK]"),
-    (["--fill=[MASK]" + " word" * 70], "but this model's seq_len is 64"),
     (["--prompt=x", "--ckpt=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
-    (["--prompt=x", f"--ckpt={ROOT / 'README.md'}"], "README.md is damaged or not a checkpoint"),
 ]
 
 

@@ -277,7 +277,7 @@ def test_the_job_scripts_of_a_cluster(tmp_path, run):
 
 def test_train_gets_what_the_row_says(plan_of):
     rows = (("clm", "", "--switch_step=650"), ("mixed", "", "--clm_windows=0.5 --switch_step=0"))
-    plan = plan_of(runs=rows, train="config/demo.py --lr=1e-3", seeds="1,2")
+    plan = plan_of(runs=rows, train="config/openstax.py --lr=1e-3", seeds="1,2")
     cfg = configurator.load(TRAIN, carry_out.arguments(plan.runs["mixed", 2]))
     assert (cfg.seed, cfg.lr, cfg.clm_windows, cfg.switch_step, cfg.resume) == (2, 1e-3, 0.5, 0, True)
     assert cfg.out_dir == "out/study/runs/mixed-seed-2" and cfg.keep_steps == ()
