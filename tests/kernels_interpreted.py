@@ -11,7 +11,7 @@ import torch
 from model_helpers import attention_results, loss_and_gradients, model_results, small_batch, small_model
 
 import model
-from model import PretrainingLoss, attention, fused_attention, fused_attention_backward, jit, mask_bounds, tl
+from model import PretrainingLoss, attention, fused_attention, fused_attention_backward
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # in rows that see nothing, where 0 is stored instead
 both_masks = pytest.mark.parametrize("causal", [True, False])
@@ -130,39 +130,6 @@ def test_documents_bound_the_loops(monkeypatch, causal):
     found = attention_results(q, k, v, q, causal, (start, end), "triton")
     for x, e in zip(found, expected):
         assert (x[:, 64:124] - e).norm() <= 1e-3 * e.norm() and x[:, 124:128].eq(0).all()
-
-
-@jit
-def bounds_kernel(doc_start, doc_end, out, T, CAUSAL: tl.constexpr, FOR_KEYS: tl.constexpr):
-    """Store lo, begin, end and hi for blocks of 64 tokens, in steps of 32. doc_start, doc_end: (1, T)."""
-    i = tl.program_id(0)
-    _, _, lo, begin, end, hi = mask_bounds(doc_start, doc_end, 0, i * 64, T, 64, 32, CAUSAL, True, FOR_KEYS)
-    tl.store(out + 4 * i, lo)
-    tl.store(out + 4 * i + 1, begin)
-    tl.store(out + 4 * i + 2, end)
-    tl.store(out + 4 * i + 3, hi)
-
-
-@both_masks
-@pytest.mark.parametrize("for_keys", [False, True])
-@pytest.mark.parametrize("length, padding", [(200, 7), (70, 0), (70, 40), (200, 200)])
-def test_padding_does_not_count_in_the_bounds_of_a_block(causal, for_keys, length, padding):
-    """Between begin and end all tokens of a block that see anything see everything, and no step more would do."""
-    T, (start, end) = 200, documents(1, 200, length, padding)
-    out, t = torch.zeros(4, 4, dtype=torch.int32), torch.arange(T)
-    bounds_kernel[4,](start.contiguous(), end.contiguous(), out, T, CAUSAL=causal, FOR_KEYS=for_keys)
-    see = model.attention_mask(T, causal, start, end)[0, 0]
-    see = see.T if for_keys else see
-    for (lo, begin, finish, hi), rows in zip(out.tolist(), see.split(64)):
-        rows = rows[rows.any(1)]  # without padding
-        if not len(rows):
-            assert begin == finish and hi <= lo  # no step at all
-            continue
-        seen_by_any, seen_by_all = (t[x].tolist() for x in (rows.any(0), rows.all(0)))
-        assert lo in range(seen_by_any[0] - 15, seen_by_any[0] + 1) and hi == seen_by_any[-1] + 1
-        assert (begin - lo) % 32 == 0 and (finish - begin) % 32 == 0
-        aligned = [b for b in range(lo, T - 31, 32) if {*range(b, b + 32)} <= {*seen_by_all}]
-        assert [*range(begin, finish, 32)] == aligned
 
 
 def test_the_backward_pass_keeps_no_packed_projection():

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import checkpoint
+from eval.plot import read_metrics
 from helpers import ROOT, Run
 from model import linear_cross_entropy
 
@@ -26,10 +27,20 @@ def on_gpu(tiny):
     return [*tiny, "--device=cuda"]
 
 
+@pytest.fixture
+def train(run):
+    """train(args) runs train.py, which must succeed."""
+
+    def succeed(args):
+        code, text = run(args)
+        assert code == 0, text
+
+    return succeed
+
+
 def assert_same_losses(a, b, tolerance):
     """The metrics of two runs agree. tolerance: relative."""
-    lines = ([json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] for out in (a, b))
-    for x, y in zip(*lines, strict=True):
+    for x, y in zip(read_metrics(a), read_metrics(b), strict=True):
         assert x["step"] == y["step"]
         for key in x.keys() & {"loss", "val_clm_loss", "val_mlm_loss"}:
             assert x[key] == pytest.approx(y[key], rel=tolerance), (x["step"], key)
@@ -43,45 +54,39 @@ def assert_same_runs(a, b, step):
 
 
 @pytest.mark.parametrize("options", [[], ["--compile=True"], ["--recompute=True"], ["--window_split=random"]])
-def test_gpu_and_cpu_train_the_same(run, tiny, on_gpu, tmp_path, options):
+def test_gpu_and_cpu_train_the_same(train, tiny, on_gpu, tmp_path, options):
     split = "--window_split=random" if "--window_split=random" in options else "--window_split=none"
-    code, text = run([*tiny, "--device=cpu", split, f"--out_dir={tmp_path / 'cpu'}"])
-    assert code == 0, text
-    code, text = run([*on_gpu, split, *options, f"--out_dir={tmp_path / 'gpu'}"])
-    assert code == 0, text
+    train([*tiny, "--device=cpu", split, f"--out_dir={tmp_path / 'cpu'}"])
+    train([*on_gpu, split, *options, f"--out_dir={tmp_path / 'gpu'}"])
     assert json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["kernels_fail"] == ""
     assert_same_losses(tmp_path / "gpu", tmp_path / "cpu", 1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_deterministic_resume(run, on_gpu, tmp_path, dtype):
+def test_deterministic_resume(train, on_gpu, tmp_path, dtype):
     args, a, b = [*on_gpu, f"--dtype={dtype}", "--deterministic=True"], tmp_path / "a", tmp_path / "b"
-    code, text = run([*args, f"--out_dir={a}"])
-    assert code == 0, text
+    train([*args, f"--out_dir={a}"])
     shutil.copytree(a, b)
     for step in (10, 15, 20):
         checkpoint.path_of(b, step).unlink()
-    code, text = run([*args, f"--out_dir={b}", "--resume=True"])
-    assert code == 0, text
+    train([*args, f"--out_dir={b}", "--resume=True"])
     assert_same_runs(a, b, 20)
 
 
 @pytest.mark.slow
-def test_210m_at_its_real_width_resumes_bit_for_bit(run, tmp_path):
+def test_210m_at_its_real_width_resumes_bit_for_bit(train, tmp_path):
     """Compiled, through both phases, stopped by a signal in the first."""
     args = """config/210m.py --data=data/prepared/embedded --vocab_size=128256 --micro_batch=16 --max_steps=12
         --global_batch_tokens=65536 --switch_step=6 --warmup_steps=2 --decay_steps=2 --log_interval=1 --keep_steps=()
         --eval_interval=6 --eval_windows=8 --checkpoint_interval=6 --deterministic=True""".split()
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    code, text = run([*args, f"--out_dir={whole}"])
-    assert code == 0, text
+    train([*args, f"--out_dir={whole}"])
     first = Run([*args, f"--out_dir={stopped}"], tmp_path / "output")
     while first.process.is_alive() and checkpoint.last_logged(stopped) < 2:
         time.sleep(0.02)
     first.process.terminate()
     assert first.wait()[0] == 0 and 0 < checkpoint.steps(stopped)[-1] < 12
-    code, text = run([*args, f"--out_dir={stopped}", "--resume=True"])
-    assert code == 0, text
+    train([*args, f"--out_dir={stopped}", "--resume=True"])
     assert_same_runs(whole, stopped, 12)
 
 
@@ -142,17 +147,15 @@ def test_the_output_head_is_exact(dtype):
         assert (x.float() - e).norm() < (1e-2 if dtype == torch.bfloat16 else 1e-4) * e.norm()
 
 
-def test_micro_batch_does_not_change_the_run(run, on_gpu, tmp_path):
+def test_micro_batch_does_not_change_the_run(train, on_gpu, tmp_path):
     for name, size in (("a", 16), ("b", 1)):
-        code, text = run([*on_gpu, f"--micro_batch={size}", f"--out_dir={tmp_path / name}"])
-        assert code == 0, text
+        train([*on_gpu, f"--micro_batch={size}", f"--out_dir={tmp_path / name}"])
     assert_same_losses(tmp_path / "a", tmp_path / "b", 1e-5)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_train_as_one(run, run_world, on_gpu, tmp_path):
-    code, text = run([*on_gpu, f"--out_dir={tmp_path / 'one'}"])
-    assert code == 0, text
+def test_two_gpus_train_as_one(train, run_world, on_gpu, tmp_path):
+    train([*on_gpu, f"--out_dir={tmp_path / 'one'}"])
     for code, text in run_world(2, [*on_gpu, "--compile=True", f"--out_dir={tmp_path / 'two'}"]):
         assert code == 0, text
     assert_same_losses(tmp_path / "two", tmp_path / "one", 1e-3)

@@ -8,17 +8,16 @@ from functools import partial
 
 import torch
 
-import configurator
 import model
 from eval.bench.attention import Case
 from eval.bench.timing import alternating, device_seconds
 
 head_dims = (64, 96, 128)  # D; 96 and 128 share a row of the table
-seq_len = 2048  # T
-tokens = 16384  # tokens of a batch, in documents of 1,024 on average
 repeats = 7  # the median of these counts
-gain = 0.03  # how much faster a step of the search must be
 
+SEQ_LEN = 2048  # T
+TOKENS = 16384  # tokens of a batch, in documents of 1,024 on average
+GAIN = 0.03  # how much faster a step of the search must be
 # Of BLOCK_M, BLOCK_N, warps, stages and, in a row that has it, maxnreg.
 VALUES = (16, 32, 64, 128), (16, 32, 64, 128), (4, 8), (1, 2, 3, 4), (None,)
 
@@ -27,7 +26,6 @@ def check(cfg):
     """Yield what is wrong with the settings."""
     if not torch.cuda.is_available():
         yield "the kernels need a GPU"
-    yield from configurator.outside_limits(cfg, ["seq_len", "tokens", "repeats"], ["gain"])
 
 
 def search(key, i, run, cfg, seconds_of=device_seconds):
@@ -49,7 +47,7 @@ def search(key, i, run, cfg, seconds_of=device_seconds):
             except Exception as error:  # most often it needs more shared memory than there is
                 print(f"  left out: {row}: {str(error).strip()[:150]}", flush=True)
                 continue
-            if now < (1 - cfg.gain) * before:
+            if now < (1 - GAIN) * before:
                 print(f"  {row} takes {now / before:.0%} of the time of {best}", flush=True)
                 best = row
     run_with(best)
@@ -60,7 +58,7 @@ def main(cfg):
     for D in cfg.head_dims:
         forward, backward = [], []  # functions that return results, for the full and the causal mask
         for causal in (False, True):
-            case = Case(cfg.seq_len, D, 3, causal, 1024, cfg.tokens)
+            case = Case(SEQ_LEN, D, 3, causal, 1024, TOKENS)
             forward.append(partial(model.fused_attention, *case.inputs, causal, *case.bounds))
             args = case.d_out, *case.inputs, *forward[-1](), causal, *case.bounds
             backward.append(partial(model.fused_attention_backward, *args))

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
 import torch
@@ -14,10 +13,9 @@ import torch
 import configurator
 import model
 import runtime
-from eval.bench.timing import hardware, record, wall_seconds
+from eval.bench.timing import hardware, record
 
-only = "all"  # all, or one part: facts, memory, kernels
-folder = "."  # where to test the disk
+only = "all"  # all, facts or kernels
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
@@ -25,7 +23,7 @@ WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    yield from configurator.outside_limits(cfg, choices={"only": ["all", *PARTS]})
+    yield from configurator.outside_limits(cfg, choices={"only": ["all", "facts", "kernels"]})
 
 
 # ----------------------------------------------------------------------------
@@ -73,17 +71,13 @@ def largest_micro_batch(config, memory):
 # Facts about the machine. Each function returns a line, or raises.
 
 
-def machine(cfg):
-    return hardware()
-
-
-def software(cfg):
+def software():
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.check_output(query, text=True).split()[0] if shutil.which(query[0]) else "unknown"
     return f"Triton {getattr(model.triton, '__version__', 'missing')}, CUDA {torch.version.cuda}, driver {driver}"
 
 
-def compiler(cfg):
+def compiler():
     found = [path for name in (os.environ.get("CC", ""), "gcc", "clang") if (path := shutil.which(name))]
     headers = Path(sysconfig.get_path("include"), "Python.h")
     if not found or not headers.exists():
@@ -91,7 +85,7 @@ def compiler(cfg):
     return f"{found[0]}, {headers}"
 
 
-def device(cfg):
+def device():
     settings = runtime.resolve_auto({"device": "auto", "dtype": "auto"})
     line = f"device={settings['device']}, dtype={settings['dtype']}"
     if settings["device"] == "cpu":
@@ -100,30 +94,23 @@ def device(cfg):
     return f"{line}, {torch.cuda.device_count()} GPUs, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
 
 
-def disk(cfg):
-    data = os.urandom(2**28)
-    with tempfile.TemporaryFile(dir=cfg.folder) as file:
-        seconds = wall_seconds(lambda: (file.write(data), file.flush(), os.fsync(file.fileno())))
-    free = shutil.disk_usage(cfg.folder).free
-    return f"writes {len(data) / seconds / 1e9:.2f} GB/s, {free / 1e9:,.0f} GB free; a checkpoint of 610m has 9.1 GB"
-
-
 # ----------------------------------------------------------------------------
 # The parts
 
 
-def facts(cfg):
-    """Print the facts."""
-    for fact in (machine, software, compiler, device, disk):
+def facts():
+    """Print the facts, and record them with the machine, which the command line has printed."""
+    record(bench="facts", fact=hardware())
+    for fact in (software, compiler, device):
         try:
-            line = fact(cfg)
+            line = fact()
         except Exception as error:
             line = f"FAILED: {error}"
         print(f"{fact.__name__}: {line}", flush=True)
         record(bench="facts", fact=f"{fact.__name__}: {line}")
 
 
-def kernels(cfg):
+def kernels():
     """Compare the fused attention kernels with float64 for every head dim and mask, and look for rare differences."""
     settings, failed = runtime.resolve_auto({"device": "auto", "dtype": "auto"}), 0
     device, dtype, errors = torch.device(settings["device"]), getattr(torch, settings["dtype"]), []
@@ -145,7 +132,7 @@ def kernels(cfg):
         sys.exit(f"{failed} of 16 failed. A run that needs one of these uses PyTorch's attention, which is slower")
 
 
-def memory(cfg):
+def memory():
     """Print the largest micro_batch of the paper's models that fits and divides the windows of a step evenly."""
     if not torch.cuda.is_available():
         return print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
@@ -155,13 +142,9 @@ def memory(cfg):
         print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}", flush=True)
 
 
-PARTS = {part.__name__: part for part in (facts, memory, kernels)}
-
-
 def main(cfg):
-    if cfg.only != "all":
-        return PARTS[cfg.only](cfg)
-    facts(cfg)
-    memory(cfg)
-    if torch.cuda.is_available():
-        kernels(cfg)
+    if cfg.only != "kernels":
+        facts()
+        memory()
+    if cfg.only == "kernels" or cfg.only == "all" and torch.cuda.is_available():
+        kernels()

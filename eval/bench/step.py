@@ -7,7 +7,7 @@ A step is that of train.py: a batch of the text that comes with the project, for
 At the end, PyTorch's profiler shows where the time of the first variant goes.
 
 The variants: ours is this code as it is, compiled the same with torch.compile, compiled_sdpa that with PyTorch's
-attention, fp32 in that dtype, muon and compiled_muon with Muon instead of AdamW.
+attention, compiled_muon with Muon instead of AdamW.
 """
 
 import gc
@@ -26,28 +26,27 @@ from data.objective import CLM, Objective
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_meta, load_tokenizer
 from eval.bench.doctor import peak_bytes
-from eval.bench.timing import alternating, record, unknown_names, wall_seconds
+from eval.bench.timing import alternating, record, wall_seconds
 from model import PRESETS, PretrainingLoss, Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
 
 model = "demo"  # demo, 210m, 610m or 1b: a preset in config/
-only = "ours,compiled,compiled_sdpa,muon,compiled_muon,fp32"  # the variants
+only = ("ours", "compiled", "compiled_sdpa", "compiled_muon")  # the variants
 micro_batch = 0  # windows of a micro-batch; 0 = the preset's
 micro_steps = 1  # micro-batches of a step
 steps = 3  # steps of one repeat
 repeats = 7  # the median of these counts
-profiler_rows = 15  # rows of the profiler's table of the first variant; 0 = none
 
 ROOT = Path(__file__).resolve().parents[2]
-VARIANTS = only.split(",")
+VARIANTS = only
 PAIRS = 2 / 3  # what is left of T x T when a window is cut in two at random: the mean of x² + (1 - x)²
 
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    names, choices = (["micro_steps", "steps", "repeats"], ["micro_batch", "profiler_rows"]), {"model": [*PRESETS]}
+    names, choices = (["micro_steps", "steps", "repeats"], ["micro_batch"]), {"model": [*PRESETS]}
     yield from configurator.outside_limits(cfg, *names, choices=choices)
-    yield from unknown_names(cfg, "only", VARIANTS)
+    yield from (f"only={name}: must be some of {', '.join(VARIANTS)}" for name in cfg.only if name not in VARIANTS)
 
 
 # ----------------------------------------------------------------------------
@@ -57,7 +56,7 @@ def check(cfg):
 def make_loss(name, config, dtype):
     """Return the module of a variant, which maps (batch, causal) to (loss, count)."""
     loss = PretrainingLoss(Transformer(config))
-    loss.model.compute_dtype = torch.float32 if name == "fp32" else dtype
+    loss.model.compute_dtype = dtype
     loss.model.attention_backend = "sdpa" if name == "compiled_sdpa" else "auto"
     if name.startswith("compiled"):
         loss.compile_parts()
@@ -99,7 +98,7 @@ def bench_phase(cfg, preset, config, source, causal):
     torch.manual_seed(0)
     kind = CLM if causal else Objective(mask_ratio=max(preset.mask_ratio))
     batches = prefetch(source.batch, ((i, kind) for i in itertools.count()))
-    for name in cfg.only.split(","):
+    for name in cfg.only:
         others = torch.cuda.memory_allocated() if on_gpu else 0
         try:
             loss = make_loss(name, config, getattr(torch, dtype))
@@ -119,7 +118,7 @@ def bench_phase(cfg, preset, config, source, causal):
 
     predicted = 1 if causal else kind.mask_ratio
     pairs = PAIRS if preset.window_split == "random" else 1
-    flops, most = (flops_per_token(config, T, causal, predicted, seen) for seen in (pairs, 1))
+    flops = flops_per_token(config, T, causal, predicted, pairs)
     peak = peak_flops(device) if dtype != "float32" else None
     print(
         f"\n{cfg.model}, {phase}: {cfg.micro_steps} x {windows} windows of {T}, window_split={preset.window_split}, "
@@ -128,20 +127,19 @@ def bench_phase(cfg, preset, config, source, causal):
     computed = 0
     if on_gpu:
         computed = peak_bytes(config, windows, torch.cuda.get_device_properties(device).total_memory) / 1e9
-        print(f"MFU by the pairs that the mask leaves (by T x T); computed peak of memory, compiled: {computed:.1f} GB")
+        print(f"MFU by the pairs that the mask leaves; computed peak of memory, compiled: {computed:.1f} GB")
     first = next(iter(seconds.values()))
     for name, value in seconds.items():
         speed = cfg.steps * cfg.micro_steps * windows * T / value
-        mfu, mfu_all = (speed * x / peak if peak else 0 for x in (flops, most))
-        on_the_gpu = f"{mfu:>8.1%} MFU ({mfu_all:.1%}){memory[name]:>8.1f} GB" if on_gpu else ""
+        mfu = speed * flops / peak if peak else 0
+        on_the_gpu = f"{mfu:>8.1%} MFU{memory[name]:>8.1f} GB" if on_gpu else ""
         print(f"{phase} {name:<14}{speed:>10,.0f} tokens/s {first / value:>6.2f}x{on_the_gpu}", flush=True)
         numbers = dict(tokens_per_s=speed, mfu=100 * mfu, gigabytes=memory[name], computed_gigabytes=computed)
         record(bench="step", model=cfg.model, phase=phase, variant=name, micro_batch=windows, **numbers)
-    if cfg.profiler_rows:
-        with profile() as profiler:
-            steps[next(iter(steps))]()
-        order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-        print(profiler.key_averages().table(sort_by=order, row_limit=cfg.profiler_rows, max_name_column_width=50))
+    with profile() as profiler:
+        steps[next(iter(steps))]()
+    order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    print(profiler.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=50))
 
 
 def main(cfg):

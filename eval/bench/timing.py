@@ -23,13 +23,6 @@ def record(**values):
             file.write(json.dumps(values) + "\n")
 
 
-def unknown_names(cfg, setting, known):
-    """Yield a sentence for each of a setting's comma-separated names that is not known."""
-    for name in cfg[setting].split(","):
-        if name not in known:
-            yield f"{setting}={name}: must be some of {','.join(known)}"
-
-
 def wall_seconds(function):
     """Time one call, on a GPU until its work is done."""
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None

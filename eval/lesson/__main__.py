@@ -11,6 +11,7 @@ All take settings as --key=value and list them with --help.
 
 import sys
 
+import configurator
 from errors import Damaged, DataError
 from eval.lesson import course, explain, gallery, per_token, switch
 
@@ -22,6 +23,7 @@ if __name__ == "__main__":
         print(__doc__.strip())
         sys.exit(0 if name in ("-h", "--help") else 2)
     try:
-        TOOLS[name].main(args)
+        tool = TOOLS[name]
+        tool.main(configurator.load(tool.__file__, args, getattr(tool, "check", None), f"python -m eval.lesson {name}"))
     except (Damaged, DataError) as error:
         sys.exit(str(error))

@@ -14,8 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import configurator
-
 exercises = ()  # numbers of exercises to run after the parts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +37,7 @@ def edited_copy(patch, copy):
     return copy
 
 
-def main(argv):
-    cfg = configurator.load(__file__, argv, command="python -m eval.lesson all")
+def main(cfg):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path()
         for command in commands(cfg.exercises):

@@ -125,8 +125,7 @@ def read(ckpt, text):
     return state, model, tokenizer, ids, *predictions(model, ids, tokenizer, predict_from)
 
 
-def main(argv):
-    cfg = configurator.load(__file__, argv, command="python -m eval.lesson explain")
+def main(cfg):
     state, _, tokenizer, ids, clm, mlm = read(cfg.ckpt, cfg.text)
     if state.get("settings"):  # a model of the hub has none
         print(f"The first tokens of the batch of step {state['step']}\n")

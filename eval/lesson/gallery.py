@@ -9,7 +9,6 @@ import base64
 from html import escape
 from pathlib import Path
 
-import configurator
 from eval.lesson import explain
 from model import attention_mask
 
@@ -91,8 +90,7 @@ def guess_table(name, labels, p, tokenizer):
     return f"<table><tr><th>{name}: token<th>best guess<th>its probability{''.join(rows)}</table>"
 
 
-def main(argv):
-    cfg = configurator.load(__file__, argv, command="python -m eval.lesson gallery")
+def main(cfg):
     masks, models = {}, []
     for ckpt in cfg.ckpts:
         state, model, tokenizer, ids, clm, mlm = explain.read(ckpt, cfg.text)

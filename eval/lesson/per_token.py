@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-import configurator
 from data.loader import TokenStream
 from data.shards import load_meta
 from eval.lesson.explain import print_table
@@ -94,8 +93,7 @@ def check(cfg):
         yield "the runs were trained on different data"
 
 
-def main(argv):
-    cfg = configurator.load(__file__, argv, check, "python -m eval.lesson per_token")
+def main(cfg):
     curves, config = {run: loss_curve(run) for run in cfg.runs}, read_config(cfg.runs[0])
     on_train, on_val = unigram_loss(config["settings"]["data"])
     nothing = math.log(config["model"]["vocab_size"])

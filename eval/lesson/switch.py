@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 
 import checkpoint
-import configurator
 from data.loader import Batches, TokenStream
 from data.objective import CLM, Objective, phases_of, predicts_from
 from data.shards import load_meta
@@ -125,8 +124,7 @@ def draw(figure, steps, switch, losses, similarity):
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def main(argv):
-    cfg = configurator.load(__file__, argv, command="python -m eval.lesson switch")
+def main(cfg):
     steps, switch, losses, similarity = measured = measure(cfg.run)
     names = ["CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right"]
     print_numbers(names, steps, [[*row, row[3] - row[2]] for row in losses])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def bench(module, *args):
 slow_variants = pytest.param(["compiled", "compiled_sdpa", "compiled_muon"], marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("names", [["ours", "fp32", "muon"], slow_variants])
+@pytest.mark.parametrize("names", [["ours"], slow_variants])
 def test_step(capsys, names):
     bench(step, "--micro_batch=2", "--micro_steps=2", "--steps=1", "--repeats=1", f"--only={','.join(names)}")
     text = capsys.readouterr().out
@@ -112,24 +113,6 @@ def test_flex_attention_sees_the_same_keys(causal, documents):
 # Memory
 
 
-@pytest.mark.parametrize(
-    "name, kept, peaks",
-    [("210m", 0.77, {16: 22.2, 36: 39.0}), ("610m", 2.14, {24: 74.1}), ("1b", 3.12, {6: 53.5, 12: 73.8})],
-)
-def test_memory_of_compiled_blocks(name, kept, peaks):
-    """GiB that a window keeps, and GB at the allocator's peak, as seen when a stub of CUDA ran train.py.
-
-    That code kept q and k before their rotation too, and took chunks of 2**28 logits.
-    """
-    config = doctor.PAPER[name]
-    rotated = 2 * config.n_layer * config.seq_len * (config.n_head + config.n_kv_head) * config.head_dim
-    window, after = doctor.window_bytes(config) + rotated, 8 * config.seq_len * config.d_model
-    assert (window - after) / 2**30 == pytest.approx(kept, abs=0.006)
-    for windows, peak in peaks.items():
-        found = doctor.fixed_bytes(config) + 6 * 2**28 + windows * window
-        assert found / 1e9 == pytest.approx(peak, rel=0.005)
-
-
 @pytest.mark.parametrize("name", doctor.PAPER)
 def test_the_presets_fit_into_80_gb(name):
     """And the next larger micro_batch that divides the 144 windows of a GPU does not."""
@@ -145,28 +128,12 @@ def test_the_presets_fit_into_80_gb(name):
 # The command line, doctor, and the script for a GPU
 
 
-def test_the_command_line(run):
-    wrong = {
-        step: (["--model=2b", "--only=ours,theirs"], ["one of demo, 210m", "only=theirs"]),
-        attention: (["--only=fast", "--groups=5"], ["only=fast", "multiple of the group"]),
-        doctor: (["--only=nothing"], ["one of all, facts"]),
-    }
-    for module, (args, messages) in wrong.items():
-        text = "\n".join(module.check(configurator.load(module.__file__, args)))
-        assert all(message in text for message in messages), text
-    code, text = run(["speed"], script="eval.bench")
-    assert code == 1 and "python -m eval.bench NAME" in text
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it takes minutes")
-def test_doctor_goes_on_when_something_fails(capsys, monkeypatch):
-    """Here the compiler and the disk."""
+def test_doctor_goes_on_without_a_compiler(capsys, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "")
-    bench(doctor, "--folder=missing")
+    bench(doctor, "--only=facts")
     text = capsys.readouterr().out
-    assert re.findall(r"^([\w ]+):", text, re.M) == ["machine", "software", "compiler", "device", "disk", "what to set"]
-    assert "compiler: FAILED: Triton needs gcc or clang" in text and "disk: FAILED: [Errno 2]" in text
+    assert "compiler: FAILED" in text and "device: " in text and "what to set: " in text
 
 
 @pytest.mark.parametrize("mistake, failed", [("", 0), ("wrong", 16), ("varies", 4), ("raises", 16)])
@@ -182,10 +149,7 @@ def test_doctor_trusts_kernels_that_agree_and_no_others(capsys, monkeypatch, tmp
     monkeypatch.setattr(runtime, "stress_attention", lambda *case: int(mistake == "varies"))
     monkeypatch.setattr(model, "why_not_triton", lambda *args: "")
     monkeypatch.setenv("BENCH_RECORD", str(tmp_path / "records.jsonl"))
-    if failed:
-        with pytest.raises(SystemExit):
-            bench(doctor, "--only=kernels")
-    else:
+    with pytest.raises(SystemExit) if failed else nullcontext():
         bench(doctor, "--only=kernels")
     assert capsys.readouterr().out.count("FAILED") == failed and summary.read(tmp_path)[0]["failed"] == failed
 
@@ -199,12 +163,8 @@ def test_the_docs_have_the_table_that_the_summary_fills(tmp_path, capsys):
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + '{"bench": "st')
     summary.main(tmp_path)
     text = capsys.readouterr().out
-    assert (
-        "| ours – / 412, cudnn – / 500 |" in text
-        and "| 44.4 / 43 |" in text
-        and "| 70 / 70 |" in text
-        and "machine: a GPU" in text
-    )
+    for cell in ("| ours – / 412, cudnn – / 500 |", "| 44.4 / 43 |", "| 70 / 70 |", "machine: a GPU"):
+        assert cell in text
 
 
 # A stand-in for Python. It passes the script's questions about the machine, reads the records, prints what it is asked
@@ -279,8 +239,6 @@ def test_the_parts_of_the_gpu_script_fit_their_time_and_settings():
             configurator.load(module.__file__, words[1:], None if module is blocks else module.check)
         elif words[0] in ("train.py", "finetune.py"):
             configurator.load(ROOT / words[0], words[1:])
-        else:
-            assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
 
 
 def test_the_gpu_script_needs_a_gpu(tmp_path):
