@@ -57,7 +57,7 @@ class LogLines(tqdm):
     """A progress bar for a log: a line each minute."""
 
     def __init__(self, *args, **options):
-        line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed} of about {remaining}, {rate_fmt}{postfix}"
+        line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed}, about {remaining} left, {rate_fmt}{postfix}"
         each_minute = dict(bar_format=line, mininterval=60, maxinterval=60, delay=60, leave=False)
         super().__init__(*args, **options | each_minute, file=io.StringIO())  # `display` writes instead
 

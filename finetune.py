@@ -155,7 +155,7 @@ def fine_tune(cfg):
     loss_sum = 0.0  # of the steps since the last validation
 
     began = time.perf_counter()
-    bar = progress(total=steps, desc=dataset.name, unit="step", mininterval=1)
+    bar = progress(total=steps, desc=dataset.name, unit="steps", mininterval=1)
     for step in range(steps):
         # The batch: the next examples of this epoch, as texts packed into rows.
         epoch, i = divmod(step, steps_per_epoch)
