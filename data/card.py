@@ -13,13 +13,13 @@ from data.tokenizer import read_json
 
 CARD = Template("""\
 ---
-library_name: $library
+library_name: transformers
 pipeline_tag: $tag
 tags: [nanoencoder]
 ---
 # $title
 
-$what $parameters parameters: $n_layer layers of width $d_model. Texts have at most $max_len tokens.$labels
+$what $parameters parameters: $n_layer layers of width $d_model. Texts have at most $max_len tokens.
 
 ## How to use it
 
@@ -36,7 +36,7 @@ $scores
 
 ## Limits
 
-$limits- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
+$unmasked- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
 - This card names no license. The terms of the training data may limit the use of the model.
 """)
 
@@ -58,23 +58,12 @@ USAGE = {
     ),
     "sc": (
         "It gives each text a label, or a number.",
-        PIPELINE
-        + 'form = $form  # each text of the training had this form\nprint(model(form.replace("{}", "A text."), truncation=True))',
+        PIPELINE + "form = $form  # each text of the training had this form\n"
+        'print(model(form.replace("{}", "A text."), truncation=True))',
     ),
     "tc": (
-        "It gives each word of a sentence a label: that of most of its tokens.",
-        """\
-from transformers import AutoModelForTokenClassification, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("$title")
-model = AutoModelForTokenClassification.from_pretrained("$title")
-
-words = "The method returns a list .".split()
-batch = tokenizer(words, is_split_into_words=True, truncation=True, return_tensors="pt")
-found = [*zip(batch.word_ids(), model(**batch).logits[0].argmax(-1).tolist())]
-votes = [[label for word, label in found if word == i] for i in range(len(words))]
-tags = [model.config.id2label[max(sorted(vote), key=vote.count)] if vote else "O" for vote in votes]
-print(list(zip(words, tags)))""",
+        "It labels the tokens of a sentence. The label of a word is that of most of its tokens.",
+        PIPELINE + 'print(model("The method returns a list .", ignore_labels=[]))  # spaces between all words',
     ),
     "qa": (
         "It finds the answer to a question in a text. Its head says of each token whether it is in the answer.",
@@ -88,90 +77,51 @@ print(answer(tokenizer, model, "What does it return?", "The method returns a lis
     ),
     "ir": (
         "It embeds queries and documents: the cosine of two says how well they fit.",
-        EMBED
-        + """\
-queries = model.encode_query(["how to sort a list"])  # puts "Query: " before a text, as in training
-documents = model.encode_document(["Return a new sorted list.", "Open a file."])
-print(model.similarity(queries, documents))""",
+        EMBED + 'queries = model.encode_query(["how to sort a list"])  # puts "Query: " before a text, as in training\n'
+        'documents = model.encode_document(["Return a new sorted list.", "Open a file."])\n'
+        "print(model.similarity(queries, documents))",
     ),
 }
-CHECK = """\
-This is Qwen 3 with `is_causal: false` in config.json, which older versions of transformers ignore: the oldest that we \
-saw working is 5.2.0. This takes a second and fails where the model would be a decoder:
-
-```python
-import torch
-from transformers import AutoModel
-
-first, other = AutoModel.from_pretrained("$title")(torch.tensor([[1, 2, 3], [1, 2, 4]])).last_hidden_state[:, 0]
-assert not torch.equal(first, other), "the first output does not depend on the last token: update transformers"
-```
-
-"""
-PRETRAINING = "optimizer lr warmup_steps decay_steps weight_decay window_split seed dtype".split()
-FINE_TUNING = "lr batch_size warmup_fraction weight_decay seed dtype".split()
+OLDEST = (
+    "It needs transformers 5.2.0 or later: older versions ignore `is_causal: false` in config.json and run it as a "
+    "decoder, without a word.\n\n"
+)
 
 
-def model_card(title, tag, state, path, max_len, parameters, check):
+def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
     """Return the text of the card.
 
     title: the folder's name. tag: see hub.CLASSES. state, path: the checkpoint; its scores lie beside it.
-    max_len: in tokens. check: whether older versions of transformers would run the model as a decoder.
+    max_len: in tokens. qwen3_encoder: whether older versions of transformers would run the model as a decoder.
     """
-    fine_tuned, cfg = state.get("fine_tuned"), state["settings"]
-    kind = fine_tuned["family"] if fine_tuned else tag
-    what, code = USAGE[kind]
+    fine_tuned, cfg, phases, lines = state.get("fine_tuned"), state["settings"], phases_of(state), []
+    what, code = USAGE[fine_tuned["family"] if fine_tuned else tag]
     facts = {"title": title, "tag": tag, **state["config"], "max_len": f"{max_len:,}", "parameters": f"{parameters:,}"}
-    facts |= {"what": what, "labels": "", "limits": "", "library": "transformers"}
-    if "sentence_transformers" in code:
-        facts["library"] = "sentence-transformers"
-    if fine_tuned:
-        columns = fine_tuned["task"].get("columns", ())
-        facts["form"] = repr(fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}")
-        facts |= {name: fine_tuned[name] for name in ("threshold", "may_be_none")}
-        if fine_tuned["labels"]:
-            facts["labels"] = f" Its labels: {', '.join(f'`{label}`' for label in fine_tuned['labels'])}."
-    if kind != "text-generation":
-        facts["limits"] += "- Every text of its training ended in the end-of-sequence token. The tokenizer adds it.\n"
-    if kind == "fill-mask" and cfg and all(its["phase"] == "clm" for its in phases_of(state)):
-        facts["limits"] += "- It has never seen a mask in training, so what it fills in means nothing.\n"
-    facts["code"], facts["note"] = Template(code).substitute(facts), Template(CHECK if check else "").substitute(facts)
-    facts["training"] = training(state, path)
-    facts["scores"] = fine_tuned_scores(path) if fine_tuned else validation_losses(path, state["step"])
-    return CARD.substitute(facts)
-
-
-def training(state, path):
-    """Describe how a model was pretrained, merged and fine-tuned."""
-    cfg, fine_tuned, text = state["settings"], state.get("fine_tuned"), ""
+    facts |= {"what": what, "unmasked": "", "note": OLDEST if qwen3_encoder else ""}
+    if tag == "fill-mask" and cfg and all(its["phase"] == "clm" for its in phases):
+        facts["unmasked"] = "- It has never seen a mask in training, so what it fills in means nothing.\n"
     if cfg:
         begin = cfg["init_from"] or cfg["branch_from"]
-        text += f"""\
-Pretraining with nanoencoder: {state["step"]:,} steps of {cfg["global_batch_tokens"]:,} tokens, with causal (CLM) or \
-masked language modeling (MLM).
-
-- objective: {describe(phases_of(state))}
-- began with {f"the weights of `{short(begin)}`" if begin else "random weights"}
-- data: `{Path(cfg["data"]).name}`, fingerprint {state.get("data", "unknown")[:12]}
-- tokenizer: `{state["tokenizer"]["name"]}`
-- settings: {listed(cfg, PRETRAINING)}
-"""
+        lines += [f"Pretraining: {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens. {describe(phases)}."]
+        lines += [f"It began with the weights of `{short(begin)}`."] if begin else []
+        lines += [f"Data: `{Path(cfg['data']).name}`, fingerprint {state.get('data', 'unknown')[:12]}."]
+        lines += [f"Tokenizer: `{state['tokenizer']['name']}`. `lr={cfg['lr']}`, `seed={cfg['seed']}`."]
     else:
         base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
-        text += f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained.\n"
+        lines += [f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained."]
     if merged := state.get("merged"):
         parts = [f"{its['weight']:g} * `{short(its['path'])}`" for its in merged]
-        text += f"\nThe weights are merged: {' + '.join(parts)}.\n"
+        lines += [f"The weights are merged: {' + '.join(parts)}."]
     if fine_tuned:
         its = fine_tuned["settings"]
         data = Path(its["task"] or its["train"] or its["corpus"]).name
-        steps = f"{fine_tuned['done']['steps']:,} steps"
-        text += f"\nFine-tuning: {steps}.\n\n- data: `{data}`\n- settings: {listed(its, FINE_TUNING)}\n"
-    return text
-
-
-def listed(settings, names):
-    return ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
+        lines += [f"Fine-tuning: {fine_tuned['done']['steps']:,} steps on `{data}`, `lr={its['lr']}`."]
+        columns = fine_tuned["task"].get("columns", ())
+        facts["form"] = repr(fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}")
+        facts |= {name: fine_tuned[name] for name in ("threshold", "may_be_none")}
+    facts["training"] = "".join(f"- {line}\n" for line in lines)
+    facts["scores"] = fine_tuned_scores(path) if fine_tuned else validation_losses(path, state["step"])
+    return CARD.substitute(facts, code=Template(code).substitute(facts))
 
 
 def short(path):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from data.card import model_card
-from data.files import sync
+from data.files import MALFORMED, sync
 from data.objective import phases_of, predicts_from
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
@@ -35,7 +35,6 @@ SIZES = {
     "norm_eps": "rms_norm_eps",
 }
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
-FLOATS = ("rms_norm_eps", "rope_theta", *SCALING)  # numbers of a config.json that need not be whole
 DTYPES = ("F32", "F16", "BF16")
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -77,51 +76,28 @@ def shape(file):
     kind, rope = c.get("model_type"), c.get("rope_parameters") or c.get("rope_scaling") or {}  # transformers 5, or 4
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
-    if not isinstance(rope, dict):
-        raise DataError(f"{file}: rope_parameters={rope!r:.80}: must be an object")
     defaults = {"rope_theta": 10000.0, "use_sliding_window": kind == "mistral", "hidden_act": "silu", "mlp_bias": False}
-    c = defaults | {"tie_word_embeddings": False, "attention_bias": False} | c | rope
+    defaults |= {"tie_word_embeddings": False, "attention_bias": False, "partial_rotary_factor": 1.0}
+    c = defaults | c | rope
     rope_type = c["rope_type"] = c.get("rope_type") or c.get("type") or "default"
-    if c.get("num_key_value_heads") is None:
-        c["num_key_value_heads"] = c.get("num_attention_heads")
-
-    numbers = [*SIZES.values(), "rope_theta", *(SCALING if rope_type == "llama3" else ())]
-    if c["use_sliding_window"] and c.get("sliding_window") is not None:
-        numbers.append("sliding_window")
-    if c.get("head_dim") is not None:
-        numbers.append("head_dim")
-    wrong = []
-    for name in numbers:
-        value, largest = c.get(name), 1000 if name == "num_hidden_layers" else 10**8  # beyond any model
-        types, what = ((int, float), "a number") if name in FLOATS else ((int,), "a whole number")
-        if type(value) not in types or not 0 < value <= largest:
-            wrong.append(f"{name}={value!r:.80}: must be {what} above 0, at most {largest:,}")
-    if wrong:
-        raise DataError(f"{file}: {'; '.join(wrong)}")
-
-    allowed = {
-        "hidden_act": ("silu", "swish"),
-        "mlp_bias": (False,),
-        "rope_type": ("default", "llama3"),
-        "partial_rotary_factor": (1.0, None),
-        "quantization_config": (None,),
-        "tie_word_embeddings": (False, True),
-        "attention_bias": (False, True),
-    }
-    for name, values in allowed.items():
-        if (value := c.get(name, values[-1])) not in values:
-            wrong.append(f"{name}={value!r:.80}: must be {values[0]}")
-    fields = {ours: c[theirs] for ours, theirs in SIZES.items()} | {
-        "seq_len": min(c[name] for name in ("max_position_embeddings", "sliding_window") if name in numbers),
-        "rope_theta": float(c["rope_theta"]),
-        "rope_scaling": tuple(c[name] for name in SCALING) if rope_type == "llama3" else (),
-        "tie_embeddings": c["tie_word_embeddings"],
-        "qkv_bias": kind == "qwen2" or c["attention_bias"],
-        "head_dim": c.get("head_dim") or 0,
-        "qk_norm": kind == "qwen3",
-    }
-    config = ModelConfig(**fields)
-    wrong += config.problems()
+    allowed = {"hidden_act": ("silu", "swish"), "mlp_bias": (False,), "rope_type": ("default", "llama3")}
+    allowed |= {"partial_rotary_factor": (1.0, None)}
+    wrong = [f"{name}={c[name]!r}: must be {values[0]}" for name, values in allowed.items() if c[name] not in values]
+    try:
+        if c["use_sliding_window"] and c.get("sliding_window"):
+            c["max_position_embeddings"] = min(c["max_position_embeddings"], c["sliding_window"])
+        config = ModelConfig(
+            **{ours: c[theirs] for ours, theirs in SIZES.items()},
+            rope_theta=float(c["rope_theta"]),
+            rope_scaling=tuple(c[name] for name in SCALING) if rope_type == "llama3" else (),
+            tie_embeddings=c["tie_word_embeddings"],
+            qkv_bias=kind == "qwen2" or c["attention_bias"],
+            head_dim=c.get("head_dim") or 0,
+            qk_norm=kind == "qwen3",
+        )
+        wrong += config.problems()
+    except MALFORMED as error:
+        raise DataError(f"{file}: damaged, or not of a model: {type(error).__name__}: {error}") from None
     if wrong:
         raise DataError(f"{file}: our model cannot do what this one does: {'; '.join(wrong)}")
     return vars(config)
@@ -163,8 +139,6 @@ def stored_tensors(folder):
         try:
             with library.safe_open(file, "pt") as f:
                 for name in f.keys():
-                    if name in found:
-                        raise Damaged(f"{file}: {name} is also in {found[name][0]}")
                     x = f.get_slice(name)
                     found[name] = file, name, x.get_dtype(), tuple(x.get_shape())
         except library.SafetensorError as error:
@@ -231,14 +205,10 @@ def load(folder, need_tokenizer, report):
     if HEAD not in found and not config["tie_embeddings"]:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         model["head.weight"].zero_()
-    state = {"step": 0, "model": model, "config": config, "settings": {}}
-    state["is_causal"] = read_json(folder / "config.json").get(
-        "is_causal", True
-    )  # False: a decoder's class as an encoder
-    return state | {
-        "tokenizer": tokenizer and tokenizer.state(),
-        "tokenizer_ranks": tokenizer and tokenizer.file_bytes(),
-    }
+    is_causal = read_json(folder / "config.json").get("is_causal", True)  # False: a decoder's class as an encoder
+    state = {"step": 0, "model": model, "config": config, "settings": {}, "is_causal": is_causal}
+    state["tokenizer"] = tokenizer and tokenizer.state()
+    return state | {"tokenizer_ranks": tokenizer and tokenizer.file_bytes()}
 
 
 # ----------------------------------------------------------------------------
@@ -318,8 +288,8 @@ def write_folder(state, model, path, folder, kind):
         contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if role == "ir" else {})
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in contents.items()}
     parameters = sum(x.numel() for x in weights.values())
-    check = contents["config.json"].get("is_causal") is False
-    texts["README.md"] = model_card(folder.name, tag, state, path, max_len, parameters, check)
+    qwen3_encoder = contents["config.json"].get("is_causal") is False
+    texts["README.md"] = model_card(folder.name, tag, state, path, max_len, parameters, qwen3_encoder)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)  # an error if it is there: it is not ours
     try:
@@ -482,8 +452,7 @@ def tokenizer_files(tokenizer, max_length, append_eos, for_words=False):
     for name, i in tokenizer.special_tokens.items():  # the library numbers tokens that are not in the vocabulary itself
         if engine.token_to_id(name) != i:
             raise DataError(f"{name!r} has id {i}, but tokenizer.json would give it {engine.token_to_id(name)}")
-    special = {"eos_token": eos, "pad_token": pad, "mask_token": mask}
-    config = special | {
+    config = {"eos_token": eos, "pad_token": pad, "mask_token": mask} | {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "attention_mask"],
@@ -491,4 +460,4 @@ def tokenizer_files(tokenizer, max_length, append_eos, for_words=False):
     }
     if space:
         config["add_prefix_space"] = True
-    return {"tokenizer.json": content, "tokenizer_config.json": config, "special_tokens_map.json": special}
+    return {"tokenizer.json": content, "tokenizer_config.json": config}

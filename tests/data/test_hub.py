@@ -165,7 +165,6 @@ def test_the_models_of_the_study(folder, copy):
     bare = {name.removeprefix("model."): x for name, x in weights.items() if name != hub.HEAD}
     theirs, reports = copy(own, weights, bare), []
     (theirs / "tokenizer_config.json").unlink()
-    (theirs / "special_tokens_map.json").unlink()
     state, expected = hub.load(theirs, True, reports.append), hub.load(folder, True, print)["model"]
     assert state["tokenizer"]["mask_id"] == 4092 and state["tokenizer"]["bos_id"] == 4094
     assert len(reports) == 1 and "an encoder without a head" in reports[0]
@@ -214,8 +213,7 @@ def mean_of_hidden(state, texts):
 def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, monkeypatch):
     """A padded batch in, the mean of the hidden states out: by transformers, by sentence-transformers and by ours.
 
-    An encoder that predicts from the position before has no head for masks. A Qwen 3 has none in transformers; its
-    card checks that the mask is not causal.
+    An encoder that predicts from the position before has no head for masks. A Qwen 3 has none in transformers.
     """
     state = state_of(random_weights(Transformer(ModelConfig(**shape))), phases=[CLM, phase])
     write(state, tmp_path / "out", kind)
@@ -233,12 +231,8 @@ def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, mon
         torch.testing.assert_close(torch.from_numpy(encode(TEXTS)), expected, **close)
     card = (tmp_path / "out/README.md").read_text()
     assert ("no head that fills in masks" in card) == (name != "EuroBertForMaskedLM")
+    assert ("5.2.0 or later" in card) == (kind == "qwen3")
     run_card(tmp_path / "out", monkeypatch)
-    if kind == "qwen3":
-        config = json.loads((tmp_path / "out/config.json").read_text())
-        (tmp_path / "out/config.json").write_text(json.dumps(config | dict(is_causal=True)))
-        with pytest.raises(AssertionError, match="update transformers"):
-            run_card(tmp_path / "out", monkeypatch)
 
 
 def test_an_encoder_in_the_class_of_a_decoder_stays_one(tmp_path):
@@ -297,18 +291,13 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
     for kind in "eurobert", "llama":
         write(state, tmp_path / kind, kind, tmp_path / "ckpt-650.pt")
         card = (tmp_path / kind / "README.md").read_text()
-        facts = ["650 steps of 4,096 tokens, ", "CLM for 200 steps, then MLM (40 % masked) for 450 steps\n", "f00d"]
+        facts = ["650 steps of 4,096 tokens. ", "CLM for 200 steps, then MLM (40 % masked) for 450 steps.", "f00d"]
         for fact in [*facts, "`books`", "`mlm/ckpt-400.pt`", "6.132 with causal", "5.200 with masked"]:
             assert card.count(fact) == 1, card
         assert "/some/folder" not in card and str(tmp_path) not in card
-    mixed = dict(MLM, phase="mixed", clm_steps=325.0, mask_ratio=[0.4, 0.1])
-    for objective, phases in {
-        "CLM for 650 steps": [CLM],
-        "CLM in 50 % of the windows, MLM (40 % masked at first, 10 % at last) in the others for 650 steps": [mixed],
-    }.items():
-        write(state | {"phases": phases}, tmp_path / phases[0]["phase"], "eurobert")
-        card = (tmp_path / phases[0]["phase"] / "README.md").read_text()
-        assert f"- objective: {objective}\n" in card and ("never seen a mask" in card) == (phases == [CLM])
+    write(state | {"phases": [CLM]}, tmp_path / "clm", "eurobert")
+    card = (tmp_path / "clm/README.md").read_text()
+    assert "CLM for 650 steps." in card and "never seen a mask" in card
     fill = run_card(tmp_path / "eurobert", monkeypatch)["model"]
     text = "Return the [MASK] of the list."
     ours, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
@@ -366,7 +355,7 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch):
         found = {answer["label"]: answer["score"] for answer in classify(text, top_k=None, truncation=True)}
         assert found == pytest.approx(expected, abs=1e-4)
     card = (folder / "README.md").read_text()
-    assert form == 'Premise: "{}"\nHypothesis: {}' and "`B-LOC`" in card and "`train.csv`" in card
+    assert form == 'Premise: "{}"\nHypothesis: {}' and "`train.csv`" in card
 
 
 def test_a_classifier_of_numbers_goes_out(transformers, tuned, monkeypatch):
@@ -394,15 +383,9 @@ def test_a_tagger_goes_out(transformers, tuned, monkeypatch, kind):
     for logits, there in zip(ours, model(**batch).logits, strict=True):  # rows are padded at their ends
         torch.testing.assert_close(there[: len(logits)], torch.from_numpy(logits), **close)
 
-    found = run_card(folder, monkeypatch)
-    gold = Sentence(found["words"], found["tags"])
-    f1 = task.metrics(task.predict(predict, [gold], None), [gold])["entity_f1"]
-    assert set(gold.tags) - {"O"} and metrics.score(f1) == 100
-    (item,) = task.items(gold, None)
-    (logits,) = predict([item])
-    pipeline = transformers.pipeline("token-classification", str(folder))
-    there = [token["entity"] for token in pipeline(" ".join(gold.words), ignore_labels=[])]
-    assert there == [LABELS[i] for i in logits[:-1].argmax(-1)]
+    pipeline = run_card(folder, monkeypatch)["model"]
+    there = [token["entity"] for token in pipeline(" ".join(WORDS_TO_TAG), ignore_labels=[])]
+    assert there == [LABELS[i] for i in ours[0][:-1].argmax(-1)]
 
 
 @pytest.mark.parametrize("may_be_none, threshold", [(False, 0.0), (True, 0.5), (True, 20.0)])
@@ -579,26 +562,13 @@ OTHER = {"model.layers.0.mlp.down_proj.weight": torch.zeros(3), "score.weight": 
 OTHER |= {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4), hub.HEAD: torch.zeros(4096, 32).int()}
 REFUSED = [  # changes of config.json, what the error says
     (dict(model_type="phi3"), "model_type='phi3': must be one of llama, .* sl_model$"),
-    (
-        dict(hidden_size=None, num_hidden_layers=10**12),
-        "layers=1000000000000: .* at most 1,000; .*size=None: must be a who",
-    ),
-    (
-        dict(vocab_size=[1], rms_norm_eps=-1, rope_theta=float("inf")),
-        r"vocab_size=\[1\]: .* rms_norm_eps=-1: .* rope_theta=inf",
-    ),
+    (dict(hidden_size=None), "config.json: damaged, or not of a model: TypeError"),
     (dict(num_key_value_heads=3), "n_kv_head=3: n_head must be a multiple"),
-    (dict(rope_parameters=[1]), r"rope_parameters=\[1\]: must be an object"),
-    (dict(model_type="mistral", sliding_window=True), "sliding_window=True: "),
     (dict(hidden_act="gelu", mlp_bias=True), "hidden_act='gelu': must be silu; mlp_bias=True: must be False$"),
     (dict(rope_scaling=dict(rope_type="yarn", factor=4.0)), "rope_type='yarn': must be default"),
-    (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor=None: must be a number above 0"),
-    (dict(partial_rotary_factor=0.5, tie_word_embeddings={}), "partial_rotary_factor=0.5: .*tie_word_embeddings={}: "),
-    (dict(quantization_config={"bits": 4}), "quantization_config={'bits': 4}: "),
+    (dict(partial_rotary_factor=0.5), "partial_rotary_factor=0.5: must be 1.0"),
     (dict(head_dim=16), r"q_proj.weight: F32 \(32, 32\), expected \(64, 32\)"),
     (dict(model_type="qwen3"), "layers.0.self_attn.q_norm.weight: missing; .*layers.1.self_attn.k_norm"),
-    (dict(model_type="qwen2"), "layers.0.self_attn.q_proj.bias: missing"),
-    (dict(num_hidden_layers=1), "layers.1.*: unexpected"),
     (dict(num_hidden_layers=5), "and 7 more"),
 ]
 
@@ -622,23 +592,19 @@ def test_tensors_that_do_not_fit(copy):
 
 
 def test_damaged_files(copy, folder):
-    """A file that is cut, two files with one tensor, a pickle, no tokenizer; a sliding window is a limit of seq_len."""
+    """A file that is cut, a pickle, no tokenizer; a sliding window is a limit of seq_len."""
     new = copy(dict(model_type="mistral", sliding_window=40))
-    file, other = new / "model.safetensors", new / "model-00002-of-00002.safetensors"
+    file = new / "model.safetensors"
     assert checkpoint.load_model(new).config.seq_len == 40
     content = file.read_bytes()
-    for changed in b"", content[:100], content[:-1], content + b"0":
+    for changed in b"", content[:-1]:
         file.write_bytes(changed)
         with pytest.raises(Damaged, match="model.safetensors is damaged"):
             checkpoint.load_model(new)
     file.rename(new / "pytorch_model.bin")
     with pytest.raises(DataError, match="no model.safetensors. Pickles .* are not read"):
         checkpoint.load_model(new)
-    for part in other, new / "model-00001-of-00002.safetensors":
-        part.write_bytes(content)
-    with pytest.raises(Damaged, match="00002.safetensors: .* is also in .*00001-of-00002.safetensors"):
-        checkpoint.load_model(new)
-    other.unlink()
+    file.write_bytes(content)
     (new / "tokenizer.json").unlink()
     assert checkpoint.load_model(new).config.d_ff == 48
     with pytest.raises(DataError, match="tokenizer"):
