@@ -31,11 +31,11 @@ def write_tc(path, rng, n):
     path.with_suffix(".conll").write_text(text)
 
 
-def write_qa(path, rng, n, length=8):
+def write_qa(path, rng, n):
     lines = []
     for i in range(n):
-        words = rng.choices(WORDS, k=length)
-        words[rng.randrange(length)] = answer = rng.choice(COLORS)
+        words = rng.choices(WORDS, k=8)
+        words[rng.randrange(8)] = answer = rng.choice(COLORS)
         context = " ".join(words)
         answers = {"text": [answer], "answer_start": [context.index(answer)]}
         lines.append({"id": f"{i}", "question": "Which color?", "context": context, "answers": answers})
@@ -100,10 +100,6 @@ def log(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 # ----------------------------------------------------------------------------
 # Results
 
@@ -163,16 +159,6 @@ def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
 
-def test_every_epoch_trains_on_the_window_that_holds_the_answer(fine_tune, tmp_path):
-    """If nothing is learned, each epoch has the same loss."""
-    write_qa(tmp_path / "long", random.Random(0), 16, length=60)
-    more = ["--max_len=32", "--batch_size=16", "--epochs=2", "--eval_interval=1", "--lr=1e-12", "--dropout=0"]
-    more += ["--dtype=float32", "--baseline=False", f"--train={tmp_path}/long.jsonl", f"--test={tmp_path}/long.jsonl"]
-    _, folder = fine_tune(["--family=qa", *more])
-    first, second = (line["loss"] for line in log(folder))
-    assert first == pytest.approx(second, rel=1e-5)
-
-
 def test_a_task_file_that_predicts_numbers(fine_tune, data):
     for name in ("train", "test"):
         text = (data / f"{name}.csv").read_text().replace("True", "520.5").replace("False", "-80")
@@ -185,13 +171,6 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
     assert (result["task"], result["main"]["field"], result["labels"]) == ("numbers", ["pearson"], [])
     assert result["metrics"]["test"]["pearson"] > 80 and "numbers (sc), pearson" in text
     assert checkpoint.load(folder / "model.pt")["fine_tuned"]["head"]["2.bias"] == pytest.approx(220, abs=150)
-
-
-@pytest.mark.parametrize("family", ["tc", *map(slow, ("sc", "qa", "ir"))])
-def test_the_embedded_tasks_run_to_their_end(fine_tune, family):
-    more = ["--max_steps=2", "--dtype=float32", "--test_examples=20"]
-    result = read(fine_tune([f"--task=embedded-{family}", *more])[1])
-    assert result["examples"]["test"] == 20 and set(result["main"]["field"]) <= set(result["metrics"]["test"])
 
 
 # ----------------------------------------------------------------------------
@@ -263,19 +242,3 @@ def test_ctrl_c_stops_without_a_traceback(encoder, data, tmp_path):
     code, text = run.wait()
     assert code == 1 and "stopped by Ctrl-C" in text and "Traceback" not in text, text
     assert not (tmp_path / "out" / "result.json").exists()
-
-
-def test_of_two_processes_in_one_folder_one_stops_and_the_other_writes_its_result(run, encoder, data, tmp_path):
-    out = tmp_path / "out"
-    more = [*args(data, "sc"), "--max_steps=2", "--baseline=False", f"--init_from={encoder}", f"--out_dir={out}"]
-    first = Run(more, tmp_path / "first", "finetune.py")
-    while not (out / "lock").exists() or not (out / "lock").read_text():
-        assert first.process.is_alive(), first.output.read_text()
-        time.sleep(0.001)
-    os.kill(first.process.pid, signal.SIGSTOP)  # so that it cannot end before the second one has begun
-    code, text = run(more, "finetune.py")
-    os.kill(first.process.pid, signal.SIGCONT)
-    assert code == 1 and f"in use by process {first.process.pid} on" in text, text
-    assert first.wait()[0] == 0 and read(out)["steps"] == 2
-    code, text = run(more, "finetune.py")
-    assert code == 2 and "already holds a result" in text

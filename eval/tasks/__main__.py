@@ -6,31 +6,29 @@ python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predi
 
 import signal
 import sys
-from pathlib import Path
 
 import configurator
 from eval.tasks import predict
-from eval.tasks.registry import TASKS, find_task, missing, needed_files
+from eval.tasks.registry import TASKS, find_task, missing
 
 folder = "data/tasks"  # where the files of the data sets are
 
 
 def list_tasks(folder):
     """Print the tasks and whether their files are there."""
-    row = "{:12}  {:6}  {:16}  {:30}  {}".format
-    print(row("task", "family", "main metrics", f"folder in {folder}", "there"))
+    row = "{:12}  {:6}  {:16}  {}".format
+    print(row("task", "family", "main metrics", f"in {folder}"))
     for name, task in TASKS.items():
-        files = [Path(path) for path in needed_files(task)]
-        folders = dict.fromkeys("/".join(file.parts[: 1 + (file.parts[0] == "glue")]) for file in files)
-        place = "none: comes with the project" if name.startswith("embedded-") else ", ".join(folders)
         there = "no" if missing(find_task(name, folder)) else "yes"
-        print(row(name, task.family, ",".join(task.metrics), place, there))
+        print(row(name, task.family, ",".join(task.metrics), there))
 
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     if sys.argv[1:2] == ["predict"]:
         return predict.main(sys.argv[2:])
+    if {"--help", "-h"} & {*sys.argv}:
+        return print(__doc__.strip())
     list_tasks(configurator.load(__file__, sys.argv[1:], command="python -m eval.tasks").folder)
 
 

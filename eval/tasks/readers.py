@@ -193,7 +193,7 @@ def to_bio(tags, outside=()):
 def squad_questions(path):
     """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file (v1.1 or v2) or a ReCoRD file.
 
-    A question that is_impossible has no answers. ReCoRD's queries hold "@placeholder" for the entity to find.
+    ReCoRD's queries hold "@placeholder" for the entity to find.
     """
     location, content = path, parse_json("\n".join(text for _, text in lines(path)), path)
     try:
@@ -203,7 +203,7 @@ def squad_questions(path):
             question, start = ("query", "start") if record else ("question", "answer_start")
             for paragraph in [article["passage"] | article] if record else article["paragraphs"]:
                 for qa in paragraph["qas"]:
-                    answers = [] if qa.get("is_impossible") else [(a["text"], int(a[start])) for a in qa["answers"]]
+                    answers = [(a["text"], int(a[start])) for a in qa["answers"]]
                     yield location, qa["id"], qa[question], paragraph["text" if record else "context"], answers
     except MALFORMED as error:
         absent = f" (there is no {error})" if isinstance(error, KeyError) else ""

@@ -24,7 +24,6 @@ from eval.tasks.registry import find_task, is_beir, judgment_files, missing
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
-KEY = {"sc": "text", "tc": "sentence", "qa": "context"}  # what a random split keeps on one side
 READERS = dict(sc=readers.read_texts, tc=readers.read_sentences, qa=readers.read_questions, ir=readers.read_pairs)
 
 
@@ -112,7 +111,7 @@ def example_splits(task, counts):
     if "validation" not in splits:
         train = splits["train"]
         splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
-        counts[f"validation: held out of train, at random by {KEY[task.family]}"] = len(splits["validation"])
+        counts["validation: held out of train, at random"] = len(splits["validation"])
     return splits
 
 

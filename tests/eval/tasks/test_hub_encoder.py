@@ -114,16 +114,6 @@ def test_equal_scores_through_the_library_and_through_our_own_model(eurobert, fa
     assert their_scores == pytest.approx(scores, abs=1e-3) and any(scores.values())
 
 
-@pytest.mark.parametrize("name, family", [*zip(MODELS, FAMILIES)])
-def test_every_kind_learns(folders, name, family):
-    def losses(**settings):
-        return fine_tune(hub_encoder.load(folders[name]), family, **settings)[0]
-
-    whole, half = losses(), losses(dtype="bfloat16")
-    assert whole[-1] < 0.95 * whole[0]
-    assert half[0] == pytest.approx(whole[0], rel=0.05) and half != whole
-
-
 def test_facts(folders, tmp_path):
     """Two revisions of a model differ; the layer on top of [CLS], which no task uses, is not counted."""
     state = hub_encoder.load(folders["bert"])
@@ -135,19 +125,12 @@ def test_facts(folders, tmp_path):
     assert hub_encoder.load(shutil.copytree(snapshot, tmp_path / "copy"))["revision"] == facts["revision"]
 
 
-@pytest.fixture
-def older(folders, tmp_path):
-    """The BERT with weights in a pickle, which is opened without running code."""
-    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
-    weights = hub_encoder.load(folder)["model"]
-    torch.save({f"bert.{name[6:]}": x for name, x in weights.items()}, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    return folder
-
-
-def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, older, eurobert, tmp_path, monkeypatch):
-    ours = shutil.copytree(eurobert, tmp_path / "ours", ignore=shutil.ignore_patterns("*.safetensors"))
-    sources, asked = {"me/new": folders["bert"], "me/older": older, "me/ours": ours}, []
+def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, tmp_path, monkeypatch):
+    older = shutil.copytree(folders["bert"], tmp_path / "bert")
+    weights = hub_encoder.load(older)["model"]
+    torch.save({f"bert.{name[6:]}": x for name, x in weights.items()}, older / "pytorch_model.bin")
+    (older / "model.safetensors").unlink()
+    sources, asked = {"me/new": folders["bert"], "me/older": older}, []
 
     def download(name, allow_patterns):
         asked.extend((name, pattern) for pattern in allow_patterns if pattern.endswith(".bin"))
@@ -156,8 +139,6 @@ def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     new, old = (hub_encoder.load(f"hf:me/{name}")["model"] for name in ("new", "older"))
     assert all(torch.equal(x, old[name]) for name, x in new.items())
-    with pytest.raises(DataError, match="safetensors"):
-        hub_encoder.load("hf:me/ours")
     assert asked == [("me/older", "pytorch_model*.bin")]
 
 

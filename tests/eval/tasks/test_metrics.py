@@ -37,15 +37,12 @@ def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
 # Sequence classification
 
 
-def test_correlations():
+def test_resamples_of_the_instances_vary_as_the_correlation_does():
     rng = np.random.default_rng(0)
     gold = rng.normal(size=500)
-    predicted = np.round(3 * gold + rng.normal(size=500))  # with ties
+    predicted = 3 * gold + rng.normal(size=500)
     found = metrics.text_scores(predicted, gold, [])
-    assert metrics.score(found["pearson"]) == pytest.approx(100 * np.corrcoef(predicted, gold)[0, 1])
-    ranks = [[(x < value).sum() + (x <= value).sum() for value in x] for x in (predicted, gold)]
-    assert metrics.score(found["spearman"]) == pytest.approx(100 * np.corrcoef(*ranks)[0, 1])
-    draws = rng.integers(500, size=(400, 500))  # resamples of the instances vary as the correlation does
+    draws = rng.integers(500, size=(400, 500))
     resampled = [metrics.score(found["pearson"][draw]) for draw in draws]
     expected = [100 * np.corrcoef(predicted[draw], gold[draw])[0, 1] for draw in draws]
     assert np.std(resampled) == pytest.approx(np.std(expected), rel=0.05)
@@ -127,30 +124,6 @@ def test_squad_of_what_normalizes_to_nothing(prediction, answers, v1, v2):
         if expected:
             result = metrics.squad([prediction, "cat"][: len(version)], version)
             assert (ratios(result["exact_match"])[0], ratios(result["f1"])[0]) == expected
-
-
-@pytest.mark.slow  # to import it takes seconds
-@pytest.mark.parametrize("v2", [False, True])
-def test_squad_equals_torchmetrics(v2):
-    torchmetrics = pytest.importorskip("torchmetrics.functional.text")
-    draw = random.Random(4)
-    words = "cat Cat, cats big-cat U.S. don't 42 4.2 naïve ÉCOLE “cat” — theme İ ß".split()
-    empty = ["the", "The.", "a", "An", "...", "", "\u00a0", "\n", "_"]
-
-    def text(sources):
-        return draw.choice([" ", "  ", "\t"]).join(draw.choice(draw.choice(sources)) for _ in range(draw.randint(1, 4)))
-
-    for name in map(str, range(300)):
-        answers = [draw.choice(words) + " " + text([words, empty]) for _ in range(draw.randint(v2 ^ 1, 4))]
-        nothing = [text([empty]) for _ in range(draw.randint(0, 2))] if v2 else []
-        asked = question(draw.sample(answers + nothing, len(answers + nothing)))
-        answers = answers or [""]
-        predicted = draw.choice([draw.choice(answers), text([words, empty]), text([empty]), ""])
-        result = metrics.squad([predicted] + ["the"] * v2, [asked] + [question([])] * v2)
-        reference = {"id": name, "answers": {"text": answers, "answer_start": [0] * len(answers)}}
-        expected = torchmetrics.squad({"id": name, "prediction_text": predicted}, reference)
-        for metric, instances in result.items():
-            assert metrics.score(instances[:1]) == pytest.approx(float(expected[metric]), abs=1e-3)
 
 
 def test_token_set_f1():

@@ -1,7 +1,6 @@
 """New text through a saved model: the answers are those of scoring, in the order of the input."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -107,14 +106,6 @@ def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path,
         predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out"])
         text = capsys.readouterr()
         assert ("scores" in text.out) == scored
-
-
-def test_a_device_is_written_to_and_not_replaced(saved, files, tmp_path):
-    saved("sc")
-    os.mkfifo(pipe := tmp_path / "pipe")
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", NEW["sc"][1]), f"--out={pipe}"])
-    assert pipe.is_fifo() and os.read(reader, 10**6).count(b"\n") == 11
 
 
 WRONG = {  # {case: (family, name and content of the input, message)}

@@ -81,11 +81,6 @@ def test_columns_form_and_names(files):
     assert read(read_texts, path, **fields)[0][0] == Text("{x}\ny", "1")
 
 
-def test_numbers_to_predict(files):
-    path = files.put("a.csv", "text,label\nx,3\ny,-0.5\n")
-    assert read(read_texts, path, metric="spearman,pearson")[0] == [Text("x", 3.0), Text("y", -0.5)]
-
-
 def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
     lines = [f"t{i}\t{i % 2}\n" for i in range(100)]
     text = "text\tlabel\n" + "".join(lines[:7]) + "half a line\n" + "".join(lines[7:])
@@ -166,12 +161,6 @@ def test_answers_outside_their_context(files):
     assert {question.id: question.answers for question in test} == answers
 
 
-def test_an_impossible_question_has_no_answers_whatever_the_file_suggests(files):
-    qa = {"id": "x", "question": "Where?", "is_impossible": True, "answers": [{"text": "Rome", "answer_start": 3}]}
-    path = files.put("a.json", {"data": [{"paragraphs": [{"context": "In Rome.", "qas": [qa]}]}]})
-    assert read(read_questions, path)[0] == [Question("x", "Where?", "In Rome.", [])]
-
-
 def test_questions_from_json_lines(files):
     row = {"question": "Where?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": [3]}}
     path = files.put("a.jsonl", [row, {**row, "id": 8, "answers": {"text": [], "answer_start": []}}])
@@ -219,16 +208,12 @@ FAULTS = [  # reader, name, content, what the message says after the path, maybe
     (read_texts, "a.csv", "text,label\nx,1\ny\n", "line 3"),
     (read_texts, "a.csv", 'text,label\n"x"y,1\n', "line 2"),
     (read_texts, "a.csv", "text,label\nx,\n", "line 2: the label is ''"),
-    *(
-        (read_texts, "a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson"))
-        for y in ("", "a", "nan", "1e999")
-    ),
+    *((read_texts, "a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson")) for y in ("a", "nan")),
     (read_texts, "a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
     (read_texts, "a.jsonl", "[1]", "line 1"),
     *((read_texts, "a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], True, 0.5)),
     (read_texts, "a.jsonl", [{"text": 5, "label": 1}], "line 1"),
     (read_texts, "a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: not JSON"),
-    (read_texts, "a.jsonl", '\n{"text": ' + "1" * 5000 + "}", "line 2: not JSON"),
     (read_texts, "a.xml", "", ""),
     (read_sentences, "a.conll", "a O\nb\n", "line 2: 1 columns, expected 2"),
     (read_sentences, "a.conll", "a NN O\nb NN\n", "sentence of line 1: the tag 'NN'"),
@@ -238,30 +223,19 @@ FAULTS = [  # reader, name, content, what the message says after the path, maybe
     (read_sentences, "a.conll", "a O\n", "", dict(columns=("word",))),
     (read_sentences, "a.jsonl", [TOKENS | {"label": []}], "line 1"),
     (read_sentences, "a.jsonl", [TOKENS | {"tokens": [7]}], "line 1"),
-    (read_sentences, "a.jsonl", [TOKENS | {"tokens": "a"}], "line 1"),
     (read_questions, "a.json", '{"data": [\n{"paragraphs": [}\n]}', "line 2: not JSON"),
     *((read_questions, "a.json", content, "SQuAD") for content in ("[1, 2]", {"data": 5})),
     (read_questions, "a.json", {"data": [squad_layout()]}, "article 1: .*'question'"),
-    (read_questions, "a.json", {"data": [squad_layout(question=None)]}, "article 1"),
     (read_questions, "a.json", {"data": [squad_layout(question="?")] * 2}, "article 2: the id '1'"),
-    (
-        read_questions,
-        "a.json",
-        {"data": [squad_layout(question="?", answers=[dict(text="x", answer_start=INF)])]},
-        "article 1",
-    ),
     *((read_questions, "a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [INF], 5)),
-    (read_questions, "a.jsonl", [{**question([], []), "answers": ["x"]}], "line 1"),
     (read_pairs, "a.tsv", "q\td\nwho\tme\n", "line 1: .*query.*q, d"),
     (read_corpus, "a.jsonl", [{"docid": 1, "text": "x"}] * 2, "line 2"),
     *((read_corpus, "a.jsonl", [{"text": "x"} | more], "line 1") for more in ({}, {"_id": None}, {"_id": ""})),
     (read_judgments, "a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'"),
     (read_judgments, "a.tsv", HEADER + "q3 d3 1\n", "line 2"),
     (read_judgments, "a.tsv", "q3\td3\t1\nq4\td4\t1\n", "line 1: .*query-id\tcorpus-id\tscore"),
-    (read_judgments, "a.tsv", "q3\t0\td3\t1\nq4\t0\td4\t1\n", "line 1: .*query-id"),
     (read_judgments, "a.jsonl", [MLDR, MLDR], "line 2: the id 'q'"),
     *((read_judgments, "a.jsonl", [{**MLDR, "positive_passages": wrong}], "line 1") for wrong in (["d"], None)),
-    (read_judgments, "a.jsonl", [{**MLDR, "query": None}], "line 1"),
 ]
 
 
