@@ -11,7 +11,7 @@ import torch
 from model_helpers import attention_results, loss_and_gradients, model_results, small_batch, small_model
 
 import model
-from model import PretrainingLoss, attention, fused_attention, fused_attention_backward
+from model import PretrainingLoss, attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # in rows that see nothing, where 0 is stored instead
 both_masks = pytest.mark.parametrize("causal", [True, False])
@@ -158,16 +158,6 @@ def test_large_scores_make_no_nan():
 
 # ----------------------------------------------------------------------------
 # The operator in PyTorch
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("causal, length", [(True, 5), (False, None)])
-def test_opcheck(causal, length):
-    q, k, v = (x.requires_grad_() for x in inputs(1, 9, 2, 1, 32, torch.float32, packed=True))
-    bounds = documents(1, 9, length, 2)
-    torch.library.opcheck(fused_attention, (q, k, v, causal, *bounds))
-    out, lse = (x.detach() for x in fused_attention(q, k, v, causal, *bounds))
-    torch.library.opcheck(fused_attention_backward, (out, *(x.detach() for x in (q, k, v)), out, lse, causal, *bounds))
 
 
 def transformer(backend):

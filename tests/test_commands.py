@@ -22,13 +22,8 @@ def commands(path):
 
 README = commands(ROOT / "README.md")
 DOCS = [line for page in sorted((ROOT / "docs").glob("*.md")) for line in commands(page) if line not in README]
-INSTALL = (
-    "python3 -m venv .venv && . .venv/bin/activate",
-    "pip install ",
-    "hf download ",
-    "pytest",
-    "sh eval/bench/gpu.sh",
-)
+VENV = "python3 -m venv .venv && . .venv/bin/activate"
+INSTALL = VENV, "pip install ", "hf download ", "pytest", "sh eval/bench/gpu.sh"
 CLUSTER = [line for line in dict.fromkeys(README + DOCS) if re.match("torchrun|srun|sbatch", line)]
 
 
@@ -98,7 +93,7 @@ def run(command, folder):
 
 def test_readme_commands(folder):
     assert [line for line in README if not line.startswith(("python ", "torchrun ", *INSTALL))] == []
-    assert README[:3] == [INSTALL[0], "pip install -r requirements.txt matplotlib", "python train.py"]
+    assert README[:3] == [VENV, "pip install -r requirements.txt matplotlib", "python train.py"]
     assert README[-1] == "pytest" and README.count("pytest") == 1
     reports = "demo/loss.png", "finetune/result.json", "sweep/report.md", "study-demo/report/report.md"
     for made in (*reports, "topics/result.json"):

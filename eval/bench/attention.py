@@ -165,4 +165,5 @@ def main(cfg):
             line = f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}"
             print(f"{line}{speeds}", flush=True)
             shape = dict(T=T, D=D, group=group, documents=mean, mask="causal" if causal else "full", which=which)
-            record(bench="attention", **shape, tflops={name: tflop / x for name, x in seconds.items()})
+            for name, x in seconds.items():
+                record(bench="attention", name=name, **shape, tflops=tflop / x)

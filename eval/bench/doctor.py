@@ -51,15 +51,9 @@ def window_bytes(config):
     return config.seq_len * (config.n_layer * block + after)
 
 
-def loss_bytes(memory, logits=2**30):
+def loss_bytes(memory):
     """Compute what a chunk of the loss takes on a GPU: its logits, their gradient, and that of the chunk before."""
-    return 3 * 2 * min(2**30, memory // 64, logits)  # the chunk of model.linear_cross_entropy
-
-
-def peak_bytes(config, windows, memory):
-    """Compute the allocator's peak of a training step with a micro-batch of so many windows, on a GPU of `memory`."""
-    logits = windows * config.seq_len * config.vocab_size
-    return fixed_bytes(config) + loss_bytes(memory, logits) + windows * window_bytes(config)
+    return 3 * 2 * min(2**30, memory // 64)  # the chunk of model.linear_cross_entropy
 
 
 def largest_micro_batch(config, memory):

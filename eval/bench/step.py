@@ -25,12 +25,11 @@ from data.loader import make_batches, prefetch, to_device
 from data.objective import CLM, Objective
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_meta, load_tokenizer
-from eval.bench.doctor import peak_bytes
 from eval.bench.timing import alternating, record, wall_seconds
 from model import PRESETS, PretrainingLoss, Transformer
 from runtime import flops_per_token, peak_flops, resolve_auto
 
-model = "demo"  # demo, 210m, 610m or 1b: a preset in config/
+model = "demo"  # demo (train.py's default), or 210m, 610m or 1b: a preset in config/
 only = ("ours", "compiled", "compiled_sdpa", "compiled_muon")  # the variants
 micro_batch = 0  # windows of a micro-batch; 0 = the preset's
 micro_steps = 1  # micro-batches of a step
@@ -124,17 +123,13 @@ def bench_phase(cfg, preset, config, source, causal):
         f"\n{cfg.model}, {phase}: {cfg.micro_steps} x {windows} windows of {T}, window_split={preset.window_split}, "
         f"vocabulary {config.vocab_size:,}, {dtype}; medians of {cfg.repeats} times {cfg.steps} steps"
     )
-    computed = 0
-    if on_gpu:
-        computed = peak_bytes(config, windows, torch.cuda.get_device_properties(device).total_memory) / 1e9
-        print(f"MFU by the pairs that the mask leaves; computed peak of memory, compiled: {computed:.1f} GB")
     first = next(iter(seconds.values()))
     for name, value in seconds.items():
         speed = cfg.steps * cfg.micro_steps * windows * T / value
         mfu = speed * flops / peak if peak else 0
         on_the_gpu = f"{mfu:>8.1%} MFU{memory[name]:>8.1f} GB" if on_gpu else ""
         print(f"{phase} {name:<14}{speed:>10,.0f} tokens/s {first / value:>6.2f}x{on_the_gpu}", flush=True)
-        numbers = dict(tokens_per_s=speed, mfu=100 * mfu, gigabytes=memory[name], computed_gigabytes=computed)
+        numbers = dict(tokens_per_s=speed, mfu=100 * mfu, gigabytes=memory[name])
         record(bench="step", model=cfg.model, phase=phase, variant=name, micro_batch=windows, **numbers)
     with profile() as profiler:
         steps[next(iter(steps))]()
@@ -143,8 +138,8 @@ def bench_phase(cfg, preset, config, source, causal):
 
 
 def main(cfg):
-    args = [str(ROOT / f"config/{cfg.model}.py"), f"--data={EMBEDDED_FOLDER}"]
-    args += [f"--micro_batch={cfg.micro_batch}"] * (cfg.micro_batch > 0)
+    args = [str(ROOT / f"config/{cfg.model}.py")] * (cfg.model != "demo")  # which is train.py's default
+    args += [f"--data={EMBEDDED_FOLDER}"] + [f"--micro_batch={cfg.micro_batch}"] * (cfg.micro_batch > 0)
     preset = resolve_auto(configurator.load(ROOT / "train.py", args))
     config = model_config(preset, 4096 if cfg.model == "demo" else 128_256)
     preset["global_batch_tokens"] = preset.micro_batch * config.seq_len  # of each batch that is drawn

@@ -53,12 +53,9 @@ def join(*values):
 def speeds(records, mask, which):
     """Join what attention reached for T = 2,048 / 8,192, as "ours 412 / 430, cudnn 500 / 510"."""
     facts, texts = dict(bench="attention", D=64, group=1, documents=0, mask=mask, which=which), []
-    found = [r for r in records if facts.items() <= r.items()]
     for name in ("ours", "cudnn", "flash", "flex"):
-        pair = [
-            next((r["tflops"][name] for r in found if r["T"] == T and name in r["tflops"]), None) for T in (2048, 8192)
-        ]
-        texts += [f"{name} {join(*pair)}"] * (pair != [None, None])
+        pair = join(*(first(records, "tflops", name=name, T=T, **facts) for T in (2048, 8192)))
+        texts += [f"{name} {pair}"] * bool(pair)
     return ", ".join(texts)
 
 
@@ -69,11 +66,9 @@ def goals(records):
         lines.append(row(f"attention {which}, {mask}, TFLOP/s, 2k / 8k", goal, "", speeds(records, mask, which)))
     for model, (goal, mfu, memory) in STEP.items():
         facts = [dict(bench="step", model=model, variant="compiled", phase=phase) for phase in ("CLM", "MLM")]
-        lines.append(
-            row(f"{model}, MFU in %, CLM / MLM", goal, mfu, join(*(first(records, "mfu", **f) for f in facts)))
-        )
-        memory_used = join(*(first(records, "gigabytes", **f) for f in facts))
-        lines.append(row(f"{model}, peak memory in GB, CLM / MLM", "", memory, memory_used))
+        reached, used = (join(*(first(records, key, **f) for f in facts)) for key in ("mfu", "gigabytes"))
+        lines.append(row(f"{model}, MFU in %, CLM / MLM", goal, mfu, reached))
+        lines.append(row(f"{model}, peak memory in GB, CLM / MLM", "", memory, used))
     return lines
 
 
