@@ -109,7 +109,7 @@ class Batches:
     window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the
     paper does) or "document" (cut at every eos). mask_ratio: the largest one of all batches.
     mask_proportions: the fractions of the predicted tokens that are shown as the mask token, as a
-    random ordinary token, and unchanged. Raises DataError if all tokens are special.
+    random ordinary token, and unchanged.
     """
 
     def __init__(
@@ -131,8 +131,6 @@ class Batches:
         self.ordinary_ids = tokenizer.ordinary_ids
         self.ordinary = np.zeros(tokenizer.vocab_size, bool)
         self.ordinary[self.ordinary_ids] = True
-        if not any(self.ordinary[stream.windows(np.array([i]), seq_len)].any() for i in range(self.n_windows)):
-            raise DataError(f"{stream}: nothing can be predicted, as all its tokens are special ones, such as eos")
 
     def repeats(self, steps):
         """Return a sentence on how often a run of so many steps sees each text."""

@@ -33,8 +33,7 @@ from errors import DataError
 from errors import progress as progress_bar
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
-val_source = ""  # the same for validation; empty: a fraction of the documents of source, chosen by a hash of the text
-val_fraction = 0.01  # that fraction, below 0.5
+val_fraction = 0.01  # of the documents, chosen by a hash of the text, are for validation; below 0.5
 text_field = "text"  # the field that holds the text, in .jsonl and .parquet
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
@@ -61,33 +60,20 @@ class Document(NamedTuple):
     split: str  # train or val
 
 
-def input_files(cfg):
-    """Return (file, size, split) of each input file; the split is None where a hash of each text chooses it."""
-    # Validation comes first, because max_tokens ends everything.
-    sources = [(cfg.val_source, "val"), (cfg.source, "train")] if cfg.val_source else [(cfg.source, None)]
-    files = []
-    for source, split in sources:
-        found, ignored = find_files(source)
-        files += [(file, file.stat().st_size, split) for file in found]
-        if ignored:
-            print(f"{source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
-    return files
-
-
 def read_input(files, cfg, begin=0, skip=0):
     """Yield the Documents of files[begin:], without the first `skip`.
 
-    files: of input_files(). A hash of the text may choose the split, so that a document keeps it when the corpus grows.
+    files: [(file, size), ...]. A hash of the text chooses the split, so that a document keeps it when the corpus grows.
     """
-    before = sum(size for _, size, _ in files[:begin])
-    for index, (file, size, split) in enumerate(files[begin:], begin):
+    before = sum(size for _, size in files[:begin])
+    for index, (file, size) in enumerate(files[begin:], begin):
         for number, (position, text) in enumerate(read_file(file, cfg.text_field), 1):
             if index == begin and number <= skip:
                 continue
             data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
             draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
-            chosen = split or ("val" if draw < cfg.val_fraction else "train")
-            yield Document(index, number, before + position, text, len(data), chosen)
+            split = "val" if draw < cfg.val_fraction else "train"
+            yield Document(index, number, before + position, text, len(data), split)
         before += size
 
 
@@ -176,7 +162,6 @@ def check(cfg):
     for load, *args in (
         (check_out, cfg.out),
         (find_files, cfg.source),
-        (find_files, cfg.val_source or "embedded"),
         (Tokenizer.load, cfg.tokenizer, cfg.mask_token),
     ):
         try:
@@ -198,12 +183,14 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     if unknown := settings.keys() - cfg.keys():
         raise TypeError(f"prepare() has no setting {', '.join(sorted(unknown))}")
     cfg.update(settings, source=str(source), out=str(Path(out).absolute()), tokenizer=str(tokenizer))
-    cfg["val_source"] = str(cfg.val_source)
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
     tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token)
-    files = input_files(cfg)
-    size = sum(size for _, size, _ in files)
+    found, ignored = find_files(cfg.source)
+    if ignored:
+        print(f"{cfg.source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
+    files = [(file, file.stat().st_size) for file in found]
+    size = sum(size for _, size in files)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     workers = cfg.workers or (cores if size > POOL_BYTES else 1)
     meta = {
@@ -212,15 +199,15 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         "splits": {split: {"documents": 0, "tokens": 0, "bytes": 0, "shards": []} for split in ("train", "val")},
         "source": cfg.source,
     }
-    names = "source", "val_source", "val_fraction", "text_field", "max_tokens", "shard_tokens"
+    names = "source", "val_fraction", "text_field", "max_tokens", "shard_tokens"
     plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
-    inputs = [[str(file), size, split, file.stat().st_mtime_ns] for file, size, split in files]
+    inputs = [[str(file), size, file.stat().st_mtime_ns] for file, size in files]
     started = time.perf_counter()
     with unfinished_folder(Path(cfg.out), plan, inputs, meta) as output:
         if output.place != (0, 0):
             print(f"{cfg.out}: going on after document {output.place[1]} of {files[output.place[0]][0]}")
         batches = in_batches(read_input(files, cfg, *output.place))
-        done = sum(size for _, size, _ in files[: output.place[0]])
+        done = sum(size for _, size in files[: output.place[0]])
         bar = progress_bar(total=size, initial=done, unit="B", unit_scale=True, disable=not progress)
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:

@@ -58,7 +58,7 @@ class Output:
     """Write a prepared folder in `partial`, and move it to `out` when it is complete.
 
     plan: {setting: value} of everything that decides the content, except the input files.
-    files: [name, size, split, time of change] of each input file.
+    files: [name, size, time of change] of each input file.
     meta: meta.json of a folder without tokens.
 
     A part is a shard of each split, in memory until it has `shard_tokens`, and then the record in progress.json. If
@@ -164,11 +164,10 @@ class Output:
 
     def finish(self, tokenizer):
         """Complete the folder and move it to its place."""
-        if not self.plan["val_source"]:
-            self.cut_tail()
+        self.cut_tail()
         if split := self.empty_split():
             self.clear()  # going on would not help
-            raise DataError(f"no text is left for the {split} split: give more text, or another val_source")
+            raise DataError(f"no text is left for the {split} split: give more text")
         if any(self.part.values()):
             self.save_part()  # a process that is killed from here on leaves only this function to do
         self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())

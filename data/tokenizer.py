@@ -246,11 +246,8 @@ class JsonTokenizer(Tokenizer):
         return self.engine.decoder.decode(tokens) if self.engine.decoder else " ".join(tokens)
 
     def to_json(self):
-        """Return the content of the tokenizer.json without what would cut, pad, add to or vary the ids of a text."""
-        content = json.loads(self.json_bytes)
-        if "dropout" in content["model"]:
-            content["model"]["dropout"] = None
-        return content | {"truncation": None, "padding": None, "post_processor": None}
+        """Return the content of the tokenizer.json without what would cut, pad or add to the ids of a text."""
+        return json.loads(self.json_bytes) | {"truncation": None, "padding": None, "post_processor": None}
 
 
 def json_engine(json_bytes, origin):

@@ -65,16 +65,17 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     (folder / "d.txt").symlink_to(outside / "3.txt")
     (folder / "b" / "loop").symlink_to(folder)
     os.mkfifo(folder / "f.txt")
-    prepare(folder, tmp_path / "out", val_source=outside / "val", progress=False)
-    assert texts(tmp_path / "out", "train") == ["from md", "from txt", "from jsonl", "last", "linked"]
-    assert texts(tmp_path / "out", "val") == ["a named file needs no extension"]
+    assert list(read_documents(folder, "text")) == ["from md", "from txt", "from jsonl", "last", "linked"]
+    assert list(read_documents(outside / "val", "text")) == ["a named file needs no extension"]
+    prepare(folder, tmp_path / "out", progress=False)
     assert f"in: 4 files or links are ignored, such as {folder / 'b' / 'loop'}" in capsys.readouterr().out
 
 
 def test_broken_surrogates_in_json(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"body": "half \\ud83d pair"}\n\n{"body": "whole \\ud83d\\ude00"}\n')
-    val = write_jsonl(tmp_path / "v.jsonl", ["x"], "body")
-    prepare(tmp_path / "a.jsonl", tmp_path / "out", val_source=val, text_field="body", progress=False)
+    (tmp_path / "a.jsonl").write_text(
+        '{"body": "For validation."}\n{"body": "half \\ud83d pair"}\n\n{"body": "whole \\ud83d\\ude00"}\n'
+    )
+    prepare(tmp_path / "a.jsonl", tmp_path / "out", text_field="body", val_fraction=0.3, progress=False)
     assert texts(tmp_path / "out", "train") == ["half \ufffd pair", "whole 😀"]
 
 

@@ -113,12 +113,7 @@ def test_mask_in_text(tokenizer):
     assert tokenizer.encode_masked("[MASK][MASK]ing  [MASK]") == [mask, mask, *encode("ing "), mask]
     assert tokenizer.encode_masked("no mask") == encode("no mask")
     assert tokenizer.decode(tokenizer.encode_masked("The [MASK] is")) == "The[MASK] is"
-
-
-def test_decode_shows_what_is_not_text(tokenizer):
-    specials = [tokenizer.mask_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]
-    assert tokenizer.decode([*specials, -100, 4096]) == "[MASK][PAD][BOS][EOS][UNUSED][UNUSED]"
-    assert tokenizer.decode([tokenizer.ranks[b"\xe2"], tokenizer.mask_id]) == "\ufffd[MASK]"
+    assert tokenizer.decode([tokenizer.pad_id, tokenizer.bos_id, -100, 4096]) == "[PAD][BOS][UNUSED][UNUSED]"
 
 
 def test_offsets_of_bytes(tokenizer):
@@ -159,9 +154,9 @@ def test_unknown_tokenizers(monkeypatch, tmp_path):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     for args, message in {
-        ("SmolLM2-135M",): "no such file .* not one of embedded, .*gpt2.*; .* hf download ORGANIZATION/SmolLM2-135M ",
-        ("embedded", "<m>"): "mask_token needs a tokenizer.json; tokenizer 'embedded' has its own",
-        ("p50k_base",): "cannot be downloaded .*TIKTOKEN_CACHE_DIR .* or give a path to a rank file",
+        ("SmolLM2-135M",): "hf download ORGANIZATION/SmolLM2-135M ",
+        ("embedded", "<m>"): "mask_token needs a tokenizer.json",
+        ("p50k_base",): "cannot be downloaded .*TIKTOKEN_CACHE_DIR",
     }.items():
         with pytest.raises(DataError, match=message):
             Tokenizer.load(*args)
@@ -188,7 +183,7 @@ def untrained(library, kind):
     models, trainers, normalizers, decoders = library.models, library.trainers, library.normalizers, library.decoders
     cut = library.pre_tokenizers
     if kind == "qwen":
-        one = byte_level_bpe(PATTERN.replace("{1,3}", ""), dropout=0.5)  # dropout is for training
+        one = byte_level_bpe(PATTERN.replace("{1,3}", ""))
         one.normalizer = normalizers.NFC()
         trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=cut.ByteLevel.alphabet())
         return one, trainer, [], ["<|endoftext|>"], {"eos_token": "<|endoftext|>"}
@@ -233,8 +228,6 @@ def hub_folder(tmp_path_factory):
         one.save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         one.post_processor, one.encode_special_tokens = library.processors.Sequence([]), True
-        if kind == "qwen":
-            one.model.dropout = 0.0
         cached[kind] = folder, one
         return cached[kind]
 
@@ -313,19 +306,9 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["embedded", *KINDS])
-def test_words_one_by_one(kind, hub_folder, tokenizer, tmp_path):
-    """A word has the ids that it has inside a sentence, wherever it stands: by us, and by what is exported for taggers."""
-    transformers = pytest.importorskip("transformers")
+def test_words_one_by_one(kind, hub_folder, tokenizer):
+    """A word has the ids that it has inside a sentence, wherever it stands. test_a_tagger_goes_out exports it."""
     one = tokenizer if kind == "embedded" else Tokenizer.load(hub_folder(kind)[0])
-    for name, content in tokenizer_files(one, 512, append_eos=True, for_words=True).items():
-        (tmp_path / name).write_text(json.dumps(content))
-    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text in [*HARD_TEXTS[2:6], *random_texts(30, kind)]:
-        for name in one.special_tokens:
-            text = text.replace(name, "")
-        words = text.split()
-        ids = [one.encode(one.word_prefix + word) for word in words]
-        assert there(words, is_split_into_words=True).input_ids == [*sum(ids, []), one.eos_id], ascii(words)
     words = "the list of the strings is empty".split()
     ids = [one.encode(one.word_prefix + word) for word in words]
     assert sum(ids[1:], []) == one.encode(one.word_prefix + " ".join(words))[len(ids[0]) :] and ids[0] == ids[3]
