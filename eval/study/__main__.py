@@ -11,9 +11,9 @@ After an interruption at any moment, the same command continues. OUT_DIR holds r
 report/. The checkpoints of a run may be deleted; it is trained again only if something still to do begins with one.
 """
 
+import re
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 import configurator
@@ -22,7 +22,7 @@ from errors import Damaged, DataError
 from eval.study import report
 from eval.study.plan import Plan, describe, without_empty
 from eval.study.results import METRICS
-from eval.study.run import finetune_all, is_part, pretrain, problems_of
+from eval.study.run import finetune_all, pretrain, problems_of
 from eval.study.slurm import write_scripts
 
 # --- models: each row is (name, what it begins with, arguments of train.py); see plan.py. An empty name is none ---
@@ -66,7 +66,6 @@ def check(cfg):
         yield from [f"{name}: give at least one"] * (not cfg[name])
     for name in [name for name, values in cfg.items() if type(values) is tuple and name not in ("runs", "tasks")]:
         yield from (f"{name}: {v} is given twice" for v in dict.fromkeys(cfg[name]) if cfg[name].count(v) > 1)
-    yield from (f"rates: {rate}: must be above 0" for rate in cfg.rates if rate <= 0)
     yield from configurator.outside_limits(cfg, ["processes"], ["jobs"])
     yield from check_metrics(cfg)
     yield from plan.problems
@@ -82,8 +81,9 @@ def study(argv, command=COMMAND):
     plan = Plan(configurator.load(__file__, args, check, command))
     cfg = plan.cfg
     runs = [run for run in plan.runs.values() if cfg.only in ("", run.folder.name)]
-    part = cfg.only.partition("finetune:")[2] if cfg.only else "1/1"  # of the fine-tuning runs
-    if not (runs or is_part(part) or cfg.only == "report"):
+    numbers = re.fullmatch(r"finetune:([1-9]\d*)/([1-9]\d*)", cfg.only or "finetune:1/1")
+    part = numbers and slice(int(numbers[1]) - 1, None, int(numbers[2]))  # of 3/100: every hundredth from the third on
+    if not (runs or part or cfg.only == "report"):
         sys.exit(f"only={cfg.only}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
     if cfg.slurm and not cfg.plan:
         return print(write_scripts(plan, [arg for arg in args if arg != "--slurm=True"]))
@@ -95,8 +95,6 @@ def study(argv, command=COMMAND):
         prepare_embedded()  # once, before several runs do it
     if found := problems_of(plan, runs, part):
         sys.exit("\n".join(["nothing was started:", *found]))
-    Path(cfg.out_dir).mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=cfg.out_dir).close()  # if it cannot be written, all jobs would fail
     failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
     if cfg.only in ("", "report"):
         print(report.write_study(plan))

@@ -2,8 +2,7 @@
 
 import itertools
 import math
-import textwrap
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -76,6 +75,9 @@ def final(facts):
     return not facts["untrained"] and facts["step"] == facts["max_steps"] and not facts["after"]
 
 
+PARTS = "size objective mixed shift mask budget after state other".split()  # of words_of, and other_settings
+
+
 class Figure(NamedTuple):
     """A figure of scores: a panel for each target, a line for all models that differ in nothing but `along`."""
 
@@ -85,11 +87,12 @@ class Figure(NamedTuple):
     along: str  # parts of words_of in which the models of a line may differ
     shows: Callable = final  # facts -> whether the model is in the figure
     value: Callable = Results.score
-    y_label: str = ""  # instead of that of a score
+    y_label: str = "score (%)"
 
 
 CLM, STEPS = "fraction of the steps that are CLM (%)", "steps of MLM added, with a new optimizer"
 DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten times the lowest)"
+CONTINUED = Figure("continued_scores", STEPS, lambda f: f["step"], "objective budget", lambda f: bool(f["after"]))
 FIGURES = (
     Figure("clm_fraction", CLM, lambda f: 100 * clm_fraction(f), "objective"),
     Figure("tokens", "tokens of pretraining", tokens, "budget", lambda f: not (f["untrained"] or f["after"])),
@@ -103,8 +106,8 @@ FIGURES = (
         lambda f: final(f) and clm_fraction(f) < 1,  # pure CLM masks nothing
     ),
     Figure("stability", CLM, lambda f: 100 * clm_fraction(f), "objective", value=Results.deviation, y_label=DEVIATION),
+    CONTINUED,
 )
-CONTINUED = Figure("continued_scores", STEPS, lambda f: f["step"], "objective budget", lambda f: bool(f["after"]))
 
 
 def lines_of(results, figure):
@@ -114,39 +117,33 @@ def lines_of(results, figure):
     """
     facts = {label: its for label, its in results.facts.items() if its["untrained"] or its["step"]}  # not of the hub
     other, groups = other_settings(facts), defaultdict(set)
+    parts = [part for part in PARTS if part not in figure.along.split()]
     for label in [label for label in results.labels if label in facts and figure.shows(facts[label])]:
         words = words_of(facts[label]) | {"other": other[label]}
-        if words["objective"] == "pure CLM" and "objective" not in figure.along:
-            words["mask"] = ""
-        key = tuple((part, its) for part, its in words.items() if part not in figure.along.split() and its)
+        if "objective" not in figure.along:  # it says these too
+            words["mixed"] = ""
+            words["mask"] = "" if words["objective"] == "pure CLM" else words.get("mask", "")
+        key = tuple(words.get(part, "") for part in parts)
         groups[key].add((figure.x(facts[label]), label))
         if figure is CONTINUED and facts[label]["after"] in results.labels:  # the model that it continued, at 0
             groups[key].add((0, facts[label]["after"]))
     groups = {key: sorted(its) for key, its in groups.items() if len({x for x, _ in its}) > 1}
-    having = defaultdict(Counter)  # {part: {words: number of lines}}
-    for part, its in itertools.chain(*groups):
-        having[part][its] += 1
-    tells = {
-        part for part, its in having.items() if len(its) > 1
-    }  # random weights have no budget, pure CLM no mask ratio
-    tells |= {part for part in ("mixed", "shift", "after", "state", "other") if 0 < having[part].total() < len(groups)}
-    tells -= {"mixed"} if "objective" not in figure.along else set()  # the objective says it too
-    names = [", ".join(its for part, its in key if part in tells) for key in groups]
-    names = names if len(groups) > 1 else ["pretrained"] * len(groups)
-    names = [f"{name} ({i})" if names.count(name) > 1 else name or "other models" for i, name in enumerate(names, 1)]
-    return dict(zip(names, groups.values()))
+    differ = []  # the parts in which the lines differ
+    for part, words in zip(parts, zip(*groups)):
+        has_none = {""} if part in ("mask", "budget") else set()  # pure CLM has no mask ratio, random weights no budget
+        differ.append(len({*words} - has_none) > 1)
+    names = [", ".join(its for its in itertools.compress(key, differ) if its) for key in groups]
+    return {name or "other models": line for name, line in zip(names, groups.values())}
 
 
 def other_settings(facts):
-    """Return {label: the settings in which a model differs from most others, but for those that words_of is about}."""
-    values = {label: {k: v for k, v in its["settings"].items() if k not in IN_WORDS} for label, its in facts.items()}
-    words = defaultdict(list)
-    for name in sorted({name for its in values.values() for name in its}):
-        texts = {label: str(its.get(name)) for label, its in values.items()}
-        usual = Counter(texts.values()).most_common(1)[0][0]
-        for label, text in texts.items():
-            words[label] += [f"{name}={text}"] * (text != usual)
-    return {label: " ".join(words[label]) for label in facts}
+    """Return {label: the settings in which the models differ, but for those that words_of is about}."""
+    values = {
+        label: {k: str(v) for k, v in its["settings"].items() if k not in IN_WORDS} for label, its in facts.items()
+    }
+    names = sorted({name for its in values.values() for name in its})
+    names = [name for name in names if len({its.get(name) for its in values.values()}) > 1]
+    return {label: " ".join(f"{k}={its[k]}" for k in names if k in its) for label, its in values.items()}
 
 
 def panels_of(results, figure):
@@ -161,7 +158,6 @@ def panels_of(results, figure):
         points = [[(x, *shown[label]) for x, label in line if label in shown] for line in lines.values()]
         if any(points):
             levels = {label: shown.get(label, [math.nan])[0] for label in random}
-            levels = {"random weights" if len(random) == 1 else label: y for label, y in levels.items()}
             panels[target] = {label: [line] for label, line in zip(lines, points)}, levels
     return panels
 
@@ -177,7 +173,7 @@ def draw_lines(path, panels, x_label, y_label):
     {label: y} of horizontal lines. All panels have the same labels.
     """
     entries = max(len(lines) + len(levels) for lines, levels in panels.values())
-    figure, grid = make_panels([*panels], 2.3 if len(panels) > 2 else 3.2, entries)
+    figure, grid = make_panels([*panels], entries)
     for axes, (lines, levels) in zip(grid, panels.values()):
         for n, ((label, its), (color, marker)) in enumerate(zip(lines.items(), itertools.cycle(STYLES))):
             ls = "-" if n < len(STYLES) else "--"
@@ -202,31 +198,12 @@ def draw_lines(path, panels, x_label, y_label):
     finish(figure, path, x_label, y_label)
 
 
-def draw_differences(path, comparisons, x_label):
-    """Draw a panel for each target of comparisons: a row for each pair, filled if its interval is on one side of 0."""
-    targets, pairs = ([*dict.fromkeys(its)] for its in zip(*((c.target, (c.a, c.b)) for c in comparisons)))
-    figure, grid = make_panels([textwrap.fill(target, 26) for target in targets], 0.9 + 0.3 * len(pairs), 0, "y")
-    for axes, target in zip(grid, targets):
-        axes.axvline(0, color="0.6", lw=1)
-        for c in (c for c in comparisons if c.target == target and c.units > 1):
-            style = dict(
-                fmt="o", ms=5, mfc=None if abs(c.estimate) > c.half else "white", color=STYLES[0][0], capsize=2
-            )
-            axes.errorbar(c.estimate, pairs.index((c.a, c.b)), xerr=c.half, **style)
-    grid[0].set_yticks(range(len(pairs)), [f"{a}\nminus {b}" for a, b in pairs])
-    grid[0].set_ylim(len(pairs) - 0.5, -0.5)  # the first row at the top
-    finish(figure, path, x_label, "")
-
-
-def make_panels(titles, row_height, entries, shared="x"):
-    """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend.
-
-    shared: the axis that all panels have in common, "x" or "y".
-    """
+def make_panels(titles, entries):
+    """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend."""
     columns = 2 if len(titles) == 4 else min(3, len(titles))
-    rows = math.ceil(len(titles) / columns)
+    rows, row_height = math.ceil(len(titles) / columns), 2.3 if len(titles) > 2 else 3.2
     figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + 0.5 + 0.2 * math.ceil(entries / 2))  # inches
-    grid = figure.subplots(rows, columns, sharex=shared == "x", sharey=shared == "y", squeeze=False).flat
+    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flat
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for axes, title in zip(grid, titles):

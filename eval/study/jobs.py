@@ -118,7 +118,6 @@ def run_all(items, job_of, slots, name):
                         running[process] = item, job, free.pop()
             if not running and not locked:
                 return failed, waiting
-            bar.set_postfix_str(f"{locked} in other processes" if locked else "", refresh=False)
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)
             for process in [process for process in running if process.exitcode is not None]:
                 item, job, slot = running.pop(process)

@@ -17,16 +17,14 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 import checkpoint
 import configurator
 from data.shards import load_meta
 from errors import Damaged, DataError, nearest
 from eval.study.jobs import ROOT
 from eval.study.results import without_seed
-from eval.tasks.registry import GLUE, find_task
-from model import ModelConfig, Transformer
+from eval.tasks.registry import find_task
+from model import ModelConfig
 from runtime import PEAK_FLOPS, RESUME_MAY_CHANGE, flops_per_token
 
 TRAIN = ROOT / "train.py"
@@ -155,10 +153,9 @@ class Plan:
         tasks, shared = {}, self.words("finetune", self.cfg.finetune)
         for entry in self.cfg.tasks:
             for name, *args in filter(None, [self.words("tasks", entry)]):
-                for task in GLUE if name == "glue" else [name]:
-                    if task_name(task) in map(task_name, tasks):
-                        self.problems.append(f"tasks: two are called {task_name(task)}")
-                    tasks[task] = [*shared, *args]
+                if task_name(name) in map(task_name, tasks):
+                    self.problems.append(f"tasks: two are called {task_name(name)}")
+                tasks[name] = [*shared, *args]
         for task in tasks:
             try:
                 find_task(task)
@@ -221,26 +218,20 @@ class Plan:
         """
         first, *others = self.cfg.finetune_seeds
         rest = self.cfg.rates if self.cfg.full_grid else [None]
-        return grid(self.models, self.tasks, self.cfg.rates, [first]) + grid(self.models, self.tasks, rest, others)
+        points = [
+            *itertools.product(self.models, self.tasks, self.cfg.rates, [first]),
+            *itertools.product(self.models, self.tasks, rest, others),
+        ]
+        random.Random(0).shuffle(points)  # so that equal parts of them take about equally long
+        return sorted(
+            points, key=lambda point: self.cfg.finetune_seeds.index(point[3])
+        )  # one seed of all is there first
 
 
 def without_empty(cfg):
     """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
     empty = "", ("", ""), ("", "", "")
     return type(cfg)({k: tuple(x for x in v if x not in empty) if type(v) is tuple else v for k, v in cfg.items()})
-
-
-def grid(models, tasks, rates, seeds):
-    """Return every (model, task, rate, seed), ordered by seed, so that a table of one seed is there first.
-
-    Within a seed they are shuffled, so that equal parts of the grid take about equally long.
-    """
-    points = []
-    for seed in seeds:
-        of_seed = list(itertools.product(models, tasks, rates, [seed]))
-        random.Random(seed).shuffle(of_seed)
-        points += of_seed
-    return points
 
 
 def why_not_branch(ours, theirs, step):
@@ -287,16 +278,9 @@ def name_of(path):
 
 def describe(plan):
     """Return the plan as text: its runs, then the amount of everything. Raises DataError: unusable data."""
-    runs, weights, compute, tokens, disk = plan.runs.values(), {}, 0.0, 0, 0
-    for run in runs:
-        settings, config = run.settings, config_of(run)
-        key = tuple(vars(config).items())
-        if key not in weights:
-            with torch.device("meta"):
-                weights[key] = sum(p.numel() for p in Transformer(config).parameters())
-        compute += flops(vars(config), settings, phases_of(run))
-        tokens += (run.max_steps - run.start) * settings.global_batch_tokens
-        disk += 12 * weights[key] * (len(run.keep) + 1)  # weights and two moments in fp32
+    runs = plan.runs.values()
+    compute = sum(flops(vars(config_of(run)), run.settings, phases_of(run)) for run in runs)
+    tokens = sum((run.max_steps - run.start) * run.settings.global_batch_tokens for run in runs)
     per_model = len(plan.points()) // len(plan.models)
     hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
     lines = [
@@ -305,7 +289,6 @@ def describe(plan):
         f"tokens of pretraining {tokens:,}",
         f"FLOPs of pretraining {compute:.2g}",
         f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
-        f"disk {disk / 1e9:,.1f} GB",
         f"steps trained {sum(run.max_steps - run.start for run in runs)}",
         f"steps shared {sum(run.start for run in runs)}",
         "",

@@ -17,9 +17,9 @@ import numpy as np
 
 from checkpoint import read_metrics
 from data.objective import describe
-from errors import DataError, nearest
+from errors import DataError
 from eval.study import figures, stats
-from eval.study.results import METRICS, Results, read
+from eval.study.results import Results, read
 from eval.study.run import has_result, job_folder
 from eval.tasks.metrics import rounded
 
@@ -32,27 +32,18 @@ SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
 DESCRIPTION = """\
 Differences in points with 95 % intervals. These are description: the intervals are not corrected for their number, \
-so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets. In the figure, a point is \
-filled if its interval excludes 0."""
+so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
 LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
-interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with. losses.csv has \
-each seed."""
-STABILITY = """\
-At the chosen learning rates: the standard deviation over fine-tuning seeds in points, and the finished runs. The \
-rates are those of the pretraining seeds, in their order."""
+interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
 has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \
-learning rate of fine-tuning that is best on validation data, for each task and metric, among the rates with the most \
-finished runs. So the interval contains this choice. A task with several metrics has their mean as its score. A \
+rate of fine-tuning that is best on validation data, for each task, among the rates with the most finished runs. A \
 family's score is the mean over its tasks, without those that are measured by a correlation, and the mean of families \
-counts each family alike. If a task has two columns, the first is by the field's metric, the second by that of arXiv \
-2507.00994. Everything but the scores is by the {metric}'s metrics. Parameters are those of the encoder: embedding \
-and blocks, without the output head. Legends round the fraction of CLM to 5 %.
-
-A comparison pairs the runs of two models by seed and their answers by test instance. Its 95 % interval counts the \
-chance in the seeds and in the sample of test instances ({resamples} resamples)."""
+counts each family alike. A comparison pairs the runs of two models by seed and their answers by test instance. Its \
+interval counts the chance in the seeds and in the sample of test instances ({resamples} resamples). Parameters are \
+those of the encoder, without the output head. Legends round the fraction of CLM to 5 %."""
 
 
 # ----------------------------------------------------------------------------
@@ -67,39 +58,33 @@ def write_study(plan, resamples=RESAMPLES):
     cfg, names = plan.cfg, {m.folder: (m.label, m.seed, m.run.continues) for m in plan.models if m.run}
     points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
     only = {job_folder(*point) for point in points}
-    rows, failed = read(plan.results, names, only)
-    by_metric = {metric: Results(plan.results, rows, failed, metric, resamples, plan.labels) for metric in METRICS}
-    return write(by_metric, cfg.metrics, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
+    results = Results(plan.results, *read(plan.results, cfg.metrics, names, only), resamples, plan.labels)
+    return write(results, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
 
 
 def write_folder(root, folder, metric="field", primary=(), resamples=RESAMPLES):
     """Write the report on all results below `root` to `folder`; return what to print. Raises DataError."""
-    rows, failed = read(root)
-    if not rows:
+    results = Results(root, *read(root, metric), resamples)
+    if not results.rows:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
-    by_metric = {name: Results(root, rows, failed, name, resamples) for name in METRICS}
-    labels = by_metric[metric].labels
-    for name in [name for name in sum(primary, ()) if name not in labels]:
-        raise DataError(f"primary: no model is called {name!r}.{nearest(name, labels)} There are {', '.join(labels)}")
-    return write(by_metric, metric, Path(folder), "Fine-tuning results", primary)
+    for name in [name for name in sum(primary, ()) if name not in results.labels]:
+        raise DataError(f"primary: no model is called {name!r}. There are {', '.join(results.labels)}")
+    return write(results, Path(folder), "Fine-tuning results", primary)
 
 
-def write(by_metric, metric, folder, title, primary=(), plan=None):
-    """Write report.md and all that belongs to it; return what to print. by_metric: {"field" or "paper": Results}."""
-    results = by_metric[metric]
+def write(results, folder, title, primary=(), plan=None):
+    """Write report.md and all that belongs to it; return what to print."""
     folder.mkdir(parents=True, exist_ok=True)
     curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))} if plan else {}
     compared, answers = answer_section(results, primary)
-    scores = scores_section(folder, by_metric, metric)
+    scores = scores_section(folder, results)
     blocks = [
         f"# {title}",
         *overview(results, plan, curves),
         *answers,
         *scores,
         *comparisons_section(folder, results, compared),
-        *losses_section(folder, curves, primary),
-        *stability_section(folder, results),
-        *continued_section(folder, results, curves, plan),
+        *losses_section(folder, curves, primary, plan),
     ]
     if results.failed:
         names = defaultdict(list)
@@ -109,8 +94,8 @@ def write(by_metric, metric, folder, title, primary=(), plan=None):
         blocks += ["## Failed runs of fine-tuning", "\n".join(lines)]
     if not find_spec("matplotlib"):
         blocks.append("There are no figures, because matplotlib is not installed.")
-    blocks += ["## How to read the numbers", HOW.format(metric=metric, resamples=results.resamples)]
-    write_results(by_metric, folder / "results.csv")
+    blocks += ["## How to read the numbers", HOW.format(resamples=results.resamples)]
+    write_results(results, folder / "results.csv")
     path = folder / "report.md"
     path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
     return "\n\n".join([*(answers[1:] or scores[-1:]), str(path)])
@@ -125,21 +110,12 @@ def table(header, rows):
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
-def drawn(folder, name, alt, draw, *args):
+def drawn(folder, name, alt, panels, x_label, y_label):
     """Draw a figure; return the block that shows it, [] if matplotlib is missing."""
     if not find_spec("matplotlib"):
         return []
-    draw(folder / f"{name}.png", *args)
+    figures.draw_lines(folder / f"{name}.png", panels, x_label, y_label)
     return [f"![{alt}]({name}.png)"]
-
-
-def draw_figure(folder, results, figure):
-    """Draw a figures.Figure, if it has a line."""
-    if not (panels := figures.panels_of(results, figure)):
-        return []
-    y_label = figure.y_label or f"score (%, the {results.metric}'s metrics)"
-    alt = f"{y_label.splitlines()[0]} over {figure.x_label}"
-    return drawn(folder, figure.name, alt, figures.draw_lines, panels, figure.x_label, y_label)
 
 
 def write_csv(path, header, rows):
@@ -152,21 +128,16 @@ def write_csv(path, header, rows):
         csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
 
 
-def write_results(by_metric, path):
+def write_results(results, path):
     """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
-    columns, results = [*itertools.product(METRICS, ("validation", "test"))], by_metric["field"]
-    chosen = {m: {id(row) for its in r.chosen.values() for row in its.values()} for m, r in by_metric.items()}
-    header = "folder status model pretraining_seed task family lr seed".split()
-    header += [*map("_".join, columns), *(f"{metric}_score" for metric in METRICS)]
+    chosen = {id(row) for its in results.chosen.values() for row in its.values()}
+    header = "folder status model pretraining_seed task family lr seed validation test score".split()
     header += ["parameters", "step", "tokens", "clm_fraction", "mask_ratio", "error"]
     rows = []
     for row in sorted(results.rows, key=lambda row: (str(row["folder"]), row["task"])):
-        facts = row["facts"]
-        cells = [row["folder"], "done", *(row[k] for k in header[2:8]), *map(row.get, columns)]
-        for metric, its in by_metric.items():
-            cells.append(str(its.score(row["model"], row["task"])) if id(row) in chosen[metric] else "")
+        facts, score = row["facts"], results.score(row["model"], row["task"]) if id(row) in chosen else ""
         of_model = facts["parameters"], facts["step"], figures.tokens(facts), figures.clm_fraction(facts)
-        rows.append([*cells, *of_model, facts["mask_ratio"], ""])
+        rows.append([row["folder"], "done", *(row[k] for k in header[2:10]), score, *of_model, facts["mask_ratio"], ""])
     rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
     write_csv(path, header, rows)
 
@@ -187,7 +158,7 @@ def overview(results, plan, curves):
             f"fine-tuning: {sum(done)} of {len(done)} runs have a result; seeds {seeds}, rates {rates} ({grid})",
         ]
     n = len({row["folder"] for row in results.rows})
-    lines.append(f"{n} results, {len(results.failed)} failed; the {results.metric}'s metrics decide")
+    lines.append(f"{n} results, {len(results.failed)} failed")
     lines += sorted({", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in results.rows})
     for row in results.rows:
         for name, value in row["settings"].items():
@@ -244,35 +215,25 @@ def answer_section(results, primary):
 # Scores and comparisons
 
 
-def scores_section(folder, by_metric, metric):
-    """Return figures of the scores, and their table: a column per target and metric, baselines in its last rows."""
-    results = by_metric[metric]
+def scores_section(folder, results):
+    """Return figures of the scores, and their table: a column per target, baselines in its last rows."""
     if not results.rows:
         return []
     blocks = ["## Scores"]
     for figure in figures.FIGURES:
-        blocks += draw_figure(folder, results, figure) if figure.value is Results.score else []
-    baselines = dict.fromkeys(name for its in results.baselines.values() for name, _ in its)
+        if panels := figures.panels_of(results, figure):
+            alt = f"{figure.y_label.splitlines()[0]} over {figure.x_label}"
+            blocks += drawn(folder, figure.name, alt, panels, figure.x_label, figure.y_label)
+    baselines = dict.fromkeys(itertools.chain(*results.baselines.values()))
     columns = {"model": [*results.labels, *(f"*{name}*" for name in baselines)]}
-    for target in dict.fromkeys(itertools.chain(*(its.targets for its in by_metric.values()))):
-        for its in by_metric.values():
-            if target in its.targets:
-                columns |= score_column(its, target, baselines)
+    for target, weights in results.targets.items():
+        names = dict.fromkeys(name.rpartition("/")[2] for task in weights for name in results.metrics[task])
+        cells = [str(results.score(label, target) or "-") for label in results.labels]
+        for baseline in baselines:
+            values = [results.baselines[task].get(baseline) for task in weights]
+            cells.append("-" if None in values else f"{rounded(np.dot(values, [*weights.values()])):.1f}")
+        columns[f"{target} ({', '.join(names)})" if len(names) < 3 else target] = cells
     return [*blocks, table([*columns], [*zip(*columns.values())])]
-
-
-def score_column(results, target, baselines):
-    """Return {header: cells of all models and baselines}. The header names the metrics, if they are one or two."""
-    weights, names = results.targets[target], {}
-    for task in weights:
-        prefix = task.partition("/")[2] + "/"
-        names |= {name.removeprefix(prefix): None for name in results.metrics[task]}
-    cells = [str(results.score(label, target) or "-") for label in results.labels]
-    for baseline in baselines:
-        values = [results.baselines[task].get((baseline, results.metric)) for task in weights]
-        mean = None if None in values else np.dot(values, [*weights.values()])
-        cells.append("-" if mean is None else f"{rounded(mean):.1f}")
-    return {f"{target} ({', '.join(names) if len(names) < 3 else f'{results.metric} metrics'})": cells}
 
 
 def comparisons_section(folder, results, compared):
@@ -289,17 +250,9 @@ def comparisons_section(folder, results, compared):
 
     blocks = [DESCRIPTION]
     if compared:
-        blocks += drawn(folder, "differences", "primary comparisons", figures.draw_differences, compared, "points")
         blocks += ["The primary pairs:", difference_table(compared)]
-    facts = results.facts
-    random = [c for c in found if facts[c.b]["untrained"] and not facts[c.a]["untrained"]]
-    random = [c for c in random if facts[c.a]["parameters"] == facts[c.b]["parameters"]]
-    if random:
-        blocks += ["Against random weights of the same shape (a task that does not react tells nothing):"]
-        blocks += [difference_table(random)]
-    others = [c for c in found if not any(facts[label]["untrained"] for label in (c.a, c.b))]
-    if others and len({(c.a, c.b) for c in others}) <= MAX_ROWS:
-        blocks += ["All other pairs:" if compared else "All pairs:", difference_table(others)]
+    if found and len(others) <= MAX_ROWS:
+        blocks += ["All other pairs:" if compared else "All pairs:", difference_table(found)]
     return ["## Comparisons", *blocks] if compared or found else []
 
 
@@ -313,7 +266,7 @@ def difference_table(comparisons):
 
 
 # ----------------------------------------------------------------------------
-# Losses, stability, continued pretraining
+# Losses
 
 
 def loss_curve(run):
@@ -324,7 +277,7 @@ def loss_curve(run):
     return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
 
-def losses_section(folder, curves, primary):
+def losses_section(folder, curves, primary, plan):
     """Write losses.csv and return both validation losses of each row. curves: {(row, seed): log}."""
     if not curves:
         return []
@@ -338,7 +291,15 @@ def losses_section(folder, curves, primary):
     shown = {name: logs[name] for name in named[: len(figures.STYLES)]}
     panels = {key[4:7].upper(): ({n: loss_lines(its, key) for n, its in shown.items()}, {}) for key in keys}
     labels = "pretraining step", "validation loss (nats per predicted token)"
-    figure = drawn(folder, "losses", "validation losses over pretraining", figures.draw_lines, panels, *labels)
+    figure = drawn(folder, "losses", "validation losses over pretraining", panels, *labels)
+    after = defaultdict(list)  # the curves of continued pretraining
+    for (name, seed), curve in sorted(curves.items(), key=lambda item: -item[1][-1]["step"]):  # the longest first
+        if base := plan.runs[name, seed].continues:
+            after[f"after {base}"] += loss_lines([curve], keys[1])
+    if after:
+        title = "continued pretraining (pale: other budgets and seeds)"
+        labels = figures.STEPS, "validation MLM loss\n(nats per predicted token)"
+        figure += drawn(folder, "continued_loss", title, {title: (after, {})}, *labels)
     rows = [[name, str(len(its)), *(last_losses(its, key) for key in keys)] for name, its in logs.items()]
     return ["## Losses", *figure, LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
 
@@ -354,37 +315,3 @@ def last_losses(logs, key):
         return "-"
     mean, half = stats.interval(values)
     return f"{mean:.3f}" + ("" if half is None else f" ± {half:.3f}")
-
-
-def stability_section(folder, results):
-    """Return how much scores change with the seed of fine-tuning."""
-    rows = []
-    for task, label in itertools.product(results.tasks, results.labels):
-        if score := results.score(label, task):
-            rates, by_seed = {}, defaultdict(list)
-            for (seed, _), row in sorted(results.chosen[label, task].items()):
-                rates[seed] = f"{row['lr']:g}"
-                by_seed[seed].append(row[results.metric, "test"])
-            variances = [np.var(its, ddof=1) for its in by_seed.values() if len(its) > 1]
-            deviation = f"{np.sqrt(np.mean(variances)):.2f}" if variances else "-"
-            rows.append([task, label, ", ".join(rates.values()), deviation, f"{score.done} of {score.expected}"])
-    blocks = [block for f in figures.FIGURES if f.name == "stability" for block in draw_figure(folder, results, f)]
-    header = ["task", "model", "rates", "sd over seeds", "runs"]
-    return ["## Stability of fine-tuning", *blocks, STABILITY, table(header, rows)] if rows else []
-
-
-def continued_section(folder, results, curves, plan):
-    """Return figures of what the same steps of MLM on top make of different models: their scores and losses."""
-    blocks, logs, levels, key = draw_figure(folder, results, figures.CONTINUED), defaultdict(list), {}, "val_mlm_loss"
-    for (name, seed), curve in sorted(curves.items(), key=lambda item: -item[1][-1]["step"]):  # the longest first
-        if base := plan.runs[name, seed].continues:
-            logs[f"after {base}"] += loss_lines([curve], key)
-            before = curves.get((base, seed), [{}])[-1]
-            if before.get("phase") == "mlm" and key in before:
-                levels.setdefault(f"{base}, before", before[key])
-    if logs:
-        pale = " (pale: other budgets and seeds)" * any(len(its) > 1 for its in logs.values())
-        title = f"continued pretraining{pale}"
-        labels = figures.STEPS, "validation MLM loss\n(nats per predicted token)"
-        blocks += drawn(folder, "continued_loss", title, figures.draw_lines, {title: (dict(logs), levels)}, *labels)
-    return ["## Continued pretraining", *blocks] if blocks else []

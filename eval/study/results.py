@@ -6,7 +6,6 @@ mean validation score on a task, among the rates with the most finished runs: a 
 the seeds that survived. `stats.py` explains the comparison.
 """
 
-import itertools
 import json
 import math
 import re
@@ -22,7 +21,7 @@ from errors import DataError
 from eval.study import stats
 from eval.study.jobs import error_of
 from eval.tasks import metrics
-from eval.tasks.registry import GLUE, REGRESSION
+from eval.tasks.registry import REGRESSION
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
@@ -31,22 +30,22 @@ FACTS = "name seed step max_steps clm_steps mask_ratio init_from untrained param
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 
 
-def read(root, names=None, only=None):
+def read(root, metric, names=None, only=None):
     """Return (rows, failed) of all results below a folder. failed: {folder: the last line of its error.txt}.
 
-    names: {folder of a model below root: (its label, its pretraining seed, the model that it continued or "")}. Without
-    it, the label is the checkpoint's name without the -seed-S that a study gives it. only: the folders that count, as
-    paths from root; None = all. Raises DataError: files that are not results.
+    metric: "field" or "paper". names: {folder of a model below root: (its label, its pretraining seed, the model that
+    it continued or "")}. Without it, the label is the checkpoint's name without the -seed-S that a study gives it.
+    only: the folders that count, as paths from root; None = all. Raises DataError: files that are not results.
     """
     paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
     last = {path.parent: path for path in paths}  # a result counts, whatever failed before it
     last = {folder: path for folder, path in sorted(last.items()) if only is None or folder.relative_to(root) in only}
-    rows = read_rows(root, [folder for folder, path in last.items() if path.name == "result.json"], names or {})
+    rows = read_rows(root, metric, [folder for folder, path in last.items() if path.name == "result.json"], names or {})
     failed = {folder.relative_to(root): error_of(path) for folder, path in last.items() if path.name == "error.txt"}
     return rows, failed
 
 
-def read_rows(root, folders, names=()):
+def read_rows(root, metric, folders, names=()):
     """Return the rows of some folders. Raises DataError that names every file which is not a result."""
     rows, damaged = [], []
     for folder in folders:
@@ -55,7 +54,8 @@ def read_rows(root, folders, names=()):
             names_of_metrics = result["main"]["paper"]
             is_ir = result["family"] == "ir"  # each of the sets that it searches is a task, such as msmarco/nq
             prefixes = dict.fromkeys(name[: name.rfind("/") + 1] if is_ir else "" for name in names_of_metrics)
-            rows += [make_row(Path(folder).relative_to(root), result, prefix, dict(names)) for prefix in prefixes]
+            path = Path(folder).relative_to(root)
+            rows += [make_row(path, result, metric, prefix, dict(names)) for prefix in prefixes]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             damaged.append(f"{folder}/result.json: {'lacks ' * isinstance(error, KeyError)}{error}")
     if damaged:
@@ -64,7 +64,7 @@ def read_rows(root, folders, names=()):
     return rows
 
 
-def make_row(folder, result, prefix, names):
+def make_row(folder, result, metric, prefix, names):
     """Return the row of a result.json. prefix: of the metrics of one of several test sets, such as "nq/"."""
     facts = {name: result["checkpoint"][name] for name in FACTS}
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
@@ -73,25 +73,25 @@ def make_row(folder, result, prefix, names):
     base = Path(facts["init_from"] or "")  # what it continued: a checkpoint in the folder of its run, or a folder
     after, _ = without_seed(base.parent.name if base.suffix == ".pt" else base.name)
     label, seed, after = names.get(folder.parts[0], (label, seed, after))
-    if result["family"] not in FAMILIES:
-        raise ValueError(f"family {result['family']!r} is none of {', '.join(FAMILIES)}")
-    row = dict(folder=folder, model=label, pretraining_seed=seed, task=f"{result['task']}/{prefix}".removesuffix("/"))
-    row |= dict(family=result["family"], lr=float(result["lr"]), seed=int(result["seed"]))
-    row |= dict(
-        facts=facts | {"after": after}, test=test, test_set=(result["examples"]["test"], result["test_set"] + prefix)
+    main = [name for name in result["main"][metric] or result["main"]["paper"] if name.startswith(prefix)]
+    settings, baselines = {**result["settings"], **result["versions"]}, result["baselines"]
+    return dict(
+        folder=folder,
+        model=label,
+        pretraining_seed=seed,
+        task=f"{result['task']}/{prefix}".removesuffix("/"),
+        family=result["family"],
+        lr=float(result["lr"]),
+        seed=int(result["seed"]),
+        facts=facts | {"after": after},
+        test_set=(result["examples"]["test"], result["test_set"] + prefix),
+        settings={k: v for k, v in settings.items() if k not in PER_RUN},
+        versions=result["versions"],
+        metrics=main,
+        validation=mean([validation[name] for name in main if name in validation]),
+        test=mean([test[name] for name in main]),
+        baselines={k: mean([v[name] for name in main]) for k, v in baselines.items() if v.keys() >= {*main}},
     )
-    settings = {**result["settings"], **result["versions"]}
-    row |= dict(settings={k: v for k, v in settings.items() if k not in PER_RUN}, versions=result["versions"])
-    row |= dict(metrics={}, baselines={})
-    for metric in METRICS:
-        names = [name for name in result["main"][metric] or result["main"]["paper"] if name.startswith(prefix)]
-        row["metrics"][metric] = names
-        row[metric, "validation"] = mean([validation[name] for name in names if name in validation])
-        row[metric, "test"] = mean([test[name] for name in names])
-        for baseline, values in result["baselines"].items():
-            if values.keys() >= set(names):
-                row["baselines"][baseline, metric] = mean([values[name] for name in names])
-    return row
 
 
 def without_seed(name):
@@ -144,7 +144,7 @@ class Comparison:
 
 
 class Results:
-    """Rows, and what tables and figures need of them by one metric ("field" or "paper").
+    """Rows, and what tables and figures need of them.
 
     labels: the models in the order of the tables. facts: {label: what result.json says about its checkpoint}. tasks:
     {task: family}, ordered by family. targets: {title: {task: its weight}}: the mean of the families, the mean of each
@@ -154,8 +154,8 @@ class Results:
     twice, or different test sets of a task.
     """
 
-    def __init__(self, root, rows, failed, metric="field", resamples=2000, labels=()):
-        self.root, self.rows, self.failed, self.metric, self.resamples = Path(root), rows, failed, metric, resamples
+    def __init__(self, root, rows, failed, resamples=2000, labels=()):
+        self.root, self.rows, self.failed, self.resamples = Path(root), rows, failed, resamples
         there = sorted({row["model"] for row in rows}, key=lambda label: (label.startswith("random-"), label))
         self.labels = [
             *(label for label in labels if label in there),
@@ -179,7 +179,7 @@ class Results:
             self.finetune_seeds[task].add(row["seed"])
             self.rates[task].add(row["lr"])
             self.baselines[task] |= row["baselines"]  # one run of each task has them
-            self.metrics[task] = row["metrics"][metric]
+            self.metrics[task] = row["metrics"]
         self.chosen = {key: self.choose(by_seed) for key, by_seed in self.grid.items()}
         self.targets, self.covariances = self.make_targets(), {}
 
@@ -189,7 +189,7 @@ class Results:
         for pretraining_seed, by_rate in by_seed.items():
             most = max(map(len, by_rate.values()))
             validation = {
-                rate: np.mean([row[self.metric, "validation"] for row in its.values()])
+                rate: np.mean([row["validation"] for row in its.values()])
                 for rate, its in sorted(by_rate.items())
                 if len(its) == most
             }
@@ -207,8 +207,6 @@ class Results:
         for family, its in families.items():
             if len(its) > 1:
                 means[f"{family} mean"] = dict.fromkeys(its, 1 / len(its))
-        if self.tasks.keys() >= {*GLUE}:
-            means["GLUE average"] = dict.fromkeys(GLUE, 1 / len(GLUE))
         return means | {task: {task: 1.0} for task in self.tasks}
 
     def score(self, label, target):
@@ -217,7 +215,7 @@ class Results:
         for task, weight in self.targets[target].items():
             by_unit, rows = defaultdict(list), self.chosen.get((label, task), {})
             for (pretraining_seed, seed), row in sorted(rows.items()):
-                by_unit[pretraining_seed if several else seed].append(row[self.metric, "test"])
+                by_unit[pretraining_seed if several else seed].append(row["test"])
             values.append({unit: weight * np.mean(scores) for unit, scores in by_unit.items()})
             done, expected = done + len(rows), expected + len(self.seeds[label]) * len(self.finetune_seeds[task])
         units = sorted(set.intersection(*map(set, values)))
@@ -239,12 +237,12 @@ class Results:
     def differences(self, task, units):
         """Return the mean difference of each unit's [(row, row), ...]: (U,), and the covariance of these: (U, U)."""
         index, covariance = self.covariance(task)
-        key, contrast, difference = (self.metric, "test"), np.zeros((len(units), len(index))), np.zeros(len(units))
+        contrast, difference = np.zeros((len(units), len(index))), np.zeros(len(units))
         for i, pairs in enumerate(units):
             for a, b in pairs:
                 contrast[i, index[a["folder"]]] += 1 / len(pairs)
                 contrast[i, index[b["folder"]]] -= 1 / len(pairs)
-                difference[i] += (a[key] - b[key]) / len(pairs)
+                difference[i] += (a["test"] - b["test"]) / len(pairs)
         return difference, contrast @ covariance @ contrast.T
 
     def compare(self, a, b, target):
@@ -273,10 +271,9 @@ class Results:
             comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
         return comparison
 
-    def compare_all(self, pairs=None, targets=None):
-        """Return the Comparisons of pairs of models (default: all) on targets (default: all), where there are scores."""
-        pairs = itertools.combinations(self.labels, 2) if pairs is None else pairs
-        found = [self.compare(a, b, target) for a, b in pairs for target in targets or self.targets]
+    def compare_all(self, pairs):
+        """Return the Comparisons of pairs of models on all targets, where there are scores."""
+        found = [self.compare(a, b, target) for a, b in pairs for target in self.targets]
         return [comparison for comparison in found if comparison]
 
     def deviation(self, label, target):
@@ -292,23 +289,18 @@ class Results:
                 runs = [by_rate.get(rate, {}) for rate in low]
                 if len(low) < 2 or not runs[0] or any(its.keys() != runs[0].keys() for its in runs):
                     return None
-                variances.append(np.var([row[self.metric, "test"] for its in runs for row in its.values()], ddof=1))
+                variances.append(np.var([row["test"] for its in runs for row in its.values()], ddof=1))
         return Score({"all": float(np.sqrt(np.mean(variances)))}, 1, 1)
 
 
 def load_instances(root, rows, name):
-    """Return what a metric sums up for each test instance: (R, n, C, 2). Raises DataError: files that do not fit."""
+    """Return what a metric sums up for each test instance: (R, n, C, 2). Raises DataError: damaged files."""
     arrays = []
-    for row in rows:
-        path = root / row["folder"] / "instances.npz"
-        try:
+    try:
+        for row in rows:
+            path = root / row["folder"] / "instances.npz"
             with np.load(path) as file:
-                array = file[name]
-            if array.shape != (arrays or [array])[0].shape:
-                raise ValueError(f"{name} is of another test set than that of {rows[0]['folder']}")
-            if abs(metrics.score(array) - row["test"][name]) > 0.01:
-                raise ValueError(f"not the {name} of {row['test'][name]} in result.json")
-        except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
-        arrays.append(array)
-    return np.stack(arrays)
+                arrays.append(file[name])
+        return np.stack(arrays)
+    except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import re
 import runpy
 from collections import defaultdict
 from functools import partial
@@ -185,8 +184,8 @@ def chosen_rate(plan, model, task):
     for rate in sorted(cfg.rates):
         job = finetuning(plan, model, task, rate, cfg.finetune_seeds[0])
         if job.result.exists():
-            rows = read_rows(plan.results, [job.folder])
-            scores[rate] = np.mean([row[cfg.metrics, "validation"] for row in rows])
+            rows = read_rows(plan.results, cfg.metrics, [job.folder])
+            scores[rate] = np.mean([row["validation"] for row in rows])
         elif not (job.folder / "error.txt").exists():
             return None
     return max(scores, key=scores.get, default=None)
@@ -206,23 +205,12 @@ def job_of(plan, point):
     return job if job and (there or job.result.exists()) else None
 
 
-def finetune_all(plan, part="1/1"):
-    """Do a part of the fine-tuning runs, such as "3/100": first those with a given rate. Return what failed."""
-    problems, points = [], part_of(part, plan.points())
+def finetune_all(plan, part):
+    """Do a part (a slice) of the fine-tuning runs: first those with a given rate. Return what failed."""
+    problems, points = [], plan.points()[part]
     for chosen in (False, True):
         stage = [point for point in points if (point[2] is None) == chosen]
         stage = [(model, task, rate or chosen_rate(plan, model, task), seed) for model, task, rate, seed in stage]
         failed, waiting = run_all(stage, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
         problems += [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
     return [f"{model.folder} on {task}, lr {rate}, seed {seed}: {why}" for (model, task, rate, seed), why in problems]
-
-
-def is_part(text):
-    numbers = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    return bool(numbers) and int(numbers[1]) <= int(numbers[2])
-
-
-def part_of(part, items):
-    """Return a part of a list: of "3/100", every hundredth item from the third on."""
-    i, n = map(int, part.split("/"))
-    return items[i - 1 :: n]

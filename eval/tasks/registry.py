@@ -14,8 +14,6 @@ from errors import DataError, nearest
 from eval.tasks.examples import SPLITS
 from eval.tasks.readers import DELIMITED, file_format, find_files
 
-GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
-
 REGRESSION = ("pearson", "spearman")
 METRICS = {  # by family: groups of metrics, the field's main one first; those of a task are of one group
     "sc": (("accuracy", "f1", "matthews"), REGRESSION),
