@@ -1,7 +1,9 @@
 """List the data sets for fine-tuning, or use a fine-tuned model.
 
-    python -m eval.tasks --folder=data/tasks           # list them, and whether their files are in this folder
-python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
+    python -m eval.tasks                               # list them, and whether their files are there
+    python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
+
+--folder=data/tasks says where the files of the data sets are.
 """
 
 import signal

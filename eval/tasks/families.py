@@ -308,13 +308,9 @@ class InformationRetrieval(Family):
         """Yield a line for each query, with the ten best documents, and the judged ones with their grades as gold."""
         for name, runs in answers.items():
             for query, documents in runs.get("corpus", runs["judged"]).items():
-                yield ranking(documents, 10).line(metrics.in_set(name, query), gold=sets[name].qrels[query])
-
-
-def ranking(documents, k):
-    """Return the best k of {id: cosine} as an Answer. The order is that of the metrics, see `metrics.gains`."""
-    best = sorted(documents.items(), key=lambda item: item[::-1], reverse=True)[:k]
-    return Answer([document for document, _ in best], [score for _, score in best])
+                best = sorted(documents.items(), key=lambda item: item[::-1], reverse=True)[:10]  # as `metrics.gains`
+                answer = Answer([document for document, _ in best], [score for _, score in best])
+                yield answer.line(metrics.in_set(name, query), gold=sets[name].qrels[query])
 
 
 def softmax(logits):

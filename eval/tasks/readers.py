@@ -305,13 +305,10 @@ def read_questions(path, task, split, counts):
     In training, an answer that is not in its context is left out, and a question that has no other answer with it.
     Testing needs only the answer's text, so there it is kept, with -1 as its start.
     """
-    ids, read = set(), table_questions if file_format(path) == "jsonl" else squad_questions
+    read = table_questions if file_format(path) == "jsonl" else squad_questions
     for location, id, question, context, given in read(path):
         if not all(isinstance(text, str) for text in (question, context, *(answer for answer, _ in given))):
             raise DataError(f"{location}: the question, context and answers must be text")
-        if str(id) in ids:
-            raise DataError(f"{location}: the id {id!r} for the second time")
-        ids.add(str(id))
         answers = [(answer, find_answer(answer, start, context)) for answer, start in given]
         if split == "train":
             inside = [(answer, start) for answer, start in answers if start >= 0]
@@ -368,8 +365,6 @@ def read_qrels(path):
     if file_format(path) == "jsonl":
         for location, row in rows(path, {"query_id": str | int, "query": str, "positive_passages": list}):
             query = str(row["query_id"])
-            if query in queries:
-                raise DataError(f"{location}: the id {query!r} for the second time")
             queries[query] = row["query"]
             try:
                 qrels[query] = {str(passage["docid"]): 1 for passage in row["positive_passages"]}

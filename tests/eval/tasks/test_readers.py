@@ -226,7 +226,6 @@ FAULTS = [  # reader, name, content, what the message says after the path, maybe
     (read_questions, "a.json", '{"data": [\n{"paragraphs": [}\n]}', "line 2: not JSON"),
     *((read_questions, "a.json", content, "SQuAD") for content in ("[1, 2]", {"data": 5})),
     (read_questions, "a.json", {"data": [squad_layout()]}, "article 1: .*'question'"),
-    (read_questions, "a.json", {"data": [squad_layout(question="?")] * 2}, "article 2: the id '1'"),
     *((read_questions, "a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [INF], 5)),
     (read_pairs, "a.tsv", "q\td\nwho\tme\n", "line 1: .*query.*q, d"),
     (read_corpus, "a.jsonl", [{"docid": 1, "text": "x"}] * 2, "line 2"),
@@ -234,7 +233,6 @@ FAULTS = [  # reader, name, content, what the message says after the path, maybe
     (read_judgments, "a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'"),
     (read_judgments, "a.tsv", HEADER + "q3 d3 1\n", "line 2"),
     (read_judgments, "a.tsv", "q3\td3\t1\nq4\td4\t1\n", "line 1: .*query-id\tcorpus-id\tscore"),
-    (read_judgments, "a.jsonl", [MLDR, MLDR], "line 2: the id 'q'"),
     *((read_judgments, "a.jsonl", [{**MLDR, "positive_passages": wrong}], "line 1") for wrong in (["d"], None)),
 ]
 
