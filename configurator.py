@@ -135,7 +135,6 @@ def read_script(path):
     for node in ast.parse(source).body:
         name, value = literal_assignment(node)
         if name and not name.isupper():
-            assert convert(value, value) is not None, f"{path}:{node.lineno}: {value!r} cannot be a setting's default"
             defaults[name], last = value, node.end_lineno
         elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
             break

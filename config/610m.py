@@ -28,10 +28,8 @@ eps = 1e-5
 weight_decay = 0.1
 grad_clip = 1.0
 
-log_interval = 10
 eval_interval = 1_000
 eval_windows = 1_152  # 2.4M tokens
 checkpoint_interval = 500
-keep_last = 2
 keep_steps = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000)  # the 12k and 22k budgets branch off at 10k and 20k
 compile = True

@@ -21,9 +21,7 @@ switch_step = 2_500
 lr = 1e-3
 warmup_steps = 500
 decay_steps = 2_000
-eps = 1e-8
 
-log_interval = 10
 eval_interval = 500
 eval_windows = 1_024
 checkpoint_interval = 500

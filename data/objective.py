@@ -20,7 +20,6 @@ class Objective(NamedTuple):
 
 
 CLM = Objective(causal=True)
-SETTINGS = ("switch_step", "clm_windows", "mask_ratio", "predict_from")  # of train.py: from them follow the objectives
 
 
 def micro_batches(objective, cfg, n_windows, rank, world_size, step):

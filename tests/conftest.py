@@ -64,6 +64,7 @@ def encoder(tmp_path_factory):
     import configurator
     from data.tokenizer import Tokenizer
     from model import ModelConfig, Transformer
+    from study_helpers import phases
 
     tokenizer = Tokenizer.load("embedded")
     torch.manual_seed(0)
@@ -73,10 +74,7 @@ def encoder(tmp_path_factory):
     settings, _ = configurator.read_script(ROOT / "train.py")
     state = dict(
         step=650,
-        phases=[
-            dict(phase="clm", predict_from="mask", steps=200, clm_steps=200.0, mask_ratio=[0.0, 0.0]),
-            dict(phase="mlm", predict_from="mask", steps=450, clm_steps=0.0, mask_ratio=[0.4, 0.4]),
-        ],
+        phases=phases(200, 450),
         model=model.state_dict(),
         config=vars(model.config),
         settings=settings,

@@ -16,22 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(
-    [
-        "torch",
-        "torch._dynamo",
-        "torch.distributed",
-        "matplotlib.pyplot",
-        "checkpoint",
-        "data.prepare",
-        "eval.sample",
-        "eval.plot",
-        "eval.tasks.baselines",
-        "eval.tasks.families",
-        "eval.tasks.model",
-        "eval.tasks.splits",
-    ]
-)
+preloaded = "torch torch._dynamo torch.distributed matplotlib.pyplot checkpoint data.prepare eval.sample eval.plot "
+preloaded += "eval.tasks.baselines eval.tasks.families eval.tasks.model eval.tasks.splits"
+server.set_forkserver_preload(preloaded.split())
 
 # A model and a schedule that take a second.
 TINY = (

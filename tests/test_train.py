@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import checkpoint
-from data.shards import load_meta
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run, flip_bit
 from runtime import stop_signals
@@ -224,22 +223,16 @@ def test_a_signal_saves_and_says_how_to_continue(undisturbed, tmp_path, number):
     assert_same_end(reference, out, 20)
 
 
-def test_nohup_is_respected():
-    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP]
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-        received = stop_signals()
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert received == [signal.SIGUSR1]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_nohup_is_respected(monkeypatch):
+    handlers = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)  # as nohup leaves SIGHUP
+    stop_signals()
+    assert handlers.keys() == {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
 
 
-def test_a_folder_has_one_writer(tiny, data_dir, run, tmp_path):
-    """Of two processes that resume one run, one trains and the other stops with the name of the first."""
+def test_a_folder_has_one_writer(tiny, run, tmp_path):
+    """Of two processes that resume one run, one trains and the other stops with the number of the first."""
     args = [*tiny, f"--out_dir={tmp_path / 'run'}", "--resume=True", "--max_steps=200", "--eval_interval=200"]
     first = Run(args, tmp_path / "first")
     while not (tmp_path / "run" / "metrics.jsonl").exists():
@@ -247,11 +240,7 @@ def test_a_folder_has_one_writer(tiny, data_dir, run, tmp_path):
         time.sleep(0.001)
     code, text = run(args)
     assert code == 1 and f"in use by process {first.process.pid} on" in text, text
-    code, text = first.wait()
-    assert code == 0, text
-    windows = load_meta(data_dir)["splits"]["train"]["tokens"] // 32
-    epochs = f"{200 * 16 / windows:.1f} epochs of the data: every text is seen {3200 // windows} or"
-    assert epochs in text
+    succeed([first.wait()])
 
 
 def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
@@ -262,8 +251,6 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
     resume = [*args, f"--out_dir={out}", "--resume=True"]
     (out / "config.json").unlink()
     checkpoint.path_of(out, 20).unlink()
-    code, text = run([*resume, "--seed=2"])
-    assert code == 2 and "seed=2, but the run in" in text, text
     code, text = run(resume)
     assert code == 0 and json.loads((out / "config.json").read_text())["settings"]["seed"] == 1, text
     assert "metrics.jsonl has changed" not in text
@@ -294,12 +281,9 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
 
 def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run, tmp_path):
     args, reference = undisturbed
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
+    out = copy_up_to(5, reference, tmp_path / "run")
     code, text = run([*args, f"--out_dir={out}", "--resume=True", "--lr=0.1", "--mask_ratio=0.3"])
     assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=(0.3,)" in text and "branch_from" in text
-    shutil.rmtree(out)
-    copy_up_to(5, reference, out)
     succeed([run([*args, f"--out_dir={out}", "--resume=True", "--micro_batch=2", "--eval_interval=20"])])
     end, same = (read_metrics(o)[-1]["loss"] for o in (out, reference))
     assert end == pytest.approx(same, rel=1e-5)
@@ -432,8 +416,7 @@ def test_a_loss_that_is_not_finite_stops_before_a_checkpoint(run, tiny, tmp_path
 
 def test_code_that_changed_is_named(undisturbed, run, tmp_path):
     args, reference = undisturbed
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
+    out = copy_up_to(20, reference, tmp_path / "run")
     state = dict(torch.load(checkpoint.path_of(out, 20), weights_only=True))
     state["source"]["model.py"] += "# an edit"
     checkpoint.save(checkpoint.path_of(out, 20), state)
