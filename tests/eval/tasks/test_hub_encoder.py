@@ -99,6 +99,9 @@ def test_packed_texts_have_the_hidden_states_of_the_library_for_each_alone(folde
             alone = tokens(text, truncation=True, max_length=seq_len + 1, return_tensors="pt")
             assert alone["input_ids"][0, 1:].tolist() == ids
             torch.testing.assert_close(part, theirs(**alone).last_hidden_state[0, 1:], atol=1e-5, rtol=1e-4)
+        encoder.compute_dtype = torch.bfloat16
+        half = encoder(batch["tokens"], False, batch["doc_start"], batch["doc_end"])
+        assert 0 < (half - hidden).abs().max() < 0.1
     assert len(texts[3]) == seq_len
     random_weights = hub_encoder.encoder_of(state, random_weights=True).state_dict()
     assert random_weights.keys() == state["model"].keys()
