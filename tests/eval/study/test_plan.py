@@ -10,9 +10,8 @@ from helpers import ROOT
 from study_helpers import facts_of, write_result
 
 import checkpoint
-import configurator
 from eval.study import run as carry_out
-from eval.study.plan import TRAIN, describe, why_not_branch
+from eval.study.plan import describe, why_not_branch
 
 
 def start_of(run):
@@ -272,11 +271,3 @@ def test_the_job_scripts_of_a_cluster(tmp_path, run):
             seen.append(words[-1].removeprefix("--only="))
     assert seen == ["clm-seed-1", "mlm-seed-1", "b-seed-1"]
     assert not list(tmp_path.rglob("hacked")) and not (ROOT / "hacked").exists()
-
-
-def test_train_gets_what_the_row_says(plan_of):
-    rows = (("clm", "", "--switch_step=650"), ("mixed", "", "--clm_windows=0.5 --switch_step=0"))
-    plan = plan_of(runs=rows, train="config/openstax.py --lr=1e-3", seeds="1,2")
-    cfg = configurator.load(TRAIN, carry_out.arguments(plan.runs["mixed", 2]))
-    assert (cfg.seed, cfg.lr, cfg.clm_windows, cfg.switch_step, cfg.resume) == (2, 1e-3, 0.5, 0, True)
-    assert cfg.out_dir == "out/study/runs/mixed-seed-2" and cfg.keep_steps == ()

@@ -8,11 +8,9 @@ import time
 
 import pytest
 from helpers import TINY, Run
-from tqdm import tqdm
 
 from data.files import is_locked, lock_folder
-from eval.study import jobs
-from eval.study.jobs import Job, error_of, run_all
+from eval.study.jobs import error_of
 
 ROWS = (("clm", "", "--switch_step=12"), ("mlm", "", "--switch_step=0"), ("split", "clm@6", "--switch_step=6"))
 
@@ -145,17 +143,6 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     (tmp_path / "films.py").write_text("")
     code, output = run(["sweep", f"--tasks={tasks_dir}/films.py,{tmp_path}/films.py", args[0]], "eval.study")
     assert code == 2 and "tasks: two are called films" in output and "family='': must be one of" in output
-
-
-def test_progress_counts_a_job_when_it_ends(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(jobs, "progress", tqdm)  # as on a terminal
-    script = tmp_path / "script.py"
-    script.write_text("import sys, time; time.sleep(0.3); open(sys.argv[1], 'w').close()")
-    folders = [tmp_path / str(i) for i in range(3)]
-    todo = [Job(folder, [script, folder / "result.json"], folder / "result.json") for folder in folders]
-    assert run_all(todo, lambda job: job, [{}], "") == ([], [])
-    shown = capsys.readouterr().err
-    assert "1/3" in shown and "2/3" in shown and "3/3" in shown, shown
 
 
 @pytest.mark.parametrize("text, line", [
