@@ -136,6 +136,7 @@ def check(cfg):
         "dtype": ["auto", "float32", "bfloat16"],
     }
     problems += configurator.outside_limits(cfg, AT_LEAST_1.split(), AT_LEAST_0.split(), ["lr", "grad_clip"], choices)
+    need(cfg.seed < 2**63, f"seed={cfg.seed}: must be below 2**63")
     need(max(cfg.beta1, cfg.beta2) < 1, f"beta1={cfg.beta1}, beta2={cfg.beta2}: must be below 1")
     need(all(0 < r < 1 for r in cfg.mask_ratio or (0,)), f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
     need(0 <= cfg.clm_windows < 1, f"clm_windows={cfg.clm_windows}: must be at least 0 and below 1")

@@ -23,6 +23,7 @@ from eval.study.results import Results, read
 from eval.study.run import has_result, job_folder
 from eval.tasks.metrics import rounded
 
+OTHER = {"field": "paper", "paper": "field"}  # metrics
 RESAMPLES = 2000  # of the test instances, for the comparisons
 MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
 ANSWER = """\
@@ -58,31 +59,33 @@ def write_study(plan, resamples=RESAMPLES):
     cfg, names = plan.cfg, {m.folder: (m.label, m.seed, m.run.continues) for m in plan.models if m.run}
     points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
     only = {job_folder(*point) for point in points}
-    results = Results(plan.results, *read(plan.results, cfg.metrics, names, only), resamples, plan.labels)
-    return write(results, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
+    results, other = (
+        Results(plan.results, *read(plan.results, metric, names, only), resamples, plan.labels)
+        for metric in (cfg.metrics, OTHER[cfg.metrics])
+    )
+    return write(results, other, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
 
 
 def write_folder(root, folder, metric="field", primary=(), resamples=RESAMPLES):
     """Write the report on all results below `root` to `folder`; return what to print. Raises DataError."""
-    results = Results(root, *read(root, metric), resamples)
+    results, other = (Results(root, *read(root, name), resamples) for name in (metric, OTHER[metric]))
     if not results.rows:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     for name in [name for name in sum(primary, ()) if name not in results.labels]:
         raise DataError(f"primary: no model is called {name!r}. There are {', '.join(results.labels)}")
-    return write(results, Path(folder), "Fine-tuning results", primary)
+    return write(results, other, Path(folder), "Fine-tuning results", primary)
 
 
-def write(results, folder, title, primary=(), plan=None):
-    """Write report.md and all that belongs to it; return what to print."""
+def write(results, other, folder, title, primary=(), plan=None):
+    """Write report.md and all that belongs to it; return what to print. other: the Results by the other metrics."""
     folder.mkdir(parents=True, exist_ok=True)
     curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))} if plan else {}
     compared, answers = answer_section(results, primary)
-    scores = scores_section(folder, results)
     blocks = [
         f"# {title}",
         *overview(results, plan, curves),
         *answers,
-        *scores,
+        *scores_section(folder, results, other),
         *comparisons_section(folder, results, compared),
         *losses_section(folder, curves, primary, plan),
     ]
@@ -98,7 +101,7 @@ def write(results, folder, title, primary=(), plan=None):
     write_results(results, folder / "results.csv")
     path = folder / "report.md"
     path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
-    return "\n\n".join([*(answers[1:] or scores[-1:]), str(path)])
+    return "\n\n".join([*(answers[1:] or [score_table(results, results.targets)]), str(path)])
 
 
 def table(header, rows):
@@ -215,8 +218,8 @@ def answer_section(results, primary):
 # Scores and comparisons
 
 
-def scores_section(folder, results):
-    """Return figures of the scores, and their table: a column per target, baselines in its last rows."""
+def scores_section(folder, results, other):
+    """Return figures of the scores, their table, and one by the other metrics for the tasks that have others."""
     if not results.rows:
         return []
     blocks = ["## Scores"]
@@ -224,16 +227,28 @@ def scores_section(folder, results):
         if panels := figures.panels_of(results, figure):
             alt = f"{figure.y_label.splitlines()[0]} over {figure.x_label}"
             blocks += drawn(folder, figure.name, alt, panels, figure.x_label, figure.y_label)
+    differ = [t for t, tasks in other.targets.items() if any(other.metrics[k] != results.metrics[k] for k in tasks)]
+    second = (
+        ["By the other metrics, with rates of fine-tuning chosen by them:", score_table(other, differ)]
+        if differ
+        else []
+    )
+    return [*blocks, score_table(results, results.targets), *second]
+
+
+def score_table(results, targets):
+    """Return a table of scores: a column per target, baselines in its last rows."""
     baselines = dict.fromkeys(itertools.chain(*results.baselines.values()))
     columns = {"model": [*results.labels, *(f"*{name}*" for name in baselines)]}
-    for target, weights in results.targets.items():
+    for target in targets:
+        weights = results.targets[target]
         names = dict.fromkeys(name.rpartition("/")[2] for task in weights for name in results.metrics[task])
         cells = [str(results.score(label, target) or "-") for label in results.labels]
         for baseline in baselines:
             values = [results.baselines[task].get(baseline) for task in weights]
             cells.append("-" if None in values else f"{rounded(np.dot(values, [*weights.values()])):.1f}")
         columns[f"{target} ({', '.join(names)})" if len(names) < 3 else target] = cells
-    return [*blocks, table([*columns], [*zip(*columns.values())])]
+    return table([*columns], [*zip(*columns.values())])
 
 
 def comparisons_section(folder, results, compared):
