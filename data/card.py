@@ -82,10 +82,19 @@ print(answer(tokenizer, model, "What does it return?", "The method returns a lis
         "print(model.similarity(queries, documents))",
     ),
 }
-OLDEST = (
-    "It needs transformers 5.2.0 or later: older versions ignore `is_causal: false` in config.json and run it as a "
-    "decoder, without a word.\n\n"
-)
+CHECK = """\
+This is Qwen 3 with `is_causal: false` in config.json. The oldest transformers that we saw use it is 5.2.0; older ones \
+ignore it and run a decoder. This takes a second and fails there:
+
+```python
+import torch
+from transformers import AutoModel
+
+first, other = AutoModel.from_pretrained("$title")(torch.tensor([[1, 2, 3], [1, 2, 4]])).last_hidden_state[:, 0]
+assert not torch.equal(first, other), "the first output does not depend on the last token: update transformers"
+```
+
+"""
 
 
 def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
@@ -97,7 +106,7 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
     fine_tuned, cfg, phases, lines = state.get("fine_tuned"), state["settings"], phases_of(state), []
     what, code = USAGE[fine_tuned["family"] if fine_tuned else tag]
     facts = {"title": title, "tag": tag, **state["config"], "max_len": f"{max_len:,}", "parameters": f"{parameters:,}"}
-    facts |= {"what": what, "unmasked": "", "note": OLDEST if qwen3_encoder else ""}
+    facts |= {"what": what, "unmasked": "", "note": Template(CHECK).substitute(title=title) if qwen3_encoder else ""}
     if tag == "fill-mask" and cfg and all(its["phase"] == "clm" for its in phases):
         facts["unmasked"] = "- It has never seen a mask in training, so what it fills in means nothing.\n"
     if cfg:

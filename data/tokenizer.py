@@ -14,6 +14,7 @@ a tokenizer.json, which stands for text that has no other, and the tokens that a
 import base64
 import functools
 import importlib
+import itertools
 import json
 import os
 import re
@@ -34,6 +35,10 @@ PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special ids follow, bos and eos first
+
+# tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
+# each block of so many characters that has nothing else.
+BLANK_BLOCK = 100_000
 
 # tokenizer.json writes each byte as one visible character: itself if it is visible, else the next one from U+0100.
 _HIDDEN = [byte for byte in range(256) if not (0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE)]
@@ -158,7 +163,11 @@ class RankTokenizer(Tokenizer):
 
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
-        return self.encoding.encode_to_numpy(self.normalize(text), disallowed_special=())
+        text = self.normalize(text)
+        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
+        cuts = [0, *(start for start in blocks if text[start : start + BLANK_BLOCK].isspace()), len(text)]
+        pieces = [text[start:end] for start, end in itertools.pairwise(cuts)]
+        return np.concatenate([self.encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
 
     def encode_with_offsets(self, text):
         """Return the ids and, for each, (start, end) in characters of normalize(text).

@@ -126,6 +126,12 @@ def test_offsets_of_bytes(tokenizer):
     assert tokenizer.encode_with_offsets("\ud800b")[1][-1] == (1, 2)
 
 
+def test_long_runs_of_white_space(tokenizer):
+    """A million of them in a row is more than tiktoken's regex engine can take at once."""
+    text = "a" + " " * 1_200_000 + "b" + "\n " * 600_000 + "c"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
 def test_any_other_rank_file(tmp_path, tokenizer):
     path = tmp_path / "bytes.tiktoken"
     path.write_bytes(b"\n".join(BYTES))
