@@ -62,6 +62,7 @@ def run_script(script, args, environment, output, folder):
     FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk. BROKEN_OUTPUT, one of
     BROKEN, is what happens to standard error, and BROKEN_STREAMS="12" to both.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in what they start in the background
     if limit := environment.pop("FILE_SIZE_LIMIT", None):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit),) * 2)
