@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +156,9 @@ def test_killed_with_its_workers(slow_source, tmp_path, number):
     """Neither looks like a finished folder, nor leaves a worker behind."""
     out = tmp_path / "out"
     command = [*COMMAND, f"--source={slow_source}", f"--out={out}", "--workers=2", "--shard_tokens=300_000"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells ignore it in what runs in the background
+    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=heeded, **output)
     wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
     tasks = Path(f"/proc/{process.pid}/task")  # on Linux; elsewhere the workers are not looked for
     workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
