@@ -15,11 +15,6 @@ from pathlib import Path
 from errors import nearest, protect_output
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
-ALIASES = dict(  # what other code bases call these settings
-    learning_rate="lr", batch_size="global_batch_tokens micro_batch", block_size="seq_len", seq_length="seq_len",
-    n_embd="d_model", hidden_size="d_model", num_layers="n_layer", num_heads="n_head", max_iters="max_steps",
-    epochs="max_steps", mlm_probability="mask_ratio",
-)  # fmt: skip
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
 
 
@@ -40,10 +35,9 @@ def load(script, argv, check=None, command=""):
     for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
     protect_output()  # here, because every script begins here
-    command, (defaults, lines) = command or f"python {Path(script).name}", read_script(script)
+    command, (defaults, about) = command or f"python {Path(script).name}", read_script(script)
     if "--help" in argv or "-h" in argv:
-        usage = f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)"
-        print(f"{usage}\n{about(script)}\n\n{lines}")
+        print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{about}")
         sys.exit(0)
     settings, problems = parse([word for word in argv if word != "--check"], defaults)
     try:
@@ -51,9 +45,9 @@ def load(script, argv, check=None, command=""):
     except OSError as error:  # such as a path that is too long
         problems.append(str(error))
     if problems:
-        lines = [f"{command}: {len(problems)} problem{'s' * (len(problems) > 1)} in the settings; nothing was started."]
-        lines += [f"  {number}. {problem}" for number, problem in enumerate(problems, 1)]
-        print(*lines, f"{command} --help lists every setting.", sep="\n", file=sys.stderr)
+        listed = "".join(f"  {number}. {problem}\n" for number, problem in enumerate(problems, 1))
+        count = f"{len(problems)} problem{'s' * (len(problems) > 1)} in the settings; nothing was started."
+        print(f"{command}: {count}\n{listed}{command} --help lists every setting.", file=sys.stderr)
         sys.exit(2)
     if "--check" in argv:
         print(f"{command}: the settings fit together")
@@ -65,17 +59,15 @@ def parse(argv, defaults):
     """Return the Settings that argv (see `load`) makes of `defaults`, and what is wrong with it, a sentence each."""
     settings, problems = Settings(defaults), []
     for word in argv:
-        name, equals, text = word[2:].partition("=")
-        if not word.startswith("--"):
-            assigned = read_config(word, problems)
-        elif name in defaults and not equals:
-            problems.append(f"{word}: write {word}={'True' if type(defaults[name]) is bool else 'VALUE'}")
-            continue
-        else:
+        name, equals, text = word.partition("=")
+        if name.startswith("--") and equals:
+            name = name[2:]
             assigned = [(word, name, value_of(text, type(defaults.get(name))))]
+        else:
+            assigned = read_config(word, problems)
         for origin, name, value in assigned:
             if name not in defaults:
-                problems.append(f"{origin}: unknown setting {name!r}.{hint(name, defaults)}")
+                problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
             elif (converted := convert(value, defaults[name])) is not None:
                 settings[name] = converted
             else:
@@ -85,35 +77,17 @@ def parse(argv, defaults):
     return settings, problems
 
 
-def about(script):
-    """Return what a script does and an example: the first line and the first indented one of its docstring."""
-    first, *others = (ast.get_docstring(ast.parse(Path(script).read_text(encoding="utf-8"))) or "").splitlines() or [""]
-    return "\n".join([first, *[line for line in others if line.startswith("    ")][:1]])
-
-
-def hint(name, defaults):
-    """Return what a message says about an unknown setting: our name for it, the patch that adds it, or one like it."""
-    if ours := [known for known in ALIASES.get(name, "").split() if known in defaults]:
-        return f" Here it is {' and '.join(ours)}."
-    for patch in Path(__file__).parent.glob("eval/lesson/solutions/*.patch"):
-        if f"\n+{name} = " in patch.read_text():
-            return f" The lesson's {patch.name} adds it; git apply it."
-    return nearest(name, defaults)
-
-
 def read_config(path, problems, may_have_base=True):
     """Yield (path:line, name, value) for each line of a config file; add others to `problems`.
 
     A line `base = "other.py"` stands for the lines of that file, which lies beside this one and has no base itself.
     """
     try:
-        if Path(path).is_fifo():
-            raise OSError("it is a pipe, from which only one process could read it")
         tree = ast.parse(source := Path(path).read_text(encoding="utf-8"), path)
     except (OSError, *NOT_LITERAL) as error:
         problems.append(f"{path}: neither --key=value nor a readable config file: {error}")
         return
-    for node in tree.body[ast.get_docstring(tree) is not None :]:  # from after the docstring
+    for node in tree.body:
         name, value = literal_assignment(node)
         if name == "base" and may_have_base:
             yield from read_config(str(Path(path).with_name(str(value))), problems, may_have_base=False)
@@ -125,14 +99,15 @@ def read_config(path, problems, may_have_base=True):
 
 
 def read_script(path):
-    """Return the settings of a script as {name: default}, and the lines that set them, comments included.
+    """Return the settings of a script as {name: default}, and for --help its docstring and the lines that set them.
 
     Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
     bare expressions in between do not count, and names in capitals are constants.
     """
     source = Path(path).read_text(encoding="utf-8")
     defaults, first, last = {}, 0, 0
-    for node in ast.parse(source).body:
+    tree = ast.parse(source)
+    for node in tree.body:
         name, value = literal_assignment(node)
         if name and not name.isupper():
             defaults[name], last = value, node.end_lineno
@@ -140,7 +115,8 @@ def read_script(path):
             break
         elif not defaults:
             first = node.end_lineno
-    return defaults, "\n".join(source.splitlines()[first:last]).strip()
+    lines = "\n".join(source.splitlines()[first:last]).strip()
+    return defaults, f"{ast.get_docstring(tree) or ''}\n\n{lines}"
 
 
 def literal_assignment(node):

@@ -1,7 +1,6 @@
 """Settings: what wins, which types are taken, and that every mistake is reported before any work."""
 
 import ast
-import os
 from pathlib import Path
 
 import pytest
@@ -76,33 +75,21 @@ def test_the_last_word_wins():
     assert list(load().items()) == list(DEFAULTS.items())
     one, two = config("lr = 1.0\noffset = 1\n", "config/1.py"), config("lr = 2.0\n", "config/2.py")
     assert load(one, two) == DEFAULTS | {"lr": 2.0, "offset": 1}
-    assert load(two, one)["lr"] == 1
-    assert load("--lr=3", one)["lr"] == 1
-    assert load("--lr=3", one, "--lr=4", "--lr=5")["lr"] == 5
+    assert (load("--lr=3", two, one).lr, load("--lr=3", one, "--lr=4", "--lr=5").lr) == (1, 5)
 
 
 # --- values ---
 
 GOOD = [
-    ("resume", "True", True),
-    ("max_steps", "1_000", 1000),
-    ("max_steps", "1e6", 1_000_000),
-    ("max_steps", str(2**60 + 1), 2**60 + 1),
-    ("lr", "1", 1.0),
-    ("keep_steps", "3000", (3000,)),
-    ("keep_steps", "3000,6000", (3000, 6000)),
-    ("betas", "(0, 1)", (0.0, 1.0)),
-    ("tasks", "'a, b'", ("a, b",)),
-    ("tasks", "('a', '')", ("a", "")),
-]
+    ("resume", "True", True), ("lr", "1", 1.0), ("betas", "(0, 1)", (0.0, 1.0)),
+    ("max_steps", "1_000", 1000), ("max_steps", "1e6", 1_000_000), ("max_steps", str(2**60 + 1), 2**60 + 1),
+    ("keep_steps", "3000", (3000,)), ("keep_steps", "3000,6000", (3000, 6000)),
+    ("tasks", "'a, b'", ("a, b",)), ("tasks", "('a', '')", ("a", "")),
+]  # fmt: skip
 FLAG_ONLY = [  # on the command line a str needs no quotes
-    ("out_dir", "610m", "610m"),
-    ("out_dir", "'a'", "'a'"),
-    ("out_dir", "a=b#c d", "a=b#c d"),
-    ("out_dir", "", ""),
-    ("keep_steps", "", ()),
-    ("tasks", "sst2,mnli", ("sst2", "mnli")),
-]
+    ("out_dir", "610m", "610m"), ("out_dir", "'a'", "'a'"), ("out_dir", "a=b#c d", "a=b#c d"), ("out_dir", "", ""),
+    ("keep_steps", "", ()), ("tasks", "sst2,mnli", ("sst2", "mnli")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("key, text, expected", GOOD + FLAG_ONLY)
@@ -114,15 +101,10 @@ def test_values(key, text, expected):
 
 
 BAD = [  # in a file and as a flag
-    ("resume", "0", "True or False"),
-    ("max_steps", "True", "an int"),
-    ("max_steps", "1.5", "an int"),
-    ("lr", "'abc'", "a finite float"),
-    ("lr", "1" + "0" * 400, "a finite float"),
-    ("keep_steps", "(3000, 1.5)", "a tuple of int"),
-    ("betas", "(0.9, 'x')", "a tuple of float"),
-    ("tasks", "3", "a tuple of str"),
-]
+    ("resume", "0", "True or False"), ("max_steps", "True", "an int"), ("max_steps", "1.5", "an int"),
+    ("lr", "'abc'", "a finite float"), ("lr", "1" + "0" * 400, "a finite float"), ("tasks", "3", "a tuple of str"),
+    ("keep_steps", "(3000, 1.5)", "a tuple of int"), ("betas", "(0.9, 'x')", "a tuple of float"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("key, text, takes", BAD)
@@ -135,20 +117,13 @@ def test_bad_values(problems, key, text, takes):
 # --- config files ---
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "__import__('os').system('touch executed')",
-        "lr = __import__('os').system('touch executed')",
-        "max_steps = 12 * 2048",
-        "lr = offset = 1",
-        "lr: float = 1.0",
-        "lr = " + "-" * 200 + "x",
-    ],
-)
+STATEMENTS = "__import__('os').system('touch executed')", "lr = 12 * 2048", "lr = offset = 1", "lr = " + "-" * 200 + "x"
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
 def test_config_is_data_and_never_executed(problems, statement):
     path = config(f"offset = 1\n{statement}\ncompile = False\n")
-    assert problems(path, check=lambda s: [f"{s['offset']} {s['compile']} {s['lr']}"]) == [
+    assert problems(path, check=lambda s: [f"{s.offset} {s.compile} {s.lr}"]) == [
         f"config/x.py:2: a config holds only `name = literal`, not `{statement}`",
         "1 False 0.0005",
     ]
@@ -166,20 +141,11 @@ def test_a_config_may_begin_with_another(problems):
     assert problem.startswith("config/none.py: neither")
 
 
-def test_a_name_of_another_code_base(problems):
-    assert problems("--learning_rate=1", "--max_iters=3", "--n_embd=64") == [
-        "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr.",
-        "--max_iters=3: unknown setting 'max_iters'. Here it is max_steps.",
-        "--n_embd=64: unknown setting 'n_embd'.",  # this script has no d_model
-    ]
-
-
 def test_unreadable_configs(problems):
     Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
     config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
     config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
-    os.mkfifo("config/pipe.py")
-    paths = ["config", "config/none.py", "config/latin.py", "config/syntax.py", "config/deep.py", "config/pipe.py"]
+    paths = ["config", "config/none.py", "config/latin.py", "config/syntax.py", "config/deep.py", "--resume"]
     for problem, path in zip(problems(*paths), paths, strict=True):
         assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ")
 
@@ -195,19 +161,18 @@ def test_all_problems_together_in_order(problems):
         yield f"max_steps is {settings['max_steps']}; it must be below 5"
 
     path = config("max_steps = 9\nlr = 'x'\nimport os\n")
-    found = problems("--nope=1", path, "--lr=1", "--lr=y", "missing.py", "--resume", check=check)
-    where = "--nope=1", "config/x.py:2", "config/x.py:3", "--lr=y", "missing.py", "--resume", "max_steps is 9"
-    assert [problem.startswith(start) for problem, start in zip(found, where, strict=True)] == [True] * 7
+    found = problems("--max_step=1", path, "--lr=1", "--lr=y", "missing.py", check=check)
+    where = "--max_step=1", "config/x.py:2", "config/x.py:3", "--lr=y", "missing.py", "max_steps is 9"
+    assert [problem.startswith(start) for problem, start in zip(found, where, strict=True)] == [True] * 6
+    assert found[0].endswith("unknown setting 'max_step'. Did you mean 'max_steps'?")
     assert seen == [DEFAULTS | {"max_steps": 9, "lr": 1.0}]  # rejected values never reach the check
 
 
-def test_check_alone(capsys):
+def test_check_alone(capsys, problems):
     with pytest.raises(SystemExit) as stop:
         load("--check", "--lr=1", check=lambda cfg: [])
     assert stop.value.code == 0 and "fit together" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stop:
-        load("--check", check=lambda cfg: [f"{cfg.lr} is wrong"])
-    assert stop.value.code == 2 and "0.0005 is wrong" in capsys.readouterr().err
+    assert problems("--check", check=lambda cfg: [f"{cfg.lr} is wrong"]) == ["0.0005 is wrong"]
 
 
 def test_help_shows_the_lines_of_the_script(capsys):
@@ -215,5 +180,5 @@ def test_help_shows_the_lines_of_the_script(capsys):
         load("config/missing.py", "--help", "--lr=x", check=lambda settings: pytest.fail("help checks nothing"))
     usage, text = capsys.readouterr().out.split("\n\n", 1)
     assert stop.value.code == 0 and usage.startswith("usage: python train.py ")
-    assert usage.endswith("\nA sample script.")
-    assert text.strip() == SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\n\nsettings = dict")]
+    assert text.startswith("A sample script.")
+    assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\nsettings = dict")])

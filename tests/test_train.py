@@ -346,7 +346,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
         mask_ratio=(1.5,): must be above 0
         lr=0.0: must be above 0
         unknown setting 'max_step'. Did you mean 'max_steps'?
-        write --resume=True
+        --resume: neither --key=value nor a readable config file
         clm_windows=1.0: must be at least 0 and below 1
         predict_from=after: must be one of mask, before
         7 problems""",
