@@ -443,7 +443,6 @@ def export(path, folder, kind):
     """Write a checkpoint as a folder that transformers opens; see `data.hub.write_folder`."""
     if Path(folder).exists():
         raise DataError(f"{folder} is there already: give another folder")
-    hub.check_kind(shape(path), kind, path)
     found = find(path)
     state = load(found)
     hub.write_folder(state, model_from(state), found, folder, kind)

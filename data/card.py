@@ -4,6 +4,7 @@ It names files and folders without their place on this machine. Its code is mean
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 
@@ -36,7 +37,7 @@ $scores
 
 ## Limits
 
-$unmasked- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
+- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
 - This card names no license. The terms of the training data may limit the use of the model.
 """)
 
@@ -103,15 +104,14 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
     title: the folder's name. tag: see hub.CLASSES. state, path: the checkpoint; its scores lie beside it.
     max_len: in tokens. qwen3_encoder: whether older versions of transformers would run the model as a decoder.
     """
-    fine_tuned, cfg, phases, lines = state.get("fine_tuned"), state["settings"], phases_of(state), []
+    fine_tuned, cfg, lines = state.get("fine_tuned"), state["settings"], []
     what, code = USAGE[fine_tuned["family"] if fine_tuned else tag]
     facts = {"title": title, "tag": tag, **state["config"], "max_len": f"{max_len:,}", "parameters": f"{parameters:,}"}
-    facts |= {"what": what, "unmasked": "", "note": Template(CHECK).substitute(title=title) if qwen3_encoder else ""}
-    if tag == "fill-mask" and cfg and all(its["phase"] == "clm" for its in phases):
-        facts["unmasked"] = "- It has never seen a mask in training, so what it fills in means nothing.\n"
+    facts |= {"what": what, "note": Template(CHECK).substitute(title=title) if qwen3_encoder else ""}
     if cfg:
         begin = cfg["init_from"] or cfg["branch_from"]
-        lines += [f"Pretraining: {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens. {describe(phases)}."]
+        lines += [f"Pretraining: {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens."]
+        lines += [f"Objectives: {describe(phases_of(state))}."]
         lines += [f"It began with the weights of `{short(begin)}`."] if begin else []
         lines += [f"Data: `{Path(cfg['data']).name}`, fingerprint {state.get('data', 'unknown')[:12]}."]
         lines += [f"Tokenizer: `{state['tokenizer']['name']}`. `lr={cfg['lr']}`, `seed={cfg['seed']}`."]
@@ -122,14 +122,13 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
         parts = [f"{its['weight']:g} * `{short(its['path'])}`" for its in merged]
         lines += [f"The weights are merged: {' + '.join(parts)}."]
     if fine_tuned:
-        its = fine_tuned["settings"]
+        its, task = fine_tuned["settings"], fine_tuned["task"]
         data = Path(its["task"] or its["train"] or its["corpus"]).name
         lines += [f"Fine-tuning: {fine_tuned['done']['steps']:,} steps on `{data}`, `lr={its['lr']}`."]
-        columns = fine_tuned["task"].get("columns", ())
-        facts["form"] = repr(fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns) or "{}")
+        facts["form"] = repr(task.get("form") or "\n".join("{}" for _ in task.get("columns", ())) or "{}")
         facts |= {name: fine_tuned[name] for name in ("threshold", "may_be_none")}
     facts["training"] = "".join(f"- {line}\n" for line in lines)
-    facts["scores"] = fine_tuned_scores(path) if fine_tuned else validation_losses(path, state["step"])
+    facts["scores"] = "\n".join(scores_beside(Path(path), state["step"])) or "Not measured."
     return CARD.substitute(facts, code=Template(code).substitute(facts))
 
 
@@ -138,24 +137,12 @@ def short(path):
     return "/".join(Path(path).parts[-2:])
 
 
-def validation_losses(path, step):
-    """Describe the validation losses of a checkpoint, from its run's log."""
-    try:
-        log = map(json.loads, Path(path).with_name("metrics.jsonl").read_text().splitlines())
-        line = next(line for line in log if line["step"] == step and "val_clm_loss" in line)
-        losses = f"{line['val_clm_loss']:.3f} with causal and {line['val_mlm_loss']:.3f} with masked language modeling"
-    except (StopIteration, *MALFORMED):
-        return "Not measured."
-    return f"Validation loss, in nats per predicted token: {losses}."
-
-
-def fine_tuned_scores(path):
-    """Describe the scores in the result.json beside a fine-tuned model."""
-    result = read_json(Path(path).with_name("result.json"))
-    if not result:
-        return "Not known: the model was exported without its result.json."
-    text = "In percent:\n"
-    for split, scores in result["metrics"].items():
-        numbers = ", ".join(f"{name} {score:.1f}" for name, score in scores.items())
-        text += f"\n- {split}, {result['examples'][split]:,} examples: {numbers}"
-    return f"{text}\n\nThe main metric is {', '.join(result['main']['field'] or result['main']['paper'])}."
+def scores_beside(path, step):
+    """Yield lines on the scores in the result.json beside a fine-tuned model, or in the log beside a run's checkpoint."""
+    for split, scores in read_json(path.with_name("result.json")).get("metrics", {}).items():
+        yield f"- {split}, in percent: " + ", ".join(f"{name} {score:.1f}" for name, score in scores.items())
+    with suppress(*MALFORMED):  # no such file, or a last line that is being written
+        for line in map(json.loads, path.with_name("metrics.jsonl").read_text().splitlines()):
+            if line["step"] == step and "val_clm_loss" in line:
+                losses = f"{line['val_clm_loss']:.3f} with CLM, {line['val_mlm_loss']:.3f} with MLM"
+                yield f"- Validation loss, in nats per predicted token: {losses}."

@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 from data.card import model_card
 from data.files import MALFORMED, sync
@@ -189,8 +188,8 @@ def load(folder, need_tokenizer, report):
     if config["tie_embeddings"]:
         found.pop(HEAD, None)  # a copy of the embedding
     if wrong := list(faults(found, hub_views(shapes, V))):
-        more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
-        raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}{more}")
+        what = f"{len(wrong)} of its tensors are not those of its config.json"
+        raise DataError(f"{folder}: {what}: {'; '.join(wrong[:20])}")
 
     model = {name: torch.empty(x.shape) for name, x in shapes.items()}
     if config["tie_embeddings"]:
@@ -234,22 +233,17 @@ CLASSES = {
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 
 
-def check_kind(config, kind, path):
-    """Raise DataError if transformers has no class of this kind for a model with this shape, a dict."""
-    qk_norm = config.get("qk_norm", False)  # the config of an encoder of transformers, which `load` refuses, has none
-    if qk_norm and kind != "qwen3":
-        raise DataError(f"{path}: transformers has no {kind} with Qwen 3's norms of queries and keys: give --as=qwen3")
-    if not qk_norm and kind == "qwen3":
-        what = "which Qwen 3 has: give --as=eurobert for an encoder, --as=llama for a decoder"
-        raise DataError(f"{path}: this model has no norms of queries and keys, {what}")
-
-
 def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second key of CLASSES. Raises DataError."""
-    if saved := state.get("fine_tuned"):
-        role, cfg = saved["family"], saved["settings"]
-        if cfg["causal"]:
-            raise DataError(f"{path} is fine-tuned for {role} with causal=True: transformers has no class for it")
+    saved, has_norms = state.get("fine_tuned"), state["config"]["qk_norm"]
+    if has_norms != (kind == "qwen3"):
+        right = "give --as=qwen3" if has_norms else "give --as=eurobert for an encoder, --as=llama for a decoder"
+        what = "this model has" if has_norms else "this model does not have"
+        raise DataError(f"{path}: only Qwen 3 has norms of queries and keys, which {what}: {right}")
+    if saved and saved["settings"]["causal"]:
+        raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
+    if saved:
+        role = saved["family"]
     elif kind == "qwen3":  # one class for both: the last phase decides
         causal = [its["phase"] == "clm" for its in phases_of(state)] or [state.get("is_causal", True)]
         role = "decoder" if causal[-1] else "encoder"
@@ -279,7 +273,6 @@ def write_folder(state, model, path, folder, kind):
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     weights = hub_weights(state, with_head=role in ("decoder", "fill-mask"))
     contents = {"config.json": hub_config(state, tokenizer, name, kind, role)}
-    check_function(model, weights, contents["config.json"], role, path)
     for key, x in head.items():
         part, _, what = key.partition(".")  # "2.bias" becomes "classifier.bias"
         weights[f"{parts[part]}.{what}"] = x
@@ -298,6 +291,7 @@ def write_folder(state, model, path, folder, kind):
             (partial / file).write_text(text, encoding="utf-8")
         save_file = optional_package("safetensors.torch").save_file
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+        check_function(model, partial, role, path)
         sync(partial / "model.safetensors")
         os.replace(partial, folder)
     except BaseException:
@@ -306,61 +300,28 @@ def write_folder(state, model, path, folder, kind):
 
 
 @torch.no_grad()
-def check_function(model, weights, config, role, path):
-    """Raise DataError unless a model computes what transformers computes from its folder, on a few random tokens.
+def check_function(model, folder, role, path):
+    """Raise DataError unless transformers computes from a folder what the model does, on a few random tokens.
 
     So an edit of model.py that the format cannot express, such as another activation, does not leave as a folder that
-    computes something else.
+    computes something else. Without transformers nothing is compared.
     """
-    tokens = torch.randint(config["vocab_size"], (2, 16), generator=torch.Generator().manual_seed(0))
-    ours, causal = model(tokens, causal=role == "decoder"), role == "decoder"
-    theirs = reference(weights, config, tokens, causal)
-    if role in ("decoder", "fill-mask"):
-        ours, theirs = model.logits(ours), theirs @ weights.get(HEAD, weights[EMBEDDING]).T
+    try:
+        library = optional_package("transformers")
+    except DataError:
+        print(f"{path}: not compared with transformers, which is not installed")
+        return
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    kind = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}.get(role, "AutoModel")
+    tokens = torch.randint(model.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(0))
+    ours, theirs = model(tokens, causal=role == "decoder"), getattr(library, kind).from_pretrained(folder)(tokens)[0]
+    if kind != "AutoModel":
+        ours = model.logits(ours)
     if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * theirs.abs().max().item()):
         apart = f"outputs of up to {theirs.abs().max():.3g} differ by up to {(ours - theirs).abs().max():.3g}"
-        raise DataError(f"{path}: model.py does not compute what config.json says ({apart}): was it edited?")
-
-
-def reference(weights, config, tokens, causal):
-    """Return the last hidden states (B, T, d) that transformers computes from a folder's weights and config.json.
-
-    This is the format written out in plain PyTorch. It uses nothing of model.py.
-    """
-    T, D, rope = tokens.shape[1], config["head_dim"], config["rope_scaling"]
-    frequency = config["rope_theta"] ** (-torch.arange(0, D, 2) / D)
-    if rope:  # Llama 3.1's
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-        turns = frequency * rope["original_max_position_embeddings"] / (2 * torch.pi)
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-        frequency = frequency * (kept + (1 - kept) / rope["factor"])
-    angle = torch.arange(T)[:, None] * frequency.repeat(2)  # (T, D)
-    hidden_keys = torch.ones(T, T, dtype=torch.bool).triu(1) if causal else torch.zeros(T, T, dtype=torch.bool)
-
-    def norm(x, name):
-        return weights[f"{name}.weight"] * x * (x.square().mean(-1, keepdim=True) + config["rms_norm_eps"]).rsqrt()
-
-    def linear(x, name):
-        return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
-
-    def rotate(x):
-        a, b = x.chunk(2, -1)
-        return x * angle.cos() + torch.cat((-b, a), -1) * angle.sin()
-
-    x = weights[EMBEDDING][tokens]
-    for i in range(config["num_hidden_layers"]):
-        attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-        y = norm(x, f"model.layers.{i}.input_layernorm")
-        q, k, v = (linear(y, f"{attn}.{one}_proj").unflatten(-1, (-1, D)).transpose(1, 2) for one in "qkv")
-        if f"{attn}.q_norm.weight" in weights:
-            q, k = norm(q, f"{attn}.q_norm"), norm(k, f"{attn}.k_norm")
-        k, v = (one.repeat_interleave(config["num_attention_heads"] // one.shape[1], 1) for one in (k, v))
-        scores = rotate(q) @ rotate(k).mT * D**-0.5  # (B, H, T, T)
-        y = scores.masked_fill(hidden_keys, -torch.inf).softmax(-1) @ v
-        x = x + linear(y.transpose(1, 2).flatten(2), f"{attn}.o_proj")
-        y = norm(x, f"model.layers.{i}.post_attention_layernorm")
-        x = x + linear(F.silu(linear(y, f"{mlp}.gate_proj")) * linear(y, f"{mlp}.up_proj"), f"{mlp}.down_proj")
-    return norm(x, "model.norm")
+        why = "was model.py edited, or is transformers too old (docs/hub.md)?"
+        raise DataError(f"{path}: transformers {library.__version__} computes something else from it ({apart}): {why}")
 
 
 def saved_model(state, path):
