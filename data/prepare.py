@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 import configurator
-from data.shards import check_out, check_shards, fingerprint, load_meta, unfinished_folder
+from data.shards import changed_shard, check_out, fingerprint, load_meta, unfinished_folder
 from data.sources import READABLE, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -37,7 +37,6 @@ val_fraction = 0.01  # of the documents, chosen by a hash of the text, are for v
 text_field = "text"  # the field that holds the text, in .jsonl and .parquet
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
-mask_token = ""  # with a hub folder: its special token to mask with; empty: the one it names, a reserved or a new one
 out = "data/prepared/embedded"  # folder to write; must not exist
 shard_tokens = 250_000_000  # a shard ends with the document that reaches this; it is in memory until then
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
@@ -131,9 +130,7 @@ def encode(batches, tokenizer, workers):
         for batch, future in pending:
             yield batch, *future.result()
     except concurrent.futures.BrokenExecutor:
-        raise DataError(
-            "a worker process was killed, perhaps because memory ran out: fewer --workers need less"
-        ) from None
+        raise DataError("a worker process was killed, perhaps for want of memory: give fewer --workers") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -159,13 +156,9 @@ def check(cfg):
     """Yield what is wrong with the settings."""
     if cfg.verify:
         return
-    for load, *args in (
-        (check_out, cfg.out),
-        (find_files, cfg.source),
-        (Tokenizer.load, cfg.tokenizer, cfg.mask_token),
-    ):
+    for load, value in (check_out, cfg.out), (find_files, cfg.source), (Tokenizer.load, cfg.tokenizer):
         try:
-            load(*args)
+            load(value)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
@@ -185,7 +178,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     cfg.update(settings, source=str(source), out=str(Path(out).absolute()), tokenizer=str(tokenizer))
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
-    tokenizer = Tokenizer.load(cfg.tokenizer, cfg.mask_token)
+    tokenizer = Tokenizer.load(cfg.tokenizer)
     found, ignored = find_files(cfg.source)
     if ignored:
         print(f"{cfg.source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
@@ -235,7 +228,8 @@ def main():
     cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.prepare")
     try:
         if cfg.verify:
-            check_shards(cfg.verify, load_meta(cfg.verify))
+            if path := changed_shard(cfg.verify, load_meta(cfg.verify)):
+                raise DataError(f"{path} has changed since it was written: prepare it again")
             print(f"{cfg.verify}: all checksums are right")
         else:
             prepare(**cfg)

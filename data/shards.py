@@ -87,29 +87,23 @@ class Output:
 
     def go_on(self):
         """Read progress.json, and delete what was written later. Raises DataError if it does not fit."""
-        anew = f"choose another --out, or remove {self.progress_file.parent} to start anew"
+        partial = self.progress_file.parent
+        anew = f"choose another --out, or remove {partial} to start anew"
         try:
-            content, _, digest = self.progress_file.read_bytes().partition(b"\n")
-            if hashlib.sha256(content).hexdigest().encode() != digest:
-                raise ValueError("its checksum is wrong")
-            progress = json.loads(content)
+            progress = json.loads(self.progress_file.read_bytes())
             plan, files, self.meta, self.place = (progress[key] for key in ("plan", "files", "meta", "place"))
-            sizes = shard_sizes(self.folder, self.meta)
-            wrong_size = (path for path, size in sizes.items() if not path.is_file() or path.stat().st_size != size)
-            broken = next(wrong_size, None) or changed_shard(self.folder, self.meta)
-        except MALFORMED:
-            broken = self.progress_file
-        if broken:
-            raise DataError(f"{broken} is damaged or missing: {anew}")
+            self.place = tuple(self.place)
+            shards = check_sizes(self.folder, self.meta)
+        except MALFORMED as error:
+            raise DataError(f"{partial} is damaged ({error}): {anew}") from None
         differing = [name for name, value in self.plan.items() if plan.get(name) != value]
         differing += [file[0] for i, file in enumerate(files) if file not in self.files[i : i + 1]]
         if differing:
             was = f"an unfinished preparation in which this was different: {', '.join(differing[:5])}"
-            raise DataError(f"{self.progress_file.parent} holds {was}; continue with the same input, or {anew}")
+            raise DataError(f"{partial} holds {was}; continue with the same input, or {anew}")
         for path in self.folder.iterdir():
-            if path not in sizes:
+            if path not in shards:
                 path.unlink()
-        self.place = tuple(self.place)
 
     def write(self, batch, tokens, lengths):
         """Add a list of data.prepare.Documents: the tokens (n,) of all of them, and the number of tokens of each.
@@ -139,9 +133,7 @@ class Output:
                 shards.append({"file": name, "tokens": len(tokens), "sha256": hashlib.sha256(tokens).hexdigest()})
         self.part, self.part_tokens = {"train": [], "val": []}, 0
         progress = {"plan": self.plan, "files": self.files[: self.place[0] + 1], "place": self.place, "meta": self.meta}
-        content = json.dumps(progress).encode()
-        digest = hashlib.sha256(content).hexdigest().encode()
-        write_whole(self.progress_file, lambda file: file.write(content + b"\n" + digest))
+        write_whole(self.progress_file, lambda file: file.write(json.dumps(progress).encode()))
 
     def empty_split(self):
         """Return the name of a split without text, or None. Each document has one eos."""
@@ -182,15 +174,6 @@ class Output:
 # Reading
 
 
-def sha256(path):
-    """Return the checksum of a file. Reads it, as a failing disk kills a process that has mapped it into memory."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def fingerprint(meta, file_bytes):
     """Return one checksum of all that a training run reads: the tokenizer and the shards."""
     shards = [shard["sha256"] for split in ("train", "val") for shard in meta["splits"][split]["shards"]]
@@ -199,34 +182,35 @@ def fingerprint(meta, file_bytes):
 
 
 def load_meta(folder):
-    """Return meta.json of a prepared folder, after checking the sizes of its shards. check_shards checks the content.
+    """Return meta.json of a prepared folder, after checking the sizes of its shards; `changed_shard` reads them.
 
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """
-    folder, again = Path(folder), "remove it and prepare it again"
+    folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        sizes = shard_sizes(folder, meta)
         same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"]
         for record in meta["splits"].values():
             same = same and record["tokens"] == sum(shard["tokens"] for shard in record["shards"])
+        if not same:
+            raise ValueError("the tokenizer or meta.json has changed since it was written")
+        check_sizes(folder, meta)
     except MALFORMED as error:
         what = f"{folder} is not a prepared folder, or is damaged ({type(error).__name__}: {error})"
-        raise DataError(f"{what}: {again}") from None
-    if not same:
-        raise DataError(f"{folder}: the tokenizer or meta.json has changed since it was written: {again}")
-    for path, size in sizes.items():
-        if not path.is_file() or path.stat().st_size != size:
-            raise DataError(f"{path} is missing or not {size} bytes long: {again}")
+        raise DataError(f"{what}: remove it and prepare it again") from None
     return meta
 
 
-def shard_sizes(folder, meta):
-    """Return {path: bytes} of the shards."""
+def check_sizes(folder, meta):
+    """Return {path: bytes} of the shards. Raises ValueError if one is missing or has another size."""
     itemsize = np.dtype(meta["dtype"]).itemsize
-    return {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
+    sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
+    for path, size in sizes.items():
+        if not path.is_file() or path.stat().st_size != size:
+            raise ValueError(f"{path} is missing or not {size} bytes long")
+    return sizes
 
 
 def shard_files(folder, meta):
@@ -240,18 +224,19 @@ def shard_files(folder, meta):
 
 def changed_shard(folder, meta):
     """Return the path of the first shard that is not as it was written, or None. Computes the checksum of each."""
-    return next((path for path, shard in shard_files(folder, meta) if sha256(path) != shard["sha256"]), None)
-
-
-def check_shards(folder, meta):
-    """Raise DataError if a shard is not as it was written. Computes the checksum of each."""
-    if path := changed_shard(folder, meta):
-        raise DataError(f"{path} has changed since it was written: prepare it again")
+    for path, shard in shard_files(folder, meta):
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:  # a failing disk would kill a process that has mapped the file into memory
+            while block := file.read(1 << 22):
+                digest.update(block)
+        if digest.hexdigest() != shard["sha256"]:
+            return path
+    return None
 
 
 def changed_shard_in_background(folder, meta):
     """Return the concurrent.futures.Future of `changed_shard`, in a thread that does not keep the process from ending."""
-    size, future = sum(shard_sizes(folder, meta).values()), concurrent.futures.Future()
+    size, future = sum(check_sizes(folder, meta).values()), concurrent.futures.Future()
     if size > 1e9:
         print(f"{folder}: the checksums of {size / 1e9:.0f} GB are computed in the background")
 

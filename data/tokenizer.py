@@ -65,27 +65,20 @@ class Tokenizer:
         self.shown |= {mask_id: "[MASK]", pad_id: "[PAD]", bos_id: "[BOS]", eos_id: "[EOS]"}
 
     @staticmethod
-    def load(spec, mask_token=""):
+    def load(spec):
         """Load "embedded", a tiktoken encoding by name, a local rank file, or a tokenizer.json or the folder with it.
 
-        mask_token: the name of the token to mask with, for a tokenizer.json; see `read_hub` for the default. Raises
-        DataError.
+        Raises DataError.
         """
         spec, path = str(spec), EMBEDDED if str(spec) == "embedded" else Path(spec)
         try:
             if spec in tiktoken.list_encoding_names():
-                tokenizer = read_encoding(spec)
-            elif path.is_dir() or path.suffix == ".json":
-                return read_hub(path, mask_token)
-            else:
-                tokenizer = read_ranks(path)
+                return read_encoding(spec)
+            return read_hub(path) if path.is_dir() or path.suffix == ".json" else read_ranks(path)
         except DataError:
             raise
         except MALFORMED as error:
             raise DataError(f"tokenizer {spec!r} cannot be read: {type(error).__name__}: {error}") from error
-        if mask_token:
-            raise DataError(f"mask_token needs a tokenizer.json; tokenizer {spec!r} has its own")
-        return tokenizer
 
     @staticmethod
     def from_state(state, file_bytes):
@@ -336,7 +329,7 @@ def read_encoding(name):
     return RankTokenizer(encoding._mergeable_ranks, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
-def read_hub(path, mask_token=""):
+def read_hub(path):
     """Read a folder with a tokenizer.json, or such a file. Raises DataError.
 
     tokenizer_config.json, or else config.json beside it, names the special tokens. Where neither does:
@@ -347,7 +340,7 @@ def read_hub(path, mask_token=""):
     bos     the cls token, else eos
     pad     eos
 
-    mask_token is the name of a token to use instead. Added tokens that are not special are words: text makes them.
+    Added tokens that are not special are words: text makes them.
     vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -357,12 +350,9 @@ def read_hub(path, mask_token=""):
     engine = json_engine(file_bytes, file)
     ids, added = engine.get_vocab(), engine.get_added_tokens_decoder()  # {name: id}, {id: AddedToken}, ascending
     special = {token.content: i for i, token in added.items() if token.special}
-    if mask_token and mask_token not in ids:
-        raise DataError(f"{mask_token!r} is not a token of {file}; its special tokens are {', '.join(special)}")
-
     configs = {name: read_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json")}
     reserved = [token.content for token in added.values() if "reserved" in token.content]
-    mask = mask_token or named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
+    mask = named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
     eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"
     bos = named("bos", configs, ids, added) or named("cls", configs, ids, added, "[CLS]") or eos
     pad = named("pad", configs, ids, added) or eos
