@@ -91,87 +91,74 @@ def wrap_ddp(loss_module, batch, causal, device):
 fused_attention = partial(model.attention, backend="triton")
 
 
-def attention_results(attention, x, heads, causal, bounds):
-    """Return the output and the gradients of q, k and v. x: (B, T, sum(heads), D), from which they and d_out are cut."""
-    q, k, v, d_out = x.split(heads, dim=2)
-    q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
-    out = attention(q, k, v, causal, *bounds)
-    return out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)
+def attention_case(device, dtype, B, T, head_dim, causal, documents, n_head, n_kv_head):
+    """Return a function of an attention, and of a dtype: its output and the gradients of q, k and v, on random input.
 
-
-def attention_input(device, dtype, B, T, head_dim, documents, n_head, n_kv_head):
-    """Return (x, heads, bounds) for `attention_results`. documents: three in a row, then four tokens of padding."""
+    documents: three in a row, then four tokens of padding.
+    """
     heads = (n_head, n_kv_head, n_kv_head, n_head)  # of q, k, v and the gradient of the output
     x = torch.randn(B, T, sum(heads), head_dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    if not documents:
-        return x, heads, (None, None)
-    t = torch.arange(T, dtype=torch.int32, device=device).expand(B, T)
-    length = T // 3
-    start = t // length * length
-    return x, heads, [bound.where(t < T - 4, 0) for bound in (start, (start + length).clamp(max=T - 4))]
+    bounds = (None, None)
+    if documents:
+        t, length = torch.arange(T, dtype=torch.int32, device=device).expand(B, T), T // 3
+        start = t // length * length
+        bounds = [bound.where(t < T - 4, 0) for bound in (start, (start + length).clamp(max=T - 4))]
+
+    def results(attention, dtype=dtype):
+        q, k, v, d_out = x.to(dtype).split(heads, dim=2)
+        q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
+        out = attention(q, k, v, causal, *bounds)
+        return out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)
+
+    return results
 
 
-def check_attention(device, dtype, head_dim, causal, documents, n_head, n_kv_head, fused=fused_attention):
+def check_attention(device, dtype, *case, fused=fused_attention):
     """Return the largest relative error of the fused kernels in dtype, against the formula in float64.
 
-    It compares the output and the gradients of q, k and v for a small random batch, with several documents and padding
-    if `documents`. Infinite if a result is not a number. Raises what the kernels raise.
+    case: head_dim and so on, see `attention_case`. It compares the output and the gradients of q, k and v for a small
+    random batch. Infinite if a result is not a number. Raises what the kernels raise.
     """
     T = 304  # whole blocks and a part of one; a multiple of 16, so that training uses the same compiled kernels
-    x, *case = attention_input(device, dtype, 2, T, head_dim, documents, n_head, n_kv_head)
-    found = attention_results(fused, x, case[0], causal, case[1])
-    exact = attention_results(partial(model.attention, backend="reference"), x.double(), case[0], causal, case[1])
+    results = attention_case(device, dtype, 2, T, *case)
+    found, exact = results(fused), results(partial(model.attention, backend="reference"), torch.float64)
     errors = [(x.double() - e).norm() / e.norm() for x, e in zip(found, exact)]
     return torch.stack(errors).nan_to_num(nan=torch.inf).max().item()
 
 
-def stress_attention(
-    device, dtype, head_dim, causal, documents, n_head, n_kv_head, fused=fused_attention, launches=200, B=8, T=2048
-):
+def stress_attention(device, dtype, *case, fused=fused_attention, launches=200, B=8, T=2048):
     """Return how many of `launches` forward and backward passes are not bitwise equal to the first.
 
-    A race between a kernel's copies and its matrix products can be too rare for `check_attention`.
+    A race between a kernel's copies and its matrix products can be too rare for `check_attention`: a Triton before
+    3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
     """
-    x, *case = attention_input(device, dtype, B, T, head_dim, documents, n_head, n_kv_head)
-    first = attention_results(fused, x, case[0], causal, case[1])
-    different = torch.zeros((), dtype=torch.int64, device=device)
+    results, different = attention_case(device, dtype, B, T, *case), torch.zeros((), dtype=torch.int64, device=device)
+    first = results(fused)
     for _ in range(launches - 1):
-        now = attention_results(fused, x, case[0], causal, case[1])
-        different += torch.stack([(x != y).any() for x, y in zip(now, first)]).any()
+        different += torch.stack([(x != y).any() for x, y in zip(results(fused), first)]).any()
     return different.item()
 
 
-def may_race(device, dtype):
-    """Whether the kernels are compiled for Hopper by a Triton before 3.7.1, which leaves out a fence there.
+def compare_attention(device, dtype, config, masks, documents):
+    """Return why the fused kernels must not be used here, "" if they can be, and their relative error or None.
 
-    The fence (fence.proxy.async) orders asynchronous copies to shared memory before the 16-bit products that read them.
-    """
-    version = tuple(map(int, re.findall(r"\d+", getattr(model.triton, "__version__", ""))[:3]))
-    return model.architecture(device) == 90 and dtype.itemsize == 2 and version < (3, 7, 1)
-
-
-def compare_attention(device, dtype, config, masks, documents, check, stress):
-    """Return why the fused kernels must not be used here, "" if they can be.
-
-    They can be if `check` finds no more than rounding and `stress`, unless it is None, no difference.
+    They can be if the error is no more than rounding, and if the same input always gives the same result.
     """
     if why := model.why_not_triton("cuda", config.head_dim, dtype):
-        return why
-    allowed = 1e-4 if dtype == torch.float32 else 1e-2
+        return why, None
     cases = [(device, dtype, config.head_dim, causal, documents, config.n_head, config.n_kv_head) for causal in masks]
+    allowed, error = 1e-4 if dtype == torch.float32 else 1e-2, None
     try:
-        largest = max(check(*case) for case in cases)
-        unequal = sum(stress(*case) for case in cases) if stress and largest <= allowed else 0
-    except Exception as error:  # of the compiler, the driver, or because there is no C compiler
-        return f"they raise {type(error).__name__}: {error}"[:300]
-    if largest > allowed:
-        return f"their relative error is {largest:.1e}, of which {allowed:.0e} could be rounding"
-    return f"the same input gave another result {unequal} times" if unequal else ""
+        error = max(check_attention(*case) for case in cases)
+        if error > allowed:
+            return f"their relative error is {error:.1e}, of which {allowed:.0e} could be rounding", error
+        unequal = sum(stress_attention(*case) for case in cases)
+    except Exception as fault:  # of the compiler, the driver, or because there is no C compiler
+        return f"they raise {type(fault).__name__}: {fault}"[:300], error
+    return f"the same input gave another result {unequal} times" * bool(unequal), error
 
 
-def choose_attention(
-    device, dtype, config, masks, documents, versions=None, earlier=None, check=check_attention, stress=stress_attention
-):
+def choose_attention(device, dtype, config, masks, documents, versions=None, earlier=None):
     """Decide which attention "auto" is on a GPU and tell model.py. Return why not the fused kernels, "" if they are.
 
     masks: the values of `causal` to check. documents: whether rows hold several. Rank 0 decides for all processes.
@@ -183,8 +170,7 @@ def choose_attention(
     decision = [recorded if earlier == versions else None]
     if world()[0] == 0:
         if decision[0] is None:
-            stress = stress if may_race(device, dtype) else None
-            decision[0] = compare_attention(device, dtype, config, masks, documents, check, stress)
+            decision[0], _ = compare_attention(device, dtype, config, masks, documents)
         if decision[0]:
             warnings.warn(f"attention: PyTorch's, not the fused kernels: {decision[0]}")
         else:
@@ -200,7 +186,7 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
 
     predicted: the fraction of tokens on which the output head runs. Attention counts its two products for each pair
     of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
-    that documents leave: 2/3 with window_split=random. MFU is this number times tokens/s, divided by `peak_flops`.
+    that documents leave. MFU is this number times tokens/s, divided by `peak_flops`.
     """
     d, D = config.d_model, config.head_dim
     block = 2 * (config.n_head + config.n_kv_head) * D * d + 3 * d * config.d_ff
@@ -215,23 +201,24 @@ def peak_flops(device):
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
 
 
-def utilization(tokens_per_s, config, batches, device, dtype, n_devices):
-    """The MFU of a run with batches like these, [(batch, causal), ...], as {"mfu": text}; nothing on a CPU.
+def step_flops(config, parts, window_split):
+    """Floating-point operations of a process in a training step. parts: see `data.objective.micro_batches`.
 
-    "unknown" if the peak is.
+    A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
     """
-    peak = peak_flops(device) if dtype != "float32" else None
-    if not peak or not tokens_per_s:
+    T, seen = config.seq_len, 2 / 3 if window_split == "random" else 1.0
+    return sum(
+        len(windows) * T * flops_per_token(config, T, kind.causal, kind.mask_ratio or 1, seen)
+        for kind, windows in parts
+    )
+
+
+def utilization(cfg, config, parts, seconds, device):
+    """The MFU of steps like this one, which take so many seconds, as {"mfu": text}; nothing on a CPU."""
+    peak = peak_flops(device) if cfg.dtype == "bfloat16" else None
+    if not peak or not seconds:
         return {} if device.type == "cpu" else {"mfu": "unknown"}
-    flops, total = 0.0, 0
-    for batch, causal in batches:
-        n_tokens, T = batch["tokens"].numel(), batch["tokens"].shape[1]
-        predicted, seen = (batch["targets"] >= 0).sum().item() / n_tokens, 1.0
-        if "doc_start" in batch:  # the mean length of a token's document, as a fraction of T
-            seen = (batch["doc_end"] - batch["doc_start"]).sum().item() / n_tokens / T
-        flops += n_tokens * flops_per_token(config, T, causal, predicted, seen)
-        total += n_tokens
-    return {"mfu": f"{tokens_per_s * flops / total / (n_devices * peak):.1%}"}
+    return {"mfu": f"{step_flops(config, parts, cfg.window_split) / seconds / peak:.1%}"}
 
 
 def show(function, *args):

@@ -298,12 +298,9 @@ def train(cfg, finished):
 
         # Forward and backward. A sum of losses goes backward: what to divide it by is known only after the last one.
         clm, mlm = torch.zeros(2, 2, dtype=torch.float64, device=device)  # each: sum of losses, predicted tokens
-        trained = []  # the micro-batches so far, with their masks
-        for kind, _ in parts:
-            batch = next(batches)
-            trained.append((batch, kind.causal))
-            ddp.require_backward_grad_sync = len(trained) == len(parts)  # DDP exchanges gradients after the last one
-            loss_sum, count = ddp(to_device(batch, device), kind.causal)
+        for number, (kind, _) in enumerate(parts, 1):
+            ddp.require_backward_grad_sync = number == len(parts)  # DDP exchanges gradients after the last one
+            loss_sum, count = ddp(to_device(next(batches), device), kind.causal)
             loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
             sums = clm if kind.causal else mlm
             sums += torch.stack((loss_sum.detach(), count))
@@ -345,7 +342,7 @@ def train(cfg, finished):
             speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
             line = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
             line |= details(phases[-1], clm_sum, clm_count, mlm_sum, mlm_count)
-            mfu = runtime.utilization(speed, config, trained, device, cfg.dtype, world_size)
+            mfu = runtime.utilization(cfg, config, parts, timed and seconds / timed, device)
             bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             seconds, timed = 0.0, 0
         phase_ends = step in (cfg.switch_step, cfg.max_steps)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint import path_of, read_metrics
 from errors import DataError
-from runtime import flops_per_token, show
+from runtime import show, step_flops
 
 NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
@@ -37,15 +37,12 @@ def summary(out_dir):
 
 def print_start(cfg, transformer, batches, parts_of, step, world_size, versions):
     """Print the model, the budget with its data, and the machine, a line each."""
-    config, T = transformer.config, batches.T
-    sampled = range(0, cfg.max_steps, -(-cfg.max_steps // 50))  # about 50 steps stand for all
-    parts = [(kind, len(windows)) for s in sampled for kind, windows in parts_of(s)]
-    clm = sum(n for kind, n in parts if kind.causal) / sum(n for _, n in parts)
-    seen = 2 / 3 if cfg.window_split == "random" else 1  # of the pairs of a query and a key
-    flops = sum(n * T * flops_per_token(config, T, kind.causal, kind.mask_ratio or 1, seen) for kind, n in parts)
-    flops *= world_size * cfg.max_steps / len(sampled)
+    config, sampled = transformer.config, range(0, cfg.max_steps, -(-cfg.max_steps // 50))  # these stand for all steps
+    parts = [part for s in sampled for part in parts_of(s)]
+    clm = sum(len(its) for kind, its in parts if kind.causal) / sum(len(its) for _, its in parts)
+    flops = step_flops(config, parts, cfg.window_split) * world_size * cfg.max_steps / len(sampled)
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
-    shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads, windows of {T:,} tokens"
+    shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads, windows of {config.seq_len:,} tokens"
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
     attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's attention"

@@ -1,6 +1,5 @@
 """What a run knows about its machine: which attention to trust, FLOPs, and MFU."""
 
-import itertools
 import re
 from functools import partial
 from types import SimpleNamespace
@@ -13,20 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import model
+import runtime
+from data.objective import CLM, Objective
 from model import ModelConfig, PretrainingLoss, Transformer, attention
-from runtime import (
-    check_attention,
-    choose_attention,
-    flops_per_token,
-    may_race,
-    peak_flops,
-    stress_attention,
-    utilization,
-)
+from runtime import check_attention, choose_attention, flops_per_token, peak_flops, stress_attention, utilization
 
 CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
-agrees = partial(check_attention, fused=plain)
 
 
 def no_scale(q, *args):
@@ -43,8 +35,15 @@ def fails(*args):
 
 
 @pytest.fixture
-def trust(monkeypatch):
+def kernels(monkeypatch):
+    """kernels(attention, unequal): stand-ins for the kernels, of which so many passes differ."""
     monkeypatch.setattr(model, "kernels_fail", "")  # as it was, after the test
+
+    def stand_in(attention, unequal=0):
+        monkeypatch.setattr(runtime, "check_attention", partial(check_attention, fused=attention))
+        monkeypatch.setattr(runtime, "stress_attention", lambda *case: unequal)
+
+    return stand_in
 
 
 @pytest.mark.parametrize("dtype, allowed", [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
@@ -52,13 +51,10 @@ def trust(monkeypatch):
 @pytest.mark.parametrize("documents", [True, False])
 def test_two_attentions_are_compared(dtype, allowed, causal, documents):
     case = CPU, dtype, 32, causal, documents, 4, 2
-    assert 0 < agrees(*case) < allowed
+    assert 0 < check_attention(*case, fused=plain) < allowed
     assert check_attention(*case, fused=no_scale) > 0.1
     assert check_attention(*case, fused=lambda *args: plain(*args) * torch.nan) == torch.inf
     assert check_attention(*case, fused=no_gradient_of_v) == pytest.approx(1)
-
-
-SMALL = dict(launches=5, B=1, T=48)
 
 
 @pytest.mark.parametrize("documents", [True, False])
@@ -69,40 +65,28 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
         calls.append(q)
         return plain(q * (1 + 1e-6 * (len(calls) == 4)), *args)
 
-    case = CPU, torch.float32, 32, False, documents, 4, 2
-    assert stress_attention(*case, fused=plain, **SMALL) == 0
-    assert stress_attention(*case, fused=differs_once, **SMALL) == 1 and len(calls) == 5
-    assert stress_attention(*case, fused=no_gradient_of_v, **SMALL) == 0  # wrong, but always the same
-    assert stress_attention(*case, fused=lambda *args: plain(*args) * torch.nan, **SMALL) == 4
-
-
-@pytest.mark.parametrize("version, races", [("3.6.0", True), ("3.7.1", False), ("3.10", False), ("3.7.0+git1", True)])
-def test_where_the_stress_test_is_a_part_of_the_check(monkeypatch, trust, version, races):
-    """In 16 bits on Hopper, with a Triton before 3.7.1."""
-    monkeypatch.setattr(model, "triton", SimpleNamespace(__version__=version))
-    monkeypatch.setattr(model, "why_not_triton", lambda *args: "")
-    for architecture, dtype in itertools.product((80, 90, "gfx9"), (torch.bfloat16, torch.float32)):
-        monkeypatch.setattr(model, "architecture", lambda device: architecture)
-        assert may_race(CPU, dtype) == (architecture == 90 and dtype == torch.bfloat16 and races)
-        for unequal in (0, 3):
-            args = CPU, dtype, ModelConfig(), (True,), False
-            why = choose_attention(*args, check=agrees, stress=lambda *case: unequal)
-            assert bool(why) == (may_race(CPU, dtype) and unequal > 0) and model.kernels_fail == why
+    stress = partial(stress_attention, CPU, torch.float32, 32, False, documents, 4, 2, launches=5, B=1, T=48)
+    assert stress(fused=plain) == stress(fused=no_gradient_of_v) == 0  # the second is wrong, but always the same
+    assert stress(fused=differs_once) == 1 and len(calls) == 5
+    assert stress(fused=lambda *args: plain(*args) * torch.nan) == 4
 
 
 @pytest.mark.parametrize(
-    "check, head_dim, why",
+    "fused, unequal, head_dim, why",
     [
-        (agrees, 64, ""),
-        (partial(check_attention, fused=no_scale), 64, "error is 2.4e.01, of which 1e-04"),
-        (fails, 64, "RuntimeError: gcc not found"),
-        (check_attention, 64, "device cpu: the kernels need a GPU"),
-        (agrees, 48, "head dim 48 is not 32"),
+        (plain, 0, 64, ""),
+        (plain, 3, 64, "gave another result 6 times"),
+        (no_scale, 0, 64, "error is 2.4e.01, of which 1e-04"),
+        (fails, 0, 64, "RuntimeError: gcc not found"),
+        (None, 0, 64, "device cpu: the kernels need a GPU"),
+        (plain, 0, 48, "head dim 48 is not 32"),
     ],
 )
-def test_only_kernels_that_agree_are_used(trust, capsys, recwarn, check, head_dim, why):
+def test_only_kernels_that_agree_are_used(kernels, capsys, recwarn, fused, unequal, head_dim, why):
+    if fused:
+        kernels(fused, unequal)
     config = ModelConfig(n_head=2, d_model=2 * head_dim)
-    decision = choose_attention(CPU, torch.float32, config, (True, False), False, check=check)
+    decision = choose_attention(CPU, torch.float32, config, (True, False), False)
     assert model.kernels_fail == decision and bool(decision) == bool(why) and re.search(why, decision)
     assert [decision in str(warning.message) for warning in recwarn] == [True] * bool(why)
     assert capsys.readouterr().out == "attention: fused kernels\n" * (not why)
@@ -112,13 +96,15 @@ def test_only_kernels_that_agree_are_used(trust, capsys, recwarn, check, head_di
     assert ("nanoencoder::attention" in operators.names) == (not why)
 
 
-def test_a_resumed_run_keeps_its_decision(trust):
+def test_a_resumed_run_keeps_its_decision(kernels):
     now, choose = dict(torch="2.13", device="NVIDIA H100"), partial(choose_attention, CPU, torch.float32, ModelConfig())
+    kernels(fails)
     for decision in ("", "they raise an error"):
-        assert choose((True,), False, now, now | dict(kernels_fail=decision), check=fails) == decision
+        assert choose((True,), False, now, now | dict(kernels_fail=decision)) == decision
         assert model.kernels_fail == decision
+    kernels(plain)
     for earlier in (now, dict(torch="2.11", device="NVIDIA H100", kernels_fail="no compiler"), None):
-        assert choose((True,), False, now, earlier, check=agrees) == ""
+        assert choose((True,), False, now, earlier) == ""
 
 
 def test_rank_0_decides_for_all(tmp_path):
@@ -163,17 +149,16 @@ def test_peak_flops_by_name(monkeypatch):
         assert peak_flops(torch.device("cuda")) == peak, name
 
 
-def test_mfu_counts_the_pairs_that_the_mask_leaves(monkeypatch):
-    config, gpu = ModelConfig(), torch.device("cuda")
-    lengths = torch.tensor([32] * 32 + [96] * 96).expand(2, 128)  # two documents: (32² + 96²) / 128² of the pairs
-    batch = dict(tokens=torch.zeros(2, 128), targets=torch.arange(-64, 192))
-    cut = batch | dict(doc_start=torch.zeros(2, 128), doc_end=lengths)
-    args = config, [(batch, False)], gpu, "bfloat16", 4
+@pytest.mark.parametrize("split, seen", [("none", 1), ("random", 2 / 3)])
+def test_mfu_counts_both_objectives(monkeypatch, split, seen):
+    """A step with 3 windows of CLM and 1 of MLM, in which 40 % of the tokens are predicted."""
+    config, gpu, parts = ModelConfig(), torch.device("cuda"), [(CLM, [0, 1, 2]), (Objective(mask_ratio=0.4), [3])]
+    cfg = SimpleNamespace(window_split=split, dtype="bfloat16")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    for batch, seen in ((batch, 1), (cut, 0.625)):
-        speed = 4 * 989e12 / 2 / flops_per_token(config, 128, False, 0.75, seen)
-        assert utilization(speed, config, [(batch, False)], gpu, "bfloat16", 4) == {"mfu": "50.0%"}
-    assert utilization(1e6, config, [(batch, False)], CPU, "bfloat16", 1) == {}
-    assert utilization(0, *args) == utilization(1e6, *args[:3], "float32", 1) == {"mfu": "unknown"}
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Another GPU")
-    assert utilization(1e6, *args) == {"mfu": "unknown"}
+    of_clm, of_mlm = flops_per_token(config, 128, True, 1, seen), flops_per_token(config, 128, False, 0.4, seen)
+    seconds = 2 * 128 * (3 * of_clm + of_mlm) / 989e12
+    assert utilization(cfg, config, parts, seconds, gpu) == {"mfu": "50.0%"}
+    assert utilization(cfg, config, parts, seconds, CPU) == {}
+    assert utilization(cfg, config, parts, 0, gpu) == {"mfu": "unknown"}  # no step was timed
+    cfg.dtype = "float32"
+    assert utilization(cfg, config, parts, seconds, gpu) == {"mfu": "unknown"}
