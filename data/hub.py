@@ -34,7 +34,6 @@ SIZES = {
     "norm_eps": "rms_norm_eps",
 }
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
-DTYPES = ("F32", "F16", "BF16")
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 OUTER = {"embedding": EMBEDDING, "norm": "model.norm.weight", "head": HEAD}
@@ -129,39 +128,30 @@ def hub_views(model, vocab_size=None):
 
 
 def stored_tensors(folder):
-    """Return {name: (file, stored name, dtype, shape)} of all tensors of a model folder. Reads no weights."""
-    library, found, single = optional_package("safetensors"), {}, folder / "model.safetensors"
-    files = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
+    """Return {name: tensor} of a model folder. The tensors are mapped, not read, and have the dtype of the file."""
+    library, single = optional_package("safetensors.torch"), folder / "model.safetensors"
+    files, found = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors")), {}
     if not files:  # opening a pickle can run any code
         raise DataError(f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read: convert them")
     for file in files:
         try:
-            with library.safe_open(file, "pt") as f:
-                for name in f.keys():
-                    x = f.get_slice(name)
-                    found[name] = file, name, x.get_dtype(), tuple(x.get_shape())
-        except library.SafetensorError as error:
+            found |= library.load_file(file)
+        except optional_package("safetensors").SafetensorError as error:
             raise Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
-        found = {name if name == HEAD else f"model.{name}": entry for name, entry in found.items()}
+        found = {name if name == HEAD else f"model.{name}": x for name, x in found.items()}
     return found
-
-
-def read(file, name, *_):
-    """Return one tensor. Only its part of the file is mapped into memory, and only as long as the tensor lives."""
-    with optional_package("safetensors").safe_open(file, "pt") as f:
-        return f.get_tensor(name)
 
 
 def faults(found, wanted):
     """Yield what is wrong with the tensors of a folder: all that are missing, unexpected, or of a wrong shape."""
     yield from (f"{name}: missing" for name in wanted if name not in found and name != HEAD)
-    for name, (file, stored, dtype, dims) in found.items():
+    for name, x in found.items():
         if name in wanted:
-            if dims != wanted[name].shape or dtype not in DTYPES:
-                yield f"{name}: {dtype} {dims}, expected {tuple(wanted[name].shape)} in {', '.join(DTYPES)}"
+            if x.shape != wanted[name].shape or not x.is_floating_point():
+                yield f"{name}: {x.dtype} {tuple(x.shape)}, expected {tuple(wanted[name].shape)} of floats"
         elif name.endswith("o_proj.bias"):  # Llama's attention_bias is for q, k, v and the output
-            if read(file, stored).any():
+            if x.any():
                 yield f"{name}: not 0, but our model has biases only for q, k and v"
         elif not name.endswith("rotary_emb.inv_freq"):  # in old files, though it follows from rope_theta
             yield f"{name}: unexpected"
@@ -172,7 +162,7 @@ def load(folder, need_tokenizer, report):
 
     Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
     the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
-    A bare encoder gets a head of zeros. Weights become fp32; beside them there is never more than one tensor.
+    A bare encoder gets a head of zeros. Weights become fp32.
     """
     config, found = shape(folder / "config.json"), stored_tensors(folder)
     try:
@@ -196,7 +186,7 @@ def load(folder, need_tokenizer, report):
         model["head.weight"] = model["embedding.weight"]
     wanted = hub_views(model, V)
     for name in wanted.keys() & found.keys():
-        wanted[name].copy_(read(*found[name]))
+        wanted[name].copy_(found[name])
     if new := config["vocab_size"] - V:
         report(f"{folder}: {new} new tokens begin as the mean of the {V} old ones")
         for name in "embedding.weight", "head.weight":
