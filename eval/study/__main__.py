@@ -3,7 +3,7 @@ For example: python -m eval.study config/study_demo.py
 
 usage: python -m eval.study CONFIG.py [--key=value ...]      do all that is missing, then write OUT_DIR/report
        python -m eval.study CONFIG.py --plan                 what it would do, and what that costs; needs no data
-       python -m eval.study CONFIG.py --slurm                job scripts for a cluster, in OUT_DIR/slurm
+       python -m eval.study CONFIG.py --slurm                a job script for a cluster and submit.sh, in OUT_DIR/slurm
        python -m eval.study sweep --checkpoints=A,B [...]    only fine-tune given checkpoints, and report
        python -m eval.study report RESULTS_DIR [...]         only report on a folder; see --metrics, --primary
 
@@ -22,8 +22,7 @@ from errors import Damaged, DataError
 from eval.study import report
 from eval.study.plan import Plan, describe, without_empty
 from eval.study.results import METRICS
-from eval.study.run import finetune_all, pretrain, problems_of
-from eval.study.slurm import write_scripts
+from eval.study.run import finetune_all, grouped, pretrain, problems_of, write_scripts
 
 # --- models: each row is (name, what it begins with, arguments of train.py); see plan.py. An empty name is none ---
 runs = (("", "", ""),)
@@ -52,7 +51,7 @@ primary = (("", ""),)  # pairs of models, named beforehand, whose differences an
 out_dir = "out/study"
 jobs = 0  # runs at a time: on each GPU; without a GPU in all. 0 = one a GPU, one a core
 plan = False  # print what there is to do, and stop
-slurm = False  # write job scripts instead of running, and stop
+slurm = False  # write a job script and submit.sh instead of running, and stop
 only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
 
 COMMAND = "python -m eval.study"
@@ -93,14 +92,14 @@ def study(argv, command=COMMAND):
         return
     if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
         prepare_embedded()  # once, before several runs do it
-    if found := problems_of(plan, runs, part):
+    if found := grouped(problems_of(plan, runs, part)):
         sys.exit("\n".join(["nothing was started:", *found]))
     failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
     if cfg.only in ("", "report"):
         print(report.write_study(plan))
     if failed:
         n = f"{len(failed)} part{'s' * (len(failed) > 1)}"
-        sys.exit("\n".join([f"{n} failed or could not begin; the same command tries them again:", *failed[:20]]))
+        sys.exit("\n".join([f"{n} failed or could not begin; the same command tries them again:", *grouped(failed)]))
 
 
 def main(argv):

@@ -21,6 +21,7 @@ from errors import progress
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
+WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
 
 
 class Job(NamedTuple):
@@ -90,7 +91,7 @@ def keep_error(job):
 
 
 def run_all(items, job_of, slots, name):
-    """Run jobs, one at a time in each slot. Return the items whose jobs failed, and those whose jobs could not start.
+    """Run jobs, one at a time in each slot. Return (item, why) of those whose jobs failed or could not begin.
 
     job_of: returns the Job of an item, or None as long as it cannot start. A job that has its result is not repeated.
     One that another process is running, which holds the lock of its folder, is waited for.
@@ -117,7 +118,7 @@ def run_all(items, job_of, slots, name):
                         process.start()
                         running[process] = item, job, free.pop()
             if not running and not locked:
-                return failed, waiting
+                return [(item, "failed") for item in failed] + [(item, WAITING) for item in waiting]
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)
             for process in [process for process in running if process.exitcode is not None]:
                 item, job, slot = running.pop(process)

@@ -14,13 +14,13 @@ import itertools
 import random
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import checkpoint
 import configurator
 from data.shards import load_meta
-from errors import Damaged, DataError, nearest
+from errors import DataError, nearest
 from eval.study.jobs import ROOT
 from eval.study.results import without_seed
 from eval.tasks.registry import find_task
@@ -50,12 +50,12 @@ class Run:
     settings: dict  # of train.py
     parent: "Run | None" = None  # the run that it begins with ...
     start: int = 0  # ... at this step; 0 = with its final weights
-    keep: tuple = ()  # steps whose checkpoints are kept: others branch off there, or they are fine-tuned
+    keep: set = field(default_factory=set)  # steps whose checkpoints are kept, to branch off there or to be fine-tuned
 
     def __str__(self):
         begins = f"from step {self.start:,} of" if self.start else "after"
         what = f", {begins} {self.parent.folder.name}" if self.parent else ""
-        keep = ", keeps the checkpoints of " * bool(self.keep) + " ".join(f"{step:,}" for step in self.keep)
+        keep = ", keeps the checkpoints of " * bool(self.keep) + " ".join(f"{step:,}" for step in sorted(self.keep))
         return f"{self.folder.name}: {self.max_steps - self.start:,} steps{what}{keep}"
 
     @property
@@ -73,6 +73,21 @@ class Run:
     def continues(self):
         """The row whose final weights it, or the run that it branches off, began with; "" if there is none."""
         return self.parent and (self.parent.continues if self.start else self.parent.row) or ""
+
+    @property
+    def depth(self):
+        """How many runs must have ended before it can begin."""
+        return self.parent.depth + 1 if self.parent else 0
+
+    @property
+    def origin(self):
+        """The path of the checkpoint that it begins with; None from scratch."""
+        return self.parent and self.parent.checkpoint(self.start)
+
+    @property
+    def under_way(self):
+        """Whether it has a checkpoint of its own to resume from."""
+        return bool(checkpoint.steps(self.folder))
 
     def checkpoint(self, step=0):
         """Return the path of its checkpoint at a step; 0 = the last."""
@@ -193,7 +208,7 @@ class Plan:
                         problems.append(f"it cannot begin with {begins}: {why}")
                         break
                     run.start = int(step)
-                    run.parent.keep = tuple(sorted({*run.parent.keep, run.start} - {run.parent.max_steps}))
+                    run.parent.keep |= {run.start} - {run.parent.max_steps}
             self.runs[name, seed] = run
         self.problems += [f"{where}: {problem}" for problem in problems]
 
@@ -206,7 +221,7 @@ class Plan:
             if not (step.isdecimal() and run.start < int(step) < run.max_steps):
                 self.problems.append(f"also: {entry}: give a step between {run.start} and {run.max_steps}")
                 break
-            run.keep = tuple(sorted({*run.keep, int(step)}))
+            run.keep.add(int(step))
             models.append(Model(entry, run.seed, run.checkpoint(int(step)), run))
         return models
 
@@ -306,10 +321,7 @@ def config_of(run):
         vocab_size = load_meta(run.settings.data)["tokenizer"]["vocab_size"]
     else:
         vocab_size = 4096 if run.settings.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
-    try:
-        return checkpoint.model_config(run.settings, vocab_size)
-    except Damaged as error:
-        raise DataError(f"{run.row}: {error}") from None
+    return checkpoint.model_config(run.settings, vocab_size)
 
 
 def phases_of(run):

@@ -9,7 +9,7 @@ damaged result stops the report.
 import csv
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, read
-from eval.study.run import has_result, job_folder
+from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import rounded
 
-OTHER = {"field": "paper", "paper": "field"}  # metrics
 RESAMPLES = 2000  # of the test instances, for the comparisons
 MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
 ANSWER = """\
@@ -31,6 +30,7 @@ The comparisons that the settings name as primary, on {target}. Their p-values a
 difference is decided if the corrected p is below 0.05."""
 SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
+NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
 Differences in points with 95 % intervals. These are description: the intervals are not corrected for their number, \
 so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
@@ -58,26 +58,23 @@ def write_study(plan, resamples=RESAMPLES):
     """
     cfg, names = plan.cfg, {m.folder: (m.label, m.seed, m.run.continues) for m in plan.models if m.run}
     points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
-    only = {job_folder(*point) for point in points}
-    results, other = (
-        Results(plan.results, *read(plan.results, metric, names, only), resamples, plan.labels)
-        for metric in (cfg.metrics, OTHER[cfg.metrics])
-    )
-    return write(results, other, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
+    found = read(plan.results, cfg.metrics, names, {job_folder(*point) for point in points})
+    results = Results(plan.results, *found, resamples, plan.labels)
+    return write(results, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
 
 
 def write_folder(root, folder, metric="field", primary=(), resamples=RESAMPLES):
     """Write the report on all results below `root` to `folder`; return what to print. Raises DataError."""
-    results, other = (Results(root, *read(root, name), resamples) for name in (metric, OTHER[metric]))
+    results = Results(root, *read(root, metric), resamples)
     if not results.rows:
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     for name in [name for name in sum(primary, ()) if name not in results.labels]:
         raise DataError(f"primary: no model is called {name!r}. There are {', '.join(results.labels)}")
-    return write(results, other, Path(folder), "Fine-tuning results", primary)
+    return write(results, Path(folder), "Fine-tuning results", primary)
 
 
-def write(results, other, folder, title, primary=(), plan=None):
-    """Write report.md and all that belongs to it; return what to print. other: the Results by the other metrics."""
+def write(results, folder, title, primary, plan=None):
+    """Write report.md and all that belongs to it; return what to print."""
     folder.mkdir(parents=True, exist_ok=True)
     curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))} if plan else {}
     compared, answers = answer_section(results, primary)
@@ -85,23 +82,20 @@ def write(results, other, folder, title, primary=(), plan=None):
         f"# {title}",
         *overview(results, plan, curves),
         *answers,
-        *scores_section(folder, results, other),
+        *scores_section(folder, results),
         *comparisons_section(folder, results, compared),
         *losses_section(folder, curves, primary, plan),
     ]
     if results.failed:
-        names = defaultdict(list)
-        for job, error in results.failed.items():
-            names[error].append(f"`{job}`")
-        lines = [f"- {its[0]}{f' and {len(its) - 1} more' * (len(its) > 1)}: {why}" for why, its in names.items()]
-        blocks += ["## Failed runs of fine-tuning", "\n".join(lines)]
+        lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
+        blocks += ["## Failed runs of fine-tuning", "\n".join(f"- {line}" for line in lines)]
     if not find_spec("matplotlib"):
         blocks.append("There are no figures, because matplotlib is not installed.")
     blocks += ["## How to read the numbers", HOW.format(resamples=results.resamples)]
     write_results(results, folder / "results.csv")
     path = folder / "report.md"
     path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
-    return "\n\n".join([*(answers[1:] or [score_table(results, results.targets)]), str(path)])
+    return "\n\n".join([*(answers[1:] or [score_table(results)]), str(path)])
 
 
 def table(header, rows):
@@ -153,12 +147,12 @@ def overview(results, plan, curves):
     """Say what was trained, how much of it is there, and what each model is."""
     lines, values = [], defaultdict(set)
     if plan:
-        cfg, done = plan.cfg, [has_result(plan, *point) for point in plan.points()]
+        cfg, todo = plan.cfg, [point[0].label for point in plan.points() if not has_result(plan, point)]
         grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
         seeds, rates = ", ".join(map(str, cfg.finetune_seeds)), ", ".join(f"{rate:g}" for rate in cfg.rates)
         lines = [
-            f"pretraining: {len(curves)} of {len(plan.runs)} runs have ended",
-            f"fine-tuning: {sum(done)} of {len(done)} runs have a result; seeds {seeds}, rates {rates} ({grid})",
+            f"pretraining: {count(len(plan.runs), [row for row, seed in plan.runs if (row, seed) not in curves])}",
+            f"fine-tuning: {count(len(plan.points()), todo)}; seeds {seeds}, rates {rates} ({grid})",
         ]
     n = len({row["folder"] for row in results.rows})
     lines.append(f"{n} results, {len(results.failed)} failed")
@@ -179,6 +173,12 @@ def overview(results, plan, curves):
     return "\n".join(f"- {line}" for line in lines), models
 
 
+def count(n, missing):
+    """Say how many of n runs are there, and of which models some are missing. missing: the name of each one's model."""
+    names = ", ".join(f"{k} of {name}" for name, k in Counter(missing).items())
+    return f"{n - len(missing)} of {n} runs are there" + f" (missing: {names})" * bool(missing)
+
+
 # ----------------------------------------------------------------------------
 # The answer
 
@@ -189,15 +189,13 @@ def answer_section(results, primary):
         return [], []
     target = next(iter(results.targets), "")
     compared = results.compare_all(primary)
-    main = [c for c in compared if c.target == target]
-    tested = [c for c in main if c.units > 1]
-    for c, p in zip(tested, stats.holm([c.p for c in tested])):
+    tested = {(c.a, c.b): c for c in compared if c.target == target and c.units > 1}
+    for c, p in zip(tested.values(), stats.holm([c.p for c in tested.values()])):
         c.p_holm = float(p)
     sentences, rows = [], []
     for a, b in primary:
-        c = next((c for c in tested if (c.a, c.b) == (a, b)), None)
-        if c is None:
-            sentences.append(f"**No answer yet: {a} or {b}.** Both need results with two seeds in common.")
+        if not (c := tested.get((a, b))):
+            sentences.append(NOT_RUN.format(a, b))
             continue
         rows.append([a, b, str(results.score(a, target)), str(results.score(b, target)), str(c)])
         rows[-1] += [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)] + [c.over]
@@ -218,8 +216,8 @@ def answer_section(results, primary):
 # Scores and comparisons
 
 
-def scores_section(folder, results, other):
-    """Return figures of the scores, their table, and one by the other metrics for the tasks that have others."""
+def scores_section(folder, results):
+    """Return figures of the scores, and their table."""
     if not results.rows:
         return []
     blocks = ["## Scores"]
@@ -227,21 +225,14 @@ def scores_section(folder, results, other):
         if panels := figures.panels_of(results, figure):
             alt = f"{figure.y_label.splitlines()[0]} over {figure.x_label}"
             blocks += drawn(folder, figure.name, alt, panels, figure.x_label, figure.y_label)
-    differ = [t for t, tasks in other.targets.items() if any(other.metrics[k] != results.metrics[k] for k in tasks)]
-    second = (
-        ["By the other metrics, with rates of fine-tuning chosen by them:", score_table(other, differ)]
-        if differ
-        else []
-    )
-    return [*blocks, score_table(results, results.targets), *second]
+    return [*blocks, score_table(results)]
 
 
-def score_table(results, targets):
+def score_table(results):
     """Return a table of scores: a column per target, baselines in its last rows."""
     baselines = dict.fromkeys(itertools.chain(*results.baselines.values()))
     columns = {"model": [*results.labels, *(f"*{name}*" for name in baselines)]}
-    for target in targets:
-        weights = results.targets[target]
+    for target, weights in results.targets.items():
         names = dict.fromkeys(name.rpartition("/")[2] for task in weights for name in results.metrics[task])
         cells = [str(results.score(label, target) or "-") for label in results.labels]
         for baseline in baselines:

@@ -106,6 +106,12 @@ def mean(values):
     return sum(values) / len(values)
 
 
+def best(by_rate):
+    """Return {fine-tuning seed: row} at the rate that validation chooses. by_rate: {rate: {fine-tuning seed: row}}."""
+    validation = {rate: np.mean([row["validation"] for row in by_rate[rate].values()]) for rate in by_rate}
+    return by_rate[max(sorted(by_rate), key=lambda rate: (len(by_rate[rate]), validation[rate]))]
+
+
 @dataclass
 class Score:
     values: dict  # {unit: percent}; a unit is a pretraining seed if the model has several, else a fine-tuning seed
@@ -156,11 +162,9 @@ class Results:
 
     def __init__(self, root, rows, failed, resamples=2000, labels=()):
         self.root, self.rows, self.failed, self.resamples = Path(root), rows, failed, resamples
-        there = sorted({row["model"] for row in rows}, key=lambda label: (label.startswith("random-"), label))
-        self.labels = [
-            *(label for label in labels if label in there),
-            *(label for label in there if label not in labels),
-        ]
+        there = {row["model"] for row in rows}
+        others = sorted(there - {*labels}, key=lambda label: (label.startswith("random-"), label))
+        self.labels = [label for label in [*labels, *others] if label in there]
         self.tasks = {row["task"]: row["family"] for row in sorted(rows, key=lambda r: FAMILIES.index(r["family"]))}
         self.facts = {row["model"]: row["facts"] for row in rows}
         self.seeds, self.finetune_seeds, self.rates = defaultdict(set), defaultdict(set), defaultdict(set)
@@ -180,22 +184,11 @@ class Results:
             self.rates[task].add(row["lr"])
             self.baselines[task] |= row["baselines"]  # one run of each task has them
             self.metrics[task] = row["metrics"]
-        self.chosen = {key: self.choose(by_seed) for key, by_seed in self.grid.items()}
+        self.chosen = defaultdict(dict)
+        for key, by_seed in self.grid.items():
+            for pretraining_seed, by_rate in by_seed.items():
+                self.chosen[key] |= {(pretraining_seed, seed): row for seed, row in best(by_rate).items()}
         self.targets, self.covariances = self.make_targets(), {}
-
-    def choose(self, by_seed):
-        """Return {(pretraining seed, fine-tuning seed): row} at the rates that validation chooses."""
-        chosen = {}
-        for pretraining_seed, by_rate in by_seed.items():
-            most = max(map(len, by_rate.values()))
-            validation = {
-                rate: np.mean([row["validation"] for row in its.values()])
-                for rate, its in sorted(by_rate.items())
-                if len(its) == most
-            }
-            best = by_rate[max(validation, key=validation.get)]
-            chosen |= {(pretraining_seed, seed): row for seed, row in best.items()}
-        return chosen
 
     def make_targets(self):
         families, means = defaultdict(list), {}
@@ -213,7 +206,7 @@ class Results:
         """Return the Score of a model on a target; None if a task is missing."""
         values, done, expected, several = [], 0, 0, len(self.seeds[label]) > 1
         for task, weight in self.targets[target].items():
-            by_unit, rows = defaultdict(list), self.chosen.get((label, task), {})
+            by_unit, rows = defaultdict(list), self.chosen[label, task]
             for (pretraining_seed, seed), row in sorted(rows.items()):
                 by_unit[pretraining_seed if several else seed].append(row["test"])
             values.append({unit: weight * np.mean(scores) for unit, scores in by_unit.items()})
@@ -224,7 +217,7 @@ class Results:
     def covariance(self, task):
         """Return ({folder: i}, the covariance (R, R) of all chosen rows' test scores over resamples of the test set)."""
         if task not in self.covariances:
-            rows = [row for label in self.labels for row in self.chosen.get((label, task), {}).values()]
+            rows = [row for label in self.labels for row in self.chosen[label, task].values()]
             resampled = np.zeros((self.resamples, len(rows)))
             for name in self.metrics[task]:
                 test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
@@ -266,8 +259,7 @@ class Results:
             for task, weight in self.targets[target].items():
                 d, covariance = self.differences(task, [by_task[task][u] for u in units])
                 parts["" if several else task.partition("/")[0]].append((weight * d, weight**2 * covariance))
-            n = len(parts)  # stats.compare takes the mean of the parts, and this is their sum
-            parts = [(n * sum(d for d, _ in its), n**2 * sum(c for _, c in its)) for its in parts.values()]
+            parts = [tuple(map(sum, zip(*its))) for its in parts.values()]
             comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
         return comparison
 
@@ -285,7 +277,7 @@ class Results:
         variances = []
         for task in self.targets[target]:
             low = [rate for rate in sorted(self.rates[task]) if rate < 10.5 * min(self.rates[task])]
-            for by_rate in self.grid[label, task].values() if (label, task) in self.grid else [{}]:
+            for by_rate in self.grid.get((label, task), {0: {}}).values():
                 runs = [by_rate.get(rate, {}) for rate in low]
                 if len(low) < 2 or not runs[0] or any(its.keys() != runs[0].keys() for its in runs):
                     return None

@@ -1,9 +1,14 @@
-"""Carry out a plan: runs of train.py in their order, then fine-tuning. What is done already is never repeated."""
+"""Carry out a plan: runs of train.py in their order, then fine-tuning; or write the job scripts with which a cluster does.
+
+What is done already is never repeated.
+"""
 
 import itertools
 import json
 import os
 import runpy
+import shlex
+import sys
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
@@ -16,13 +21,27 @@ import configurator
 from data.files import is_locked
 from errors import DataError
 from eval.study.jobs import ROOT, Job, run_all, slots
-from eval.study.plan import DEFAULTS, TRAIN, task_name
+from eval.study.plan import TRAIN, task_name
 from eval.study.results import read_rows
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import find_task, missing
 
 FINETUNE = ROOT / "finetune.py"
-WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
+JOB = """\
+#!/bin/bash
+#SBATCH --nodes=1 --ntasks=1 --time=24:00:00 --signal=B:TERM@300
+# Add what your cluster asks for, such as --account. The arguments are the names of the array's tasks.
+set -euo pipefail
+cd {folder}
+shift "$SLURM_ARRAY_TASK_ID"
+exec {study} "--only=$1"
+"""
+SUBMIT = """\
+#!/bin/bash
+# Each array waits for the end of the one before. If anything was cut short or failed, run this again: what is done
+# stays done.
+set -euo pipefail
+"""
 
 
 # ----------------------------------------------------------------------------
@@ -30,41 +49,44 @@ WAITING = "could not begin: the checkpoint that it begins with is not there, or 
 
 
 def problems_of(plan, runs, finetunes):
-    """Return what stands in the way of some runs and of the fine-tuning runs, a line each, with the first name of it.
+    """Yield (name, sentence) for all that stands in the way of some runs and, if `finetunes`, of the fine-tuning runs.
 
     It looks at the arguments of every run and of every task, rate and seed, and at the files of each task and the
     checkpoints that were given, once each.
     """
-    cfg, found, new = plan.cfg, defaultdict(dict), f"--out_dir={plan.cfg.out_dir}/new"
+    cfg, new = plan.cfg, f"--out_dir={plan.cfg.out_dir}/new"  # because what a run will begin with may not be there yet
     if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
-        found[f"this machine has {n} GPUs"][f"processes={cfg.processes}"] = None
-    # A new folder, because what a run will begin with may not be there yet.
-    commands = [(run.folder.name, [*arguments(run), new]) for run in runs]
-    for run in runs:
-        if why := changed(run):
-            found[why][run.folder.name] = None
+        yield f"processes={cfg.processes}", f"this machine has {n} GPUs"
+    yield from ((run.folder.name, why) for run in runs if (why := changed(run)))
     os.environ["WORLD_SIZE"] = str(cfg.processes)
-    for name, sentence in refusals(TRAIN, commands):
-        found[sentence][name] = None
+    yield from refusals(TRAIN, [(run.folder.name, [*arguments(run), new]) for run in runs])
     del os.environ["WORLD_SIZE"]
 
-    points = [(task, rate, seed) for task in plan.tasks for rate in cfg.rates for seed in cfg.finetune_seeds]
+    tasks = plan.tasks if finetunes else {}
     commands = [
-        (task_name(task), [*plan.tasks[task], f"--task={task}", f"--lr={rate}", f"--seed={seed}", new])
-        for task, rate, seed in points * bool(finetunes)
+        (task_name(task), [*tasks[task], f"--task={task}", f"--lr={rate}", f"--seed={seed}", new])
+        for task, rate, seed in itertools.product(tasks, cfg.rates, cfg.finetune_seeds)
     ]
     for name, sentence in refusals(FINETUNE, commands):
         if not sentence.startswith("init_from"):  # what is fine-tuned may not be there yet
-            found[sentence][name] = None
-    defaults = configurator.read_script(FINETUNE)[0]
-    settings = {task: configurator.parse(args, defaults)[0] for task, args in plan.tasks.items() if finetunes}
-    for task, its in settings.items():
+            yield name, sentence
+    defaults, causal = configurator.read_script(FINETUNE)[0], set()
+    for task, args in tasks.items():
+        its = configurator.parse(args, defaults)[0]
+        causal.add(its.causal)
         if absent := missing(find_task(task, its.tasks_dir)):
-            found[absent][task_name(task)] = None
-    for causal, model in itertools.product({its.causal for its in settings.values()}, plan.given):
-        if why := problem(model.checkpoint, causal):
-            found[why][model.folder] = None
-    return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in found.items()]
+            yield task_name(task), absent
+    for model, its in itertools.product(plan.given, causal):
+        if why := problem(model.checkpoint, its):
+            yield model.folder, why
+
+
+def grouped(pairs):
+    """Return a line for each sentence of some (name, sentence), with the first name of it."""
+    names = defaultdict(dict)
+    for name, sentence in pairs:
+        names[sentence][name] = None
+    return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in names.items()]
 
 
 def changed(run):
@@ -74,7 +96,7 @@ def changed(run):
         return ""
     record = json.loads(path.read_bytes())
     before = {k: tuple(v) if type(v) is list else v for k, v in record["settings"].items()}
-    now, _ = configurator.parse(arguments(run), DEFAULTS)
+    now = run.settings | {"seed": run.train_seed}
     begins = {"branch_from", "init_from"} if run.parent else ()
     now |= {k: before.get(k) for k, v in now.items() if v == "auto" or k in begins}
     try:
@@ -99,60 +121,48 @@ def refusals(script, commands):
 # Pretraining
 
 
-def under_way(run):
-    """Return whether a run has a checkpoint of its own to resume from."""
-    return bool(checkpoint.steps(run.folder))
-
-
-def begins_with(run):
-    """Return the checkpoint that a run begins with as (setting of train.py, path), or ("", None) from scratch."""
-    if run.parent is None:
-        return "", None
-    return ("branch_from" if run.start else "init_from"), run.parent.checkpoint(run.start)
-
-
 def to_train(plan):
     """Return the runs to train.
 
     They are those that have not ended, and those whose checkpoint is gone although a run or a fine-tuning run still to
     do begins with it.
     """
-    needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, *point)}
+    needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
     for run in reversed(plan.runs.values()):  # each before those that it begins with
         gone = any(path in needed and not path.exists() for path in map(run.checkpoint, (*run.keep, run.max_steps)))
         if not run.checkpoint().exists() and (gone or not run.ended()):
             runs.append(run)
-            if not under_way(run):
-                needed.add(begins_with(run)[1])
+            if not run.under_way:
+                needed.add(run.origin)
     return runs[::-1]
 
 
 def arguments(run):
     """Return a run's arguments of train.py, without the checkpoint that it begins with."""
-    ours = dict(seed=run.train_seed, out_dir=run.folder, keep_last=1, keep_steps=run.keep, resume=True)
+    ours = dict(seed=run.train_seed, out_dir=run.folder, keep_last=1, keep_steps=tuple(sorted(run.keep)), resume=True)
     return run.args + [f"--{name}={value}" for name, value in ours.items()]
 
 
 def training(plan, run):
     """Return the Job that starts or resumes a run; None until the checkpoint that it begins with is there."""
-    (setting, path), n = begins_with(run), plan.cfg.processes
-    if path and not path.exists() and not under_way(run):
+    n, begins = plan.cfg.processes, "branch_from" if run.start else "init_from"
+    if run.origin and not run.origin.exists() and not run.under_way:
         return None
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    command = [*launcher, TRAIN, *arguments(run), *[f"--{setting}={path}"] * bool(path)]
+    command = [*launcher, TRAIN, *arguments(run), *[f"--{begins}={run.origin}"] * bool(run.origin)]
     return Job(run.folder, command, run.checkpoint())
 
 
 def pretrain(plan, runs):
-    """Train those of `runs` that are to be trained, as many at a time as there is room for. Return what failed."""
+    """Train those of `runs` that are to be trained. Return (name, why) of those that failed or could not begin."""
     todo = [run for run in to_train(plan) if run in runs]
     for run in todo:
-        if not under_way(run) and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
+        if not run.under_way and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
             for name in ("config.json", "metrics.jsonl"):
                 (run.folder / name).unlink(missing_ok=True)
-    failed, waiting = run_all(todo, partial(training, plan), slots(plan.cfg.jobs, plan.cfg.processes), "pretraining")
-    return [run.folder.name for run in failed] + [f"{run.folder.name}: {WAITING}" for run in waiting]
+    failed = run_all(todo, partial(training, plan), slots(plan.cfg.jobs, plan.cfg.processes), "pretraining")
+    return [(run.folder.name, why) for run, why in failed]
 
 
 # ----------------------------------------------------------------------------
@@ -191,26 +201,56 @@ def chosen_rate(plan, model, task):
     return max(scores, key=scores.get, default=None)
 
 
-def has_result(plan, model, task, rate, seed):
-    """Return whether a fine-tuning run is done. rate: None for the chosen one; without one it is not done."""
-    rate = rate or chosen_rate(plan, model, task)
-    return rate is not None and finetuning(plan, model, task, rate, seed).result.exists()
-
-
 def job_of(plan, point):
-    """Return the Job of a fine-tuning run; None if no rate is chosen, or until its checkpoint is there."""
-    model, _, rate, _ = point
-    job = rate and finetuning(plan, *point)
-    there = model.run is None or model.checkpoint.exists()
-    return job if job and (there or job.result.exists()) else None
+    """Return the Job of a fine-tuning run; None until its rate is chosen and its checkpoint is there."""
+    model, task, rate, seed = point
+    if not (rate := rate or chosen_rate(plan, model, task)):
+        return None
+    job = finetuning(plan, model, task, rate, seed)
+    return job if model.run is None or model.checkpoint.exists() or job.result.exists() else None
+
+
+def has_result(plan, point):
+    """Return whether a fine-tuning run is done."""
+    job = job_of(plan, point)
+    return bool(job) and job.result.exists()
 
 
 def finetune_all(plan, part):
-    """Do a part (a slice) of the fine-tuning runs: first those with a given rate. Return what failed."""
-    problems, points = [], plan.points()[part]
-    for chosen in (False, True):
-        stage = [point for point in points if (point[2] is None) == chosen]
-        stage = [(model, task, rate or chosen_rate(plan, model, task), seed) for model, task, rate, seed in stage]
-        failed, waiting = run_all(stage, partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
-        problems += [(point, "failed") for point in failed] + [(point, WAITING) for point in waiting]
-    return [f"{model.folder} on {task}, lr {rate}, seed {seed}: {why}" for (model, task, rate, seed), why in problems]
+    """Do a part (a slice) of the fine-tuning runs. Return (name, why) of those that failed or could not begin."""
+    failed = run_all(plan.points()[part], partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
+    return [
+        (f"{model.folder} on {task}, {f'lr {rate}' if rate else 'the chosen lr'}, seed {seed}", why)
+        for (model, task, rate, seed), why in failed
+    ]
+
+
+# ----------------------------------------------------------------------------
+# A Slurm cluster
+
+
+def write_scripts(plan, args):
+    """Write a job script and submit.sh to OUT_DIR/slurm, and return the path of submit.sh, which submits all jobs.
+
+    They are an array for the runs of each depth of the tree, one or two for the fine-tuning jobs, and the report.
+    args: the study's arguments.
+    """
+    arrays, n = defaultdict(list), min(100, len(plan.points()))
+    for run in sorted(plan.runs.values(), key=lambda run: run.depth):
+        arrays[f"runs-{run.depth}"].append(run.folder.name)
+    for i in range((1 if plan.cfg.full_grid else 2) * bool(n)):
+        arrays[f"finetune-{i}"] = [f"finetune:{part}/{n}" for part in range(1, n + 1)]
+    arrays["report"] = ["report"]
+
+    folder, study = Path(plan.cfg.out_dir, "slurm").absolute(), shlex.join([sys.executable, "-m", "eval.study", *args])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.sh").write_text(JOB.format(folder=shlex.quote(os.getcwd()), study=study))
+    submit, after = SUBMIT, ""
+    for name, tasks in arrays.items():
+        gpus = plan.cfg.processes if name.startswith("runs") else int(name != "report")
+        options = [f"--job-name={name}", f"--gpus-per-node={gpus}", f"--cpus-per-task={8 * max(1, gpus)}"]
+        options += [f"--array=0-{len(tasks) - 1}", f"--output={folder}/{name}-%a.txt", f"{folder}/job.sh"]
+        submit += f"id=$(sbatch --parsable{after} {shlex.join([*options, *tasks])})\n"
+        after = ' "--dependency=afterany:$id"'
+    (folder / "submit.sh").write_text(submit)
+    return folder / "submit.sh"

@@ -9,9 +9,9 @@ difference of their scores in unit u; the estimate is the mean of the D_u over U
 - the sample of test instances, which all units share. A paired bootstrap draws instances with replacement, the same for
   every run. The mean covariance between the D_u of different units is the variance that more units would not remove.
 
-The variances of several tasks add up in their mean, as if a seed's runs on two tasks were independent; Welch and
+The variances of several tasks add up, as if a seed's runs on two tasks were independent; Welch and
 Satterthwaite's formula gives the degrees of freedom. Where tasks share pretraining seeds, or sets of a retrieval task
-one fine-tuning, this does not hold, so the caller averages their D_u first.
+one fine-tuning, this does not hold, so the caller adds their D_u first.
 
 The error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution gives
 the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects a true
@@ -86,11 +86,10 @@ def bootstrap(instances, resamples, seed):
 
 
 def compare(parts):
-    """Return (estimate, half the width of its 95 % interval, p-value) of a paired comparison.
+    """Return (estimate, half the width of its 95 % interval, p-value) of a paired comparison: the sum of independent parts.
 
-    parts: (differences (U,), covariance (U, U)) of each task, U > 1: score of A minus score of B in each unit, and the
-        covariance of these over resamples of the test instances. The parts must be independent; the estimate is of
-        their mean.
+    parts: (differences (U,), covariance (U, U)) of each, U > 1: weighted score of A minus that of B in each unit, and the
+        covariance of these over resamples of the test instances.
     """
     seeds, shared = [], []  # the variances of each part that come from the units, and from the sample of instances
     for d, covariance in parts:
@@ -100,11 +99,11 @@ def compare(parts):
         if variance <= 1e-12:  # all tie: what each unit's own answers add stands in
             variance = max(0.0, np.trace(covariance) / U - shared[-1])
         seeds.append(variance / U)
-    seeds, n = np.array(seeds), len(parts)
-    estimate, se, df = float(np.mean([d.mean() for d, _ in parts])), math.sqrt(seeds.sum()) / n, 1.0
+    seeds = np.array(seeds)
+    estimate, se, df = float(sum(d.mean() for d, _ in parts)), math.sqrt(seeds.sum()), 1.0
     if se:
         df = float(seeds.sum() ** 2 / (seeds**2 / [len(d) - 1 for d, _ in parts]).sum())
-    shared = math.sqrt(max(0.0, sum(shared))) / n
+    shared = math.sqrt(max(0.0, sum(shared)))
     p = tail(abs(estimate), df, se, shared) if se or shared else float(estimate == 0)
     return estimate, half_width(df, se, shared), p
 

@@ -75,7 +75,7 @@ def test_compare_by_hand():
     error = math.sqrt(7 / 3), math.sqrt(2)
     assert (half, p) == pytest.approx((stats.half_width(2, *error), stats.tail(4, 2, *error)))
     estimate, half, _ = stats.compare([(d, np.zeros((3, 3))), (3 * d, np.zeros((3, 3)))])  # 1/3 and 9/3, df 200/82
-    assert estimate == 4 and half == pytest.approx(math.sqrt(10 / 3) / 2 * stats.half_width(200 / 82))
+    assert estimate == 8 and half == pytest.approx(math.sqrt(10 / 3) * stats.half_width(200 / 82))
     assert stats.compare([(d - d, np.zeros((3, 3)))]) == (0, 0, 1)
 
 
