@@ -24,7 +24,6 @@ from data.files import lock_folder
 from data.loader import to_device
 from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder
-from eval.tasks.examples import text_of
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
@@ -115,7 +114,6 @@ def load_dataset(cfg, task):
     """Read the Dataset of a Task and say what is in it. Raises DataError."""
     dataset = read(task, cfg.full_corpus)
     show(print, dataset.summary())
-    show(print, f"The first example to train on, as it was read:\n{text_of(dataset.train[0])}")
     if cfg.test_examples:
         dataset.validation = subsample(dataset.validation, cfg.test_examples)
         dataset.test = subsample(dataset.test, cfg.test_examples)

@@ -3,10 +3,16 @@
 import numpy as np
 
 from data.tokenizer import Tokenizer
-from eval.tasks.examples import Dataset
 from eval.tasks.families import FAMILIES
+from eval.tasks.registry import find_task
+from eval.tasks.splits import Dataset, read
 
 TOKENIZER = Tokenizer.load("embedded")
+
+
+def load(task="", folder="data/tasks", full_corpus=True, **fields):
+    """Return the Dataset of a task."""
+    return read(find_task(task, folder, **fields), full_corpus)
 
 
 def family(name, max_len=64, **parts):

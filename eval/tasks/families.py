@@ -91,7 +91,9 @@ class SequenceClassification(Family):
 
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text))
-        return [Item(ids, self.index.get(example.label, -1) if self.labels else (example.label - self.mean) / self.std)]
+        if self.labels:
+            return [Item(ids, self.index.get(example.label, -1))]
+        return [Item(ids, ((example.label or 0) - self.mean) / self.std)]  # new text may have no label
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
@@ -118,7 +120,7 @@ class TokenClassification(Family):
         words = [self.tokenizer.encode(word and self.tokenizer.word_prefix + word) for word in example.words]
         ids = self.truncate([token for word in words for token in word])
         word_of = np.repeat(np.arange(len(words)), np.array([len(word) for word in words], int))[: len(ids) - 1]
-        label = np.array([self.index.get(tag, -1) for tag in example.tags] + [-1])
+        label = np.array([self.index.get(tag, -1) for tag in example.tags or [None] * len(words)] + [-1])
         return [Item(ids, label[np.append(word_of, -1)], word_of)]
 
     def loss(self, output, items):

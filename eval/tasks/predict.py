@@ -5,14 +5,14 @@
 
 The model is one that `finetune.py --save_model=True` kept. The input is a .csv, .tsv or .jsonl table, for tc also a
 file in CoNLL columns, and for qa one in SQuAD's layout. Standard input is JSON lines. The output has a line of JSON for
-each row, in their order: `id` (that of the row if it has one, else its number), `predicted` and `score`.
+each row, in their order: `id` (its number, from 1, or for qa that of the question), `predicted` and `score`.
 
 What a row must have, by family:
     sc  the columns of the training data; the model's form is applied
     tc  a list of words, in "tokens" or the column of the training data
     qa  "question" and "context"
-A model for retrieval (ir) is exported instead, and sentence-transformers searches with it: docs/hub.md.
 If all rows have their labels, as in training, the scores are printed at the end.
+A model for retrieval (ir) gives neither here: export it, and search with sentence-transformers, see docs/hub.md.
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
@@ -26,11 +26,12 @@ import configurator
 from data.files import write_whole
 from data.hub import saved_model
 from errors import Damaged, DataError, progress
-from eval.tasks import hub_encoder, metrics, readers
+from eval.tasks import hub_encoder, metrics
 from eval.tasks import model as task_model
-from eval.tasks.examples import Dataset, Question, Text
+from eval.tasks.readers import READERS, STDIN
 from eval.tasks.registry import Task
 from eval.tasks.result import build
+from eval.tasks.splits import Dataset
 from runtime import resolve_auto, use_determinism
 
 out = ""  # the file to write; empty: standard output
@@ -38,7 +39,6 @@ device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
 USAGE = "python -m eval.tasks predict MODEL [INPUT]"
-STDIN = "/dev/stdin"
 CHUNK = 4096  # rows in memory at a time; texts of similar length among them share a batch
 
 
@@ -59,43 +59,11 @@ def load(path, cfg):
         return task, model, Task(**saved["task"])
 
 
-def read(path, spec):
-    """Yield (id, example, whether it has labels) for each row of the input."""
-    kind = "jsonl" if path == STDIN else readers.file_format(path)
-    if (spec.family == "tc" and kind != "jsonl") or (spec.family == "qa" and kind == "json"):  # no table
-        reader = {"tc": readers.read_sentences, "qa": readers.read_questions}[spec.family]
-        for number, example in enumerate(reader(path, spec, "test", Counter()), 1):
-            yield getattr(example, "id", number), example, True
-        return
-    label = "answers" if spec.family == "qa" else spec.label or "label"
-    names = {
-        "sc": spec.columns or ("text",),
-        "tc": [name for name in spec.columns if not name.isdecimal()] or ["tokens"],  # CoNLL columns have numbers
-        "qa": ("question", "context"),
-    }[spec.family]
-    columns = dict.fromkeys(names, list if spec.family == "tc" else str)
-    for number, (location, row) in enumerate(readers.rows(path, columns, kind=kind), 1):
-        values, given = [row[name] for name in names], row.get(label)
-        given = None if given in ("", [], {}) else given
-        match spec.family:
-            case "sc":
-                target = 0 if given is None else readers.read_label(given, spec, location)
-                example = Text(readers.fill(spec, values), target)
-            case "tc":
-                example = readers.to_sentence(*values, given or ["O"] * len(values[0]), spec, location)
-            case "qa":
-                found = [] if given is None else readers.table_answers(given, location)
-                answers = [(answer, readers.find_answer(answer, start, values[1])) for answer, start in found]
-                example = Question("", *values, answers)
-        yield row.get("id", number), example, given is not None
-
-
-def predict(task, model, rows, chunk=CHUNK):
-    """Yield (id, example, ..., Answer) for each (id, example, ...)."""
-    rows, forward = iter(rows), partial(task_model.predict, model)
-    while some := [*islice(rows, chunk)]:
-        answers = task.predict(forward, [example for _, example, *_ in some], "test")
-        yield from ((*row, answer) for row, answer in zip(some, answers))
+def predict(task, model, examples, chunk=CHUNK):
+    """Yield (example, Answer) for each example."""
+    examples, forward = iter(examples), partial(task_model.predict, model)
+    while some := [*islice(examples, chunk)]:
+        yield from zip(some, task.predict(forward, some, "test"))
 
 
 def run(path, source, cfg):
@@ -103,13 +71,13 @@ def run(path, source, cfg):
     task, model, spec = load(path, cfg)
     if spec.family == "ir":
         raise DataError(f"{path} is a model for retrieval (ir): export it, and search with sentence-transformers")
-    labeled = []  # (example, Answer), or nothing for a row without labels
+    labeled = []  # (example, Answer), or None for a row without labels
 
     def lines():
-        rows = predict(task, model, read(source, spec))
-        for id, example, has_labels, answer in progress(rows, "predicting", unit=" texts", unit_scale=True):
-            labeled.append((example, answer) if has_labels else None)
-            yield answer.line(id)
+        pairs = predict(task, model, READERS[spec.family](source, spec, "new", Counter()))
+        for example, answer in progress(pairs, "predicting", unit=" texts", unit_scale=True):
+            labeled.append(None if example.gold is None else (example, answer))
+            yield answer.line(getattr(example, "id", len(labeled)))
 
     if cfg.out:
         write_whole(cfg.out, lambda file: file.writelines(lines()))

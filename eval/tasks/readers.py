@@ -1,10 +1,11 @@
-"""Readers of data files for fine-tuning.
+"""The examples of the four task families, and the readers of their files.
 
-First come the file formats, then the readers of the families' examples and of the parts of a retrieval set. All text is
-UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
+First come the examples and the file formats, then the readers of each family and of the parts of a retrieval set. All
+text is UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
 
-Arguments that several readers take: `task` is an eval.tasks.registry.Task, `split` is "train", "validation" or "test",
-and `counts` is a Counter to which a reader adds how often it applied a rule.
+Arguments that several readers take: `task` is an eval.tasks.registry.Task. `split` is "train", "validation" or "test",
+or "new" for what a saved model predicts, which may have no labels. `counts` is a Counter to which a reader adds how
+often it applied a rule.
 """
 
 import csv
@@ -12,21 +13,81 @@ import glob
 import gzip
 import json
 import re
+import textwrap
 import zlib
 from collections import Counter
 from contextlib import suppress
 from itertools import chain, dropwhile, groupby
 from math import isfinite
 from pathlib import Path
-
+from typing import NamedTuple
 
 from data.files import MALFORMED
 from data.sources import decode
 from errors import DataError, progress
-from eval.tasks.examples import Pair, Question, Sentence, Text
 from eval.tasks.metrics import entities
 
+SPLITS = ("train", "validation", "test")
+STDIN = "/dev/stdin"  # read as JSON lines
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
+
+
+# ----------------------------------------------------------------------------
+# Examples. `key` is what never lies on both sides of a random split. `gold` is what a model should predict, None if
+# that is not known; `labels` are all that it can predict for the example.
+
+
+class Text(NamedTuple):
+    """Sequence classification: a text as the model sees it, and the name of its class."""
+
+    text: str
+    label: str  # in regression a number
+
+    key = property(lambda self: self.text)
+    labels = property(lambda self: [self.label])
+    gold = property(lambda self: self.label)
+
+
+class Sentence(NamedTuple):
+    """Token classification: words, and the tag of each in BIO: "O", "B-PER", "I-PER"."""
+
+    words: list
+    tags: list
+
+    key = property(lambda self: tuple(self.words))
+    labels = property(lambda self: self.tags)
+    gold = property(lambda self: self.tags)
+
+
+class Question(NamedTuple):
+    """Extractive question answering. An answer of a test set that is not in the context starts at -1."""
+
+    id: str
+    question: str
+    context: str
+    answers: list  # of (text, first character in the context); [] if there is no answer
+
+    key = property(lambda self: self.context)
+    gold = property(lambda self: self.answers if self.answers is None else [text for text, _ in self.answers])
+
+
+class Pair(NamedTuple):
+    """Information retrieval, training: a query and a document that answers it."""
+
+    query: str
+    document: str
+
+
+def text_of(example):
+    """Return an example as text, a line for each field, shortened where it is long."""
+    fields = example._asdict()
+    if isinstance(example, Sentence):
+        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
+    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
+
+
+# ----------------------------------------------------------------------------
+# Files
 
 
 def find_files(path):
@@ -36,8 +97,8 @@ def find_files(path):
 
 
 def file_format(path):
-    """Return "jsonl" for a.jsonl and for a.jsonl.gz."""
-    return Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
+    """Return "jsonl" for a.jsonl, for a.jsonl.gz and for standard input."""
+    return "jsonl" if path == STDIN else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
 def lines(path):
@@ -68,7 +129,7 @@ def parse_json(text, path, first=1):
 DELIMITED = ("tsv", "txt", "csv")
 
 
-def rows(path, columns, counts=None, kind=""):
+def rows(path, columns, counts=None, optional=""):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
     path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line).
@@ -76,21 +137,21 @@ def rows(path, columns, counts=None, kind=""):
         .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
-    kind: the file_format of a path that does not show it.
+    optional: one of the columns, whose value is None where it is missing or empty.
     """
-    formats = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows}
-    kind = kind or file_format(path)
+    formats, kind = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows}, file_format(path)
     if kind not in formats:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz)")
     for number, row in formats[kind](path, columns, counts):
         location = f"{path}, line {number}"
         for column, expected in columns.items():
-            if column not in row:
-                line, hint = location, ""
-                if kind in DELIMITED:
-                    line, hint = f"{path}, line 1", ". Without a header, give their numbers, from 0"
-                raise DataError(f"{line}: no column {column}; the columns are {', '.join(row)}{hint}")
-            if not isinstance(row[column], expected):
+            if column == optional and row.get(column) in (None, "", [], {}):
+                row[column] = None
+            elif column not in row:
+                hint = ". Without their names there, give their numbers, from 0"
+                line, hint = (1, hint) if kind in DELIMITED else (number, "")
+                raise DataError(f"{path}, line {line}: no column {column}; the columns are {', '.join(row)}{hint}")
+            elif not isinstance(row[column], expected):
                 expected = getattr(expected, "__name__", expected)
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
         yield location, row
@@ -211,20 +272,18 @@ def squad_questions(path):
         raise DataError(f"{location}: not in SQuAD's layout{absent}: expected {expected}") from None
 
 
-def table_questions(path):
+def table_questions(path, optional):
     """Yield the same from a table with question, context, answers, and maybe id (default: the row's number)."""
-    for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
-        answers = table_answers(row["answers"], location)
+    columns = {"question": str, "context": str, "answers": dict}
+    for number, (location, row) in enumerate(rows(path, columns, optional=optional), 1):
+        answers = row["answers"]
+        if answers is not None:
+            try:
+                answers = list(zip(answers["text"], map(int, answers["answer_start"]), strict=True))
+            except MALFORMED:
+                expected = '{"text": [...], "answer_start": [...]}'
+                raise DataError(f"{location}: expected answers {expected}, got {answers!r:.200}") from None
         yield location, row.get("id", number), row["question"], row["context"], answers
-
-
-def table_answers(answers, location):
-    """Return [(answer, start), ...] of the answers in a row of a table."""
-    try:
-        return list(zip(answers["text"], map(int, answers["answer_start"]), strict=True))
-    except MALFORMED:
-        expected = '{"text": [...], "answer_start": [...]}'
-        raise DataError(f"{location}: expected answers {expected}, got {answers!r:.200}") from None
 
 
 def find_answer(answer, start, context):
@@ -241,18 +300,14 @@ def find_answer(answer, start, context):
 
 def read_texts(path, task, split, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
-    columns, label = task.columns or ("text",), task.label or "label"
-    for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
-        parts = [row[column] for column in columns]
-        yield Text(fill(task, parts), read_label(row[label], task, location))
-
-
-def fill(task, parts):
-    """Return the text of a row: the values of its columns, filled into `task.form`."""
-    form = (task.form or "\n".join("{}" for _ in parts)).split("{}")
-    if len(form) != len(parts) + 1:
-        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(task.columns)}")
-    return form[0] + "".join(part + after for part, after in zip(parts, form[1:]))
+    columns, label, new = task.columns or ("text",), task.label or "label", split == "new"
+    form = (task.form or "\n".join("{}" for _ in columns)).split("{}")
+    if len(form) != len(columns) + 1:
+        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
+    expected = dict.fromkeys(columns, str) | {label: object}
+    for location, row in rows(path, expected, None if new else counts, label if new else ""):
+        text = form[0] + "".join(row[column] + after for column, after in zip(columns, form[1:]))
+        yield Text(text, None if new and row[label] is None else read_label(row[label], task, location))
 
 
 def read_label(value, task, location):
@@ -272,9 +327,12 @@ def read_label(value, task, location):
 
 def read_sentences(path, task, split, counts):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
+    new = split == "new"
     if file_format(path) == "jsonl":
-        column, label = (*task.columns, "tokens")[0], task.label or "label"
-        found = ((location, row[column], row[label]) for location, row in rows(path, {column: list, label: list}))
+        column = next((name for name in task.columns if not name.isdecimal()), "tokens")  # CoNLL columns have numbers
+        label = task.label or "label"
+        table = rows(path, {column: list, label: list}, optional=label if new else "")
+        found = ((location, row[column], row[label]) for location, row in table)
     else:
         given = f"--columns={','.join(task.columns) or 0} --label={task.label or -1}"
         try:
@@ -286,17 +344,13 @@ def read_sentences(path, task, split, counts):
         if 2 * sum(counts_up) > len(counts_up):
             raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     for location, words, tags in found:
-        if words:
-            yield to_sentence(words, tags, task, location)
-
-
-def to_sentence(words, tags, task, location):
-    """Return words and their tags, of any scheme, as a Sentence with tags in BIO."""
-    if len(words) != len(tags) or not all(isinstance(word, str) for word in words):
-        raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
-    if wrong := [tag for tag in tags if not TAG.fullmatch(str(tag))]:
-        raise DataError(f"{location}: the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
-    return Sentence(words, to_bio(tags, task.outside))
+        known = ["O"] * len(words) if tags is None else tags
+        if len(words) != len(known) or not all(isinstance(word, str) for word in words):
+            raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
+        if wrong := [tag for tag in known if not TAG.fullmatch(str(tag))]:
+            raise DataError(f"{location}: the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
+        if words or new:
+            yield Sentence(words, None if tags is None else to_bio(tags, task.outside))
 
 
 def read_questions(path, task, split, counts):
@@ -305,11 +359,12 @@ def read_questions(path, task, split, counts):
     In training, an answer that is not in its context is left out, and a question that has no other answer with it.
     Testing needs only the answer's text, so there it is kept, with -1 as its start.
     """
-    read = table_questions if file_format(path) == "jsonl" else squad_questions
-    for location, id, question, context, given in read(path):
-        if not all(isinstance(text, str) for text in (question, context, *(answer for answer, _ in given))):
+    is_table = file_format(path) == "jsonl"
+    found = table_questions(path, "answers" if split == "new" else "") if is_table else squad_questions(path)
+    for location, id, question, context, given in found:
+        if not all(isinstance(text, str) for text in (question, context, *(answer for answer, _ in given or ()))):
             raise DataError(f"{location}: the question, context and answers must be text")
-        answers = [(answer, find_answer(answer, start, context)) for answer, start in given]
+        answers = given and [(answer, find_answer(answer, start, context)) for answer, start in given]
         if split == "train":
             inside = [(answer, start) for answer, start in answers if start >= 0]
             if answers and not inside:
@@ -371,9 +426,6 @@ def read_qrels(path):
             except (KeyError, TypeError):
                 raise DataError(f'{location}: a passage without "docid"') from None
     else:
-        _, first = next(lines(path), (0, ""))
-        if len(first.split("\t")) == 3 and first.split("\t")[2].isdecimal():
-            raise DataError(f"{path}, line 1: add this line above it, with tabs: query-id\tcorpus-id\tscore")
         for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
             query, document = row["query-id"], row["corpus-id"]
             try:
@@ -381,3 +433,6 @@ def read_qrels(path):
             except ValueError:
                 raise DataError(f"{location}: the score {row['score']!r} is not a whole number") from None
     return qrels, queries
+
+
+READERS = {"sc": read_texts, "tc": read_sentences, "qa": read_questions, "ir": read_pairs}  # by family

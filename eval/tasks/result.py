@@ -12,10 +12,10 @@ from data.files import write_whole
 from data.objective import phases_of
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
-from eval.tasks.examples import SPLITS
 from eval.tasks.families import FAMILIES
 from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
+from eval.tasks.readers import SPLITS
 from model import Transformer
 from runtime import choose_attention
 

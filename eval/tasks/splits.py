@@ -1,14 +1,12 @@
 """From a Task to its Dataset: read the files, and hold examples out to validate on.
 
-    load("sst2"), load("topics.py")            # return a Dataset
-    load(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
-
 The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
 of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
 is on one side of a random split only.
 """
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -16,20 +14,53 @@ import numpy as np
 
 from errors import DataError
 from eval.tasks import readers
-from eval.tasks.examples import Dataset, Pair, Retrieval
 from eval.tasks.metrics import answerable, in_set
-from eval.tasks.readers import find_files
-from eval.tasks.registry import find_task, is_beir, judgment_files, missing
+from eval.tasks.readers import READERS, Pair, find_files
+from eval.tasks.registry import is_beir, judgment_files, missing
 
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
-READERS = dict(sc=readers.read_texts, tc=readers.read_sentences, qa=readers.read_questions, ir=readers.read_pairs)
 
 
-def load(task="", folder="data/tasks", full_corpus=True, **fields):
-    """Return the Dataset of a task. docs/finetuning.md says what the fields mean for each family."""
-    return read(find_task(task, folder, **fields), full_corpus)
+class Retrieval(NamedTuple):
+    """Information retrieval, evaluation: a grade above 0 marks a relevant document."""
+
+    queries: dict  # {id: text}
+    corpus: dict  # {id: text}
+    qrels: dict  # {query id: {document id: grade}}
+
+
+@dataclass
+class Dataset:
+    name: str
+    family: str  # "sc", "tc", "qa" or "ir"
+    labels: list  # sc: the classes, [] if they are numbers; tc: the tags, "O" first; both as seen in training; else []
+    train: list  # of Text, Sentence, Question or Pair
+    validation: list  # the same; ir: {name of the set: Retrieval}, the name "" if there is only one set
+    test: list  # the same
+    counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
+    main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
+    task: object = None  # the Task that it was read from, see registry.py
+
+    def judged(self):
+        """Return {(split, name of a retrieval set): ids of the documents that validation or test judge in its corpus}."""
+        parts = [*self.validation.values(), *self.test.values()]
+        found = defaultdict(set)
+        for split in ("validation", "test"):
+            for name, part in getattr(self, split).items():
+                for other in parts:
+                    if other.corpus is part.corpus:  # mostly shared by validation and test
+                        found[split, name].update(*other.qrels.values())
+        return found
+
+    def summary(self):
+        """Return what a user should know of it before training, as lines of text."""
+        lines = [f"{self.name} ({self.family}), {' and '.join(self.main['field'] or self.main['paper'])}"]
+        if self.labels:
+            lines.append(f"labels: {', '.join(self.labels)}")
+        lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
+        return "\n".join([*lines, "The first example to train on, as it was read:", readers.text_of(self.train[0])])
 
 
 def read(task, full_corpus=True):
@@ -48,34 +79,24 @@ def read(task, full_corpus=True):
         splits = retrieval_splits(task, full_corpus, counts)
     else:
         splits = example_splits(task, counts)
-    labels = label_names(task, splits)
-    main = main_metrics(task, full_corpus)
-    return Dataset(task.name or task.family, task.family, labels, **splits, counts=dict(+counts), main=main, task=task)
-
-
-def main_metrics(task, full_corpus):
-    """Return {"field": [metrics], "paper": [metrics]}; see Dataset."""
-    parts = [*task.sets] or [""]
     field = task.metrics if full_corpus or task.family != "ir" else []
     paper = task.metrics if task.regression else [PAPER[task.family]]
-    return {
-        "field": [in_set(part, metric) for part in parts for metric in field],
-        "paper": [in_set(part, metric) for part in parts for metric in paper],
+    main = {
+        name: [in_set(part, metric) for part in [*task.sets] or [""] for metric in chosen]
+        for name, chosen in (("field", field), ("paper", paper))
     }
+    labels = label_names(task, splits["train"])
+    return Dataset(task.name or task.family, task.family, labels, **splits, counts=dict(counts), main=main, task=task)
 
 
-# ----------------------------------------------------------------------------
-# Labels
-
-
-def label_names(task, splits):
+def label_names(task, train):
     """Return the labels seen in training: in the order of `task.names`, then "O", then alphabetically.
 
     Of two labels the second is the positive one. Numbers have no names: [].
     """
     if task.family not in ("sc", "tc"):
         return []
-    known = {label for example in splits["train"] for label in example.labels}
+    known = {label for example in train for label in example.labels}
     if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
         raise DataError(f"{task.paths['train']}: {why}. If others were held out to validate on, give --validation")
@@ -120,7 +141,7 @@ def read_all(path, task, split, counts):
     rules = Counter()
     examples = [example for file in find_files(path) for example in READERS[task.family](file, task, split, rules)]
     if not examples:
-        why = "".join(f"; {rule}: {count}" for rule, count in (+rules).items())
+        why = "".join(f"; {rule}: {count}" for rule, count in rules.items())
         raise DataError(f"{path}: there are no examples in it{why}")
     counts.update({f"{split}: {rule}": count for rule, count in rules.items()})
     return examples
@@ -141,8 +162,7 @@ class Judgments(NamedTuple):
 
 def retrieval_splits(task, full_corpus, counts):
     """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
-    sets = task.sets or {"": task.paths}
-    judged, named = read_judgments(task)
+    sets, judged = task.sets or {"": task.paths}, read_judgments(task)
     for name, paths in sets.items():
         if (name, "validation") not in judged:
             source, fraction = (name, "test"), 0.5
@@ -156,46 +176,46 @@ def retrieval_splits(task, full_corpus, counts):
 
     tested = [judged[name, split] for name in sets for split in ("validation", "test")]
     searched = {part.folder for part in tested} if full_corpus else {}
+    named = defaultdict(set)  # {folder: ids of the documents that its judgments name}
+    for part in judged.values():
+        named[part.folder].update(*part.qrels.values())
     documents = {folder: read_corpus(folder, named[folder], folder in searched, task.form) for folder in named}
-    splits = {"train": training_pairs(task, judged, documents, counts), "validation": {}, "test": {}}
+
+    train = task.paths.get("train")
+    if is_beir(train):
+        _, _, texts, qrels = judged["", "train"]
+        relevant = ((query, document) for query, grades in qrels.items() for document in grades if grades[document] > 0)
+        pairs = [Pair(texts[query], documents[train][document]) for query, document in relevant]
+    else:
+        pairs = read_all(train, task, "train", counts)
+
     if not full_corpus:
         judged_only = defaultdict(dict)  # {folder: {id: text}}, of those that validation or test judge
         for _, folder, _, qrels in tested:
             ids = (document for grades in qrels.values() for document in grades)
             judged_only[folder] |= {document: documents[folder][document] for document in ids}
         documents = judged_only
-    for name in sets:
-        for split in ("validation", "test"):
-            _, folder, texts, qrels = judged[name, split]
-            splits[split][name] = Retrieval({query: texts[query] for query in qrels}, documents[folder], qrels)
+    splits = {"train": pairs, "validation": {}, "test": {}}
+    for name, split in ((name, split) for name in sets for split in ("validation", "test")):
+        _, folder, texts, qrels = judged[name, split]
+        splits[split][name] = Retrieval({query: texts[query] for query in qrels}, documents[folder], qrels)
     return splits
 
 
 def read_judgments(task):
-    """Return {(name of the set, split): Judgments}, and {folder: ids of all documents that its judgments name}."""
-    judged, named = {}, defaultdict(set)
+    """Return {(name of the set, split): Judgments}."""
+    judged = {}
     read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
     for name, split, folder, path in judgment_files(task):
         qrels, texts = readers.read_qrels(find_files(path)[0])
         texts = texts or read_queries(folder)
         if absent := sorted(qrels.keys() - texts.keys()):
             raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-        named[folder].update(*qrels.values())
         useful = {query: qrels[query] for query in answerable(qrels)}
         if not useful:
             raise DataError(f"{path}: no query has a relevant document")
         judged[name, split] = Judgments(path, folder, texts, useful)
-    return judged, named
-
-
-def training_pairs(task, judged, documents, counts):
-    """Return the Pairs of a query and a relevant document to train on; see `retrieval_splits`."""
-    train = task.paths.get("train")
-    if not is_beir(train):
-        return read_all(train, task, "train", counts)
-    _, _, texts, qrels = judged["", "train"]
-    relevant = ((query, document) for query, grades in qrels.items() for document in grades if grades[document] > 0)
-    return [Pair(texts[query], documents[train][document]) for query, document in relevant]
+    return judged
 
 
 def read_corpus(folder, named, full, form):

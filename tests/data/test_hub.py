@@ -18,8 +18,9 @@ from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.tasks import metrics
 from eval.tasks import model as task_model
-from eval.tasks.examples import Dataset, Question, Sentence, Text
 from eval.tasks.families import FAMILIES
+from eval.tasks.readers import Question, Sentence, Text
+from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS
 from model import ModelConfig, PretrainingLoss, Transformer
 

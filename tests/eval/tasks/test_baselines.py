@@ -6,7 +6,8 @@ from math import log, log2
 import pytest
 
 from eval.tasks.baselines import baselines, bm25, tfidf
-from eval.tasks.examples import Dataset, Question, Retrieval, Sentence, Text
+from eval.tasks.readers import Question, Sentence, Text
+from eval.tasks.splits import Dataset, Retrieval
 
 
 def dataset(family, train, test, labels=(), field=("some metric",)):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from eval.tasks import metrics
-from eval.tasks.examples import Question, Retrieval, Sentence, Text
 from eval.tasks.families import nearest_documents, subsample
+from eval.tasks.readers import Question, Sentence, Text
+from eval.tasks.splits import Retrieval
 from task_helpers import TOKENIZER, family, logits, score
 
 

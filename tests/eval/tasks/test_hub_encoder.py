@@ -15,10 +15,11 @@ import checkpoint
 import configurator
 from errors import DataError
 from eval.tasks import hub_encoder
-from eval.tasks.examples import Dataset, Pair, Question, Retrieval, Sentence, Text
 from eval.tasks.families import FAMILIES
 from eval.tasks.model import pack_texts
+from eval.tasks.readers import Pair, Question, Sentence, Text
 from eval.tasks.result import build, evaluate, origin
+from eval.tasks.splits import Dataset, Retrieval
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eval.tasks import metrics
-from eval.tasks.examples import Question
+from eval.tasks.readers import Question
 
 
 def question(answers):

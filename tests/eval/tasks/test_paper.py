@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy, normalize
 import checkpoint
 import configurator
 from eval.tasks import metrics
-from eval.tasks.examples import Dataset, Pair, Question, Sentence
 from eval.tasks.families import Item
+from eval.tasks.readers import Pair, Question, Sentence
 from eval.tasks.result import build
-from eval.tasks.splits import SPLIT_SEED, VALIDATION_FRACTION, hold_out
+from eval.tasks.splits import Dataset, SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
 from model import ModelConfig, Transformer
 from task_helpers import TOKENIZER, family, logits, score

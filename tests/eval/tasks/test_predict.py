@@ -13,16 +13,17 @@ import checkpoint
 import configurator
 from eval.tasks import model as task_model
 from eval.tasks import predict
-from eval.tasks.examples import Dataset, Question, Sentence, Text
+from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, evaluate, save_model
+from eval.tasks.splits import Dataset
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
 NEW = {  # examples, and the rows that hold them
     "sc": (
         [Text(f"T: {t} B: x y", "no") for t in TEXTS],
-        [{"title": t, "body": "x", "end": "y", "id": i} for i, t in enumerate(TEXTS, 1)],
+        [{"title": t, "body": "x", "end": "y"} for t in TEXTS],
     ),
     "tc": ([Sentence(t.split(), ["O"] * len(t.split())) for t in TEXTS], [{"tokens": t.split()} for t in TEXTS]),
     "qa": (
@@ -67,12 +68,12 @@ def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
 
 
 def test_the_order_is_that_of_the_input_whatever_the_chunk(saved):
-    examples, tuned = [*enumerate(NEW["sc"][0])], saved("sc")
+    examples, tuned = NEW["sc"][0], saved("sc")
     whole, *parts = ([*predict.predict(*tuned, examples, chunk=n)] for n in (100, 1, 4))
-    assert len({answer.score for *_, answer in whole}) > 3
+    assert len({answer.score for _, answer in whole}) > 3
     for part in parts:
-        assert [id for id, *_ in part] == [*range(11)]
-        assert [answer.score for *_, answer in part] == pytest.approx([answer.score for *_, answer in whole], abs=1e-5)
+        assert [example for example, _ in part] == examples
+        assert [answer.score for _, answer in part] == pytest.approx([answer.score for _, answer in whole], abs=1e-5)
 
 
 def conll(text, tags):
