@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
-from eval.bench.timing import alternating, device_seconds, record
+from eval.bench.timing import alternating, device_seconds
 
 lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
@@ -164,6 +164,3 @@ def main(cfg):
             speeds = "".join(f"   {name} {tflop / x:.3g} ({x / first:.2f})" for name, x in seconds.items())
             line = f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}"
             print(f"{line}{speeds}", flush=True)
-            shape = dict(T=T, D=D, group=group, documents=mean, mask="causal" if causal else "full", which=which)
-            for name, x in seconds.items():
-                record(bench="attention", name=name, **shape, tflops=tflop / x)

@@ -13,7 +13,6 @@ import torch
 import configurator
 import model
 import runtime
-from eval.bench.timing import hardware, record
 
 only = "all"  # all, facts or kernels
 
@@ -93,20 +92,18 @@ def device():
 
 
 def facts():
-    """Print the facts, and record them with the machine, which the command line has printed."""
-    record(bench="facts", fact=hardware())
+    """Print the facts that the command line has not printed."""
     for fact in (software, compiler, device):
         try:
             line = fact()
         except Exception as error:
             line = f"FAILED: {error}"
         print(f"{fact.__name__}: {line}", flush=True)
-        record(bench="facts", fact=f"{fact.__name__}: {line}")
 
 
 def kernels():
     """Compare the fused attention kernels with float64 for every head dim and mask, and look for rare differences."""
-    settings, failed, errors = runtime.resolve_auto({"device": "auto", "dtype": "auto"}), 0, []
+    settings, failed = runtime.resolve_auto({"device": "auto", "dtype": "auto"}), 0
     device, dtype = torch.device(settings["device"]), getattr(torch, settings["dtype"])
     for D, documents, causal in itertools.product((64, 96, 128, 32), (False, True), (False, True)):
         config = model.ModelConfig(n_head=18, n_kv_head=6, d_model=18 * D)
@@ -114,8 +111,6 @@ def kernels():
         why, error = runtime.compare_attention(device, dtype, config, [causal], documents)
         print(f"FAILED: {why}" if why else f"relative error {error:.1e}", flush=True)
         failed += bool(why)
-        errors.append(error or 0)
-    record(bench="kernels", failed=failed, largest_error=max(errors))
     if failed:
         sys.exit(f"{failed} of 16 failed. A run that needs one of these uses PyTorch's attention, which is slower")
 

@@ -25,9 +25,9 @@ from data.loader import make_batches, prefetch, to_device
 from data.objective import CLM, Objective
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_meta, load_tokenizer
-from eval.bench.timing import alternating, record, wall_seconds
+from eval.bench.timing import alternating, wall_seconds
 from model import PRESETS, PretrainingLoss, Transformer
-from runtime import flops_per_token, peak_flops, resolve_auto
+from runtime import resolve_auto, utilization
 
 model = "demo"  # demo (train.py's default), or 210m, 610m or 1b: a preset in config/
 only = ("ours", "compiled", "compiled_sdpa", "compiled_muon")  # the variants
@@ -38,7 +38,6 @@ repeats = 7  # the median of these counts
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = only
-PAIRS = 2 / 3  # what is left of T x T when a window is cut in two at random: the mean of x² + (1 - x)²
 
 
 def check(cfg):
@@ -115,10 +114,7 @@ def bench_phase(cfg, preset, config, source, causal):
         sys.exit("none of the variants ran")
     seconds = alternating(steps, cfg.repeats)
 
-    predicted = 1 if causal else kind.mask_ratio
-    pairs = PAIRS if preset.window_split == "random" else 1
-    flops = flops_per_token(config, T, causal, predicted, pairs)
-    peak = peak_flops(device) if dtype != "float32" else None
+    parts = [(kind, range(cfg.micro_steps * windows))]  # of a step
     print(
         f"\n{cfg.model}, {phase}: {cfg.micro_steps} x {windows} windows of {T}, window_split={preset.window_split}, "
         f"vocabulary {config.vocab_size:,}, {dtype}; medians of {cfg.repeats} times {cfg.steps} steps"
@@ -126,11 +122,9 @@ def bench_phase(cfg, preset, config, source, causal):
     first = next(iter(seconds.values()))
     for name, value in seconds.items():
         speed = cfg.steps * cfg.micro_steps * windows * T / value
-        mfu = speed * flops / peak if peak else 0
-        on_the_gpu = f"{mfu:>8.1%} MFU{memory[name]:>8.1f} GB" if on_gpu else ""
+        mfu = utilization(preset, config, parts, value / cfg.steps, device).get("mfu")
+        on_the_gpu = f"{mfu:>8} MFU{memory[name]:>8.1f} GB" if on_gpu else ""
         print(f"{phase} {name:<14}{speed:>10,.0f} tokens/s {first / value:>6.2f}x{on_the_gpu}", flush=True)
-        numbers = dict(tokens_per_s=speed, mfu=100 * mfu, gigabytes=memory[name])
-        record(bench="step", model=cfg.model, phase=phase, variant=name, micro_batch=windows, **numbers)
     with profile() as profiler:
         steps[next(iter(steps))]()
     order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"

@@ -1,7 +1,5 @@
 """How the benchmarks measure: functions take turns, and the median counts."""
 
-import json
-import os
 import platform
 import statistics
 import time
@@ -14,13 +12,6 @@ def hardware():
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     n = torch.get_num_threads()
     return f"{device}, {n} thread{'s' * (n != 1)}, Python {platform.python_version()}, torch {torch.__version__}"
-
-
-def record(**values):
-    """Append the values as a line of JSON to the file BENCH_RECORD, if that is set. eval/bench/summary.py reads it."""
-    if path := os.environ.get("BENCH_RECORD"):
-        with open(path, "a") as file:
-            file.write(json.dumps(values) + "\n")
 
 
 def wall_seconds(function):
