@@ -20,7 +20,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report
-from eval.study.plan import Plan, describe, without_empty
+from eval.study.plan import Plan, describe
 from eval.study.results import METRICS
 from eval.study.run import finetune_all, grouped, pretrain, problems_of, write_scripts
 
@@ -34,12 +34,7 @@ random = ("",)  # rows whose initial weights are fine-tuned too
 checkpoints = ("",)  # models that are only fine-tuned: files or folders of train.py, or models of the hub
 processes = 1  # of a run, under torchrun; on GPUs one each
 # --- fine-tuning ---
-tasks = (
-    "embedded-sc",
-    "embedded-tc",
-    "embedded-qa",
-    "embedded-ir",
-)  # each with arguments of its own: "sst2 --max_steps=9"
+tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")  # may have arguments: "sst2 --max_steps=9"
 finetune = ""  # arguments of finetune.py that all tasks share
 rates = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)  # peak learning rates
 finetune_seeds = (1, 2, 3, 4, 5)
@@ -96,7 +91,7 @@ def study(argv, command=COMMAND):
         sys.exit("\n".join(["nothing was started:", *found]))
     failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
     if cfg.only in ("", "report"):
-        print(report.write_study(plan))
+        print(report.write(plan, plan.results, Path(cfg.out_dir, "report")))
     if failed:
         n = f"{len(failed)} part{'s' * (len(failed) > 1)}"
         sys.exit("\n".join([f"{n} failed or could not begin; the same command tries them again:", *grouped(failed)]))
@@ -109,9 +104,9 @@ def main(argv):
             case ["sweep", *args]:
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
             case ["report", root, *args] if Path(root).is_dir():
-                cfg = configurator.load(__file__, [f"--out_dir={root}", *args], check_metrics, f"{COMMAND} report")
-                cfg = without_empty(cfg)
-                print(report.write_folder(root, cfg.out_dir, cfg.metrics, cfg.primary))
+                args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
+                plan = Plan(configurator.load(__file__, args, check_metrics, f"{COMMAND} report"))
+                print(report.write(plan, root, Path(plan.cfg.out_dir)))
             case [] | ["report", *_]:
                 print(__doc__, file=sys.stderr)
                 sys.exit(2)

@@ -126,10 +126,8 @@ class Plan:
         self.cfg, self.runs, self.problems = (cfg := without_empty(cfg)), {}, []
         self.results = Path(cfg.out_dir, "results")
         self.tasks = self.read_tasks()  # {name of a data set: its arguments of finetune.py}
-        self.problems += [
-            f"runs: give (name, what it begins with, arguments), not {r}" for r in cfg.runs if len(r) != 3
-        ]
         rows = [row for row in cfg.runs if len(row) == 3]
+        self.problems += [f"runs: give (name, what it begins with, arguments), not {r}" for r in {*cfg.runs} - {*rows}]
         self.names = [name for name, _, _ in rows]
         for row in rows:
             self.add(*row)
@@ -238,9 +236,7 @@ class Plan:
             *itertools.product(self.models, self.tasks, rest, others),
         ]
         random.Random(0).shuffle(points)  # so that equal parts of them take about equally long
-        return sorted(
-            points, key=lambda point: self.cfg.finetune_seeds.index(point[3])
-        )  # one seed of all is there first
+        return sorted(points, key=lambda point: self.cfg.finetune_seeds.index(point[3]))  # one seed of all comes first
 
 
 def without_empty(cfg):

@@ -23,7 +23,6 @@ from eval.study.results import Results, read
 from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import rounded
 
-RESAMPLES = 2000  # of the test instances, for the comparisons
 MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
 ANSWER = """\
 The comparisons that the settings name as primary, on {target}. Their p-values are corrected together (Holm). A \
@@ -51,40 +50,28 @@ those of the encoder, without the output head. Legends round the fraction of CLM
 # The page
 
 
-def write_study(plan, resamples=RESAMPLES):
-    """Write OUT_DIR/report as far as the results of a study are there; return the answer and the report's path as text.
+def write(plan, root, folder, resamples=2000):
+    """Write report.md and all that belongs to it; return the answer and the report's path as text.
 
-    Raises DataError: damaged results.
+    plan: of a study, as far as its results are there; one without models means all results below `root`. resamples: of
+    the test instances, for the comparisons. Raises DataError: damaged results, or none in a bare folder.
     """
     cfg, names = plan.cfg, {m.folder: (m.label, m.seed, m.run.continues) for m in plan.models if m.run}
     points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
-    found = read(plan.results, cfg.metrics, names, {job_folder(*point) for point in points})
-    results = Results(plan.results, *found, resamples, plan.labels)
-    return write(results, Path(cfg.out_dir, "report"), Path(cfg.out_dir).name, cfg.primary, plan)
-
-
-def write_folder(root, folder, metric="field", primary=(), resamples=RESAMPLES):
-    """Write the report on all results below `root` to `folder`; return what to print. Raises DataError."""
-    results = Results(root, *read(root, metric), resamples)
-    if not results.rows:
+    only = {job_folder(*point) for point in points} if plan.models else None
+    results = Results(root, *read(root, cfg.metrics, names, only), resamples, plan.labels)
+    if not (plan.models or results.rows):
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
-    for name in [name for name in sum(primary, ()) if name not in results.labels]:
-        raise DataError(f"primary: no model is called {name!r}. There are {', '.join(results.labels)}")
-    return write(results, Path(folder), "Fine-tuning results", primary)
-
-
-def write(results, folder, title, primary, plan=None):
-    """Write report.md and all that belongs to it; return what to print."""
     folder.mkdir(parents=True, exist_ok=True)
-    curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))} if plan else {}
-    compared, answers = answer_section(results, primary)
+    curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))}
+    compared, answers = answer_section(results, cfg.primary)
     blocks = [
-        f"# {title}",
+        f"# {Path(cfg.out_dir).name}",
         *overview(results, plan, curves),
         *answers,
         *scores_section(folder, results),
         *comparisons_section(folder, results, compared),
-        *losses_section(folder, curves, primary, plan),
+        *losses_section(folder, curves, plan),
     ]
     if results.failed:
         lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
@@ -146,7 +133,7 @@ def write_results(results, path):
 def overview(results, plan, curves):
     """Say what was trained, how much of it is there, and what each model is."""
     lines, values = [], defaultdict(set)
-    if plan:
+    if plan.models:
         cfg, todo = plan.cfg, [point[0].label for point in plan.points() if not has_result(plan, point)]
         grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
         seeds, rates = ", ".join(map(str, cfg.finetune_seeds)), ", ".join(f"{rate:g}" for rate in cfg.rates)
@@ -283,7 +270,7 @@ def loss_curve(run):
     return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
 
-def losses_section(folder, curves, primary, plan):
+def losses_section(folder, curves, plan):
     """Write losses.csv and return both validation losses of each row. curves: {(row, seed): log}."""
     if not curves:
         return []
@@ -293,7 +280,7 @@ def losses_section(folder, curves, primary, plan):
     lines = [(key, line) for key, curve in curves.items() for line in curve if keys[0] in line]
     rows = [[*key, line["step"], line["tokens"], *map(line.get, keys)] for key, line in lines]
     write_csv(folder / "losses.csv", ["model", "pretraining_seed", "step", "tokens", *keys], rows)
-    named = [name for name in dict.fromkeys(sum(primary, ())) if name in logs] or [*logs]
+    named = [name for name in dict.fromkeys(sum(plan.cfg.primary, ())) if name in logs] or [*logs]
     shown = {name: logs[name] for name in named[: len(figures.STYLES)]}
     panels = {key[4:7].upper(): ({n: loss_lines(its, key) for n, its in shown.items()}, {}) for key in keys}
     labels = "pretraining step", "validation loss (nats per predicted token)"

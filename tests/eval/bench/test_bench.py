@@ -10,7 +10,6 @@ import tarfile
 import time
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -170,23 +169,16 @@ sys.exit("--only=kernels" in args)
 """
 
 
-@pytest.fixture
-def gpu_script(tmp_path):
-    """The command, its environment with a stand-in for Python, and the file with what that was asked."""
-    stub, log = tmp_path / "python3", tmp_path / "asked"
-    stub.write_text(PYTHON.format(python=sys.executable, log=log))
-    stub.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    return ["sh", "eval/bench/gpu.sh", tmp_path / "out"], dict(env=environment, cwd=ROOT, text=True), log
-
-
-def test_the_gpu_script_survives_its_caller(gpu_script, tmp_path):
+def test_the_gpu_script_survives_its_caller(tmp_path):
     """It is killed with all that it started in its session, called again for a moment, then until the end.
 
     A part that had ended does not run again.
     """
-    command, options, log = gpu_script
-    out = tmp_path / "out"
+    stub, log, out = (tmp_path / name for name in ("python3", "asked", "out"))
+    stub.write_text(PYTHON.format(python=sys.executable, log=log))
+    stub.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command, options = ["sh", "eval/bench/gpu.sh", out], dict(env=environment, cwd=ROOT, text=True)
     out.mkdir()
     (out / "flex.done").touch()
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does in the background
