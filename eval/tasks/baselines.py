@@ -6,7 +6,7 @@
     qa   no_answer    always "no answer"; only where the test set has unanswerable questions
     ir   bm25         BM25 (bm25s)
 
-scikit-learn and bm25s are optional. Without them `baselines` leaves their scores out and says which one to install.
+scikit-learn and bm25s are optional. Without them `baselines` leaves their scores out and says so.
 """
 
 import re
@@ -16,7 +16,6 @@ from errors import progress
 from eval.tasks import metrics
 
 WORD = re.compile(r"\w+")
-PACKAGES = {"tfidf": "scikit-learn", "bm25": "bm25s"}  # the optional package that a baseline needs
 # Words that say little about the topic of a text: Lucene's stop words, and the words that questions begin with.
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
@@ -39,7 +38,7 @@ def baselines(dataset):
             else:  # method(dataset) returns the label, tags or answer of each test example
                 instances = metrics.scores(dataset.family, method(dataset), dataset.test, dataset.labels)
         except ImportError as error:
-            print(f"The baseline {name} is left out: {error}. Run pip install {PACKAGES[name]}")
+            print(f"The baseline {name} is left out: {error}. Its package is in requirements-extra.txt")
         else:
             scores[name] = {metric: metrics.score(values) for metric, values in instances.items()}
     return scores
@@ -47,11 +46,11 @@ def baselines(dataset):
 
 def rank(dataset, method):
     """Return {metric: instances}. method(queries, corpus), of {id: text}, returns {query id: {document id: score}}."""
-    runs, judged_ids = {}, dataset.judged()
+    runs, judged = {}, dataset.judged()
     for name, (queries, corpus, qrels) in dataset.test.items():
         queries = {query: queries[query] for query in qrels}
-        judged = {document: text for document, text in corpus.items() if document in judged_ids["test", name]}
-        runs[name] = {"judged": method(queries, judged)}
+        known = {document: text for document, text in corpus.items() if document in judged[id(corpus)]}
+        runs[name] = {"judged": method(queries, known)}
         if dataset.main["field"]:  # empty if the corpus holds judged documents only
             runs[name]["corpus"] = method(queries, corpus)
     return metrics.retrieval_scores(runs, dataset.test)

@@ -289,14 +289,15 @@ class InformationRetrieval(Family):
         """Rank documents for {name: Retrieval}. Returns {name: {"judged", "corpus": see `nearest_documents`}}."""
         found = {}
         for name, (queries, corpus, qrels) in sets.items():
-            known, vectors = self.embedded.get(name, (None, None))
-            if known is not corpus:
+            before, vectors = self.embedded.get(name, (None, None))
+            if before is not corpus:
                 vectors = self.embed(forward, corpus)
             if split:  # else the model is still changing
                 self.embedded[name] = corpus, vectors
             query_ids, document_ids = metrics.answerable(qrels), list(corpus)
             query_vectors = np.stack(forward([self.query(queries[q]) for q in query_ids]))
-            judged = [i for i, d in enumerate(document_ids) if d in self.judged[split or "validation", name]]
+            known = self.judged.get(id(corpus), corpus)  # a subsample has judged documents only
+            judged = [i for i, d in enumerate(document_ids) if d in known]
             judged_ids = [document_ids[i] for i in judged]
             found[name] = {"judged": nearest_documents(query_vectors, vectors[judged], query_ids, judged_ids)}
             if self.full_corpus:

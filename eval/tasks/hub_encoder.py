@@ -32,13 +32,11 @@ def is_ours(folder):
     library = optional_package("transformers")
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
-    if kind not in library.CONFIG_MAPPING:
-        why = "transformers has no such model, and code that comes with a model (trust_remote_code) is never run"
-        raise DataError(f"{folder}: model_type={kind!r:.80}: {why}")
-    config = library.CONFIG_MAPPING[kind]
+    config = library.CONFIG_MAPPING[kind] if kind in library.CONFIG_MAPPING else library.PretrainedConfig
     decodes = content.get("is_encoder_decoder", config.is_encoder_decoder) or content.get("is_decoder")
     if decodes or config not in library.MODEL_FOR_MASKED_LM_MAPPING:
-        raise DataError(f"{checkpoint.problem(folder)}; nor is it an encoder for masked language modeling")
+        why = "nor is it an encoder of transformers for masked language modeling, and code that comes with a model"
+        raise DataError(f"{checkpoint.problem(folder)}; {why} (trust_remote_code) is never run")
     return False
 
 

@@ -13,7 +13,6 @@ import glob
 import gzip
 import json
 import re
-import textwrap
 import zlib
 from collections import Counter
 from contextlib import suppress
@@ -78,14 +77,6 @@ class Pair(NamedTuple):
     document: str
 
 
-def text_of(example):
-    """Return an example as text, a line for each field, shortened where it is long."""
-    fields = example._asdict()
-    if isinstance(example, Sentence):
-        fields = {"words": " ".join(word if tag == "O" else f"{word}/{tag}" for word, tag in zip(*example))}
-    return "\n".join(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields.items())
-
-
 # ----------------------------------------------------------------------------
 # Files
 
@@ -112,15 +103,6 @@ def lines(path):
             raise DataError(f"{path}, {error}") from None
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}: {error}") from None
-
-
-def parse_json(text, path, first=1):
-    """Parse the JSON in some lines of a file, which begin with line `first`."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
-        number = first + getattr(error, "lineno", 1) - 1
-        raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
 
 
 # ----------------------------------------------------------------------------
@@ -187,7 +169,10 @@ def json_rows(path, *_):
     """Yield (line number, object) for each line of JSON."""
     for number, text in lines(path):
         if text and not text.isspace():
-            record = parse_json(text, path, number)
+            try:
+                record = json.loads(text)
+            except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
+                raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
             if not isinstance(record, dict):
                 raise DataError(f"{path}, line {number}: expected a JSON object, got a {type(record).__name__}")
             yield number, record
@@ -256,9 +241,9 @@ def squad_questions(path):
 
     ReCoRD's queries hold "@placeholder" for the entity to find.
     """
-    location, content = path, parse_json("\n".join(text for _, text in lines(path)), path)
+    location, text = path, "\n".join(text for _, text in lines(path))
     try:
-        for number, article in enumerate(content["data"], 1):
+        for number, article in enumerate(json.loads(text)["data"], 1):
             location = f"{path}, article {number}"
             record = "passage" in article
             question, start = ("query", "start") if record else ("question", "answer_start")
@@ -267,9 +252,8 @@ def squad_questions(path):
                     answers = [(a["text"], int(a[start])) for a in qa["answers"]]
                     yield location, qa["id"], qa[question], paragraph["text" if record else "context"], answers
     except MALFORMED as error:
-        absent = f" (there is no {error})" if isinstance(error, KeyError) else ""
         expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
-        raise DataError(f"{location}: not in SQuAD's layout{absent}: expected {expected}") from None
+        raise DataError(f"{location}: not in SQuAD's layout ({error!r}): expected {expected}") from None
 
 
 def table_questions(path, optional):
@@ -416,22 +400,19 @@ def read_qrels(path):
     path: .tsv with the columns query-id, corpus-id and score (BEIR), whose queries are in another file; or .jsonl with
         query_id, query and positive_passages (MLDR), which get grade 1.
     """
-    qrels, queries = {}, {}
-    if file_format(path) == "jsonl":
-        for location, row in rows(path, {"query_id": str | int, "query": str, "positive_passages": list}):
-            query = str(row["query_id"])
-            queries[query] = row["query"]
-            try:
-                qrels[query] = {str(passage["docid"]): 1 for passage in row["positive_passages"]}
-            except (KeyError, TypeError):
-                raise DataError(f'{location}: a passage without "docid"') from None
-    else:
-        for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
-            query, document = row["query-id"], row["corpus-id"]
-            try:
-                qrels.setdefault(query, {})[document] = int(row["score"])
-            except ValueError:
-                raise DataError(f"{location}: the score {row['score']!r} is not a whole number") from None
+    qrels, queries, is_mldr = {}, {}, file_format(path) == "jsonl"
+    beir, mldr = ("query-id", "corpus-id", "score"), {"query_id": str | int, "query": str, "positive_passages": list}
+    for location, row in rows(path, mldr if is_mldr else dict.fromkeys(beir, str)):
+        try:
+            if is_mldr:
+                query = str(row["query_id"])
+                queries[query], qrels[query] = row["query"], {str(its["docid"]): 1 for its in row["positive_passages"]}
+            else:
+                qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
+        except MALFORMED as error:
+            raise DataError(
+                f'{location}: expected a whole number as score, or passages with "docid": {error}'
+            ) from None
     return qrels, queries
 
 

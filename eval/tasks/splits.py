@@ -5,6 +5,7 @@ of the test sets are not public, and validated on 5 % of train. Unlike in the pa
 is on one side of a random split only.
 """
 
+import textwrap
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
@@ -44,14 +45,10 @@ class Dataset:
     task: object = None  # the Task that it was read from, see registry.py
 
     def judged(self):
-        """Return {(split, name of a retrieval set): ids of the documents that validation or test judge in its corpus}."""
-        parts = [*self.validation.values(), *self.test.values()]
+        """Return {id(corpus): ids of the documents that validation or test judge in it}. They mostly share a corpus."""
         found = defaultdict(set)
-        for split in ("validation", "test"):
-            for name, part in getattr(self, split).items():
-                for other in parts:
-                    if other.corpus is part.corpus:  # mostly shared by validation and test
-                        found[split, name].update(*other.qrels.values())
+        for part in (*self.validation.values(), *self.test.values()):
+            found[id(part.corpus)].update(*part.qrels.values())
         return found
 
     def summary(self):
@@ -60,7 +57,9 @@ class Dataset:
         if self.labels:
             lines.append(f"labels: {', '.join(self.labels)}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
-        return "\n".join([*lines, "The first example to train on, as it was read:", readers.text_of(self.train[0])])
+        lines.append("The first example to train on, as it was read:")
+        fields = self.train[0]._asdict().items()
+        return "\n".join([*lines, *(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields)])
 
 
 def read(task, full_corpus=True):

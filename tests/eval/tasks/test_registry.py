@@ -219,7 +219,7 @@ def test_a_beir_folder_to_validate_on_is_searched_in_its_own_corpus(files):
         data = load(family="ir", train=one, validation=other, full_corpus=full)
         assert tuple(len(part[""].corpus) for part in (data.validation, data.test)) == sizes
         assert data.validation[""].queries == {"q0": "query 0", "q1": "query 1"} and [*data.test[""].queries][0] == "q4"
-        assert data.judged() == {("validation", ""): {"d0", "d1"}, ("test", ""): {"d4", "d5", "d6"}}
+        assert [*data.judged().values()] == [{"d0", "d1"}, {"d4", "d5", "d6"}]
 
 
 def test_retrieval_trained_on_other_files(files):
@@ -292,8 +292,9 @@ def test_arguments_replace_the_fields_of_a_task(files, tmp_path):
 
 
 def test_the_list_and_wrong_commands(files, run, tmp_path):
+    files.folder = tmp_path / "data/tasks"
     glue(files, "sst2"), scifact(files)
-    code, output = run([f"--folder={tmp_path}"], "eval.tasks")
+    code, output = run([], "eval.tasks", folder=tmp_path)
     there = {line.split()[0]: line.split()[-1] for line in output.splitlines()[1:]}
     assert code == 0 and list(there) == [*TASKS]
     assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and there["conll2003"] == "no"
