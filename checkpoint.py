@@ -20,7 +20,6 @@ import pickle
 import platform
 import re
 import sys
-import warnings
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -37,14 +36,13 @@ from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
-from runtime import RESUME_MAY_CHANGE, resolve_auto
+from runtime import RESUME_MAY_CHANGE, resolve_auto, show
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what decides what a run learns
 
-# What each checkpoint's dict has at least, and the settings that are read later. A model of the hub has no settings.
+# What each checkpoint's dict has at least. A model of the hub has no settings.
 PARTS = dict(step=int, model=dict, config=dict, settings=dict, tokenizer=dict, tokenizer_ranks=bytes)
-SETTINGS = "data seed max_steps switch_step global_batch_tokens mask_ratio lr branch_from init_from".split()
 
 
 def path_of(out_dir, step):
@@ -56,12 +54,6 @@ def steps(out_dir):
     """Return the steps of the checkpoints in out_dir, ascending. Opens none."""
     names = (re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", p.name) for p in Path(out_dir).glob("ckpt-*.pt") if p.is_file())
     return sorted(int(m[1]) for m in names if m)
-
-
-def others(path):
-    """Return which checkpoints lie beside a path at which there is none, for the end of a message."""
-    names = [f"ckpt-{step}.pt" for step in steps(Path(path).parent)]
-    return f" ({Path(path).parent} has {', '.join(names)})" if names else ""
 
 
 def save(path, state):
@@ -86,55 +78,41 @@ def trusting(path):
         raise Damaged(f"{path} is damaged or not a checkpoint of this project: {why}") from error
 
 
-def header(path):
-    """Return a checkpoint's dict with tensors that have a shape only. Raises Damaged if it is not a checkpoint."""
+def read(path, weights=True):
+    """Return a checkpoint's dict, with its tensors on the CPU. Raises Damaged if it is not a whole checkpoint.
+
+    weights=False: the tensors have a shape only, and their checksums are not computed.
+    """
     with trusting(path):
-        state = torch.load(path, map_location="meta", mmap=True, weights_only=True)
-        wrong = [name for name, kind in PARTS.items() if not isinstance(state[name], kind)]
-        wrong += [name for name in SETTINGS if state["settings"] and name not in state["settings"]]
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: missing, or of another type")
-        if "hub" not in state:  # `hub`: an encoder of transformers
-            if state["config"]["n_layer"] > len(state["model"]):
-                raise ValueError("fewer tensors than layers")
+        if weights:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+                if bad := archive.testzip() or next((name for name in names if names.count(name) > 1), None):
+                    raise ValueError(f"the checksum of its record {bad} is wrong, or it is there twice")
+        state = torch.load(path, map_location="cpu" if weights else "meta", mmap=True, weights_only=True)
+        if wrong := [name for name, kind in PARTS.items() if not isinstance(state[name], kind)]:
+            raise ValueError(f"{', '.join(wrong)}: of another type")
+        if weights:  # not before: the tokenizer's library must not see a damaged file
+            tokenizer_of(state)
+        if "hub" not in state:  # the key of an encoder of transformers
             model_from(state)
     return state
 
 
-def verify(path):
-    """Return the path if the file is a whole checkpoint, else raise Damaged. Computes the checksum of every record."""
-    header(path)
-    with trusting(path), zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if bad := archive.testzip() or next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"the checksum of its record {bad} is wrong, or it is there twice")
-    return path
+def newest(out_dir, report=print, weights=True):
+    """Return the path of the newest checkpoint in out_dir that `read` finds whole, or None if there are none.
 
-
-def read(path):
-    """Return the dict of a checkpoint that `verify` finds whole, with its tensors on the CPU."""
-    verify(path)
-    with trusting(path):
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        tokenizer_of(state)  # only now: the library must not see a damaged file
-    return state
-
-
-def newest(out_dir, report=print, use=verify, again=True):
-    """Return use(path) for the newest checkpoint in out_dir that is whole, or None if there are none.
-
-    use: `verify`, `header` or `read`. Damaged ones are reported. Raises Damaged if all are damaged.
+    Damaged ones are reported. Raises Damaged if all are damaged. weights: see `read`.
     """
     found = steps(out_dir)
     for step in reversed(found):
         try:
-            return use(path_of(out_dir, step))
+            read(path_of(out_dir, step), weights)
+            return path_of(out_dir, step)
         except Damaged as damaged:
             report(f"{damaged}; trying the one before it.")
         except FileNotFoundError:  # a run that is writing here has deleted it since it was listed
-            if not again:
-                raise
-            return newest(out_dir, report, use, again=False)
+            return newest(out_dir, report, weights)
     if found:
         raise Damaged(f"no checkpoint in {out_dir} is whole; to start anew, remove the folder")
     return None
@@ -147,10 +125,8 @@ def load(path, need_tokenizer=True, report=print, ours=True):
     can be used here. ours: refuse an encoder of the transformers library that finetune.py has kept. Raises Damaged or
     DataError.
     """
-    state = newest(path, report, read)  # of the folder of a run
-    if not state and (found := find(path)).is_dir():
-        return hub.load(found, need_tokenizer, report)
-    state = state or read(found)
+    found = find(path, report=report)
+    state = hub.load(found, need_tokenizer, report) if found.is_dir() else read(found)
     if ours and "hub" in state:
         why = "its encoder is a model of transformers, which can be neither pretrained nor exported here"
         raise DataError(f"{path}: {why}; only `python -m eval.tasks predict` uses it")
@@ -170,17 +146,15 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
         return local
     if ours := newest(local, report):
         return ours
-    hint = "" if local.exists() else f": no such file{others(path)}; a model of the hub is hf:ORGANIZATION/NAME"
-    hint = f"; give {local / 'model.pt'}" if (local / "model.pt").exists() else hint
+    hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
 def shape(path):
     """Return the fields of the ModelConfig of what `find` finds. Reads no weights. Raises Damaged or DataError."""
-    if state := newest(path, lambda _: None, header):  # what reads the weights reports damaged ones
-        return state["config"]
-    found = find(path, files=("config.json",))
-    return hub.shape(found / "config.json") if found.is_dir() else header(found)["config"]
+    found = newest(path, lambda _: None, weights=False)  # what reads the weights reports damaged ones
+    found = found or find(path, files=("config.json",))
+    return hub.shape(found / "config.json") if found.is_dir() else read(found, weights=False)["config"]
 
 
 def model_config(settings, vocab_size):
@@ -204,7 +178,7 @@ def model_from(state):
     """Return the Transformer of a dict that `load` has returned; on the CPU, in fp32."""
     with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
         model = Transformer(ModelConfig(**state["config"]))
-    model.load_state_dict(state["model"], assign=True)
+    model.load_state_dict(dict(state["model"]), assign=True)  # a copy: PyTorch would note `assign` in the original
     if model.config.tie_embeddings:
         model.head.weight = model.embedding.weight
     return model
@@ -277,28 +251,23 @@ def conflicts(cfg):
         return
     first_save = min(cfg["checkpoint_interval"], cfg["max_steps"], *cfg["keep_steps"])
     try:
-        if state := newest(out, lambda _: None, header):
-            check_same_run(state, cfg, out)
-        elif (logged := last_logged(out)) > first_save:
-            anew = "put them back, or remove the folder"
-            yield f"{out} has the log of a run to step {logged}, but its checkpoints are gone: {anew}"
+        if found := newest(out, lambda _: None, weights=False):
+            check_same_run(read(found, weights=False), cfg, out)
+        elif last_logged(out) > first_save:
+            yield f"{out} has the log of a run whose checkpoints are gone: put them back, or remove the folder"
     except (Damaged, DataError) as error:
         yield str(error)
 
 
 def check_same_run(state, cfg, path):
     """Raise DataError if a checkpoint is of a run with other data or with other settings that decide what is learned."""
-    different = []
-    for name, value in resolve_auto(cfg).items():
-        before = state["settings"].get(name)
-        if name not in RESUME_MAY_CHANGE and value != before:
-            different.append(f"{name}={value}, but the run in {path} has {name}={before}")
-    if different:
-        different[-1] += "; to change what is learned, start another run with branch_from"
+    before, now = state["settings"], resolve_auto(cfg)
+    changed = [name for name in now if name not in RESUME_MAY_CHANGE and now[name] != before.get(name)]
+    different = [f"{name}={now[name]}, but the run in {path} has {name}={before.get(name)}" for name in changed]
     if Path(cfg["data"]).exists() and load_meta(cfg["data"])["fingerprint"] != state["data"]:
         different.append(f"the data are not those that the run in {path} was trained on")
     if different:
-        raise DataError("; ".join(different))
+        raise DataError(f"{'; '.join(different)}. To change what is learned, start another run with branch_from")
 
 
 def check_data(cfg, changed, batches, step):
@@ -308,9 +277,8 @@ def check_data(cfg, changed, batches, step):
     """
     if changed and (changed.done() or step == cfg.max_steps - 1) and (path := changed.result()):
         first = batches.first_step_with(path, step)
-        sound = [f"ckpt-{s}.pt" for s in steps(cfg.out_dir) if s <= first][-1:] or ["none"]
-        what = f"{path} has changed since it was prepared. Mend it, or prepare the data again"
-        raise Damaged(f"{what}; the newest checkpoint before it was read: {sound[0]}. Remove later ones, then resume.")
+        what = f"{path} has changed since it was prepared: mend it, or prepare the data again"
+        raise Damaged(f"{what}. Checkpoints up to step {first} do not depend on it; remove later ones, then resume")
 
 
 def load_optimizers(optimizers, state, path):
@@ -347,24 +315,23 @@ def last_logged(out_dir):
     return max(map(int, re.findall(rb'"step": (\d{1,18}),.*\n', content)), default=0)
 
 
-def match(state, config, tokenizer, path):
+def match(state, config, tokenizer, path, report):
     """Raise DataError unless a checkpoint's model has this shape, a dict, and this Tokenizer.
 
     The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used. The context
-    and its rotary positions may change: returned is a sentence about that, "" if they are the same.
+    and its rotary positions may change, which is reported.
     """
     theirs, from_hub = tokenizer_of(state), not state["settings"]
     changed = {k: f"{k} is {v}, here {config[k]}" for k, v in state["config"].items() if v != config[k]}
-    context = [changed.pop(k) for k in ("seq_len", "rope_theta") if k in changed]
+    if context := [changed.pop(k) for k in ("seq_len", "rope_theta") if k in changed]:
+        report(f"{path}: {'; '.join(context)}")
     different = [*changed.values()]
-    if different and from_hub:
-        different.append("--model=origin takes its shape")
     same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
     if not same_ids or not (from_hub or tokenizer.mask_id == theirs.mask_id):
         different.append(f"its tokenizer is {theirs.name}, here {tokenizer.name}")
     if different:
-        raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
-    return f"{path}: {'; '.join(context)}" if context else ""
+        why = f"{'; '.join(different)} (--model=origin takes the shape of init_from)"
+        raise DataError(f"{path}: not a checkpoint of this model: {why}")
 
 
 def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
@@ -380,8 +347,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     if not path:
         return 0, [], None
     state = load(path, report=print0)
-    if change := match(state, vars(transformer.config), tokenizer, path):
-        print0(change)
+    match(state, vars(transformer.config), tokenizer, path, print0)
     if resumed:  # again: this may be an older checkpoint than the one before any work
         check_same_run(state, cfg, path)
     transformer.load_state_dict(state.pop("model"))
@@ -409,7 +375,7 @@ class MetricsLog:
         write_whole(path, lambda f: f.write(kept))
         self.file, self.wandb, self.checksum = open(path, "ab"), None, zlib.crc32(kept)
         if wandb_project:
-            self.show(self.start_wandb, wandb_project, path.parent.name, settings)
+            show(self.start_wandb, wandb_project, path.parent.name, settings)
 
     def start_wandb(self, project, name, settings):
         import wandb
@@ -417,21 +383,13 @@ class MetricsLog:
         # Every start of a run is one run there; all are in one group.
         self.wandb = wandb.init(project=project, name=name, group=name, config=settings)
 
-    def show(self, function, *args, **options):
-        """Call Weights & Biases. If it fails, warn and leave it out from then on: what it shows must not stop a run."""
-        try:
-            function(*args, **options)
-        except Exception as error:
-            self.wandb = None
-            warnings.warn(f"Weights & Biases failed and is left out from here on: {error!r}")
-
     def write(self, **values):
         line = json.dumps(values).encode() + b"\n"
         self.file.write(line)
         self.file.flush()
         self.checksum = zlib.crc32(line, self.checksum)
         if self.wandb:
-            self.show(self.wandb.log, values, step=values["step"])
+            show(self.wandb.log, values, values["step"])
 
     def sync(self):
         """Wait until all lines are on the disk, and return their checksum for the checkpoint that is written next."""
@@ -473,27 +431,21 @@ def merge(path, other, out, weight):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Export a checkpoint as a model folder of the hub, or merge two.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("export", help="python checkpoint.py export out/demo exported/demo --as=eurobert")
-    command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
-    command.add_argument("out", help="the folder to write, which must not be there")
+    command = commands.add_parser("export")
+    command.add_argument("paths", nargs=2, metavar=("CHECKPOINT", "FOLDER"), help="what to export, and a new folder")
     kinds = ("eurobert", "llama", "qwen3")
-    command.add_argument("--as", dest="kind", choices=kinds, required=True, help="an encoder, a decoder, or either")
-    command = commands.add_parser("merge", help="python checkpoint.py merge A B OUT --weight=0.5")
-    command.add_argument("checkpoint", help="a checkpoint, the folder of a run, or a model folder")
-    command.add_argument("other", help="another one, of the same shape and tokenizer")
-    command.add_argument("out", help="the file to write, which must not be there")
-    command.add_argument("--weight", type=float, default=0.5, help="of the first one; the other has the rest")
+    command.add_argument("--as", dest="how", choices=kinds, required=True, help="an encoder, a decoder, or either")
+    command = commands.add_parser("merge")
+    command.add_argument("paths", nargs=3, metavar=("A", "B", "FILE"), help="two checkpoints, and a new file")
+    command.add_argument("--weight", dest="how", type=float, default=0.5, help="of A; B has the rest")
     args = parser.parse_args()
     try:
-        if args.command == "export":
-            export(args.checkpoint, args.out, args.kind)
-        else:
-            merge(args.checkpoint, args.other, args.out, args.weight)
+        {"export": export, "merge": merge}[args.command](*args.paths, args.how)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
-    print(f"wrote {args.out}")
+    print(f"wrote {args.paths[-1]}")
 
 
 if __name__ == "__main__":

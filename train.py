@@ -153,7 +153,7 @@ def check(cfg):
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
     found = begun or not cfg.branch_from or Path(cfg.branch_from).is_file()
-    need(found, f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}")
+    need(found, f"branch_from={cfg.branch_from}: no such file")
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:
@@ -250,13 +250,6 @@ def save(cfg, facts, step, phases, log, transformer, optimizers):
     checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
 
 
-def stop_before_update(cfg, step, what):
-    """Exit with the newest checkpoint of which a finite step is known."""
-    sound = [f"ckpt-{s}.pt" for s in checkpoint.steps(cfg.out_dir) if s < step][-1:] or ["none"]
-    what = f"step {step} {what}. Stopped before the update"
-    sys.exit(f"{what}; the newest checkpoint with a finite step after it: {sound[0]}. A lower lr often helps.")
-
-
 # ----------------------------------------------------------------------------
 # The run
 
@@ -320,7 +313,8 @@ def train(cfg, finished):
         to_mean = world_size / count
         grad_norm = norm * to_mean
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            stop_before_update(cfg, step, f"({phase}): loss {loss}, gradient norm {grad_norm}")
+            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+            sys.exit(f"{what}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
         clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
         torch._foreach_mul_(grads, to_mean * clip)
 

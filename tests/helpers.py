@@ -8,9 +8,15 @@ import multiprocessing
 import os
 import resource
 import runpy
+import shutil
 import signal
 import sys
 from pathlib import Path
+
+import pytest
+import torch
+
+import checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -95,3 +101,46 @@ class Run:
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"still running after {timeout} s: {self.output.read_text()[-2000:]}"
         return self.process.exitcode, self.output.read_text()
+
+
+# ----------------------------------------------------------------------------
+# Comparing runs of train.py
+
+
+def succeed(results):
+    """The output of processes, [(exit code, output), ...], that must end with 0."""
+    for code, text in results:
+        assert code == 0, text
+    return "".join(text for _, text in results)
+
+
+def metrics(out_dir):
+    """The log of a run without its speed."""
+    return [{**line, "tokens_per_s": None} for line in checkpoint.read_metrics(out_dir)]
+
+
+def assert_same_end(a, b, step=20):
+    """Bit-identical weights, optimizer state and metrics."""
+    x, y = (checkpoint.load(checkpoint.path_of(out, step)) for out in (a, b))
+    torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
+    for name in {"optimizer", "muon"} & x.keys():
+        torch.testing.assert_close(x[name]["state"], y[name]["state"], rtol=0, atol=0)
+        assert x[name]["param_groups"] == y[name]["param_groups"]
+    assert x["phases"] == y["phases"] and metrics(a) == metrics(b)
+
+
+def assert_same_losses(a, b, rel=1e-5):
+    """The same metrics to rounding: 1e-5 relative in fp32."""
+    for line, same in zip(metrics(a), metrics(b), strict=True):
+        assert line.keys() == same.keys() and line["step"] == same["step"]
+        for key in line.keys() & {"loss", "grad_norm", "val_clm_loss", "val_mlm_loss"}:
+            assert line[key] == pytest.approx(same[key], rel=rel), (line["step"], key)
+
+
+def copy_up_to(step, reference, out):
+    """A copy of a run whose checkpoints after a step are gone."""
+    shutil.copytree(reference, out)
+    for later in checkpoint.steps(out):
+        if later > step:
+            checkpoint.path_of(out, later).unlink()
+    return out

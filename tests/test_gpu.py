@@ -1,7 +1,6 @@
 """What only a GPU can show: training as on the CPU, exact resume, few waits. gpu.sh runs doctor and the benchmarks."""
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -10,8 +9,7 @@ import pytest
 import torch
 
 import checkpoint
-from eval.plot import read_metrics
-from helpers import ROOT, Run
+from helpers import ROOT, Run, assert_same_end, assert_same_losses, copy_up_to, succeed
 from model import linear_cross_entropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -30,34 +28,13 @@ def on_gpu(tiny):
 @pytest.fixture
 def train(run):
     """train(args) runs train.py, which must succeed."""
-
-    def succeed(args):
-        code, text = run(args)
-        assert code == 0, text
-
-    return succeed
-
-
-def assert_same_losses(a, b, tolerance):
-    """The metrics of two runs agree. tolerance: relative."""
-    for x, y in zip(read_metrics(a), read_metrics(b), strict=True):
-        assert x["step"] == y["step"]
-        for key in x.keys() & {"loss", "val_clm_loss", "val_mlm_loss"}:
-            assert x[key] == pytest.approx(y[key], rel=tolerance), (x["step"], key)
-
-
-def assert_same_runs(a, b, step):
-    """Two runs have the same weights, optimizer and metrics at a step, bit for bit."""
-    x, y = (checkpoint.load(checkpoint.path_of(out, step)) for out in (a, b))
-    torch.testing.assert_close((x["model"], x["optimizer"]), (y["model"], y["optimizer"]), rtol=0, atol=0)
-    assert_same_losses(a, b, 0)
+    return lambda args: succeed([run(args)])
 
 
 @pytest.mark.parametrize("options", [[], ["--compile=True"], ["--recompute=True"], ["--window_split=random"]])
 def test_gpu_and_cpu_train_the_same(train, tiny, on_gpu, tmp_path, options):
-    split = "--window_split=random" if "--window_split=random" in options else "--window_split=none"
-    train([*tiny, "--device=cpu", split, f"--out_dir={tmp_path / 'cpu'}"])
-    train([*on_gpu, split, *options, f"--out_dir={tmp_path / 'gpu'}"])
+    train([*tiny, "--device=cpu", *(word for word in options if "split" in word), f"--out_dir={tmp_path / 'cpu'}"])
+    train([*on_gpu, *options, f"--out_dir={tmp_path / 'gpu'}"])
     assert json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["kernels_fail"] == ""
     assert_same_losses(tmp_path / "gpu", tmp_path / "cpu", 1e-3)
 
@@ -66,11 +43,8 @@ def test_gpu_and_cpu_train_the_same(train, tiny, on_gpu, tmp_path, options):
 def test_deterministic_resume(train, on_gpu, tmp_path, dtype):
     args, a, b = [*on_gpu, f"--dtype={dtype}", "--deterministic=True"], tmp_path / "a", tmp_path / "b"
     train([*args, f"--out_dir={a}"])
-    shutil.copytree(a, b)
-    for step in (10, 15, 20):
-        checkpoint.path_of(b, step).unlink()
-    train([*args, f"--out_dir={b}", "--resume=True"])
-    assert_same_runs(a, b, 20)
+    train([*args, f"--out_dir={copy_up_to(5, a, b)}", "--resume=True"])
+    assert_same_end(a, b)
 
 
 @pytest.mark.slow
@@ -87,7 +61,7 @@ def test_210m_at_its_real_width_resumes_bit_for_bit(train, tmp_path):
     first.process.terminate()
     assert first.wait()[0] == 0 and 0 < checkpoint.steps(stopped)[-1] < 12
     train([*args, f"--out_dir={stopped}", "--resume=True"])
-    assert_same_runs(whole, stopped, 12)
+    assert_same_end(whole, stopped, 12)
 
 
 def waits(script, args):
@@ -156,6 +130,5 @@ def test_micro_batch_does_not_change_the_run(train, on_gpu, tmp_path):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_train_as_one(train, run_world, on_gpu, tmp_path):
     train([*on_gpu, f"--out_dir={tmp_path / 'one'}"])
-    for code, text in run_world(2, [*on_gpu, "--compile=True", f"--out_dir={tmp_path / 'two'}"]):
-        assert code == 0, text
+    succeed(run_world(2, [*on_gpu, "--compile=True", f"--out_dir={tmp_path / 'two'}"]))
     assert_same_losses(tmp_path / "two", tmp_path / "one", 1e-3)
