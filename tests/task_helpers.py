@@ -2,12 +2,20 @@
 
 import numpy as np
 
+import configurator
 from data.tokenizer import Tokenizer
 from eval.tasks.families import FAMILIES
 from eval.tasks.registry import find_task
 from eval.tasks.splits import Dataset, read
+from helpers import ROOT
 
 TOKENIZER = Tokenizer.load("embedded")
+
+
+def settings(**changed):
+    """The settings of finetune.py, on a CPU in fp32."""
+    defaults, _ = configurator.read_script(ROOT / "finetune.py")
+    return configurator.Settings(defaults | dict(device="cpu", dtype="float32") | changed)
 
 
 def load(task="", folder="data/tasks", full_corpus=True, **fields):

@@ -9,12 +9,12 @@ import sys
 import pytest
 import torch
 from encoder_helpers import MODELS, TEXTS, write_encoder
-from helpers import ROOT, WORDS
+from helpers import WORDS
+from task_helpers import settings
 
 import checkpoint
-import configurator
 from errors import DataError
-from eval.tasks import hub_encoder
+from eval.tasks import hub_encoder, predict
 from eval.tasks.families import FAMILIES
 from eval.tasks.model import pack_texts
 from eval.tasks.readers import Pair, Question, Sentence, Text
@@ -41,20 +41,15 @@ def eurobert(encoder, tmp_path_factory):
 
 
 def task_of(family):
-    """A Dataset: texts that begin with a digit or not, words that are digits, questions about them, and their number."""
+    """A Dataset: texts in which a digit comes early or late, words that are digits, questions about them, and pairs."""
     rng, examples = random.Random(0), []
     for i in range(24):
-        words = rng.choices(WORDS, k=7)
-        words.insert(place := rng.randrange(7), digit := str(i % 9))
-        text = " ".join(words)
-        examples.append(
-            {
-                "sc": Text(text, "yes" if place < 4 else "no"),
-                "tc": Sentence(words, ["B-N" if word == digit else "O" for word in words]),
-                "qa": Question(str(i), "Which?", text, [(digit, text.index(digit))]),
-                "ir": Pair(f"{digit} {words[0]}", text),
-            }[family]
-        )
+        words, place, digit = rng.choices(WORDS, k=7), rng.randrange(7), str(i % 9)
+        text = " ".join([*words[:place], digit, *words[place:]])
+        made = dict(sc=Text(text, "yes" if place < 4 else "no"), ir=Pair(f"{digit} {words[0]}", text))
+        made["tc"] = Sentence(text.split(), ["B-N" if word == digit else "O" for word in text.split()])
+        made["qa"] = Question(str(i), "Which?", text, [(digit, text.index(digit))])
+        examples.append(made[family])
     test, labels = examples, {"sc": ["no", "yes"], "tc": ["O", "B-N"]}.get(family, [])
     if family == "ir":
         queries, corpus = ({str(i): pair[side] for i, pair in enumerate(examples)} for side in (0, 1))
@@ -62,12 +57,9 @@ def task_of(family):
     return Dataset("toy", family, labels, examples, test, test, {}, {})
 
 
-def fine_tune(state, family, **settings):
+def fine_tune(state, family):
     """A few steps as in finetune.py. Returns the losses and the scores after them."""
-    torch.manual_seed(0)
-    cfg, _ = configurator.read_script(ROOT / "finetune.py")
-    cfg = configurator.Settings(cfg | dict(device="cpu", dtype="float32", dropout=0.0) | settings)
-    task, model = build(cfg, dataset := task_of(family), state, cfg.random_weights)
+    task, model = build(settings(dropout=0.0), dataset := task_of(family), state)
     for name, p in model.head.named_parameters():
         torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(len(name)))
     optimizer, losses = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 3e-3), []
@@ -146,23 +138,17 @@ def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, 
     assert asked == [("me/older", "pytorch_model*.bin")]
 
 
-@pytest.mark.slow
-def test_a_saved_model_predicts(run, folders, files, tmp_path):
-    lines = [{"text": example.text, "label": example.label} for example in task_of("sc").train]
-    data = files.put("data.jsonl", lines)
-    args = ["--family=sc", f"--train={data}", f"--test={data}", "--dtype=float32", "--max_steps=2", "--save_model=True"]
-    code, text = run([*args, f"--init_from={folders['bert']}", f"--out_dir={tmp_path}/a"], "finetune.py")
-    assert code == 0, text
-    saved = f"{tmp_path}/a/model.pt"
-    code, text = run(["predict", saved, data, f"--out={tmp_path}/out.jsonl", "--dtype=float32"], "eval.tasks")
-    assert code == 0, text
-    new, old = (
-        [json.loads(line)["score"] for line in (tmp_path / file).read_text().splitlines()]
-        for file in ("out.jsonl", "a/predictions.jsonl")
-    )
-    assert new == pytest.approx(old, abs=1e-4)
+def test_a_saved_model_predicts(folders, saved, files, tmp_path):
+    rows = [{"title": title, "body": "b", "end": "c"} for title in TEXTS]
+    task, model = saved("sc", hub_encoder.load(folders["bert"]))
+    examples = [Text(f"T: {title} B: b c", "no") for title in TEXTS]
+    expected = [answer.score for answer in evaluate(task, model, examples)[2]]
+    args = [f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out.jsonl", "--dtype=float32"]
+    predict.main(args)
+    found = [json.loads(line)["score"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert found == pytest.approx(expected, abs=1e-4)
     with pytest.raises(DataError, match="can be neither pretrained nor exported here"):
-        checkpoint.export(saved, tmp_path / "exported", "eurobert")
+        checkpoint.export(args[0], tmp_path / "exported", "eurobert")
 
 
 # ----------------------------------------------------------------------------

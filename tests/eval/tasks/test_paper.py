@@ -19,7 +19,7 @@ from eval.tasks.result import build
 from eval.tasks.splits import Dataset, SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
 from model import ModelConfig, Transformer
-from task_helpers import TOKENIZER, family, logits, score
+from task_helpers import TOKENIZER, family, logits, score, settings
 
 # ----------------------------------------------------------------------------
 # Training
@@ -36,25 +36,15 @@ def test_the_settings_of_the_protocol():
     assert study["finetune_seeds"] == (1, 2, 3, 4, 5)  # declared; the paper's are 0 to 4
 
 
-def test_weights_stay_in_fp32(encoder):
-    """Declared; the paper's are in bf16."""
-    settings, _ = configurator.read_script(ROOT / "finetune.py")
-    cfg, state = configurator.Settings(settings | dict(device="cpu", dtype="bfloat16")), checkpoint.load(encoder)
-    toy = Dataset("toy", "qa", [], [], [], [], {}, {})
-    _, model = build(cfg, toy, state)
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.encoder(torch.ones(1, 4, dtype=torch.int64), False).dtype == torch.bfloat16
-
-
-def test_random_weights_are_those_that_the_run_began_with(encoder):
-    """Whatever the seed of fine-tuning, which draws the head."""
-    settings, _ = configurator.read_script(ROOT / "finetune.py")
+def test_weights_stay_in_fp32_and_random_ones_are_those_that_the_run_began_with(encoder):
+    """Declared; the paper's weights are in bf16. The seed of fine-tuning draws the head only."""
     state, toy, heads = checkpoint.load(encoder), Dataset("toy", "qa", [], [], [], [], {}, {}), []
     torch.manual_seed(state["settings"]["seed"])
     initial = Transformer(ModelConfig(**state["config"])).state_dict()
     for seed in (1, 2):
-        cfg = configurator.Settings(settings | dict(device="cpu", dtype="float32", seed=seed))
-        _, model = build(cfg, toy, state, random_weights=True)
+        _, model = build(settings(seed=seed, dtype="bfloat16"), toy, state, random_weights=True)
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        assert model.encoder(torch.ones(1, 4, dtype=torch.int64), False).dtype == torch.bfloat16
         assert all(torch.equal(x, initial[name]) for name, x in model.encoder.state_dict().items())
         heads.append(next(x for x in model.head.parameters() if x.dim() == 2))
     assert not torch.equal(*heads)
@@ -95,12 +85,8 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
     (line,) = map(json.loads, tc.lines(answers, [sentence]))
     assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
-
-
-def test_in_a_tie_a_word_has_the_lowest_class():
-    tc, sentence = family("tc", labels=["O", "B-X", "B-Y"]), Sentence(["extraordinary"], ["B-X"])
-    item = Item([1, 2, 0], None, np.array([0, 0]))  # a word of two tokens, and eos
-    (answer,) = tc.answers([np.array([[0, 0, 1.0], [0, 1, 0], [0, 0, 0]])], [item], [sentence], "test")
+    tie = np.array([[0, 0, 1.0], [0, 1, 0], [0, 0, 0]])  # a word of two tokens, and eos: the lowest class
+    (answer,) = tc.answers([tie], [Item([1, 2, 0], None, np.array([0, 0]))], [Sentence(["x"], ["O"])], "test")
     assert answer.predicted == ["B-X"]
 
 
@@ -111,14 +97,11 @@ QUESTION = Question("q", "Where is it?", "It is in Rome.", [("Rome", 9), ("in Ro
 PROMPT = TOKENIZER.encode("Question: Where is it?\nContext: ")
 
 
-def test_the_prompt_and_the_context_are_tokenized_apart():
-    (item,) = family("qa").items(QUESTION, "train")
-    assert item.ids == [*PROMPT, *TOKENIZER.encode(QUESTION.context), TOKENIZER.eos_id]
-
-
 def test_the_question_and_eos_are_learned_as_not_in_the_answer():
+    """The prompt and the context are tokenized apart."""
     qa = family("qa")
     (item,) = qa.items(QUESTION, "train")
+    assert item.ids == [*PROMPT, *TOKENIZER.encode(QUESTION.context), TOKENIZER.eos_id]
     in_answer = [int(i in TOKENIZER.encode(" Rome")) for i in item.ids]
     assert item.target.tolist() == in_answer and sum(in_answer) > 0
     output = torch.randn(len(item.ids), 2, generator=torch.Generator().manual_seed(0))

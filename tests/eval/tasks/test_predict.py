@@ -10,13 +10,10 @@ import pytest
 from helpers import ROOT
 
 import checkpoint
-import configurator
 from eval.tasks import model as task_model
 from eval.tasks import predict
 from eval.tasks.readers import Question, Sentence, Text
-from eval.tasks.registry import Task
-from eval.tasks.result import build, evaluate, save_model
-from eval.tasks.splits import Dataset
+from eval.tasks.result import evaluate
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
@@ -31,25 +28,6 @@ NEW = {  # examples, and the rows that hold them
         [{"id": t, "question": f"{t}?", "context": " ".join([t] * 20), "answers": None} for t in TEXTS],
     ),
 }
-
-
-@pytest.fixture
-def saved(encoder, tmp_path):
-    """saved(family) -> (the Family, its TaskModel) of a fine-tuned model, which is in tmp_path/model.pt."""
-
-    def one(family):
-        settings, _ = configurator.read_script(ROOT / "finetune.py")
-        settings |= dict(family=family, device="cpu", dtype="float32", max_len=40, out_dir=str(tmp_path))
-        spec = Task("sc", columns=("title", "body", "end"), form="T: {} B: {} {}") if family == "sc" else Task(family)
-        labels, state = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, []), checkpoint.load(encoder)
-        dataset = Dataset("toy", family, labels, [], {}, {}, {}, {}, spec)
-        task, model = build(cfg := configurator.Settings(settings), dataset, state)
-        task.threshold, task.may_be_none = -0.5, True
-        save_model(cfg, dataset, task, model, {}, state | dict(optimizer={}, muon={}))
-        assert not {"optimizer", "muon"} & checkpoint.load(tmp_path / "model.pt").keys()
-        return task, model
-
-    return one
 
 
 @pytest.mark.parametrize("family", NEW)
