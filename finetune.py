@@ -10,8 +10,6 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +27,7 @@ from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
 from eval.tasks.result import build, evaluate, origin, table, write_result
 from eval.tasks.splits import read
-from runtime import resolve_auto, show, use_determinism
+from runtime import missing_gpu, resolve_auto, show, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
@@ -82,6 +80,11 @@ BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
 ABOVE_0 = ["lr", "grad_clip", "temperature"]
 
 
+def describe_task(cfg):
+    """Return the Task that the settings name or describe. Raises DataError."""
+    return find_task(cfg.task, folder=cfg.tasks_dir, **{name: cfg[name] for name in FIELDS})
+
+
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
@@ -89,8 +92,7 @@ def check(cfg):
     yield from (f"{name}={cfg[name]}: must be below 1" for name in BELOW_1 if cfg[name] >= 1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"
-    if cfg.device == "cuda" and not torch.cuda.is_available():
-        yield "device=cuda: there is no GPU"
+    yield from missing_gpu(cfg)
     try:
         describe_task(cfg)
     except DataError as error:
@@ -102,22 +104,7 @@ def check(cfg):
 
 
 # ----------------------------------------------------------------------------
-# Set-up
-
-
-def describe_task(cfg):
-    """Return the Task that the settings name or describe. Raises DataError."""
-    return find_task(cfg.task, folder=cfg.tasks_dir, **{name: cfg[name] for name in FIELDS})
-
-
-def load_dataset(cfg, task):
-    """Read the Dataset of a Task and say what is in it. Raises DataError."""
-    dataset = read(task, cfg.full_corpus)
-    show(print, dataset.summary())
-    if cfg.test_examples:
-        dataset.validation = subsample(dataset.validation, cfg.test_examples)
-        dataset.test = subsample(dataset.test, cfg.test_examples)
-    return dataset
+# The run
 
 
 def learning_rate(cfg, step, steps):
@@ -126,14 +113,14 @@ def learning_rate(cfg, step, steps):
     return cfg.lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
 
 
-# ----------------------------------------------------------------------------
-# The run
-
-
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
     path = checkpoint.find(cfg.init_from)
-    state, dataset = hub_encoder.load(path), load_dataset(cfg, describe_task(cfg))
+    state, dataset = hub_encoder.load(path), read(describe_task(cfg), cfg.full_corpus)
+    show(print, dataset.summary())
+    if cfg.test_examples:
+        dataset.validation = subsample(dataset.validation, cfg.test_examples)
+        dataset.test = subsample(dataset.test, cfg.test_examples)
     if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint")
     if cfg.freeze and dataset.family == "ir":
@@ -152,7 +139,6 @@ def fine_tune(cfg):
     eval_set = subsample(dataset.validation, cfg.eval_examples, judged_only=True)
     loss_sum = 0.0  # of the steps since the last validation
 
-    began = time.perf_counter()
     bar = progress(total=steps, desc=dataset.name, unit="steps", mininterval=1)
     for step in range(steps):
         # The batch: the next examples of this epoch, as texts packed into rows.
@@ -191,11 +177,8 @@ def fine_tune(cfg):
     task.finish(model)
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
     run = dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
-    trained = time.perf_counter()
     result = write_result(cfg, dataset, task, model, run, state)
-    times = [timedelta(seconds=round(seconds)) for seconds in (trained - began, time.perf_counter() - trained)]
-    show(print, table(result))
-    show(print, f"{steps:,} steps took {times[0]}, scoring {times[1]}; wrote {cfg.out_dir}/result.json")
+    show(print, f"{table(result)}\n{steps:,} steps; wrote {cfg.out_dir}/result.json")
 
 
 def main():
@@ -203,8 +186,6 @@ def main():
     use_determinism()
     try:
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
-        if Path(cfg.out_dir, "result.json").exists():  # another process has written it since the settings were checked
-            raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))

@@ -19,27 +19,19 @@ WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu x
 COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bird".split()
 
 
-def write_sc(path, rng, n):
-    rows = ((" ".join(rng.choices(WORDS, k=6) + [w]), w in COLORS) for w in rng.choices(COLORS + ANIMALS, k=n))
-    path.with_suffix(".csv").write_text("text,y\n" + "".join(f"{text},{label}\n" for text, label in rows))
-
-
-def write_tc(path, rng, n):
-    tag = dict.fromkeys(COLORS, "B-COL") | dict.fromkeys(ANIMALS, "B-ANI")
-    sentences = (rng.choices(WORDS * 2 + COLORS + ANIMALS, k=8) for _ in range(n))
-    text = "\n".join("".join(f"{word} {tag.get(word, 'O')}\n" for word in words) for words in sentences)
-    path.with_suffix(".conll").write_text(text)
-
-
-def write_qa(path, rng, n):
-    lines = []
+def write(path, rng, n):
+    """Write n examples for sc, tc and qa: what kind of word is in it, which words are colors, which word is the color."""
+    rows, sentences, questions = ["text,y"], [], []
     for i in range(n):
         words = rng.choices(WORDS, k=8)
-        words[rng.randrange(8)] = answer = rng.choice(COLORS)
+        words[(at := rng.randrange(8))] = rng.choice(COLORS)
         context = " ".join(words)
-        answers = {"text": [answer], "answer_start": [context.index(answer)]}
-        lines.append({"id": f"{i}", "question": "Which color?", "context": context, "answers": answers})
-    path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, lines)))
+        answers = {"text": [words[at]], "answer_start": [context.index(words[at])]}
+        questions.append(json.dumps(dict(id=f"{i}", question="Which color?", context=context, answers=answers)))
+        sentences.append("".join(f"{word} {'B-COL' if word in COLORS else 'O'}\n" for word in words))
+        rows.append(context.replace(words[at], rng.choice(ANIMALS)) + ",False" if i % 2 else context + ",True")
+    for ending, lines in (("csv", rows), ("conll", sentences), ("jsonl", questions)):
+        path.with_suffix(f".{ending}").write_text("\n".join(lines))
 
 
 def write_ir(folder, rng, n):
@@ -57,9 +49,8 @@ def write_ir(folder, rng, n):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(0)
-    for write in (write_sc, write_tc, write_qa):
-        write(folder / "train", rng, 700)
-        write(folder / "test", rng, 120)
+    write(folder / "train", rng, 700)
+    write(folder / "test", rng, 120)
     write_ir(folder / "beir", rng, 500)
     return folder
 
@@ -128,7 +119,7 @@ def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
     assert "The first example to train on, as it was read:\n  text " in text
     accuracy = read(folder)["metrics"]["test"]["accuracy"]
     assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
-    assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M) and "60 steps took 0:" in text, text
+    assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M), text
 
 
 def test_the_class_report_of_the_docs(tuned, tmp_path, monkeypatch, capsys):
