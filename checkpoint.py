@@ -32,7 +32,7 @@ import torch.distributed as dist
 from data import hub
 from data.files import MALFORMED, write_whole
 from data.objective import phases_of
-from data.shards import load_meta
+from data.shards import draws_of, load_data
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
@@ -214,9 +214,9 @@ def versions(device):
     return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
 
 
-def run_facts(cfg, config, meta, tokenizer, device):
+def run_facts(cfg, config, data, tokenizer, device):
     """Return what each checkpoint of a run holds beside step, weights and optimizer, as a dict of plain values."""
-    facts = dict(config=vars(config), settings=dict(cfg), data=meta["fingerprint"], versions=versions(device))
+    facts = dict(config=vars(config), settings=dict(cfg), data=data.fingerprint, versions=versions(device))
     facts["source"] = {file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES}
     return facts | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes())
 
@@ -264,7 +264,7 @@ def check_same_run(state, cfg, path):
     before, now = state["settings"], resolve_auto(cfg)
     changed = [name for name in now if name not in RESUME_MAY_CHANGE and now[name] != before.get(name)]
     different = [f"{name}={now[name]}, but the run in {path} has {name}={before.get(name)}" for name in changed]
-    if Path(cfg["data"]).exists() and load_meta(cfg["data"])["fingerprint"] != state["data"]:
+    if all(map(os.path.exists, draws_of(cfg["data"]))) and load_data(cfg["data"]).fingerprint != state["data"]:
         different.append(f"the data are not those that the run in {path} was trained on")
     if different:
         raise DataError(f"{'; '.join(different)}. To change what is learned, start another run with branch_from")

@@ -24,8 +24,8 @@ import runtime
 from data.files import lock_folder
 from data.loader import batch_problems, make_batches, prefetch, to_device
 from data.objective import CLM, Objective, add_step, details, micro_batches, phase_of
-from data.prepare import prepare_embedded
-from data.shards import changed_shard_in_background, load_meta, load_tokenizer
+from data.prepare import EMBEDDED_FOLDER, prepare_embedded
+from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
@@ -37,7 +37,7 @@ resume = False  # continue from the newest checkpoint in out_dir; start anew whe
 branch_from = ""  # another run's checkpoint: take its weights, optimizer and step, then follow these settings
 init_from = ""  # a checkpoint or a hub model: take its weights only and start at step 0 (continued pretraining)
 # --- data and objective ---
-data = "data/prepared/embedded"  # a folder made by data.prepare; this one is made when it is missing
+data = "data/prepared/embedded"  # a folder made by data.prepare (this one at need), or a mixture such as a:0.7,b:0.3
 verify_data = True  # compute the checksums of the data while the run trains, and stop if one is wrong
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
@@ -186,19 +186,19 @@ def main():
 def open_folders(cfg, rank, world_size):
     """Lock out_dir and open the data, of which rank 0 prepares the default ones.
 
-    Returns (the lock, meta, tokenizer, the model's config, the Batches of training, those of validation).
+    Returns (the lock, the Data, tokenizer, the model's config, the Batches of training, those of validation).
     """
     lock = lock_folder(cfg.out_dir) if rank == 0 else None
-    if rank == 0 and not Path(cfg.data).exists():  # only the default data can be missing here
+    if rank == 0 and cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():
         prepare_embedded()
     if rank == 0 and (problems := check(cfg)):  # again, now with the data and the lock
         raise DataError("; ".join(problems))
     if world_size > 1:
         dist.barrier()
-    meta = load_meta(cfg.data)
-    tokenizer = load_tokenizer(cfg.data, meta)
+    data = load_data(cfg.data)
+    tokenizer = load_tokenizer(data)
     config = checkpoint.model_config(cfg, tokenizer.vocab_size)
-    return lock, meta, tokenizer, config, *make_batches(cfg, meta, tokenizer, config.seq_len)
+    return lock, data, tokenizer, config, *make_batches(cfg, data, tokenizer, config.seq_len)
 
 
 def make_model(cfg, config, device):
@@ -226,19 +226,26 @@ def make_optimizers(transformer, cfg):
 
 
 @torch.no_grad()
-def evaluate(loss_module, batches, cfg, device, rank, world_size):
-    """Return the validation loss of both objectives, in nats per predicted token. The processes share the windows."""
-    losses, n, micro = {}, batches.windows_per_step, cfg.micro_batch
+def evaluate(loss_module, val_batches, cfg, device, rank, world_size):
+    """Return the validation loss of both objectives, in nats per predicted token. The processes share the windows.
+
+    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
+    """
+    line, micro = {}, cfg.micro_batch
     for name, kind in (("val_clm_loss", CLM), ("val_mlm_loss", Objective(False, cfg.mask_ratio[0], cfg.predict_from))):
-        total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
-        for first in range(rank * micro, n, world_size * micro):
-            batch = to_device(batches.batch(0, kind, range(first, min(first + micro, n))), device)
-            with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                total += torch.stack(loss_module(batch, kind.causal))
-        if world_size > 1:
-            dist.all_reduce(total)
-        losses[name] = (total[0] / total[1]).item()
-    return losses
+        losses = {}
+        for folder, (_, batches) in val_batches.items():
+            total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
+            for first in range(rank * micro, batches.windows_per_step, world_size * micro):
+                windows = range(batches.windows_per_step)[first : first + micro]
+                with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
+                    total += torch.stack(loss_module(to_device(batches.batch(0, kind, windows), device), kind.causal))
+            if world_size > 1:
+                dist.all_reduce(total)
+            losses[folder] = (total[0] / total[1]).item()
+        line[name] = sum(fraction * losses[folder] for folder, (fraction, _) in val_batches.items())
+        line |= {f"{name}_by_source": losses} if len(losses) > 1 else {}
+    return line
 
 
 def save(cfg, facts, step, phases, log, transformer, optimizers):
@@ -257,12 +264,12 @@ def save(cfg, facts, step, phases, log, transformer, optimizers):
 def train(cfg, finished):
     # Set-up. Under torchrun every process runs this file.
     device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
-    lock, meta, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
+    lock, data, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
     parts_of = partial(micro_batches, objective, cfg, train_batches.windows_per_step, rank, world_size)  # of a step
     transformer, loss_module = make_model(cfg, config, device)
     optimizers = make_optimizers(transformer, cfg)
     step, phases, resumed = checkpoint.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
-    facts = checkpoint.run_facts(cfg, config, meta, tokenizer, device)  # for config.json and each checkpoint
+    facts = checkpoint.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
         earlier = resumed and resumed["versions"]
@@ -271,7 +278,7 @@ def train(cfg, finished):
     if world_size > 1 and step < cfg.max_steps:
         kind, windows = parts_of(step)[0]
         ddp = runtime.wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
-    changed = changed_shard_in_background(cfg.data, meta) if rank == 0 and cfg.verify_data else None
+    changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
     if rank == 0:
         log = checkpoint.open_records(facts, transformer.parameters(), world_size, resumed)
         runtime.show(print_start, cfg, transformer, train_batches, parts_of, step, world_size, facts["versions"])

@@ -113,7 +113,8 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
         lines += [f"Pretraining: {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens."]
         lines += [f"Objectives: {describe(phases_of(state))}."]
         lines += [f"It began with the weights of `{short(begin)}`."] if begin else []
-        lines += [f"Data: `{Path(cfg['data']).name}`, fingerprint {state.get('data', 'unknown')[:12]}."]
+        sources = ", ".join(f"`{Path(source).name}`" for source in cfg["data"].split(","))  # of a mixture: `texts:0.7`
+        lines += [f"Data: {sources}, fingerprint {state.get('data', 'unknown')[:12]}."]
         lines += [f"Tokenizer: `{state['tokenizer']['name']}`. `lr={cfg['lr']}`, `seed={cfg['seed']}`."]
     else:
         base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)

@@ -2,7 +2,8 @@
 
 Nothing here has state. With W windows per step, step s uses the draws s * W to s * W + W - 1.
 Draw g is window `permute(g mod n)` of epoch g // n, where n is the number of windows in the
-data. Every random choice about it (where to cut, what to mask) is a hash of (seed, g). So the
+data. In a mixture, a fixed pattern says from which source draw g is, and as which of its draws;
+so each source has its own epochs. Every random choice about it (where to cut, what to mask) is a hash of (seed, g). So the
 number of processes, the micro-batch and restarts cannot change what the model sees. Nothing
 grows with the corpus either: there is no list of 50 million shuffled windows.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from data.prepare import EMBEDDED_FOLDER
-from data.shards import load_meta
+from data.shards import CYCLE, load_data
 from errors import DataError
 
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
@@ -71,12 +72,9 @@ class TokenStream:
 
     def __init__(self, folder, meta, split):
         shards, self.vocab_size = meta["splits"][split]["shards"], meta["tokenizer"]["vocab_size"]
-        self.name, self.starts = f"{folder} ({split})", np.cumsum([0, *(s["tokens"] for s in shards)])
+        self.folder, self.starts = folder, np.cumsum([0, *(s["tokens"] for s in shards)])
         self.files = [Path(folder, s["file"]) for s in shards]
         self.shard = functools.lru_cache(OPEN_SHARDS)(lambda i: np.memmap(self.files[i], meta["dtype"], "r"))
-
-    def __str__(self):
-        return self.name
 
     def __len__(self):
         return int(self.starts[-1])
@@ -97,15 +95,36 @@ class TokenStream:
                 s, filled = s + 1, filled + len(piece)
         return out
 
+    def reads(self, index, T, file):
+        """Return whether one of the windows number `index` holds tokens of a shard. file: its Path."""
+        if file not in self.files:
+            return False
+        start, end = self.starts[self.files.index(file) :][:2]
+        return ((index * T < end) & ((index + 1) * T > start)).any()
+
+
+def mixing_pattern(draws):
+    """Return of which source each draw of a cycle is, and the how many-th of that source's: two int64 (CYCLE,).
+
+    draws: how many of each source, with the sum CYCLE. Each source's are spread evenly: of 2 and 3 they would be
+
+        source      1  0  1  0  1
+        number      0  0  1  1  2
+    """
+    number = np.concatenate([np.arange(n) for n in draws])
+    source = np.repeat(np.arange(len(draws)), draws)
+    order = np.argsort((number + 0.5) / np.asarray(draws)[source], kind="stable")
+    return source[order], number[order]
+
 
 # ----------------------------------------------------------------------------
 # Batches
 
 
 class Batches:
-    """Batches of `windows_per_step` windows of `seq_len` tokens from a TokenStream.
+    """Batches of `windows_per_step` windows of `seq_len` tokens from one TokenStream or several.
 
-    tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
+    draws: of every CYCLE windows, how many are from each stream. tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
     window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the
     paper does) or "document" (cut at every eos). mask_ratio: the largest one of all batches.
     mask_proportions: the fractions of the predicted tokens that are shown as the mask token, as a
@@ -114,7 +133,7 @@ class Batches:
 
     def __init__(
         self,
-        stream,
+        streams,
         tokenizer,
         seed,
         seq_len,
@@ -122,25 +141,28 @@ class Batches:
         window_split="none",
         mask_ratio=0.4,
         mask_proportions=(1.0, 0.0, 0.0),
+        draws=(CYCLE,),
     ):
-        self.stream, self.seed, self.T, self.windows_per_step = stream, seed, seq_len, windows_per_step
+        self.streams, self.seed, self.T, self.windows_per_step = streams, seed, seq_len, windows_per_step
         self.window_split, self.most_masked = window_split, round(mask_ratio * seq_len)
         self.show_mask, self.show_random = mask_proportions[0], mask_proportions[0] + mask_proportions[1]
-        self.n_windows = len(stream) // seq_len  # in an epoch, without the last, incomplete one
+        self.n_windows = [len(stream) // seq_len for stream in streams]  # in an epoch, without the last, incomplete one
+        self.draws, (self.source, self.number) = np.asarray(draws), mixing_pattern(draws)
         self.mask_id, self.eos_id = tokenizer.mask_id, tokenizer.eos_id
         self.ordinary_ids = tokenizer.ordinary_ids
         self.ordinary = np.zeros(tokenizer.vocab_size, bool)
         self.ordinary[self.ordinary_ids] = True
 
     def repeats(self, steps):
-        """Return a sentence on how often a run of so many steps sees each text."""
-        draws = steps * self.windows_per_step
-        least, rest = divmod(draws, self.n_windows)
-        times = f"{least} or {least + 1}" if rest else least
-        epochs = draws / self.n_windows
-        seen = f"every text is seen {times} times" if epochs > 1 else "no text is seen twice"
-        shown = f"{epochs:.1f}" if epochs > 0.1 else "less than 0.1"
-        return f"{shown} epochs of the data: {seen}"
+        """Return how often a run of so many steps sees the texts of each source, in words."""
+        cycles, rest = divmod(steps * self.windows_per_step, CYCLE)
+        drawn, said = cycles * self.draws + np.bincount(self.source[:rest], minlength=len(self.draws)), []
+        for stream, draws, n in zip(self.streams, drawn.tolist(), self.n_windows):
+            epochs, least = draws / n, draws // n
+            times = f"{least} or {least + 1}" if draws % n else least
+            seen = f"every text is seen {times} times" if epochs > 1 else "no text is seen twice"
+            said.append(f"{f'{epochs:.1f}' if epochs > 0.1 else 'less than 0.1'} epochs of {stream.folder}: {seen}")
+        return ", ".join(said)
 
     def batch(self, step, objective, windows=None):
         """Return windows of a step as a dict of tensors.
@@ -153,26 +175,29 @@ class Batches:
         not on how many: where they are fewer than the largest mask ratio says, targets are -1.
         """
         draw = step * self.windows_per_step + np.asarray(range(self.windows_per_step) if windows is None else windows)
-        tokens = self.stream.windows(self.index(draw), self.T)  # (B, T)
+        tokens = np.empty((len(draw), self.T), np.int64)  # (B, T)
+        for stream, its, index in self.by_source(draw):
+            tokens[its] = stream.windows(index, self.T)
         start, end = self.bounds(tokens, draw)
         batch = self.masked(tokens, draw, start, objective) if objective.mask_ratio else self.next_token(tokens, end)
         if start is not None:
             batch |= {"doc_start": start.astype(np.int32), "doc_end": end.astype(np.int32)}
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
-    def index(self, draw):
-        """Return which windows of the data the draws (B,) are: int64 (B,)."""
-        epoch, i = draw // self.n_windows, draw % self.n_windows
-        return permute(i, self.n_windows, hashed(self.seed, epoch, 0))
+    def by_source(self, draw):
+        """Yield for each source: its stream, which of the draws (B,) are from it, the windows that these are."""
+        cycle, place = np.divmod(draw, CYCLE)
+        number = cycle * self.draws[self.source[place]] + self.number[place]  # (B,), counted in its source
+        for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
+            its = self.source[place] == k
+            epoch, i = np.divmod(number[its], n)
+            yield stream, its, permute(i, n, hashed(self.seed, epoch, 0))
 
     def first_step_with(self, file, steps):
         """Return the first of `steps` steps that reads a shard, or `steps` if none does. file: its Path."""
-        if file not in self.stream.files:
-            return steps
-        start, end = self.stream.starts[self.stream.files.index(file) :][:2]
         for step in range(steps):
-            first = self.T * self.index(step * self.windows_per_step + np.arange(self.windows_per_step))
-            if ((first < end) & (first + self.T > start)).any():
+            draw = step * self.windows_per_step + np.arange(self.windows_per_step)
+            if any(stream.reads(index, self.T, file) for stream, _, index in self.by_source(draw)):
                 return step
         return steps
 
@@ -261,30 +286,36 @@ def batch_problems(cfg, T, world_size):
     if cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():  # train.py prepares it
         return
     try:
-        meta = load_meta(cfg.data)
+        data = load_data(cfg.data)
     except DataError as error:
         yield str(error)
         return
-    vocab = meta["tokenizer"]["vocab_size"]
+    vocab = next(iter(data.sources.values()))["tokenizer"]["vocab_size"]
     if 0 < cfg.vocab_size < vocab:
         yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
-    for split, needed in (("train", windows * T), ("val", T)):
-        tokens = meta["splits"][split]["tokens"]
-        if tokens < needed:
-            yield f"{cfg.data}: {tokens} {split} tokens are fewer than the {needed} of one batch"
+    for folder, meta in data.sources.items():
+        for split, needed in (("train", -(-windows * data.draws[folder] // CYCLE) * T), ("val", T)):
+            tokens = meta["splits"][split]["tokens"]
+            if tokens < needed:
+                yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
 
 
-def make_batches(cfg, meta, tokenizer, T):
-    """Return the Batches of training and of validation. Validation always has the same windows and masks.
+def streams_of(data, split):
+    """Return the TokenStreams of one split of all sources of a Data."""
+    return [TokenStream(folder, meta, split) for folder, meta in data.sources.items()]
 
-    cfg: train.py's settings. T: tokens of a window.
+
+def make_batches(cfg, data, tokenizer, T):
+    """Return the Batches of training, and {folder: (its fraction, the Batches of its validation)} of each source.
+
+    Validation always has the same windows and masks. cfg: train.py's settings. data: see `load_data`. T: tokens of a window.
     """
-    train, val = (TokenStream(cfg.data, meta, split) for split in ("train", "val"))
     options = cfg.window_split, max(cfg.mask_ratio), cfg.mask_proportions
-    return (
-        Batches(train, tokenizer, cfg.seed, T, cfg.global_batch_tokens // T, *options),
-        Batches(val, tokenizer, 0, T, min(cfg.eval_windows, len(val) // T), *options),
-    )
+    windows, draws, val = cfg.global_batch_tokens // T, [*data.draws.values()], {}
+    for n, stream in zip(draws, streams_of(data, "val")):
+        its = min(-(-cfg.eval_windows * n // CYCLE), len(stream) // T)
+        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, its, *options)
+    return Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, *options, draws), val
 
 
 def prefetch(function, jobs, depth=2):

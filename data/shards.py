@@ -15,6 +15,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from data.tokenizer import Tokenizer
 from errors import DataError
 
 LOCK = "prepare.lock"
+CYCLE = 1000  # a mixture of sources repeats after so many windows: its fractions have at most three decimals
 
 
 def check_out(out):
@@ -234,15 +236,19 @@ def changed_shard(folder, meta):
     return None
 
 
-def changed_shard_in_background(folder, meta):
-    """Return the concurrent.futures.Future of `changed_shard`, in a thread that does not keep the process from ending."""
-    size, future = sum(check_sizes(folder, meta).values()), concurrent.futures.Future()
+def changed_shard_in_background(data):
+    """Return the concurrent.futures.Future of the first changed shard of all sources, or None.
+
+    The thread does not keep the process from ending.
+    """
+    sources, future = data.sources.items(), concurrent.futures.Future()
+    size = sum(sum(check_sizes(folder, meta).values()) for folder, meta in sources)
     if size > 1e9:
-        print(f"{folder}: the checksums of {size / 1e9:.0f} GB are computed in the background")
+        print(f"the checksums of {size / 1e9:.0f} GB of data are computed in the background")
 
     def run():
         try:
-            future.set_result(changed_shard(folder, meta))
+            future.set_result(next(filter(None, (changed_shard(folder, meta) for folder, meta in sources)), None))
         except OSError as error:
             future.set_exception(error)
 
@@ -255,6 +261,50 @@ def tokenizer_bytes(folder, meta):
     return Path(folder, Tokenizer.file_name_of(meta["tokenizer"])).read_bytes()
 
 
-def load_tokenizer(folder, meta):
-    """Return the Tokenizer of a prepared folder whose meta.json load_meta has returned."""
+# ---------------------------------------------------------------------------------------------------------------------
+# One prepared folder, or a mixture of several
+
+
+class Data(NamedTuple):
+    """What train.py's setting `data` names. sources: {folder: its meta.json}. draws: {folder: its windows of every CYCLE}.
+
+    fingerprint: one checksum of everything in it that decides what is learned.
+    """
+
+    sources: dict
+    draws: dict
+    fingerprint: str
+
+
+def draws_of(data):
+    """Return {folder: its windows of every CYCLE} of a setting `data`: a folder, or several, as in "a:0.7,b:0.3"."""
+    if "," not in data:
+        return {data: CYCLE}
+    parts = [part.strip().rpartition(":") for part in data.split(",")]
+    try:
+        draws = {folder: round(CYCLE * float(fraction), 6) for folder, _, fraction in parts}
+    except ValueError:
+        draws = {}
+    if sum(draws.values()) != CYCLE or not all(n in range(1, CYCLE) for n in draws.values()):
+        what = "fractions of at most three decimals, whose sum is 1, and different folders, as in a:0.7,b:0.3"
+        raise DataError(f"data={data}: expected {what}")
+    return {folder: int(n) for folder, n in draws.items()}
+
+
+def load_data(data):
+    """Return the Data of a setting `data`. Raises DataError if a folder cannot be used, or if the tokenizers differ."""
+    draws = draws_of(data)
+    sources = {folder: load_meta(folder) for folder in draws}
+    first, *others = ((it["tokenizer"] | {"name": ""}, tokenizer_bytes(folder, it)) for folder, it in sources.items())
+    if different := [folder for folder, other in zip([*sources][1:], others) if other != first]:
+        raise DataError(f"data={data}: {different[0]} was not prepared with the tokenizer of the first folder")
+    prints = [meta["fingerprint"] for meta in sources.values()]
+    if len(prints) > 1:
+        prints = [hashlib.sha256(json.dumps([*draws.values(), *prints]).encode()).hexdigest()]
+    return Data(sources, draws, prints[0])
+
+
+def load_tokenizer(data):
+    """Return the Tokenizer of a Data."""
+    folder, meta = next(iter(data.sources.items()))
     return Tokenizer.from_state(meta["tokenizer"], tokenizer_bytes(folder, meta))

@@ -59,6 +59,8 @@ def print_losses(bar, step, phase, line):
     if "val_clm_loss" in line:
         losses = f"CLM {line['val_clm_loss']:.3f}, MLM {line['val_mlm_loss']:.3f}"
         bar.write(f"step {step:,} ({phase}): validation loss {losses}")
+        for folder, loss in line.get("val_clm_loss_by_source", {}).items():
+            bar.write(f"  {folder}: CLM {loss:.3f}, MLM {line['val_mlm_loss_by_source'][folder]:.3f}")
 
 
 def print_end(cfg, bar, step):

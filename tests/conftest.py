@@ -36,17 +36,26 @@ def run_world(tmp_path):
     return many
 
 
-@pytest.fixture(scope="session")
-def data_dir(tmp_path_factory):
-    """A prepared folder of about 30,000 tokens of made-up sentences, in many short documents."""
+def prepared(folder, seed):
+    """Prepare a folder of about 30,000 tokens of made-up sentences, in many short documents."""
     from data.prepare import prepare
 
-    folder = tmp_path_factory.mktemp("data")
-    rng = random.Random(0)
+    rng = random.Random(seed)
     documents = [" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) + "." for _ in range(800)]
     (folder / "text.txt").write_text("\n\n\n".join(documents))
     prepare(str(folder / "text.txt"), str(folder / "tiny"), val_fraction=0.1, shard_tokens=7001, progress=False)
     return folder / "tiny"
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("data"), seed=0)
+
+
+@pytest.fixture(scope="session")
+def mixture(data_dir, tmp_path_factory):
+    """The setting `data` of a mixture."""
+    return f"{data_dir}:0.7,{prepared(tmp_path_factory.mktemp('other'), seed=1)}:0.3"
 
 
 @pytest.fixture

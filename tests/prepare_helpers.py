@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.shards import load_meta, load_tokenizer
+from data.shards import load_data, load_meta, load_tokenizer
 
 
 def many_documents(count):
@@ -28,7 +28,7 @@ def tokens(folder, split):
 
 def texts(folder, split):
     """Decode the documents of a split from its tokens."""
-    return load_tokenizer(folder, load_meta(folder)).decode(tokens(folder, split)).split("[EOS]")[:-1]
+    return load_tokenizer(load_data(str(folder))).decode(tokens(folder, split)).split("[EOS]")[:-1]
 
 
 def content(folder):

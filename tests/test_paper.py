@@ -33,7 +33,7 @@ def preset(name):
 def make_batches(data_dir):
     """make_batches(windows a step, seed=1, seq_len=T) with the paper's window split and mask ratio."""
     stream, tokenizer = TokenStream(data_dir, load_meta(data_dir), "train"), Tokenizer.load("embedded")
-    return lambda n, seed=1, seq_len=T: Batches(stream, tokenizer, seed, seq_len, n, "random", 0.4)
+    return lambda n, seed=1, seq_len=T: Batches([stream], tokenizer, seed, seq_len, n, "random", 0.4)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -82,7 +82,7 @@ def test_windows_are_cut_between_12_and_2037_anew_for_each_use(make_batches):
     cuts = np.concatenate([batches.bounds(shape, np.arange(i, i + 1_000))[1][:, 0] for i in range(0, 16_000, 1_000)])
     assert (cuts.min(), cuts.max()) == (12, 2_036)
     assert abs(cuts.mean() - 1_024) < 15
-    uses = cuts[:: batches.n_windows][:50]  # of the first draw of each epoch
+    uses = cuts[:: batches.n_windows[0]][:50]  # of the first draw of each epoch
     assert len(set(uses)) > 40
 
 

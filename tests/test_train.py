@@ -77,13 +77,14 @@ OTHERS = {  # name: (arguments, largest relative difference between world sizes)
     "mixed": ("--clm_windows=0.25 --mask_ratio=0.4,0.1 --window_split=document", 1e-5),
     "before": ("--predict_from=before --switch_step=0 --window_split=random", 1e-5),
     "muon": ("--optimizer=muon", 1e-3),  # its iteration is in bf16
+    "sources": ("--data={mixture} --window_split=random", 1e-5),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_objectives_and_optimizers_keep_the_promises(run, run_world, tiny, tmp_path, name):
+def test_other_objectives_optimizers_and_data_keep_the_promises(run, run_world, tiny, mixture, tmp_path, name):
     """Resumed in each phase, the end is the same bit for bit; on two processes it is the same to rounding."""
-    args, difference = [*tiny, *OTHERS[name][0].split()], OTHERS[name][1]
+    args, difference = [*tiny, *OTHERS[name][0].format(mixture=mixture).split()], OTHERS[name][1]
     succeed([run([*args, f"--out_dir={tmp_path / 'reference'}"])])
     lines = read_metrics(tmp_path / "reference")
     assert lines[-1]["val_mlm_loss"] < lines[0]["val_mlm_loss"] - 0.5
@@ -317,6 +318,8 @@ BAD_INPUT = {  # settings, and the lines that the message has
     "--out_dir=README.md": "README.md cannot be written (File exists): give another folder",
     f"--out_dir={'x' * 300}": "File name too long: 'xxx",
     "--data=nowhere": "nowhere: no such folder; prepare it",
+    "--data=docs:0.5,nowhere:0.5": "docs is not a prepared folder",
+    "--data=docs:0.5,nowhere:0.6": "data=docs:0.5,nowhere:0.6: expected fractions",
     "--init_from=nowhere.pt --branch_from=nowhere.pt": """
         give one of them
         init_from: nowhere.pt is neither a checkpoint nor a folder with one: no such file

@@ -24,7 +24,7 @@ from checkpoint import model_config
 from data.loader import make_batches, prefetch, to_device
 from data.objective import CLM, Objective
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
-from data.shards import load_meta, load_tokenizer
+from data.shards import load_data, load_tokenizer
 from eval.bench.timing import alternating, wall_seconds
 from model import PRESETS, PretrainingLoss, Transformer
 from runtime import resolve_auto, utilization
@@ -139,8 +139,8 @@ def main(cfg):
     preset["global_batch_tokens"] = preset.micro_batch * config.seq_len  # of each batch that is drawn
     if not Path(preset.data).exists():
         prepare_embedded()
-    meta = load_meta(preset.data)
-    source, _ = make_batches(preset, meta, load_tokenizer(preset.data, meta), config.seq_len)
+    data = load_data(preset.data)
+    source, _ = make_batches(preset, data, load_tokenizer(data), config.seq_len)
     for causal in (True, False):
         bench_phase(cfg, preset, config, source, causal)
         torch.compiler.reset()

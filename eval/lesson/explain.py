@@ -13,7 +13,7 @@ import checkpoint
 import configurator
 from data.loader import make_batches
 from data.objective import CLM, Objective, predicts_from
-from data.shards import load_meta
+from data.shards import load_data
 from errors import DataError
 from model import attention_mask, rotate
 
@@ -33,7 +33,7 @@ def example(state):
     """
     cfg, T = configurator.Settings(state["settings"]), state["config"]["seq_len"]
     tokenizer = checkpoint.tokenizer_of(state)
-    batches, _ = make_batches(cfg, load_meta(cfg.data), tokenizer, T)
+    batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, T)
     shown = {}
     for name, objective in {"CLM": CLM, "MLM": Objective(False, cfg.mask_ratio[0], cfg.predict_from)}.items():
         batch, targets = batches.batch(state["step"], objective, [0]), torch.full((T,), -1)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.loader import TokenStream
-from data.shards import load_meta
+from data.loader import streams_of
+from data.shards import load_data
 from eval.lesson.explain import print_table
 from eval.plot import COLORS, new_figure, read_metrics, save_figure
 
@@ -47,9 +47,9 @@ def loss_curve(out_dir):
 
 def unigram_loss(data):
     """Return the losses of both splits, in nats per token, under the train split's token frequencies (a shard of each)."""
-    meta = load_meta(data)
-    train, val = (TokenStream(data, meta, split).shard(0)[:10_000_000] for split in ("train", "val"))
-    counts = 1 + np.bincount(train, minlength=meta["tokenizer"]["vocab_size"])
+    streams = [streams_of(load_data(data), split)[0] for split in ("train", "val")]  # of a mixture: the first source
+    train, val = (stream.shard(0)[:10_000_000] for stream in streams)
+    counts = 1 + np.bincount(train, minlength=streams[0].vocab_size)
     losses = -np.log(counts / counts.sum())
     return losses[train].mean(), losses[val].mean()
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 import checkpoint
-from data.loader import Batches, TokenStream
+from data.loader import Batches, streams_of
 from data.objective import CLM, Objective, phases_of, predicts_from
-from data.shards import load_meta
+from data.shards import load_data
 from errors import DataError, progress
 from eval.lesson.explain import hidden_states, print_table
 from eval.plot import new_figure, save_figure
@@ -80,10 +80,10 @@ def measure(run):
     settings, T, phases = state["settings"], state["config"]["seq_len"], phases_of(state)
     first_phase = phases[0]["steps"] if len(phases) > 1 else 0
     switch = max([step for step in steps if step <= first_phase], default=steps[0])
-    stream = TokenStream(settings["data"], load_meta(settings["data"]), "val")
+    stream = streams_of(load_data(settings["data"]), "val")[0]  # of a mixture: the first source
     n_windows, tokenizer = min(WINDOWS, len(stream) // T), checkpoint.tokenizer_of(state)
     ratio = settings["mask_ratio"][0]
-    batches = Batches(stream, tokenizer, 0, T, n_windows, mask_ratio=ratio)
+    batches = Batches([stream], tokenizer, 0, T, n_windows, mask_ratio=ratio)
     clm, mlm = batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
     reference = hidden_states(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"], causal=False)
     losses, similarity = [], []

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import checkpoint
 import configurator
-from data.shards import load_meta
+from data.shards import draws_of, load_meta
 from errors import DataError, nearest
 from eval.study.jobs import ROOT
 from eval.study.results import without_seed
@@ -313,8 +313,8 @@ def describe(plan):
 
 def config_of(run):
     """Return the ModelConfig of a run. Data that are not there yet get the vocabulary that they are likely to have."""
-    if Path(run.settings.data).exists():
-        vocab_size = load_meta(run.settings.data)["tokenizer"]["vocab_size"]
+    if Path(folder := next(iter(draws_of(run.settings.data)))).exists():
+        vocab_size = load_meta(folder)["tokenizer"]["vocab_size"]
     else:
         vocab_size = 4096 if run.settings.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
     return checkpoint.model_config(run.settings, vocab_size)

@@ -1,6 +1,8 @@
 """The batch is a function of (data, seed, step), masks included."""
 
+import base64
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -8,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, permute, prefetch
+from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, mixing_pattern, permute, prefetch, streams_of
 from data.objective import CLM, Objective
 from data.prepare import prepare
-from data.shards import load_meta
+from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_meta
 from data.tokenizer import Tokenizer
 from errors import DataError
+from helpers import flip_bit
 
 
 MLM, BEFORE = Objective(mask_ratio=0.25), Objective(mask_ratio=0.2, predict_from="before")
@@ -62,21 +65,21 @@ def test_stream_reads_across_shards(stream, data_dir):
 @pytest.mark.parametrize("objective", [CLM, MLM, BEFORE])
 @pytest.mark.parametrize("split", ["none", "random", "document"])
 def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective, split):
-    one = Batches(stream, tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
-    other = Batches(stream, tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
+    one = Batches([stream], tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
+    other = Batches([stream], tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
     for step in (0, 7, 1234):
         whole = one.batch(step, objective)
         for size in (1, 3, 4, 6):
             parts = [other.batch(step, objective, range(i, i + size)) for i in range(0, 12, size)]
             torch.testing.assert_close(joined(parts), whole, rtol=0, atol=0)
-    different = Batches(stream, tokenizer, 4, 64, 12, split, 0.3).batch(7, objective)
+    different = Batches([stream], tokenizer, 4, 64, 12, split, 0.3).batch(7, objective)
     assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
 
 def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer):
     T, W = 64, 5
-    batches = Batches(stream, tokenizer, 3, T, W)
-    n = batches.n_windows
+    batches = Batches([stream], tokenizer, 3, T, W)
+    (n,) = batches.n_windows
     seen = np.concatenate([batches.batch(s, CLM)["tokens"].numpy() for s in range(-(-3 * n // W))])[: 3 * n]
     everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
     epochs = [list(map(bytes, seen[e * n : (e + 1) * n])) for e in range(3)]
@@ -85,22 +88,64 @@ def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer)
     assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != everything
 
 
-def test_how_often_a_budget_shows_each_text(stream, tokenizer):
-    batches, windows = Batches(stream, tokenizer, 3, 60, 7), len(stream) // 60
+def test_how_often_a_budget_shows_each_text(stream, tokenizer, data_dir):
+    batches, windows = Batches([stream], tokenizer, 3, 60, 7), len(stream) // 60
     assert len(stream) % 60 and windows % 7  # the last window is incomplete, and a step crosses the end of an epoch
     for steps, said in (
-        (1, "less than 0.1 epochs of the data: no text is seen twice"),
-        (windows // 7, "1.0 epochs of the data: no text is seen twice"),
-        (windows // 7 + 1, "1.0 epochs of the data: every text is seen 1 or 2 times"),
-        (windows, "7.0 epochs of the data: every text is seen 7 times"),
-        (windows + 1, "7.0 epochs of the data: every text is seen 7 or 8 times"),
+        (1, f"less than 0.1 epochs of {data_dir}: no text is seen twice"),
+        (windows // 7, f"1.0 epochs of {data_dir}: no text is seen twice"),
+        (windows // 7 + 1, f"1.0 epochs of {data_dir}: every text is seen 1 or 2 times"),
+        (windows, f"7.0 epochs of {data_dir}: every text is seen 7 times"),
+        (windows + 1, f"7.0 epochs of {data_dir}: every text is seen 7 or 8 times"),
     ):
         assert batches.repeats(steps) == said
 
 
+def test_each_source_of_a_mixture_is_drawn_as_if_it_were_alone(mixture, tokenizer):
+    """By its fraction of any number of draws, and with its own epochs, each of them every window once."""
+    data, T, W = load_data(mixture), 512, 7
+    streams, draws = streams_of(data, "train"), [*data.draws.values()]
+    batches = Batches(streams, tokenizer, 3, T, W, draws=draws)
+    steps = range(3 * max(batches.n_windows) // W)
+    tokens = torch.cat([batches.batch(step, CLM)["tokens"] for step in steps])
+    for k, (stream, fraction) in enumerate(zip(streams, (0.7, 0.3))):
+        source = batches.source[np.arange(len(tokens)) % CYCLE] == k
+        assert abs(np.cumsum(source) - fraction * np.arange(1, len(tokens) + 1)).max() < 1
+        alone = Batches([stream], tokenizer, 3, T, source.sum()).batch(0, CLM)["tokens"]
+        assert torch.equal(tokens[source], alone) and (k or len(alone) > 2 * batches.n_windows[0])
+    assert re.fullmatch(
+        r"2\.\d epochs of .*data.*: .* 2 or 3 times, 0\.\d epochs .*: no .* twice", batches.repeats(len(steps))
+    )
+
+
+@pytest.mark.parametrize("draws", [[1000], [1, 999], [333, 333, 334], [500, 300, 150, 50]])
+def test_the_pattern_of_a_mixture(draws):
+    """After each draw, each source has had its fraction to about a draw."""
+    source, number = mixing_pattern(draws)
+    for k, n in enumerate(draws):
+        assert number[source == k].tolist() == list(range(n))
+        assert abs(np.cumsum(source == k) - n / CYCLE * np.arange(1, CYCLE + 1)).max() < len(draws) / 2 + 0.5
+
+
+def test_the_fingerprint_of_a_mixture_and_what_cannot_be_mixed(mixture, tmp_path):
+    a, b = draws_of(mixture)
+    prints = {load_data(data).fingerprint for data in (mixture, a, b, f"{a}:0.6,{b}:0.4")}
+    assert len(prints) == 4 and load_data(a).fingerprint == load_meta(a)["fingerprint"]
+    for fractions in "0.7 0.31", "1.2 -0.2", "0.7 x", "nan 1", "inf 0.5", "0.0001 0.9999":
+        with pytest.raises(DataError, match="data=a:.*expected fractions of at most three decimals, whose sum is 1"):
+            draws_of("a:{},b:{}".format(*fractions.split()))
+    (tmp_path / "bytes.tiktoken").write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    prepare("embedded", tmp_path / "c", tmp_path / "bytes.tiktoken", max_tokens=9999, progress=False)
+    with pytest.raises(DataError, match="/c was not prepared with the tokenizer of the first folder"):
+        load_data(f"{a}:0.5,{tmp_path / 'c'}:0.5")
+    copy = shutil.copytree(b, tmp_path / "copy")
+    flip_bit(copy / "val-00000.bin", 9)
+    assert changed_shard_in_background(load_data(f"{a}:0.7,{copy}:0.3")).result() == copy / "val-00000.bin"
+
+
 def test_clm_targets(stream, tokenizer):
     for split in ("none", "random", "document"):
-        batch = Batches(stream, tokenizer, 1, 64, 6, split).batch(2, CLM)
+        batch = Batches([stream], tokenizer, 1, 64, 6, split).batch(2, CLM)
         tokens, targets = batch["tokens"], batch["targets"].view(6, 64)
         assert torch.equal(batch["positions"], torch.arange(6 * 64))
         end = batch["doc_end"] if split != "none" else torch.full_like(tokens, 64)
@@ -112,8 +157,8 @@ def test_clm_targets(stream, tokenizer):
 @pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
 def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
     T, W = 64, 8
-    batches = Batches(stream, tokenizer, 1, T, W, "none", ratio)
-    original = Batches(stream, tokenizer, 1, T, W)
+    batches = Batches([stream], tokenizer, 1, T, W, "none", ratio)
+    original = Batches([stream], tokenizer, 1, T, W)
     for step in range(20):
         batch, plain = batches.batch(step, Objective(mask_ratio=ratio)), original.batch(step, CLM)["tokens"]
         positions, targets = batch["positions"], batch["targets"]
@@ -140,7 +185,7 @@ def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
             rows[1] = tokenizer.pad_id
             return rows[index]
 
-    batch = Batches(Stream(), tokenizer, 0, 16, 2, "none", 0.5).batch(0, Objective(mask_ratio=0.5))
+    batch = Batches([Stream()], tokenizer, 0, 16, 2, "none", 0.5).batch(0, Objective(mask_ratio=0.5))
     assert len(batch["positions"]) == len(set(batch["positions"].tolist())) == 16
     assert sorted(batch["targets"].tolist()) == [-1] * 13 + [7, 8, 9]
     assert (batch["tokens"] == tokenizer.mask_id).sum() == 3
@@ -148,8 +193,8 @@ def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
 
 def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
     T = 64
-    batches = Batches(stream, tokenizer, 1, T, 1, "none", 0.25)
-    n, masks = batches.n_windows, {}
+    batches = Batches([stream], tokenizer, 1, T, 1, "none", 0.25)
+    (n,), masks = batches.n_windows, {}
     whole, plain = (batches.batch(0, objective, range(3 * n)) for objective in (MLM, CLM))
     positions = whole["positions"].view(3 * n, -1) % T
     for window, chosen in zip(plain["tokens"], positions.tolist()):
@@ -161,11 +206,11 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
 
 def test_a_lower_ratio_predicts_fewer_of_the_same_tokens_in_tensors_of_the_same_shape(stream, tokenizer):
     T, W = 64, 8
-    batches, predicted = Batches(stream, tokenizer, 1, T, W, "none", 0.4), []
+    batches, predicted = Batches([stream], tokenizer, 1, T, W, "none", 0.4), []
     for ratio in (0.4, 0.25, 0.1):
         batch, alone = (
             b.batch(3, Objective(mask_ratio=ratio))
-            for b in (batches, Batches(stream, tokenizer, 1, T, W, mask_ratio=ratio))
+            for b in (batches, Batches([stream], tokenizer, 1, T, W, mask_ratio=ratio))
         )
         keep = batch["targets"] >= 0
         predicted.append({*zip(batch["positions"][keep].tolist(), batch["targets"][keep].tolist())})
@@ -179,7 +224,7 @@ def test_a_lower_ratio_predicts_fewer_of_the_same_tokens_in_tensors_of_the_same_
 @pytest.mark.parametrize("split", ["none", "random", "document"])
 def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tokenizer, split):
     T, W = 64, 40
-    batches = Batches(stream, tokenizer, 1, T, W, split, 0.4)
+    batches = Batches([stream], tokenizer, 1, T, W, split, 0.4)
     batch, plain = batches.batch(0, Objective(mask_ratio=0.4, predict_from="before")), batches.batch(0, CLM)
     keep, hidden = batch["targets"] >= 0, (batch["tokens"] == tokenizer.mask_id).flatten()
     at = batch["positions"][keep]
@@ -192,7 +237,7 @@ def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tok
 
 
 def test_mask_proportions(stream, tokenizer):
-    batches = Batches(stream, tokenizer, 1, 64, 64, "none", 0.5, (0.8, 0.1, 0.1))
+    batches = Batches([stream], tokenizer, 1, 64, 64, "none", 0.5, (0.8, 0.1, 0.1))
     masked = swapped = same = 0
     for step in range(5):
         batch = batches.batch(step, Objective(mask_ratio=0.5))
@@ -209,7 +254,7 @@ def test_mask_proportions(stream, tokenizer):
 
 def test_bounds_of_documents(stream, tokenizer):
     """Random cuts are in test_paper.py."""
-    batch = Batches(stream, tokenizer, 1, 64, 50, "document").batch(0, CLM)
+    batch = Batches([stream], tokenizer, 1, 64, 50, "document").batch(0, CLM)
     assert batch["doc_start"].dtype == batch["doc_end"].dtype == torch.int32
     for tokens, start, end in zip(batch["tokens"], batch["doc_start"], batch["doc_end"]):
         last = [*(tokens == tokenizer.eos_id).nonzero().flatten().tolist(), 63]

@@ -108,7 +108,7 @@ def batches(name, folder, mask_ratio=0.4):
     source = course.edited_copy(f"eval/lesson/solutions/{name}.patch", folder / "copy") if name else ROOT
     tokenizer = SimpleNamespace(mask_id=0, eos_id=1, ordinary_ids=np.arange(10, 36), vocab_size=36)
     loader = runpy.run_path(str(source / "data" / "loader.py"))
-    return loader["Batches"](Letters(), tokenizer, 1, 64, 64, mask_ratio=mask_ratio)
+    return loader["Batches"]([Letters()], tokenizer, 1, 64, 64, mask_ratio=mask_ratio)
 
 
 def test_spans_hide_as_many_tokens_in_runs_of_three(tmp_path):
