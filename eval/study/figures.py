@@ -12,6 +12,7 @@ from data.objective import describe
 from eval.plot import new_figure, save_figure
 from eval.study.plan import flops
 from eval.study.results import Results
+from model import ModelConfig
 from runtime import RESUME_MAY_CHANGE
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
@@ -31,7 +32,7 @@ IN_WORDS = (RESUME_MAY_CHANGE - {"data"}) | set(
 
 def words_of(facts):
     """Return what tells models apart, in words: {part: words}. Models of a figure's line have other parts in common."""
-    words = {"size": f"{short(facts['parameters'])} parameters"}
+    words = dict.fromkeys(PARTS, "") | {"size": f"{short(facts['parameters'])} parameters"}
     if facts["untrained"]:
         return words | {"objective": "random weights"}
     phases, fraction = facts["phases"], clm_fraction(facts)
@@ -61,7 +62,11 @@ def tokens(facts):
 
 
 def total_flops(facts):
-    return flops(facts["model"], facts["settings"], facts["phases"])
+    per_step = facts["settings"]["global_batch_tokens"]
+    phases = [
+        (its["clm_steps"], its["steps"] - its["clm_steps"], sum(its["mask_ratio"]) / 2) for its in facts["phases"]
+    ]
+    return per_step * sum(flops(ModelConfig(**facts["model"]), *its) for its in phases)
 
 
 def short(n):
@@ -73,6 +78,10 @@ def short(n):
 def final(facts):
     """Whether pretraining has come to its end, from random weights on."""
     return not facts["untrained"] and facts["step"] == facts["max_steps"] and not facts["after"]
+
+
+def masks(facts):
+    return final(facts) and clm_fraction(facts) < 1
 
 
 PARTS = "size objective mixed shift mask budget after state other".split()  # of words_of, and other_settings
@@ -98,13 +107,7 @@ FIGURES = (
     Figure("tokens", "tokens of pretraining", tokens, "budget", lambda f: not (f["untrained"] or f["after"])),
     Figure("flops", "FLOPs of pretraining", total_flops, "budget", lambda f: not (f["untrained"] or f["after"])),
     Figure("size", "parameters", lambda f: f["parameters"], "size", lambda f: f["untrained"] or final(f)),
-    Figure(
-        "mask_ratio",
-        "mask ratio (%)",
-        lambda f: 100 * f["mask_ratio"],
-        "mask",
-        lambda f: final(f) and clm_fraction(f) < 1,  # pure CLM masks nothing
-    ),
+    Figure("mask_ratio", "mask ratio (%)", lambda f: 100 * f["mask_ratio"], "mask", masks),
     Figure("stability", CLM, lambda f: 100 * clm_fraction(f), "objective", value=Results.deviation, y_label=DEVIATION),
     CONTINUED,
 )
@@ -121,9 +124,8 @@ def lines_of(results, figure):
     for label in [label for label in results.labels if label in facts and figure.shows(facts[label])]:
         words = words_of(facts[label]) | {"other": other[label]}
         if "objective" not in figure.along:  # it says these too
-            words["mixed"] = ""
-            words["mask"] = "" if words["objective"] == "pure CLM" else words.get("mask", "")
-        key = tuple(words.get(part, "") for part in parts)
+            words |= {"mixed": ""} | {"mask": ""} if words["objective"] == "pure CLM" else {"mixed": ""}
+        key = tuple(words[part] for part in parts)
         groups[key].add((figure.x(facts[label]), label))
         if figure is CONTINUED and facts[label]["after"] in results.labels:  # the model that it continued, at 0
             groups[key].add((0, facts[label]["after"]))

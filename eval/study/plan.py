@@ -24,7 +24,6 @@ from errors import DataError, nearest
 from eval.study.jobs import ROOT
 from eval.study.results import without_seed
 from eval.tasks.registry import find_task
-from model import ModelConfig
 from runtime import PEAK_FLOPS, RESUME_MAY_CHANGE, flops_per_token
 
 TRAIN = ROOT / "train.py"
@@ -290,7 +289,7 @@ def name_of(path):
 def describe(plan):
     """Return the plan as text: its runs, then the amount of everything. Raises DataError: unusable data."""
     runs = plan.runs.values()
-    compute = sum(flops(vars(config_of(run)), run.settings, phases_of(run)) for run in runs)
+    compute = sum(map(flops_of, runs))
     tokens = sum((run.max_steps - run.start) * run.settings.global_batch_tokens for run in runs)
     per_model = len(plan.points()) // len(plan.models)
     hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
@@ -320,25 +319,17 @@ def config_of(run):
     return checkpoint.model_config(run.settings, vocab_size)
 
 
-def phases_of(run):
-    """Return what a run will train, from its start on, as far as `flops` needs it; see data/objective.py."""
+def flops_of(run):
+    """Compute the FLOPs that a run will need, from its start on."""
     cfg, steps = run.settings, run.max_steps - run.start
-    clm = min(steps, max(0, cfg.switch_step - run.start))
-    ends = [cfg.mask_ratio[0], cfg.mask_ratio[-1]]
-    pure = dict(steps=clm, clm_steps=clm, mask_ratio=[0, 0])
-    return [pure, dict(steps=steps - clm, clm_steps=cfg.clm_windows * (steps - clm), mask_ratio=ends)]
+    pure = min(steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
+    clm = pure + cfg.clm_windows * (steps - pure)
+    ratio = (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
+    return cfg.global_batch_tokens * flops(config_of(run), clm, steps - clm, ratio)
 
 
-def flops(config, settings, phases):
-    """Compute the FLOPs of pretraining, with whole windows.
-
-    config: the fields of a ModelConfig. settings: of train.py. phases: a record as in data/objective.py.
-    """
-    config, total = ModelConfig(**config), 0.0
-    for its in phases:
-        of_clm, of_mlm = (
-            flops_per_token(config, config.seq_len, causal, 1.0 if causal else sum(its["mask_ratio"]) / 2)
-            for causal in (True, False)
-        )
-        total += its["clm_steps"] * of_clm + (its["steps"] - its["clm_steps"]) * of_mlm
-    return total * settings["global_batch_tokens"]
+def flops(config, clm_steps, mlm_steps, mask_ratio):
+    """Compute the FLOPs of some steps, with whole windows and one token in each step. mask_ratio: its mean."""
+    of_clm = flops_per_token(config, config.seq_len, True, 1.0)
+    of_mlm = flops_per_token(config, config.seq_len, False, mask_ratio)
+    return clm_steps * of_clm + mlm_steps * of_mlm

@@ -31,8 +31,8 @@ SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
 NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
-Differences in points with 95 % intervals. These are description: the intervals are not corrected for their number, \
-so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
+Differences in points with 95 % intervals, the primary pairs first. These are description: the intervals are not \
+corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
 LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
 interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with."""
@@ -162,7 +162,7 @@ def overview(results, plan, curves):
 
 def count(n, missing):
     """Say how many of n runs are there, and of which models some are missing. missing: the name of each one's model."""
-    names = ", ".join(f"{k} of {name}" for name, k in Counter(missing).items())
+    names = ", ".join(f"{k} of {name}" for name, k in sorted(Counter(missing).items()))
     return f"{n - len(missing)} of {n} runs are there" + f" (missing: {names})" * bool(missing)
 
 
@@ -174,7 +174,7 @@ def answer_section(results, primary):
     """Return (the primary comparisons on all targets, blocks): a sentence and a row of a table for each of them."""
     if not primary:
         return [], []
-    target = next(iter(results.targets), "")
+    target = next(iter(results.targets), "mean of families")
     compared = results.compare_all(primary)
     tested = {(c.a, c.b): c for c in compared if c.target == target and c.units > 1}
     for c, p in zip(tested.values(), stats.holm([c.p for c in tested.values()])):
@@ -230,32 +230,19 @@ def score_table(results):
 
 
 def comparisons_section(folder, results, compared):
-    """Write comparisons.csv and return tables of differences. compared: the primary comparisons, on all targets."""
-    header = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
-    pairs = {(c.a, c.b) for c in compared}
+    """Write comparisons.csv and return a table of differences. compared: the primary comparisons, on all targets."""
+    pairs, rows, shown = {(c.a, c.b) for c in compared}, [], defaultdict(dict)
     others = [pair for pair in itertools.combinations(results.labels, 2) if not pairs & {pair, pair[::-1]}]
-    found = results.compare_all(others)
-    rows = []
-    for c in compared + found:
+    for c in compared + results.compare_all(others):
         interval = [c.estimate, c.estimate - c.half, c.estimate + c.half, c.p, c.p_holm]
-        rows.append([c in compared, c.target, c.a, c.b, *interval, c.units, c.unit])
+        rows.append([(c.a, c.b) in pairs, c.target, c.a, c.b, *interval, c.units, c.unit])
+        if (c.a, c.b) in pairs or len(others) <= MAX_ROWS:
+            shown[c.a, c.b] |= {c.target: str(c), "over": c.over}
+    header = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
     write_csv(folder / "comparisons.csv", header, rows)
-
-    blocks = [DESCRIPTION]
-    if compared:
-        blocks += ["The primary pairs:", difference_table(compared)]
-    if found and len(others) <= MAX_ROWS:
-        blocks += ["All other pairs:" if compared else "All pairs:", difference_table(found)]
-    return ["## Comparisons", *blocks] if compared or found else []
-
-
-def difference_table(comparisons):
-    """Return a table of comparisons: a row for each pair, a column per target."""
-    targets, rows = [*dict.fromkeys(c.target for c in comparisons)], defaultdict(dict)
-    for c in comparisons:
-        rows[c.a, c.b] |= {c.target: str(c), "over": c.over}
-    header = ["A", "B", *targets, "over"]
-    return table(header, [[*pair, *(its.get(k, "-") for k in header[2:])] for pair, its in rows.items()])
+    header = ["A", "B", *results.targets, "over"]
+    lines = [[*pair, *(its.get(k, "-") for k in header[2:])] for pair, its in shown.items()]
+    return ["## Comparisons", DESCRIPTION, table(header, lines)] if lines else []
 
 
 # ----------------------------------------------------------------------------

@@ -40,12 +40,12 @@ def read(root, metric, names=None, only=None):
     paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
     last = {path.parent: path for path in paths}  # a result counts, whatever failed before it
     last = {folder: path for folder, path in sorted(last.items()) if only is None or folder.relative_to(root) in only}
-    rows = read_rows(root, metric, [folder for folder, path in last.items() if path.name == "result.json"], names or {})
+    rows = read_rows(root, metric, [folder for folder, path in last.items() if path.name == "result.json"], names)
     failed = {folder.relative_to(root): error_of(path) for folder, path in last.items() if path.name == "error.txt"}
     return rows, failed
 
 
-def read_rows(root, metric, folders, names=()):
+def read_rows(root, metric, folders, names=None):
     """Return the rows of some folders. Raises DataError that names every file which is not a result."""
     rows, damaged = [], []
     for folder in folders:
@@ -55,7 +55,7 @@ def read_rows(root, metric, folders, names=()):
             is_ir = result["family"] == "ir"  # each of the sets that it searches is a task, such as msmarco/nq
             prefixes = dict.fromkeys(name[: name.rfind("/") + 1] if is_ir else "" for name in names_of_metrics)
             path = Path(folder).relative_to(root)
-            rows += [make_row(path, result, metric, prefix, dict(names)) for prefix in prefixes]
+            rows += [make_row(path, result, metric, prefix, names or {}) for prefix in prefixes]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             damaged.append(f"{folder}/result.json: {'lacks ' * isinstance(error, KeyError)}{error}")
     if damaged:
@@ -188,7 +188,7 @@ class Results:
         for key, by_seed in self.grid.items():
             for pretraining_seed, by_rate in by_seed.items():
                 self.chosen[key] |= {(pretraining_seed, seed): row for seed, row in best(by_rate).items()}
-        self.targets, self.covariances = self.make_targets(), {}
+        self.targets, self.resampled_scores = self.make_targets(), {}
 
     def make_targets(self):
         families, means = defaultdict(list), {}
@@ -214,29 +214,16 @@ class Results:
         units = sorted(set.intersection(*map(set, values)))
         return Score({u: float(sum(its[u] for its in values)) for u in units}, done, expected) if units else None
 
-    def covariance(self, task):
-        """Return ({folder: i}, the covariance (R, R) of all chosen rows' test scores over resamples of the test set)."""
-        if task not in self.covariances:
-            rows = [row for label in self.labels for row in self.chosen[label, task].values()]
-            resampled = np.zeros((self.resamples, len(rows)))
+    def resampled(self, task):
+        """Return {folder: test scores (resamples,)} of all chosen rows on resamples of a task's test set."""
+        if task not in self.resampled_scores:
+            rows, scores = [row for label in self.labels for row in self.chosen[label, task].values()], []
             for name in self.metrics[task]:
                 test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
                 seed = zlib.crc32(f"{task}/{test_set}".encode())
-                resampled += stats.bootstrap(load_instances(self.root, rows, name), self.resamples, seed)
-            covariance = np.cov(resampled.T / len(self.metrics[task])).reshape(len(rows), len(rows))
-            self.covariances[task] = {row["folder"]: i for i, row in enumerate(rows)}, covariance
-        return self.covariances[task]
-
-    def differences(self, task, units):
-        """Return the mean difference of each unit's [(row, row), ...]: (U,), and the covariance of these: (U, U)."""
-        index, covariance = self.covariance(task)
-        contrast, difference = np.zeros((len(units), len(index))), np.zeros(len(units))
-        for i, pairs in enumerate(units):
-            for a, b in pairs:
-                contrast[i, index[a["folder"]]] += 1 / len(pairs)
-                contrast[i, index[b["folder"]]] -= 1 / len(pairs)
-                difference[i] += (a["test"] - b["test"]) / len(pairs)
-        return difference, contrast @ covariance @ contrast.T
+                scores.append(stats.bootstrap(load_instances(self.root, rows, name), self.resamples, seed))
+            self.resampled_scores[task] = dict(zip((row["folder"] for row in rows), np.mean(scores, axis=0).T))
+        return self.resampled_scores[task]
 
     def compare(self, a, b, target):
         """Return the Comparison of models a and b; None if one has no score."""
@@ -253,15 +240,16 @@ class Results:
             for key in sorted(rows_a.keys() & rows_b.keys()):
                 by_task[task][key[0] if several else key[1]].append((rows_a[key], rows_b[key]))
         units = sorted(set.intersection(*map(set, by_task.values())))
-        comparison = Comparison(target, a, b, len(units), unit)
-        if len(units) > 1:
-            parts = defaultdict(list)  # tasks that share pretraining; the sets of a retrieval task share fine-tuning
-            for task, weight in self.targets[target].items():
-                d, covariance = self.differences(task, [by_task[task][u] for u in units])
-                parts["" if several else task.partition("/")[0]].append((weight * d, weight**2 * covariance))
-            parts = [tuple(map(sum, zip(*its))) for its in parts.values()]
-            comparison.estimate, comparison.half, comparison.p = stats.compare(parts)
-        return comparison
+        if len(units) < 2:
+            return Comparison(target, a, b, len(units), unit)
+        parts = defaultdict(list)  # tasks that share pretraining; the sets of a retrieval task share fine-tuning
+        for task, weight in self.targets[target].items():
+            scores, its = self.resampled(task), [by_task[task][unit] for unit in units]
+            d = np.array([np.mean([x["test"] - y["test"] for x, y in pairs]) for pairs in its])
+            resampled = [np.mean([scores[x["folder"]] - scores[y["folder"]] for x, y in pairs], axis=0) for pairs in its]
+            parts["" if several else task.partition("/")[0]].append((weight * d, weight**2 * np.cov(resampled)))
+        sums = [tuple(map(sum, zip(*its))) for its in parts.values()]
+        return Comparison(target, a, b, len(units), unit, *stats.compare(sums))
 
     def compare_all(self, pairs):
         """Return the Comparisons of pairs of models on all targets, where there are scores."""

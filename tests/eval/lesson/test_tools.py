@@ -144,9 +144,8 @@ def test_the_batch_is_the_loaders(run, capsys):
     assert [token if answer else "" for token, answer in zip(inputs, answers)] == answers
     state["settings"] |= dict(predict_from="before", mask_ratio=(0.4, 0.9))
     hidden, answers = explain.example(state)["MLM"]
-    assert [token if next_input == "[MASK]" else "" for token, next_input in zip(inputs[1:], hidden[1:])] == answers[
-        :-1
-    ]
+    expected = [token if next_input == "[MASK]" else "" for token, next_input in zip(inputs[1:], hidden[1:])]
+    assert answers[:-1] == expected
     assert cells[-1][1] == "3 (next)" and any(line[:2] == ["", "0 'The'"] for line in cells)
 
 
@@ -185,17 +184,10 @@ def test_the_gallery_draws_the_masks_and_needs_no_network(run, tmp_path):
     assert (tmp_path / "gallery" / "mlm.svg").read_text().count("→") == len(list(filter(None, answers)))
 
 
-BAD_INPUT = [
-    (explain, "--text="),
-    (explain, "--text=" + "word " * 70),
-    (explain, "--ckpt=nowhere"),
-    (per_token, "--runs=nowhere,out/x"),
-    (switch, "--run=nowhere"),
-    (gallery, "--ckpts=nowhere"),
-]
-
-
-@pytest.mark.parametrize("tool, arg", BAD_INPUT)
+@pytest.mark.parametrize("tool, arg", [
+    (explain, "--text="), (explain, "--text=" + "word " * 70), (explain, "--ckpt=nowhere"), (switch, "--run=nowhere"),
+    (per_token, "--runs=nowhere,out/x"), (gallery, "--ckpts=nowhere"),
+])  # fmt: skip
 def test_bad_input(tool, arg, encoder):
     with pytest.raises((SystemExit, DataError, Damaged)):
         start(tool, *[f"--ckpt={encoder}"] * (tool is explain), arg)
