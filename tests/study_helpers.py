@@ -28,9 +28,7 @@ def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
     facts = dict(
         name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed
     )
-    facts |= dict(
-        untrained=False, peak_lr=1e-3, parameters=1_200_000, model=SIZE, phases=phases(clm, steps - clm, ratio)
-    )
+    facts |= dict(untrained=False, parameters=1_200_000, model=SIZE, phases=phases(clm, steps - clm, ratio))
     return facts | dict(settings={"global_batch_tokens": 4096, **dict(settings)}) | more
 
 

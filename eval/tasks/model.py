@@ -12,29 +12,21 @@ from data.loader import to_device
 from errors import progress
 
 
-def pack(lengths, capacity):
-    """Assign texts to rows by first fit, longest text first, so that few rows are needed.
+def pack_texts(sequences, capacity):
+    """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
 
-    lengths: (n,) tokens of each text, none above capacity. capacity: tokens of a row.
-    Returns two int arrays (n,): each text's row, and its first column in that row.
+    capacity: tokens of a row; a longer text makes longer rows. The longest text comes first, and each goes to the first
+    row that has room for it, so that few rows are needed.
     """
-    row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []
+    lengths = np.array([len(ids) for ids in sequences])
+    capacity = max(capacity, lengths.max())
+    row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []  # of each text; of each row
     for i in np.argsort(-lengths, kind="stable"):
         row[i] = next((r for r, n in enumerate(used) if n + lengths[i] <= capacity), len(used))
         if row[i] == len(used):
             used.append(0)
         start[i] = used[row[i]]
         used[row[i]] += lengths[i]
-    return row, start
-
-
-def pack_texts(sequences, capacity):
-    """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
-
-    capacity: tokens of a row; a longer text makes longer rows.
-    """
-    lengths = np.array([len(ids) for ids in sequences])
-    row, start = pack(lengths, max(capacity, lengths.max()))
     B, T = row.max() + 1, (start + lengths).max()
     tokens, doc_start, doc_end = np.zeros((B, T), np.int64), np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
     for ids, r, a, n in zip(sequences, row, start, lengths):

@@ -1,4 +1,4 @@
-"""Use a fine-tuned model on new text: classify, tag, answer questions.
+"""Use a fine-tuned model on new text: classify, tag, answer questions. (For retrieval, export it: docs/hub.md.)
 
     python -m eval.tasks predict out/topics/model.pt new.csv --out=topics.jsonl
     python -m eval.tasks predict out/topics/model.pt < new.jsonl > topics.jsonl
@@ -11,8 +11,8 @@ What a row must have, by family:
     sc  the columns of the training data; the model's form is applied
     tc  a list of words, in "tokens" or the column of the training data
     qa  "question" and "context"
-If all rows have their labels, as in training, the scores are printed at the end.
-A model for retrieval (ir) gives neither here: export it, and search with sentence-transformers, see docs/hub.md.
+If all rows have their labels, as in training, the scores are printed at the end. A model for retrieval (ir) gives
+neither predictions nor scores here: export it, and search with sentence-transformers.
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
@@ -70,7 +70,9 @@ def run(path, source, cfg):
     """Predict all of the input and write it. Print the scores if all rows have labels."""
     task, model, spec = load(path, cfg)
     if spec.family == "ir":
-        raise DataError(f"{path} is a model for retrieval (ir): export it, and search with sentence-transformers")
+        raise DataError(
+            f"{path} is a model for retrieval: export it, and search with sentence-transformers (docs/hub.md)"
+        )
     labeled = []  # (example, Answer), or None for a row without labels
 
     def lines():

@@ -141,7 +141,7 @@ def find_task(task="", folder="data/tasks", **fields):
         hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
         raise DataError(f"task={task}: no such task.{hint}")
     else:
-        found = Task(fields.get("family", ""))
+        found = Task(fields.pop("family", ""))
     return customize(found, fields)
 
 
@@ -162,7 +162,7 @@ def read_task_file(path):
         problems.append(f"{path}: there is a task {name} already: rename the file")
     if problems:
         raise DataError("; ".join(problems))
-    return customize(Task(fields["family"], name), fields)
+    return customize(Task(fields.pop("family"), name), fields)
 
 
 def customize(task, fields):
@@ -170,14 +170,12 @@ def customize(task, fields):
     given = {name: value for name, value in fields.items() if value}
     if task.family not in METRICS:
         raise DataError(f"family={task.family!r}: must be one of {', '.join(METRICS)}, or give a task")
-    if given.pop("family", task.family) != task.family:
-        raise DataError(f"family={fields['family']}: but {task.title} is of the family {task.family}")
     allowed = {*SPLITS, *SETTINGS[task.family].split(), "metric"}
     if task.sets:  # each has judgments of its own
         allowed -= {"corpus", "validation", "test"}
-    if unused := [name for name in given if name not in allowed]:
+    if unused := [f"{name}={value}" for name, value in given.items() if name not in allowed]:
         takes = ", ".join(sorted(allowed))
-        raise DataError(f"{', '.join(unused)}: {task.title} takes only {takes} of your own")
+        raise DataError(f"{', '.join(unused)}: {task.title} ({task.family}) takes only {takes} of your own")
     # Path gives a folder one spelling, because train and corpus are compared.
     paths = task.paths | {name: str(Path(given.pop(name))) for name in PATHS if name in given}
     if task.family == "ir" and not task.sets:  # one folder is enough: it is both

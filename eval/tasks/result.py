@@ -125,7 +125,7 @@ def origin(state, path, name, random_weights):
     `phases` is the record of what was trained. `mask_ratio` is the largest in it; pure CLM has that of its validation.
     `data` is the fingerprint of the prepared data.
     """
-    facts, phases = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="", lr=0.0), phases_of(state)
+    facts, phases = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from=""), phases_of(state)
     settings, step = state["settings"] or facts, state["step"]
     return dict(
         name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
@@ -136,7 +136,6 @@ def origin(state, path, name, random_weights):
         phases=phases,
         clm_steps=sum(its["clm_steps"] for its in phases),
         mask_ratio=max((max(its["mask_ratio"]) for its in phases), default=0.0) or settings["mask_ratio"][0],
-        peak_lr=settings["lr"],
         untrained=random_weights,
         model=state["config"],
         settings=dict(state["settings"]),  # of train.py; {} of a model of the hub

@@ -80,10 +80,8 @@ def read(task, full_corpus=True):
         splits = example_splits(task, counts)
     field = task.metrics if full_corpus or task.family != "ir" else []
     paper = task.metrics if task.regression else [PAPER[task.family]]
-    main = {
-        name: [in_set(part, metric) for part in [*task.sets] or [""] for metric in chosen]
-        for name, chosen in (("field", field), ("paper", paper))
-    }
+    main = {"field": field, "paper": paper}
+    main = {name: [in_set(part, x) for part in [*task.sets] or [""] for x in chosen] for name, chosen in main.items()}
     labels = label_names(task, splits["train"])
     return Dataset(task.name or task.family, task.family, labels, **splits, counts=dict(counts), main=main, task=task)
 
@@ -178,7 +176,12 @@ def retrieval_splits(task, full_corpus, counts):
     named = defaultdict(set)  # {folder: ids of the documents that its judgments name}
     for part in judged.values():
         named[part.folder].update(*part.qrels.values())
-    documents = {folder: read_corpus(folder, named[folder], folder in searched, task.form) for folder in named}
+    documents = {}  # {folder: {id: text}}
+    for folder, ids in named.items():
+        path = find_files(f"{folder}/corpus.jsonl")[0]
+        documents[folder] = readers.read_texts_by_id(path, None if folder in searched else ids, task.form)
+        if absent := sorted(ids - documents[folder].keys()):
+            raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
 
     train = task.paths.get("train")
     if is_beir(train):
@@ -215,12 +218,3 @@ def read_judgments(task):
             raise DataError(f"{path}: no query has a relevant document")
         judged[name, split] = Judgments(path, folder, texts, useful)
     return judged
-
-
-def read_corpus(folder, named, full, form):
-    """Return {document id: text} of all documents, or of the named ones only. form: see `readers.read_texts_by_id`."""
-    path = find_files(f"{folder}/corpus.jsonl")[0]
-    documents = readers.read_texts_by_id(path, None if full else named, form)
-    if absent := sorted(named - documents.keys()):
-        raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
-    return documents
