@@ -119,7 +119,7 @@ def newest(out_dir, report=print, weights=True):
 
 
 def load(path, need_tokenizer=True, report=print, ours=True):
-    """Return a checkpoint's dict with its tensors on the CPU. A hub folder gives the same, at step 0 and without settings.
+    """Return a checkpoint's dict with its tensors on the CPU; of a hub folder the same, at step 0, without settings.
 
     path: see `find`. need_tokenizer: raise DataError, instead of leaving it out, if a hub folder has no tokenizer that
     can be used here. ours: refuse an encoder of the transformers library that finetune.py has kept. Raises Damaged or
@@ -260,7 +260,7 @@ def conflicts(cfg):
 
 
 def check_same_run(state, cfg, path):
-    """Raise DataError if a checkpoint is of a run with other data or with other settings that decide what is learned."""
+    """Raise DataError if a checkpoint is of a run with other data or other settings that decide what is learned."""
     before, now = state["settings"], resolve_auto(cfg)
     changed = [name for name in now if name not in RESUME_MAY_CHANGE and now[name] != before.get(name)]
     different = [f"{name}={now[name]}, but the run in {path} has {name}={before.get(name)}" for name in changed]

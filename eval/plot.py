@@ -30,8 +30,8 @@ def summary(out_dir):
     lines = ["validation loss       CLM     MLM   (nats per predicted token)"]
     for name, line in moments:
         if line in evaluated:
-            name += f", step {line['step']}"
-            lines.append(f"{name:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
+            moment = f"{name}, step {line['step']}"
+            lines.append(f"{moment:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
     return "\n".join(lines)
 
 
@@ -42,12 +42,12 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
     clm = sum(len(its) for kind, its in parts if kind.causal) / sum(len(its) for _, its in parts)
     flops = step_flops(config, parts, cfg.window_split) * world_size * cfg.max_steps / len(sampled)
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
-    shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads, windows of {config.seq_len:,} tokens"
+    shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
     attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's attention"
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
-    print(f"model    {n_params:.1f}M parameters: {shape}")
+    print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
     print(f"budget   {tokens}, {batches.repeats(cfg.max_steps)}; {mix}; about {flops:.1e} FLOPs")
     print(f"machine  {machine}; {cfg.out_dir}")
     if step:
@@ -105,10 +105,10 @@ def plot_run(out_dir):
     axes, lines = figure.subplots(), read_metrics(out_dir)
     train = [line for line in lines if "loss" in line]
     train_steps = [line["step"] for line in train]
-    for phase, color in (("clm", "#9db8d9"), ("mlm", "#e8b78a"), ("mixed", "#a8b89a")):
+    for phase, name in NAMES.items():
         losses = [line["loss"] if line["phase"] == phase else line.get(f"{phase}_loss", math.nan) for line in train]
         if not all(map(math.isnan, losses)):  # nan: a gap for the other phase
-            axes.plot(train_steps, losses, color=color, lw=1, label=f"training, {NAMES[phase]}")
+            axes.plot(train_steps, losses, color=COLORS[phase], alpha=0.5, lw=1, label=f"training, {name}")
     evaluated = [line for line in lines if "val_clm_loss" in line]
     steps = [line["step"] for line in evaluated]
     for name, style in (("clm", "o-"), ("mlm", "s--")):

@@ -23,7 +23,7 @@ tokens = 40  # how many tokens to add to the prompt
 temperature = 0.7  # of the sampling; 0 takes the likeliest token each time
 seed = 1  # of the sampling
 
-# The texts of `examples`: sentences in the style of the embedded corpus.
+# The texts of `print_examples`: sentences in the style of the embedded corpus.
 FILL = (
     "Return the [MASK] of the list.",
     "If the file does not [MASK], an error is raised.",
@@ -64,22 +64,16 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
     return tokenizer.decode(ids[1:])
 
 
-def examples(model, tokenizer, predict_from="mask"):
-    """Return a few masks filled in and a few prompts continued, by the same weights, as text."""
+def print_examples(bar, step, phase, model, tokenizer, predict_from):
+    """Print a few masks filled in and a few prompts continued, by the same weights, above a progress bar."""
+    lines = [f"\nat step {step}, the end of {phase.upper()}", "  filled in (causal=False)"]
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-        lines = ["  filled in (causal=False)"]
         for text in FILL:
             (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
-            best = ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask)
-            lines.append(f"    {text}  {best}")
+            lines.append(f"    {text}  " + ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask))
         lines.append("  continued (causal=True, temperature 0.7)")
         lines += ["    " + continue_text(model, tokenizer, text, 24).replace("\n", " ") for text in CONTINUE]
-    return "\n".join(lines)
-
-
-def print_examples(bar, step, phase, model, tokenizer, predict_from):
-    """Print examples above a progress bar."""
-    bar.write(f"\nat step {step}, the end of {phase.upper()}\n{examples(model, tokenizer, predict_from)}\n")
+    bar.write("\n".join(lines) + "\n")
 
 
 def check(cfg):

@@ -31,7 +31,7 @@ import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
 from eval.plot import read_metrics  # noqa: E402
-from helpers import BROKEN, TINY, WORDS, flip_bit, run_script, server  # noqa: E402
+from helpers import TINY, WORDS, flip_bit, run_script, server  # noqa: E402
 
 STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
@@ -58,11 +58,10 @@ def inject(folder, at, fault, counter):
         nonlocal count
         count += 1
         os.pwrite(counter, str(count).encode(), 0)
-        if count < at or (frees and fault == errno.ENOSPC):
-            return
-        if fault == "kill":
+        if count >= at and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        raise OSError(fault, os.strerror(fault), str(path))
+        if count >= at and not (frees and fault == errno.ENOSPC):
+            raise OSError(fault, os.strerror(fault), str(path))
 
     class Raw(io.FileIO):
         def write(self, content):
@@ -86,11 +85,11 @@ def inject(folder, at, fault, counter):
     sys.addaudithook(audit)
 
 
-def child(script, args, output, folder, at, fault, environment):
+def child(script, args, output, folder, at, fault):
     """Run a script with faults."""
     sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
     inject(folder, at, fault, os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
-    run_script(script, args, environment, output, ROOT)
+    run_script(script, args, {}, output, ROOT)
 
 
 # ----------------------------------------------------------------------------
@@ -152,13 +151,12 @@ class Case:
         shutil.rmtree(self.folder.parent, ignore_errors=True)
         shutil.copytree(template, self.folder)
 
-    def start(self, at=NEVER, fault="kill", **environment):
-        """Start the command, with a fault: see `inject` and `helpers.run_script`. Returns the process."""
+    def start(self, at=NEVER, fault="kill"):
+        """Start the command, with a fault: see `inject`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
         args = [arg.replace("{}", str(self.folder)) for arg in self.work.args]
-        process = server.Process(
-            target=child, args=(self.work.script, args, output, self.folder, at, fault, environment)
-        )
+        given = self.work.script, args, output, self.folder, at, fault
+        process = server.Process(target=child, args=given)
         process.start()
         process.output = output
         return process
@@ -175,10 +173,10 @@ class Case:
             raise Lost(f"exit code {code}: {' '.join(text.split())[-300:]}")
         return text
 
-    def finish(self, may_differ=""):
+    def finish(self):
         """Run the command without a fault, and compare what it leaves."""
         self.wait(self.start())
-        self.compare(may_differ)
+        self.compare()
 
     def compare(self, may_differ=""):
         """Raise Lost unless the result is that of an undisturbed process. may_differ: a file's name."""
@@ -190,28 +188,9 @@ class Case:
             if not same(result.get(name), expected.get(name)):
                 raise Lost(f"{name} is not that of an undisturbed process")
 
-    def damaged(self, path):
-        """Run the command after damage to a file. It must notice that, or the damage must be harmless."""
-        process = self.start()
-        text = self.wait(process, names=f"{path.name}|{path.parent}\\b")
-        if process.exitcode == 0:
-            return self.compare(may_differ=path.name if path.name in text else "")
-        # Nothing was lost: with the file as it was, and without the checkpoints that were made of it, the run goes on.
-        originals = {self.template / made.relative_to(self.folder): made for made in self.folder.rglob("ckpt-*.pt")}
-        for made in [path, *(made for original, made in originals.items() if not original.exists())]:
-            remove(made)
-        shutil.copy2(self.template / path.relative_to(self.folder), path)
-        self.finish()
-
 
 def remove(path):
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-
-
-def files_of(case):
-    """The files in a case's folder: one of each kind."""
-    files = sorted(path for path in case.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
-    return list({re.sub(r"\d+", "", str(path)): path for path in files}.values())
 
 
 # ----------------------------------------------------------------------------
@@ -239,23 +218,10 @@ def kills(case, number, rng):
 
 
 def failing_disk(case, number, rng):
-    """From some event on the disk is full, read-only or fails; or, in each third case, no file can grow any more."""
-    if number % 3:
-        fault = rng.choice([errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
-        process = case.start(at=rng.choice([1, rng.randint(1, case.work.events)]), fault=fault)
-    else:
-        process = case.start(FILE_SIZE_LIMIT=rng.randint(10_000, 2_000_000))
-    case.wait(process)
+    """From some event on the disk is full, read-only or fails."""
+    fault = rng.choice([errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
+    case.wait(case.start(at=rng.choice([1, rng.randint(1, case.work.events)]), fault=fault))
     case.finish()
-
-
-def broken_output(case, number, rng):
-    """Standard error, or standard output too, is closed, a pipe without a reader, or a full disk. Nothing may stop."""
-    process = case.start(BROKEN_OUTPUT=BROKEN[number % 3], BROKEN_STREAMS=rng.choice(["2", "12"]))
-    case.wait(process)
-    if process.exitcode:
-        raise Lost(f"exit code {process.exitcode}")
-    case.compare()
 
 
 def two_writers(case, number, rng):
@@ -273,38 +239,44 @@ def two_writers(case, number, rng):
     case.finish()
 
 
-def flipped_bits(case, number, rng):
-    """One bit of a file, whose time of change stays as it was."""
-    files = files_of(case)
-    path = files[number % len(files)]
-    flip_bit(path, rng.randrange(path.stat().st_size), rng.randrange(8))
-    case.damaged(path)
+def damaged_files(case, number, rng):
+    """A bit that flips without the file's time of change, or something else in its place.
 
-
-def hostile_files(case, number, rng):
-    """Something else in a file's place."""
-    files, kind = files_of(case), number % 8
-    path = files[number // 8 % len(files)]
+    The command must notice that, or the damage must be harmless.
+    """
+    files = sorted(path for path in case.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
+    files = list({re.sub(r"\d+", "", str(path)): path for path in files}.values())  # one of each kind
+    path, kind = files[number // 2 % len(files)], rng.randrange(7)
     content = path.read_bytes()
-    remove(path)
-    if kind == 0:
-        path.mkdir()
-    elif kind == 1:
-        path.symlink_to("nowhere")
-    elif kind > 2:  # with kind 2 it is gone
-        deep, huge = b"[" * 100_000, b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n"
-        path.write_bytes([rng.randbytes(999), b"", deep, huge, content[: len(content) // 2]][kind - 3])
-    case.damaged(path)
+    if number % 2:
+        flip_bit(path, rng.randrange(len(content)), rng.randrange(8))
+    else:
+        remove(path)
+        if kind == 0:
+            path.mkdir()
+        elif kind == 1:
+            path.symlink_to("nowhere")
+        elif kind > 2:  # with kind 2 it is gone
+            huge = b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n"
+            path.write_bytes([rng.randbytes(999), b"[" * 100_000, huge, content[: len(content) // 2]][kind - 3])
+    process = case.start()
+    text = case.wait(process, names=f"{path.name}|{path.parent}\\b")
+    if process.exitcode == 0:
+        return case.compare(may_differ=path.name if path.name in text else "")
+    # Nothing was lost: with the file as it was, and without the checkpoints that were made of it, the run goes on.
+    for made in [path, *case.folder.rglob("ckpt-*.pt")]:
+        if made == path or not (case.template / made.relative_to(case.folder)).exists():
+            remove(made)
+    shutil.copy2(case.template / path.relative_to(case.folder), path)
+    case.finish()
 
 
 CLASSES = {
     "signal": signals,
     "kill at a file event": kills,
     "full, read-only or failing disk": failing_disk,
-    "broken output": broken_output,
     "two writers": two_writers,
-    "hostile file": hostile_files,
-    "flipped bit": flipped_bits,
+    "damaged file": damaged_files,
 }
 
 
@@ -348,7 +320,7 @@ def set_up(world):
 def try_case(name, number, verbose=False):
     """Run a case. Return what was lost, or an empty string."""
     disturb, work = CLASSES[name], WORK[number % len(WORK)]
-    template = work.begun if disturb in (hostile_files, flipped_bits) else work.fresh
+    template = work.begun if disturb is damaged_files else work.fresh
     try:
         disturb(Case(work, template, verbose), number // len(WORK), random.Random(f"{name} {number}"))
     except Lost as lost:
@@ -363,12 +335,13 @@ def main():
     parser.add_argument("--case", type=int, help="one case of this class, with all that its processes print")
     args = parser.parse_args()
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here
-    names, end = [args.only] if args.only else [*CLASSES], time.monotonic() + 60 * args.minutes
+    names = [args.only] if args.only else [*CLASSES]
     tried, losses, spent = (dict.fromkeys(names, 0) for _ in range(3))
     with tempfile.TemporaryDirectory() as world:
         set_up(Path(world))
         if args.case is not None:
             sys.exit(try_case(args.only, args.case, verbose=True))
+        end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end:
             name, started = min(names, key=spent.get), time.monotonic()
             if lost := try_case(name, tried[name]):

@@ -20,7 +20,7 @@ COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bir
 
 
 def write(path, rng, n):
-    """Write n examples for sc, tc and qa: what kind of word is in it, which words are colors, which word is the color."""
+    """Write n examples for sc (is there a color?), tc (which words are colors?) and qa (which color?)."""
     rows, sentences, questions = ["text,y"], [], []
     for i in range(n):
         words = rng.choices(WORDS, k=8)

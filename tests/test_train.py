@@ -58,7 +58,7 @@ def test_a_run_learns_and_reports(undisturbed):
 @pytest.mark.slow
 @pytest.mark.parametrize("objectives", ["", "--clm_windows=0.25 --mask_ratio=0.4,0.1"])
 def test_a_run_compiles_the_blocks_and_the_loss_once_for_each_mask(tiny, tmp_path, objectives):
-    """Neither the validation, with a last batch that is smaller, nor the samples compile anything, nor a falling ratio."""
+    """The validation, with a smaller last batch, compiles nothing, nor do the samples, nor does a falling ratio."""
     code = f"""
 import runpy, sys
 sys.argv = {["train.py", *tiny, *objectives.split(), "--compile=True", f"--out_dir={tmp_path / 'run'}"]}
