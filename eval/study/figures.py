@@ -93,7 +93,7 @@ class Figure(NamedTuple):
     name: str
     x_label: str
     x: Callable  # of facts
-    along: str  # parts of words_of in which the models of a line may differ
+    along: str  # parts of words_of in which the models of a line may differ, or which another part says too
     shows: Callable = final  # facts -> whether the model is in the figure
     value: Callable = Results.score
     y_label: str = "score (%)"
@@ -104,10 +104,10 @@ DEVIATION = "standard deviation in points\n(over seeds and over rates up to ten 
 CONTINUED = Figure("continued_scores", STEPS, lambda f: f["step"], "objective budget", lambda f: bool(f["after"]))
 FIGURES = (
     Figure("clm_fraction", CLM, lambda f: 100 * clm_fraction(f), "objective"),
-    Figure("tokens", "tokens of pretraining", tokens, "budget", lambda f: not (f["untrained"] or f["after"])),
-    Figure("flops", "FLOPs of pretraining", total_flops, "budget", lambda f: not (f["untrained"] or f["after"])),
-    Figure("size", "parameters", lambda f: f["parameters"], "size", lambda f: f["untrained"] or final(f)),
-    Figure("mask_ratio", "mask ratio (%)", lambda f: 100 * f["mask_ratio"], "mask", masks),
+    Figure("tokens", "tokens of pretraining", tokens, "budget mixed", lambda f: not (f["untrained"] or f["after"])),
+    Figure("flops", "FLOPs of pretraining", total_flops, "budget mixed", lambda f: not (f["untrained"] or f["after"])),
+    Figure("size", "parameters", lambda f: f["parameters"], "size mixed", lambda f: f["untrained"] or final(f)),
+    Figure("mask_ratio", "mask ratio (%)", lambda f: 100 * f["mask_ratio"], "mask mixed", masks),
     Figure("stability", CLM, lambda f: 100 * clm_fraction(f), "objective", value=Results.deviation, y_label=DEVIATION),
     CONTINUED,
 )
@@ -123,8 +123,8 @@ def lines_of(results, figure):
     parts = [part for part in PARTS if part not in figure.along.split()]
     for label in [label for label in results.labels if label in facts and figure.shows(facts[label])]:
         words = words_of(facts[label]) | {"other": other[label]}
-        if "objective" not in figure.along:  # it says these too
-            words |= {"mixed": ""} | {"mask": ""} if words["objective"] == "pure CLM" else {"mixed": ""}
+        if words["objective"] == "pure CLM" and "objective" not in figure.along:
+            words["mask"] = ""
         key = tuple(words[part] for part in parts)
         groups[key].add((figure.x(facts[label]), label))
         if figure is CONTINUED and facts[label]["after"] in results.labels:  # the model that it continued, at 0

@@ -215,14 +215,15 @@ class Results:
         return Score({u: float(sum(its[u] for its in values)) for u in units}, done, expected) if units else None
 
     def resampled(self, task):
-        """Return {folder: test scores (resamples,)} of all chosen rows on resamples of a task's test set."""
+        """Return {folder: test scores (1 + resamples,)} of all chosen rows: on a task's test set, then on resamples of it."""
         if task not in self.resampled_scores:
             rows, scores = [row for label in self.labels for row in self.chosen[label, task].values()], []
             for name in self.metrics[task]:
                 test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
                 seed = zlib.crc32(f"{task}/{test_set}".encode())
                 scores.append(stats.bootstrap(load_instances(self.root, rows, name), self.resamples, seed))
-            self.resampled_scores[task] = dict(zip((row["folder"] for row in rows), np.mean(scores, axis=0).T))
+            columns = np.vstack([[row["test"] for row in rows], np.mean(scores, axis=0)]).T
+            self.resampled_scores[task] = dict(zip((row["folder"] for row in rows), columns))
         return self.resampled_scores[task]
 
     def compare(self, a, b, target):
@@ -244,10 +245,10 @@ class Results:
             return Comparison(target, a, b, len(units), unit)
         parts = defaultdict(list)  # tasks that share pretraining; the sets of a retrieval task share fine-tuning
         for task, weight in self.targets[target].items():
-            scores, its = self.resampled(task), [by_task[task][unit] for unit in units]
-            d = np.array([np.mean([x["test"] - y["test"] for x, y in pairs]) for pairs in its])
-            resampled = [np.mean([scores[x["folder"]] - scores[y["folder"]] for x, y in pairs], axis=0) for pairs in its]
-            parts["" if several else task.partition("/")[0]].append((weight * d, weight**2 * np.cov(resampled)))
+            scores, pairs = self.resampled(task), [by_task[task][unit] for unit in units]
+            d = [np.mean([scores[x["folder"]] - scores[y["folder"]] for x, y in its], axis=0) for its in pairs]
+            d = weight * np.array(d)  # (units, 1 + resamples)
+            parts["" if several else task.partition("/")[0]].append((d[:, 0], np.cov(d[:, 1:])))
         sums = [tuple(map(sum, zip(*its))) for its in parts.values()]
         return Comparison(target, a, b, len(units), unit, *stats.compare(sums))
 

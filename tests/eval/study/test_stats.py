@@ -29,13 +29,6 @@ def test_the_sum_of_a_t_and_a_normal():
         assert stats.tail(stats.half_width(df, se, shared), df, se, shared) == pytest.approx(0.05, rel=1e-6)
 
 
-def test_interval():
-    mean, half = stats.interval([59, 60, 61])
-    assert mean == 60 and half == pytest.approx(4.30265273 / math.sqrt(3))
-    assert stats.interval([7.5]) == (7.5, None)
-    assert stats.interval([7.5, 7.5]) == (7.5, 0)
-
-
 def test_bootstrap_variances():
     """Of an accuracy and of a ratio, against the delta method; and two runs see the same resamples."""
     rng = np.random.default_rng(0)
