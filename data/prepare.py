@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 import configurator
-from data.shards import changed_shard, check_out, fingerprint, load_meta, unfinished_folder
+from data.shards import check_out, fingerprint, unfinished_folder
 from data.sources import READABLE, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -40,7 +40,6 @@ tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...),
 out = "data/prepared/embedded"  # folder to write; must not exist
 shard_tokens = 250_000_000  # a shard ends with the document that reaches this; it is in memory until then
 workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
-verify = ""  # a prepared folder whose checksums to check; nothing is prepared then
 
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
 BATCH_BYTES = 1 << 20  # text that a worker gets at a time
@@ -154,8 +153,6 @@ def start_worker(tokenizer):
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    if cfg.verify:
-        return
     for load, value in (check_out, cfg.out), (find_files, cfg.source), (Tokenizer.load, cfg.tokenizer):
         try:
             load(value)
@@ -205,10 +202,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
             for batch, tokens, lengths in encoded:
                 output.write(batch, tokens, lengths)
-                count = sum(record["tokens"] for record in output.splits.values()) / 1e6
-                position = batch[-1].position
-                bar.set_postfix_str(f"{count:.1f}M tokens of about {count * size / position:.0f}M", refresh=False)
-                bar.update(position - bar.n)
+                bar.update(batch[-1].position - bar.n)
                 if output.full:
                     break
         output.finish(tokenizer)
@@ -227,12 +221,7 @@ def prepare_embedded():
 def main():
     cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.prepare")
     try:
-        if cfg.verify:
-            if path := changed_shard(cfg.verify, load_meta(cfg.verify)):
-                raise DataError(f"{path} has changed since it was written: prepare it again")
-            print(f"{cfg.verify}: all checksums are right")
-        else:
-            prepare(**cfg)
+        prepare(**cfg)
     except KeyboardInterrupt:
         sys.exit("interrupted")
     except (DataError, OSError) as error:

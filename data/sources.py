@@ -126,10 +126,8 @@ def find_files(source):
     elif str(source) and path.is_dir():
         found = sorted(walk(path))
         files = [file for file in found if file.is_file() and format_of(file) in READERS]
-    elif str(source) and path.exists():
-        raise DataError(f"{path} is a pipe or a device, which cannot be read twice: write its content to a file")
     else:
-        raise DataError(f"no such file or folder: {str(source)!r} (and it is not 'embedded')")
+        raise DataError(f"no such file or folder: {str(source)!r} (pipes and devices cannot be read twice)")
     if not files:
         raise DataError(f"{path}: of {len(found)} files none can be read, only {READABLE}, and any plain text by name")
     if any(format_of(file) == ".parquet" for file in files):

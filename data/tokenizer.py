@@ -291,9 +291,8 @@ def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
         known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
-        hub = f"pip install huggingface_hub tokenizers; hf download ORGANIZATION/{path.name} --local-dir {path}"
-        hint = f"to use the tokenizer of a model of the hub, download its folder: {hub}"
-        raise DataError(f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; {hint}")
+        hub = f"of a model of the hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+        raise DataError(f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; {hub}")
     file_bytes = path.read_bytes()  # not through tiktoken: it caches files by path and would miss a change
     size = len(file_bytes.splitlines())
     ranks = parse_ranks(file_bytes)
@@ -319,10 +318,8 @@ def read_encoding(name):
     try:
         encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"tokenizer {name!r}: its ranks cannot be downloaded ({type(error).__name__}). Offline, set "
-            "TIKTOKEN_CACHE_DIR to a folder in which tiktoken has stored them, or give a path to a rank file"
-        ) from error
+        offline = "offline, set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them, or give a rank file"
+        raise DataError(f"tokenizer {name!r}: its ranks cannot be downloaded; {offline}") from error
     new = {token: encoding.n_vocab + i for i, token in enumerate(["[MASK]", "[PAD]", "[BOS]"])}
     special = encoding._special_tokens | new
     ids = role_ids(special, "[MASK]", "[PAD]", "[BOS]", "<|endoftext|>")

@@ -117,7 +117,7 @@ def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
         "a.csv": "none can be read, only .txt",
         "a.parquet.gz": "none can be read, only .txt",
         "a.parquet": "pip install pyarrow",
-        "pipe.txt": "is a pipe or a device",
+        "pipe.txt": "cannot be read twice",
         "gone.txt": "no such file or folder",
     }.items():
         with pytest.raises(DataError, match=message):
