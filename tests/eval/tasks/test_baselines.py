@@ -24,15 +24,11 @@ def test_bm25_by_hand():
     def term(df, tf, length, k1=0.9, b=0.4):
         return log(1 + (4 - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / 2.75))
 
-    queries = {"q": "The red FISH", "twice": "red red", "none": "of the", "absent": "yellow"}
-    run = bm25(queries, CORPUS)
+    run = bm25({"q": "The red FISH", "twice": "red red", "none": "of the", "absent": "yellow"}, CORPUS)
     assert run["q"] == pytest.approx({"a": term(1, 2, 4) + term(2, 1, 4), "b": term(2, 1, 2)})
     assert run["twice"] == pytest.approx({"a": 2 * term(2, 1, 4), "b": 2 * term(2, 1, 2)})
     assert run["none"] == run["absent"] == {}
-    run = bm25({"q": "blue"}, CORPUS, k1=2.0, b=1.0)
-    assert run["q"] == pytest.approx({"a": term(2, 1, 4, 2.0, 1.0), "d": term(2, 2, 4, 2.0, 1.0)})
     assert [*bm25({"q": "blue"}, CORPUS, k=1)["q"]] == ["d"]
-    assert bm25({"q": "of the"}, CORPUS) == {"q": {}}
 
 
 def test_several_retrieval_sets():
@@ -54,18 +50,13 @@ TEXTS = [("the sun", "warm"), ("the heat", "warm"), ("the snow", "cold"), ("the 
 TEST = [("Sun!", "warm"), ("all this snow and ice", "cold"), ("heat", "warm"), ("I", "cold")]
 
 
-def test_classification():
+def test_texts():
     pytest.importorskip("sklearn")
     train, test = [Text(*text) for text in TEXTS], [Text(*text) for text in TEST]
-    toy = dataset("sc", train, test, ["cold", "warm"])
-    assert tfidf(toy)[:3] == ["warm", "cold", "warm"]  # the last text has no known word
+    assert tfidf(dataset("sc", train, test, ["cold", "warm"]))[:3] == ["warm", "cold", "warm"]  # "I" is no known word
     scores = baselines(dataset("sc", train, test[:3], ["cold", "warm"]))
     assert scores["tfidf"].items() >= {"accuracy": 100, "f1": 100, "matthews": 100}.items()
     assert scores["majority"]["accuracy"] == pytest.approx(200 / 3)  # the first label of equally many
-
-
-def test_regression():
-    pytest.importorskip("sklearn")
     train = [Text(text, {"warm": 30.0, "cold": -5.0}[label]) for text, label in TEXTS]
     scores = baselines(dataset("sc", train, [Text("sun", 25.0), Text("snow", 0.0), Text("heat", 28.0)]))
     assert scores["majority"] == {"pearson": 0, "spearman": 0} and scores["tfidf"]["pearson"] > 95

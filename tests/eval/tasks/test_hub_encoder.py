@@ -1,7 +1,6 @@
 """Encoders of the transformers library as encoders of a task: against the library itself, and against our own model."""
 
 import json
-import random
 import re
 import shutil
 import sys
@@ -9,17 +8,15 @@ import sys
 import pytest
 import torch
 from encoder_helpers import MODELS, TEXTS, write_encoder
-from helpers import WORDS
-from task_helpers import settings
+from task_helpers import load, settings
 
 import checkpoint
 from errors import DataError
 from eval.tasks import hub_encoder, predict
-from eval.tasks.families import FAMILIES
+from eval.tasks.families import FAMILIES, subsample
 from eval.tasks.model import pack_texts
-from eval.tasks.readers import Pair, Question, Sentence, Text
+from eval.tasks.readers import Text
 from eval.tasks.result import build, evaluate, origin
-from eval.tasks.splits import Dataset, Retrieval
 
 transformers = pytest.importorskip("transformers")
 
@@ -41,20 +38,10 @@ def eurobert(encoder, tmp_path_factory):
 
 
 def task_of(family):
-    """A Dataset: texts in which a digit comes early or late, words that are digits, questions about them, and pairs."""
-    rng, examples = random.Random(0), []
-    for i in range(24):
-        words, place, digit = rng.choices(WORDS, k=7), rng.randrange(7), str(i % 9)
-        text = " ".join([*words[:place], digit, *words[place:]])
-        made = dict(sc=Text(text, "yes" if place < 4 else "no"), ir=Pair(f"{digit} {words[0]}", text))
-        made["tc"] = Sentence(text.split(), ["B-N" if word == digit else "O" for word in text.split()])
-        made["qa"] = Question(str(i), "Which?", text, [(digit, text.index(digit))])
-        examples.append(made[family])
-    test, labels = examples, {"sc": ["no", "yes"], "tc": ["O", "B-N"]}.get(family, [])
-    if family == "ir":
-        queries, corpus = ({str(i): pair[side] for i, pair in enumerate(examples)} for side in (0, 1))
-        test = {"": Retrieval(queries, corpus, {i: {i: 1} for i in queries})}
-    return Dataset("toy", family, labels, examples, test, test, {}, {})
+    """A Dataset: a few examples of an embedded task."""
+    data = load(f"embedded-{family}")
+    data.train, data.test = data.train[:24], subsample(data.test, 24, judged_only=True)
+    return data
 
 
 def fine_tune(state, family):

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from errors import DataError
-from eval.tasks.readers import Pair, Question, Sentence, Text, conll_sentences, find_files, read_pairs, read_qrels
+from eval.tasks.readers import Pair, Question, Sentence, Text, find_files, read_pairs, read_qrels
 from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio
 from eval.tasks.registry import Task
 
@@ -29,32 +29,53 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
 
 
 # ----------------------------------------------------------------------------
-# Tables
+# Formats; those of the declared data sets are in test_registry.py
+
+BY_NUMBER = dict(columns=("2",), label="0")
+BY_NAME = dict(columns=("a", "b"), label="kind")
+BY_FORM = BY_NAME | dict(form="A: {} B: {}.", names=("no", "yes"))
+ROWS = [{"a": "{x}", "b": "y", "kind": 1}, {"a": " ", "b": "", "kind": "other"}]
+ASKED = [{"question": "Who?", "context": "It.", "answers": {"text": ["It"], "answer_start": [0]}}]
+ASKED += [{"id": 8, "question": "When?", "context": "It.", "answers": {"text": [], "answer_start": []}}]
+WITH_ANSWERS = [Question("1", "Who?", "It.", [("It", 0)]), Question("8", "When?", "It.", [])]
 
 
-def test_csv_is_quoted_and_tsv_is_not(files):
-    path = files.put("a.csv", 'text,label\r\n"a, 1\nb",0\r\n"say ""x""",1\n')
-    assert read(read_texts, path)[0] == [Text("a, 1\nb", "0"), Text('say "x"', "1")]
-    path = files.put("a.tsv", 'text\tlabel\r\n"a\t0\r\n\r\nb"\t1\r\n')
-    assert read(read_texts, path)[0] == [Text('"a', "0"), Text('b"', "1")]
+def sentences(*tagged):
+    return [Sentence(words.split(" "), tags.split()) for words, tags in tagged]
 
 
-def test_columns_of_a_table_without_a_header_have_numbers(files):
-    fields = dict(columns=("2",), label="0")
-    for name in ("a.tsv", "a.txt"):
-        path = files.put(name, "1\t*\tx\n0\t*\ty\nno\n" + "0\t\tz\n" * 98)
-        texts, counts = read(read_texts, path, **fields)
-        assert texts[:2] == [Text("x", "1"), Text("y", "0")] and [*counts.values()] == [1]
-    table = "0,1,2\n1,*,x\n"  # here the numbers are names
-    assert read(read_texts, files.put("a.csv", table), **fields)[0] == [Text("x", "1")]
+READS = {  # {reader: (name, content, fields of the Task, examples)}
+    read_texts: [
+        ("a.csv", 'text,label\r\n"a, 1\nb",0\r\n"say ""x""",1\n', {}, [Text("a, 1\nb", "0"), Text('say "x"', "1")]),
+        ("a.tsv", 'text\tlabel\r\n"a\t0\r\n\r\nb"\t1\r\n', {}, [Text('"a', "0"), Text('b"', "1")]),
+        ("a.txt", "1\t*\tx\n0\t*\ty\n", BY_NUMBER, [Text("x", "1"), Text("y", "0")]),
+        ("a.csv", "0,1,2\n1,*,x\n", BY_NUMBER, [Text("x", "1")]),  # here the numbers are names
+        ("a.jsonl", ROWS, BY_FORM, [Text("A: {x} B: y.", "yes"), Text("A:   B: .", "other")]),
+        ("a.jsonl.gz", ROWS[:1], BY_NAME, [Text("{x}\ny", "1")]),
+    ],
+    read_sentences: [
+        ("x", "\n\na  NN O\r\nb NN B-X\r\n-DOCSTART- -X- O\nc NN O", {}, sentences(("a b", "O B-X"), ("c", "O"))),
+        ("x", "a b\tO\n\xa0\tB-X\tme\n", dict(label="1"), [Sentence(["a b", "\xa0"], ["O", "B-X"])]),
+        # A number sign may be a word or begin a comment.
+        ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
+        ("x", "# O\n1 O\n\n#begin document (x); part 000\n#tag O\n", {}, sentences(("# 1", "O O"), ("#tag", "O"))),
+        ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
+        ("a.jsonl", [{"tokens": ["a"], "label": ["I-X"]}, {"tokens": [], "label": []}], {}, sentences(("a", "B-X"))),
+    ],
+    read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
+    read_pairs: [("a.tsv", "q\td\nwho\tme\n\tyou\n", dict(columns=("q", "d")), [Pair("who", "me"), Pair("", "you")])],
+}
 
 
-def test_columns_form_and_names(files):
-    path = files.put("a.jsonl", [{"a": "{x}", "b": "y", "kind": 1}, {"a": " ", "b": "", "kind": "other"}])
-    fields = dict(columns=("a", "b"), label="kind")
-    texts, _ = read(read_texts, path, form="A: {} B: {}.", names=("no", "yes"), **fields)
-    assert texts == [Text("A: {x} B: y.", "yes"), Text("A:   B: .", "other")]
-    assert read(read_texts, path, **fields)[0][0] == Text("{x}\ny", "1")
+@pytest.mark.parametrize("reader, case", [(reader, case) for reader, cases in READS.items() for case in cases])
+def test_formats(files, reader, case):
+    name, content, fields, examples = case
+    assert read(reader, files.put(name, content), **fields) == (examples, {})
+
+
+def test_pairs_from_questions(files):
+    path = files.squad("squad.json", ("In Rome.", [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]))
+    assert read(read_pairs, path)[0] == [Pair("Where?", "In Rome.")]
 
 
 def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
@@ -84,25 +105,6 @@ def test_every_scheme_becomes_bio(tags, bio):
     assert to_bio(bio.split()) == bio.split()
 
 
-CONLL = [  # the formats of the declared data sets are in test_registry.py
-    ("\n\na  NN O\r\nb NN B-X\r\n-DOCSTART- -X- O\nc NN O", {}, [("a b", "O B-X"), ("c", "O")]),
-    ("1\ta b\tO\n2\t\xa0\tB-X\t-\tme\n", dict(word=1, tag=2), [("a b \xa0", "O B-X")]),
-    # A number sign may be a word or begin a comment.
-    ("# text = # a\n# newdoc\n#\tO\na\tO\n", {}, [("# a", "O O")]),
-    ("# O\n1 O\n\n#begin document (x); part 000\n#tag NN\n", {}, [("# 1", "O O"), ("#tag", "NN")]),
-]
-
-
-@pytest.mark.parametrize("text, columns, sentences", CONLL)
-def test_conll_columns(files, text, columns, sentences):
-    found = [(" ".join(words), " ".join(tags)) for _, words, tags in conll_sentences(files.put("x", text), **columns)]
-    assert found == sentences
-
-
-def test_words_may_be_numbers(files):
-    assert len(read(read_sentences, files.put("x.conll", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n"))[0]) == 3
-
-
 # ----------------------------------------------------------------------------
 # Questions
 
@@ -126,26 +128,6 @@ def test_answers_outside_their_context(files):
     test, _ = read(read_questions, path, "test")
     answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
     assert {question.id: question.answers for question in test} == answers
-
-
-def test_tags_and_questions_from_json_lines(files):
-    rows = [{"tokens": ["a", "b"], "label": ["O", "I-X"]}, {"tokens": [], "label": []}]
-    assert read(read_sentences, files.put("a.jsonl", rows))[0] == [Sentence(["a", "b"], ["O", "B-X"])]
-    row = {"question": "Where?", "context": "In Rome.", "answers": {"text": ["Rome"], "answer_start": [3]}}
-    path = files.put("a.jsonl", [row, {**row, "id": 8, "answers": {"text": [], "answer_start": []}}])
-    expected = [Question("1", "Where?", "In Rome.", [("Rome", 3)]), Question("8", "Where?", "In Rome.", [])]
-    assert read(read_questions, path) == (expected, {})
-
-
-# ----------------------------------------------------------------------------
-# Retrieval
-
-
-def test_pairs(files):
-    table = files.put("pairs.tsv", "q\td\nwho\tme\n\tyou\n")
-    assert read(read_pairs, table, columns=("q", "d"))[0] == [Pair("who", "me"), Pair("", "you")]
-    path = files.squad("squad.json", ("In Rome.", [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]))
-    assert read(read_pairs, path)[0] == [Pair("Where?", "In Rome.")]
 
 
 # ----------------------------------------------------------------------------
