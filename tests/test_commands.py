@@ -11,7 +11,7 @@ import pytest
 
 import checkpoint
 from encoder_helpers import write_encoder
-from helpers import ROOT, TINY, WORDS, Run
+from helpers import ROOT, TINY, WORDS, Run, write_beir
 
 
 def commands(path):
@@ -40,13 +40,7 @@ def folder(tmp_path_factory, encoder):
     for name in ("train.csv", "test.csv"):
         rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
         (folder / name).write_text("title,body,topic\n" + "".join(rows))
-    (folder / "beir" / "qrels").mkdir(parents=True)
-    for name in ("corpus", "queries"):
-        rows = (json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(documents[:40]))
-        (folder / "beir" / f"{name}.jsonl").write_text("".join(rows))
-    for name, numbers in (("train", range(30)), ("test", range(30, 40))):
-        rows = "".join(f"{i}\t{i}\t1\n" for i in numbers)
-        (folder / "beir" / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    write_beir(folder / "beir", documents[:40], documents[:40], 30)
     task = re.search(r"```python\n(family.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)[1]
     (folder / "topics.py").write_text(task)
     shutil.copytree(ROOT / "config", folder / "config")

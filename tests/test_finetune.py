@@ -13,7 +13,7 @@ import torch
 
 import checkpoint
 from eval.tasks import metrics
-from helpers import ROOT, Run
+from helpers import ROOT, Run, write_beir
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
 COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bird".split()
@@ -34,24 +34,13 @@ def write(path, rng, n):
         path.with_suffix(f".{ending}").write_text("\n".join(lines))
 
 
-def write_ir(folder, rng, n):
-    """A BEIR folder. Each query has three words of its document."""
-    (folder / "qrels").mkdir(parents=True)
-    texts = [rng.sample(WORDS + COLORS + ANIMALS, 5) for _ in range(n)]
-    for name, prefix, k in (("corpus", "d", 5), ("queries", "q", 3)):
-        rows = (json.dumps({"_id": f"{prefix}{i}", "text": " ".join(words[:k])}) for i, words in enumerate(texts))
-        (folder / f"{name}.jsonl").write_text("\n".join(rows))
-    for split, part in (("train", range(n - 60)), ("test", range(n - 60, n))):
-        lines = "".join(f"q{i}\td{i}\t1\n" for i in part)
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(0)
     write(folder / "train", rng, 700)
     write(folder / "test", rng, 120)
-    write_ir(folder / "beir", rng, 500)
+    texts = [rng.sample(WORDS + COLORS + ANIMALS, 5) for _ in range(500)]
+    write_beir(folder / "beir", map(" ".join, texts), [" ".join(words[:3]) for words in texts], 440)
     return folder
 
 
@@ -193,32 +182,27 @@ def test_what_the_settings_change(fine_tune, data):
 
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):
     (tmp_path / "result.json").write_text("")
-    wrong = ["--lr=0", "--max_steps=0", "--dropout=1", "--dtype=float16", "--family=xx"]
-    more = ["--init_from=nowhere", f"--out_dir={tmp_path}"]
-    code, text = run(["--task=sst2", *wrong, *more], "finetune.py")
-    messages = ["lr=0.0", "max_steps=0", "dropout=1.0", "dtype=float16", "family=xx", "nowhere"]
-    for message in [*messages, "already holds a result", "7 problems"]:
+    wrong = "--task=sst2 --lr=0 --max_steps=0 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
+    code, text = run([*wrong, f"--out_dir={tmp_path}"], "finetune.py")
+    messages = ["lr=0.0", "max_steps=0", "dropout=1.0", "dtype=float16", "family=xx", "nowhere", "7 problems"]
+    for message in [*messages, "already holds a result"]:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()
 
 
 WRONG = {
-    "no such file": (["--family=sc", "--train=no.csv", "--test=no.csv"], "no.csv"),
-    "nothing to train": (["IR", "--freeze=True"], "no head of its own"),
-    "fine-tuned": (["SC", "--init_from=TUNED"], "fine-tuned already"),
-    "a loss that is not finite": (["SC", "--lr=1e30", "--eval_interval=5"], "no result. A smaller --lr may help"),
+    "no such file": ("", "--family=sc --train=no.csv --test=no.csv", "no.csv"),
+    "nothing to train": ("ir", "--freeze=True", "no head of its own"),
+    "fine-tuned": ("sc", "--init_from={}/model.pt", "fine-tuned already"),
+    "a loss that is not finite": ("sc", "--lr=1e30 --eval_interval=5", "no result. A smaller --lr may help"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, case):
-    given, message = WRONG[case]
-    more = [f"--init_from={encoder}", f"--out_dir={tmp_path}/out"]
-    for word in given:
-        more += (
-            args(data, word.lower()) if word in ("SC", "TC", "IR") else [word.replace("TUNED", f"{tuned[1]}/model.pt")]
-        )
-    code, text = run(more, "finetune.py")
+    family, more, message = WRONG[case]
+    given = [*(args(data, family) if family else ()), f"--init_from={encoder}", *more.format(tuned[1]).split()]
+    code, text = run([*given, f"--out_dir={tmp_path}/out"], "finetune.py")
     assert code == 1 and message in text and "Traceback" not in text, text
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}
 
