@@ -59,7 +59,7 @@ def lock_folder(folder, name="lock"):
     try:
         while not locked:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(path, "a+", encoding="utf-8", opener=not_through_a_link)
+            file = open(path, "a+", encoding="utf-8")
             if not flock(file, fcntl.LOCK_EX):
                 file.seek(0)
                 holder = file.read().strip() or "another process"
@@ -74,11 +74,6 @@ def lock_folder(folder, name="lock"):
     except OSError as error:
         raise DataError(f"{folder} cannot be written ({error.strerror}): give another folder") from None
     return file
-
-
-def not_through_a_link(path, flags):
-    """Open a file, but not through a symbolic link: what that points to would be overwritten."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def flock(file, kind):
