@@ -4,6 +4,7 @@ import numpy as np
 
 import configurator
 from data.tokenizer import Tokenizer
+from eval.tasks import metrics
 from eval.tasks.families import FAMILIES
 from eval.tasks.registry import find_task
 from eval.tasks.splits import Dataset, read
@@ -29,8 +30,9 @@ def family(name, max_len=64, **parts):
 
 
 def score(task, forward, examples, split):
-    """Return {metric: instances}."""
-    return task.metrics(task.predict(forward, examples, split), examples)
+    """Return {metric: percent}."""
+    found = task.metrics(task.predict(forward, examples, split), examples)
+    return {name: metrics.score(instances) for name, instances in found.items()}
 
 
 def logits(odds):

@@ -296,16 +296,14 @@ def read_texts(path, task, split, counts):
 
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
+    expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
     if task.regression:
+        expected = f"a number, as metric={task.metric} needs"
         with suppress(ValueError, TypeError, OverflowError):
             if isfinite(number := float(value)):
                 return number
-        expected = f"a number, as metric={task.metric} needs"
     elif isinstance(value, str | int) and value != "" and not isinstance(value, bool):
-        names = {str(i): name for i, name in enumerate(task.names)}
-        return names.get(str(value), str(value))
-    else:
-        expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
+        return {str(i): name for i, name in enumerate(task.names)}.get(str(value), str(value))
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
