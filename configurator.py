@@ -104,9 +104,8 @@ def read_script(path):
     Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
     bare expressions in between do not count, and names in capitals are constants.
     """
-    source = Path(path).read_text(encoding="utf-8")
+    tree = ast.parse(source := Path(path).read_text(encoding="utf-8"), path)
     defaults, first, last = {}, 0, 0
-    tree = ast.parse(source)
     for node in tree.body:
         name, value = literal_assignment(node)
         if name and not name.isupper():
@@ -147,9 +146,10 @@ def convert(value, default):
     return value if type(value) is kind in (bool, str) else None
 
 
-def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=()):
+def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=(), below_1=()):
     """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
     for low, names in ((1, at_least_1), (0, at_least_0)):
         yield from (f"{k}={cfg[k]}: must be at least {low}" for k in names if cfg[k] < low)
     yield from (f"{k}={cfg[k]}: must be above 0" for k in above_0 if cfg[k] <= 0)
+    yield from (f"{k}={cfg[k]}: must be below 1" for k in below_1 if cfg[k] >= 1)
     yield from (f"{k}={cfg[k]}: must be one of {', '.join(v)}" for k, v in dict(choices).items() if cfg[k] not in v)

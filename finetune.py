@@ -88,8 +88,7 @@ def describe_task(cfg):
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices)
-    yield from (f"{name}={cfg[name]}: must be below 1" for name in BELOW_1 if cfg[name] >= 1)
+    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices, BELOW_1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"
     yield from missing_gpu(cfg)

@@ -298,7 +298,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
         lr=0.0: must be above 0
         unknown setting 'max_step'. Did you mean 'max_steps'?
         --resume: neither --key=value nor a readable config file
-        clm_windows=1.0: must be at least 0 and below 1
+        clm_windows=1.0: must be below 1
         predict_from=after: must be one of mask, before""",
     "--global_batch_tokens=100 --switch_step=21 --warmup_steps=16 --keep_steps=-5 --vocab_size=100 "
     "--n_kv_head=3 --mask_proportions=0.8,0.1 --mask_ratio=0.4,0.01 --window_split=random --seq_len=16": """
