@@ -54,15 +54,10 @@ COMMAND = "python -m eval.study"
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    plan = Plan(cfg)
-    cfg = plan.cfg
-    for name in ("seeds", "rates", "finetune_seeds"):
-        yield from [f"{name}: give at least one"] * (not cfg[name])
-    for name in [name for name, values in cfg.items() if type(values) is tuple and name not in ("runs", "tasks")]:
-        yield from (f"{name}: {v} is given twice" for v in dict.fromkeys(cfg[name]) if cfg[name].count(v) > 1)
+    yield from (f"{name}: give at least one" for name in ("seeds", "rates", "finetune_seeds") if not cfg[name])
     yield from configurator.outside_limits(cfg, ["processes"], ["jobs"])
     yield from check_metrics(cfg)
-    yield from plan.problems
+    yield from Plan(cfg).problems
 
 
 def check_metrics(cfg):

@@ -82,14 +82,6 @@ def error_of(path):
     return lines[-1] if lines else "no output"
 
 
-def keep_error(job):
-    """Keep what a failed job printed as error.txt. Return its path and what is wrong."""
-    output, error = job.folder / "output.txt", job.folder / "error.txt"
-    output.touch()  # it may have failed before it printed anything
-    os.replace(output, error)
-    return f"{error}: {error_of(error)}"
-
-
 def run_all(items, job_of, slots, name):
     """Run jobs, one at a time in each slot. Return (item, why) of those whose jobs failed or could not begin.
 
@@ -129,7 +121,9 @@ def run_all(items, job_of, slots, name):
                     waiting.append(item)
                 else:
                     failed.append(item)
-                    bar.write(f"failed: {keep_error(job)}")
+                    (job.folder / "output.txt").touch()  # it may have failed before it printed anything
+                    error = (job.folder / "output.txt").replace(job.folder / "error.txt")
+                    bar.write(f"failed: {error}: {error_of(error)}")
     finally:
         for process in running:
             process.terminate()

@@ -46,8 +46,8 @@ def read(root, metric, names=None, only=None):
 
 
 def read_rows(root, metric, folders, names=None):
-    """Return the rows of some folders. Raises DataError that names every file which is not a result."""
-    rows, damaged = [], []
+    """Return the rows of some folders. Raises DataError for a file that is not a result."""
+    rows = []
     for folder in folders:
         try:
             result = json.loads(Path(folder, "result.json").read_bytes())
@@ -57,10 +57,8 @@ def read_rows(root, metric, folders, names=None):
             path = Path(folder).relative_to(root)
             rows += [make_row(path, result, metric, prefix, names or {}) for prefix in prefixes]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            damaged.append(f"{folder}/result.json: {'lacks ' * isinstance(error, KeyError)}{error}")
-    if damaged:
-        intro = "not results of finetune.py, or damaged; delete them or run them again:"
-        raise DataError("\n  ".join([intro, *damaged]))
+            what = "not a result of finetune.py, or damaged; delete it or run it again"
+            raise DataError(f"{folder}/result.json: {what} ({error!r})") from None
     return rows
 
 

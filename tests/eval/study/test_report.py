@@ -233,9 +233,9 @@ def edit(folder, change):
 
 DAMAGE = {  # of one of four results -> what is told; a folder is named too
     "Unterminated string": lambda f: (f / "result.json").write_text('{"task": "ss'),
-    "lacks 'main'": lambda f: edit(f, lambda r: r.pop("main")),
+    "KeyError..main": lambda f: edit(f, lambda r: r.pop("main")),
     "must be finite": lambda f: edit(f, lambda r: r["metrics"]["test"].update(accuracy=float("nan"))),
-    "lacks 'settings'": lambda f: edit(f, lambda r: r["checkpoint"].pop("settings")),  # made by an older version
+    "KeyError..settings": lambda f: edit(f, lambda r: r["checkpoint"].pop("settings")),  # made by an older version
     "have different test sets": lambda f: edit(f, lambda r: r.update(test_set="1")),
     "are the same model, task": lambda f: shutil.copytree(f.parents[1], f.parents[1].with_name("copy")),
     "same shape": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
