@@ -21,7 +21,7 @@ lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
 groups = (1,)  # query heads per key head
 documents = (0, 512)  # mean length of the documents of a row; 0 = the row is one document
-only = ("ours", "cudnn", "flash", "flex", "varlen")  # some of these and reference; the others must agree with the first
+only = ("ours", "cudnn", "flash", "varlen")  # some of these and reference; the others must agree with the first
 tokens = 16384  # tokens of a batch
 repeats = 15  # the median of these counts
 
@@ -74,31 +74,6 @@ def pytorch(case, backend):
     return run
 
 
-def flex(case):
-    """FlexAttention, compiled. With documents each call makes its block mask, because each batch has its own."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    torch.compiler.reset()  # or torch would stop compiling after eight cases
-    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-    make_mask = torch.compile(create_block_mask, dynamic=False, fullgraph=True)
-    start, end = case.bounds
-    B, T, _, _ = case.d_out.shape
-    device = case.d_out.device.type
-
-    def see(b, h, i, j):
-        inside = (start[b, i] <= j) & (j < end[b, i])
-        return inside & (j <= i) if case.causal else inside
-
-    no_documents = create_block_mask(lambda b, h, i, j: j <= i, None, None, T, T, device) if case.causal else None
-
-    def run(q, k, v):
-        mask = no_documents if start is None else make_mask(see, B, None, T, T, device)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return compiled(q, k, v, block_mask=mask, enable_gqa=case.group > 1).transpose(1, 2)
-
-    return run
-
-
 def varlen(case):
     """PyTorch's attention for documents that follow each other in one long row. Shares key heads from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
@@ -121,9 +96,8 @@ OURS = {"ours": ours, "reference": partial(ours, backend="reference")}
 DENSE = OURS | {
     "cudnn": partial(pytorch, backend=SDPBackend.CUDNN_ATTENTION),
     "flash": partial(pytorch, backend=SDPBackend.FLASH_ATTENTION),
-    "flex": flex,
 }
-DOCUMENTS = OURS | {"flex": flex, "varlen": varlen}
+DOCUMENTS = OURS | {"varlen": varlen}
 
 
 def runnable(case, names):

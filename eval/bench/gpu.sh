@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures on a GPU what is worth knowing, the most important part first, in about 24 minutes:
+# Measures on a GPU what is worth knowing, the most important part first, in about 22 minutes:
 #
 #   sh eval/bench/gpu.sh FOLDER [SECONDS]
 #
@@ -42,7 +42,6 @@ run_all() {
         part facts 30 $bench doctor --only=facts
         part kernels 110 $bench doctor --only=kernels
         part attention 120 $dense --only=ours,cudnn,flash
-        part flex 100 $dense --only=ours,flex
         part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=1 --repeats=5
         part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=1 --repeats=5
         part step_210m 80 $bench step --model=210m --only=compiled --micro_steps=2 --steps=1 --repeats=5
@@ -57,7 +56,7 @@ run_all() {
             --out_dir="$out/finetune"
         part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
             -k "not interpreted and not ahead"
-        part documents 90 $bench attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,flex,varlen
+        part documents 90 $bench attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,varlen
         part blocks 130 $bench blocks --head_dims=64,96,128
         part step_rest 110 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
             --steps=2 --repeats=5

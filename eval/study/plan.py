@@ -14,7 +14,7 @@ import itertools
 import random
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import checkpoint
@@ -47,45 +47,29 @@ class Run:
     folder: Path
     args: list  # of train.py, as the row says them
     settings: dict  # of train.py
-    parent: "Run | None" = None  # the run that it begins with ...
-    start: int = 0  # ... at this step; 0 = with its final weights
-    keep: set = field(default_factory=set)  # steps whose checkpoints are kept, to branch off there or to be fine-tuned
+    parent: "Run | None"  # the run that it begins with ...
+    start: int  # ... at this step; 0 = with its final weights
+
+    def __post_init__(self):
+        parent, self.max_steps = self.parent, self.settings.max_steps
+        self.steps = self.max_steps - self.start  # those that are not shared
+        self.keep = set()  # steps whose checkpoints are kept, to branch off there or to be fine-tuned
+        self.depth = parent.depth + 1 if parent else 0  # how many runs must have ended before it can begin
+        self.origin = parent and parent.checkpoint(self.start)  # the path of the checkpoint that it begins with
+        self.train_seed = self.seed  # the seed that train.py gets
+        self.continues = ""  # the row whose final weights it, or the run that it branches off, began with
+        if parent:
+            self.train_seed = parent.train_seed + CONTINUED_SEED * (self.start == 0)
+            self.continues = parent.continues if self.start else parent.row
 
     def __str__(self):
         begins = f"from step {self.start:,} of" if self.start else "after"
         what = f", {begins} {self.parent.folder.name}" if self.parent else ""
         keep = ", keeps the checkpoints of " * bool(self.keep) + " ".join(f"{step:,}" for step in sorted(self.keep))
-        return f"{self.folder.name}: {self.max_steps - self.start:,} steps{what}{keep}"
+        return f"{self.folder.name}: {self.steps:,} steps{what}{keep}"
 
-    @property
-    def max_steps(self):
-        return self.settings.max_steps
-
-    @property
-    def train_seed(self):
-        """The seed that train.py gets."""
-        if self.parent:
-            return self.parent.train_seed + CONTINUED_SEED * (self.start == 0)
-        return self.seed
-
-    @property
-    def continues(self):
-        """The row whose final weights it, or the run that it branches off, began with; "" if there is none."""
-        return self.parent and (self.parent.continues if self.start else self.parent.row) or ""
-
-    @property
-    def depth(self):
-        """How many runs must have ended before it can begin."""
-        return self.parent.depth + 1 if self.parent else 0
-
-    @property
-    def origin(self):
-        """The path of the checkpoint that it begins with; None from scratch."""
-        return self.parent and self.parent.checkpoint(self.start)
-
-    @property
     def under_way(self):
-        """Whether it has a checkpoint of its own to resume from."""
+        """Return whether it has a checkpoint of its own to resume from."""
         return bool(checkpoint.steps(self.folder))
 
     def checkpoint(self, step=0):
@@ -193,20 +177,19 @@ class Plan:
         for seed in self.cfg.seeds if not problems else ():
             if seed != self.cfg.seeds[0] and self.cfg.repeated and name not in self.cfg.repeated:
                 continue
-            run = Run(name, seed, Path(self.cfg.out_dir, "runs", f"{name}-seed-{seed}"), args, settings)
-            if before:
-                run.parent = self.runs.get((before, seed))
-                if not run.parent:
-                    why = f"it has seed {seed}, but {before}, with which it begins, has not: see repeated"
-                    problems += [why] * ((before, self.cfg.seeds[0]) in self.runs)  # otherwise its own problem is noted
+            parent, start = self.runs.get((before, seed)), 0
+            if before and not parent:
+                why = f"it has seed {seed}, but {before}, with which it begins, has not: see repeated"
+                problems += [why] * ((before, self.cfg.seeds[0]) in self.runs)  # otherwise its own problem is noted
+                break
+            if at:
+                if why := why_not_branch(settings, parent.settings, step):
+                    problems.append(f"it cannot begin with {begins}: {why}")
                     break
-                if at:
-                    if why := why_not_branch(settings, run.parent.settings, step):
-                        problems.append(f"it cannot begin with {begins}: {why}")
-                        break
-                    run.start = int(step)
-                    run.parent.keep |= {run.start} - {run.parent.max_steps}
-            self.runs[name, seed] = run
+                start = int(step)
+                parent.keep |= {start} - {parent.max_steps}
+            folder = Path(self.cfg.out_dir, "runs", f"{name}-seed-{seed}")
+            self.runs[name, seed] = Run(name, seed, folder, args, settings, parent, start)
         self.problems += [f"{where}: {problem}" for problem in problems]
 
     def on_the_way(self, entry):
@@ -290,7 +273,7 @@ def describe(plan):
     """Return the plan as text: its runs, then the amount of everything. Raises DataError: unusable data."""
     runs = plan.runs.values()
     compute = sum(map(flops_of, runs))
-    tokens = sum((run.max_steps - run.start) * run.settings.global_batch_tokens for run in runs)
+    tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
     per_model = len(plan.points()) // len(plan.models)
     hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
     lines = [
@@ -299,7 +282,7 @@ def describe(plan):
         f"tokens of pretraining {tokens:,}",
         f"FLOPs of pretraining {compute:.2g}",
         f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
-        f"steps trained {sum(run.max_steps - run.start for run in runs)}",
+        f"steps trained {sum(run.steps for run in runs)}",
         f"steps shared {sum(run.start for run in runs)}",
         "",
     ]
@@ -310,22 +293,15 @@ def describe(plan):
     return "\n".join([*lines, f"fine-tuning runs {per_model * len(plan.finals + plan.inside)}"])
 
 
-def config_of(run):
-    """Return the ModelConfig of a run. Data that are not there yet get the vocabulary that they are likely to have."""
-    if Path(folder := next(iter(draws_of(run.settings.data)))).exists():
-        vocab_size = load_meta(folder)["tokenizer"]["vocab_size"]
-    else:
-        vocab_size = 4096 if run.settings.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
-    return checkpoint.model_config(run.settings, vocab_size)
-
-
 def flops_of(run):
-    """Compute the FLOPs that a run will need, from its start on."""
-    cfg, steps = run.settings, run.max_steps - run.start
-    pure = min(steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
-    clm = pure + cfg.clm_windows * (steps - pure)
-    ratio = (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
-    return cfg.global_batch_tokens * flops(config_of(run), clm, steps - clm, ratio)
+    """Compute the FLOPs that a run will need, from its start on. Raises DataError: unusable data."""
+    cfg = run.settings
+    vocab_size = 4096 if cfg.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
+    if Path(folder := next(iter(draws_of(cfg.data)))).exists():
+        vocab_size = load_meta(folder)["tokenizer"]["vocab_size"]
+    pure = min(run.steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
+    clm, ratio = pure + cfg.clm_windows * (run.steps - pure), (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
+    return cfg.global_batch_tokens * flops(checkpoint.model_config(cfg, vocab_size), clm, run.steps - clm, ratio)
 
 
 def flops(config, clm_steps, mlm_steps, mask_ratio):

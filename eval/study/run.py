@@ -133,7 +133,7 @@ def to_train(plan):
         gone = any(path in needed and not path.exists() for path in map(run.checkpoint, (*run.keep, run.max_steps)))
         if not run.checkpoint().exists() and (gone or not run.ended()):
             runs.append(run)
-            if not run.under_way:
+            if not run.under_way():
                 needed.add(run.origin)
     return runs[::-1]
 
@@ -147,7 +147,7 @@ def arguments(run):
 def training(plan, run):
     """Return the Job that starts or resumes a run; None until the checkpoint that it begins with is there."""
     n, begins = plan.cfg.processes, "branch_from" if run.start else "init_from"
-    if run.origin and not run.origin.exists() and not run.under_way:
+    if run.origin and not run.origin.exists() and not run.under_way():
         return None
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
     command = [*launcher, TRAIN, *arguments(run), *[f"--{begins}={run.origin}"] * bool(run.origin)]
@@ -158,7 +158,7 @@ def pretrain(plan, runs):
     """Train those of `runs` that are to be trained. Return (name, why) of those that failed or could not begin."""
     todo = [run for run in to_train(plan) if run in runs]
     for run in todo:
-        if not run.under_way and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
+        if not run.under_way() and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
             for name in ("config.json", "metrics.jsonl"):
                 (run.folder / name).unlink(missing_ok=True)
     failed = run_all(todo, partial(training, plan), slots(plan.cfg.jobs, plan.cfg.processes), "pretraining")
