@@ -153,16 +153,11 @@ class Batches:
         self.ordinary = np.zeros(tokenizer.vocab_size, bool)
         self.ordinary[self.ordinary_ids] = True
 
-    def repeats(self, steps):
-        """Return how often a run of so many steps sees the texts of each source, in words."""
+    def epochs(self, steps):
+        """Return how many epochs of each source a run of so many steps is: {folder: epochs}."""
         cycles, rest = divmod(steps * self.windows_per_step, CYCLE)
-        drawn, said = cycles * self.draws + np.bincount(self.source[:rest], minlength=len(self.draws)), []
-        for stream, draws, n in zip(self.streams, drawn.tolist(), self.n_windows):
-            epochs, least = draws / n, draws // n
-            times = f"{least} or {least + 1}" if draws % n else least
-            seen = f"every text is seen {times} times" if epochs > 1 else "no text is seen twice"
-            said.append(f"{f'{epochs:.1f}' if epochs > 0.1 else 'less than 0.1'} epochs of {stream.folder}: {seen}")
-        return ", ".join(said)
+        drawn = cycles * self.draws + np.bincount(self.source[:rest], minlength=len(self.draws))
+        return {stream.folder: n / of for stream, n, of in zip(self.streams, drawn.tolist(), self.n_windows)}
 
     def batch(self, step, objective, windows=None):
         """Return windows of a step as a dict of tensors.
@@ -276,9 +271,8 @@ def batch_problems(cfg, T, world_size):
     if rest or not windows or windows % world_size:
         yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
     elif (n := round(cfg.clm_windows * windows / world_size, 6)) % 1:
-        possible = " or ".join(f"{m * world_size / windows:g}" for m in (int(n), int(n) + 1))
         each = f"is {n:g} of the {windows // world_size} windows that each process has in a step"
-        yield f"clm_windows={cfg.clm_windows}: {each}, must be a whole number; {possible} would do"
+        yield f"clm_windows={cfg.clm_windows}: {each}, must be a whole number of them"
     if ratios and not round(min(ratios) * T):
         yield f"mask_ratio={ratios}: masks not one token of {T}"
     if cfg.window_split == "random" and T < 24:

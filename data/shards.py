@@ -98,11 +98,9 @@ class Output:
             shards = check_sizes(self.folder, self.meta)
         except MALFORMED as error:
             raise DataError(f"{partial} is damaged ({error}): {anew}") from None
-        differing = [name for name, value in self.plan.items() if plan.get(name) != value]
-        differing += [file[0] for i, file in enumerate(files) if file not in self.files[i : i + 1]]
-        if differing:
-            was = f"an unfinished preparation in which this was different: {', '.join(differing[:5])}"
-            raise DataError(f"{partial} holds {was}; continue with the same input, or {anew}")
+        if plan != self.plan or files != self.files[: len(files)]:
+            other = "an unfinished preparation with other settings, or of files that have changed since"
+            raise DataError(f"{partial} holds {other}: give those of then, or {anew}")
         for path in self.folder.iterdir():
             if path not in shards:
                 path.unlink()

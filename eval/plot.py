@@ -48,7 +48,8 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
     attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's attention"
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
-    print(f"budget   {tokens}, {batches.repeats(cfg.max_steps)}; {mix}; about {flops:.1e} FLOPs")
+    epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
+    print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
     print(f"machine  {machine}; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")

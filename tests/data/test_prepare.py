@@ -335,8 +335,8 @@ def test_what_is_done_is_not_done_again(unfinished, corpus, capsys):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ("tokenizer", "tokenizer; continue with the same input"),
-        ("in/0.jsonl", "in/0.jsonl; continue with the same input"),
+        ("tokenizer", "with other settings, or of files that have changed"),
+        ("in/0.jsonl", "with other settings, or of files that have changed"),
         ("out.partial/progress.json", "out.partial is damaged"),
         ("out.partial/out/train-00000.bin", "out.partial is damaged .*train-00000.bin is missing or not"),
     ],
