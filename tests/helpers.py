@@ -12,6 +12,7 @@ import runpy
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,12 @@ class Run:
             target=run_script, args=(script, list(args), environment, str(output), str(folder))
         )
         self.process.start()
+
+    def until(self, condition):
+        """Wait until a function of no arguments returns something true."""
+        while not condition():
+            assert self.process.is_alive(), self.output.read_text()
+            time.sleep(0.001)
 
     def wait(self, timeout=240):  # on a GPU the kernels are compiled first
         """(exit code, output); the exit code is negative for a signal."""

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -210,9 +209,7 @@ def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, c
 def test_ctrl_c_stops_without_a_traceback(encoder, data, tmp_path):
     more = ["--max_steps=1000000", "--eval_interval=1", f"--init_from={encoder}", f"--out_dir={tmp_path}/out"]
     run = Run([*args(data, "sc"), "--epochs=1000000", *more], tmp_path / "text", "finetune.py")
-    while not (tmp_path / "out" / "metrics.jsonl").exists():
-        assert run.process.is_alive(), run.output.read_text()
-        time.sleep(0.01)
+    run.until((tmp_path / "out" / "metrics.jsonl").exists)
     os.kill(run.process.pid, signal.SIGINT)
     code, text = run.wait()
     assert code == 1 and "stopped by Ctrl-C" in text and "Traceback" not in text, text

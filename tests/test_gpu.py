@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -56,8 +55,7 @@ def test_210m_at_its_real_width_resumes_bit_for_bit(train, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train([*args, f"--out_dir={whole}"])
     first = Run([*args, f"--out_dir={stopped}"], tmp_path / "output")
-    while first.process.is_alive() and checkpoint.last_logged(stopped) < 2:
-        time.sleep(0.02)
+    first.until(lambda: checkpoint.last_logged(stopped) >= 2)
     first.process.terminate()
     assert first.wait()[0] == 0 and 0 < checkpoint.steps(stopped)[-1] < 12
     train([*args, f"--out_dir={stopped}", "--resume=True"])

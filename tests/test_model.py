@@ -3,19 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from model_helpers import Operators, loss_and_gradients, model_results, random_documents, small_batch, small_model
+from model_helpers import Operators, attention_results, loss_and_gradients, model_results, random_documents
+from model_helpers import small_batch, small_model
 
 import model
-from model import (
-    ModelConfig,
-    PretrainingLoss,
-    Transformer,
-    attention,
-    linear_cross_entropy,
-    one,
-    rope_tables,
-    rotate,
-)
+from model import ModelConfig, PretrainingLoss, Transformer, attention, linear_cross_entropy, one, rope_tables, rotate
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
@@ -49,11 +41,10 @@ def test_attention_backends_agree_with_the_definition(causal, documents, T, H, H
     expected, d_out = plain_attention(q, k, v, causal, start, end), torch.randn(2, T, H, 8, dtype=torch.float64)
     gradients = torch.autograd.grad(expected, (q, k, v), d_out)
     for backend in ("reference", "sdpa", "auto"):
-        out = attention(q, k, v, causal, start, end, backend)
-        found = torch.autograd.grad(out, (q, k, v), d_out)
-        torch.testing.assert_close((out, *found), (expected, *gradients), rtol=1e-9, atol=1e-10)
+        found = attention_results(q, k, v, d_out, causal, (start, end), backend)
+        torch.testing.assert_close(found, (expected, *gradients), rtol=1e-9, atol=1e-10)
         if documents and padding:
-            assert all(x[:, -padding:].eq(0).all() for x in (out, *found))
+            assert all(x[:, -padding:].eq(0).all() for x in found)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
@@ -67,12 +58,11 @@ def test_16_bit_attention_is_close(dtype, tolerance):
         assert out.dtype == dtype and (out.double() - exact).norm() / exact.norm() < tolerance, backend
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("documents", [False, True])
 @both_masks
-def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, documents, dtype):
+def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, documents):
     """A student's mask, a window of three tokens, has an effect in each case."""
-    q, bounds = torch.randn(1, 16, 2, 8).to(dtype), random_documents(1, 16) if documents else (None, None)
+    q, bounds = torch.randn(1, 16, 2, 8), random_documents(1, 16) if documents else (None, None)
     before, original = attention(q, q, q, causal, *bounds, backend="reference"), model.attention_mask
     monkeypatch.setattr(model, "attention_mask", lambda T, *args: original(T, *args).tril(1).triu(-1))
     after = attention(q, q, q, causal, *bounds, backend="reference")

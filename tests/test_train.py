@@ -164,9 +164,7 @@ def test_a_signal_saves_and_says_how_to_continue(undisturbed, tmp_path, number):
     args, reference = undisturbed
     out = tmp_path / "run"
     attempt = Run([*args, f"--out_dir={out}"], tmp_path / "output")
-    while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_text().count("\n") < 4:
-        assert attempt.process.is_alive(), (tmp_path / "output").read_text()
-        time.sleep(0.001)
+    attempt.until(lambda: checkpoint.last_logged(out) >= 3)
     os.kill(attempt.process.pid, number)
     code, text = attempt.wait()
     step = int(re.search(r"Stopped at step (\d+) of 20, which is saved.*--resume=True", text)[1])
@@ -187,9 +185,7 @@ def test_a_folder_has_one_writer(tiny, run, tmp_path):
     """Of two processes that resume one run, one trains and the other stops with the number of the first."""
     args = [*tiny, f"--out_dir={tmp_path / 'run'}", "--resume=True", "--max_steps=200", "--eval_interval=200"]
     first = Run(args, tmp_path / "first")
-    while not (tmp_path / "run" / "metrics.jsonl").exists():
-        assert first.process.is_alive(), (tmp_path / "first").read_text()
-        time.sleep(0.001)
+    first.until((tmp_path / "run" / "metrics.jsonl").exists)
     code, text = run(args)
     assert code == 1 and f"in use by process {first.process.pid} on" in text, text
     succeed([first.wait()])
@@ -464,7 +460,7 @@ def test_torchrun(undisturbed, tmp_path):
     command = [*launcher, "train.py", *args, f"--out_dir={out}", "--resume=True"]
     with open(tmp_path / "output", "w") as output:
         launcher = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-        while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_text().count("\n") < 3:
+        while checkpoint.last_logged(out) < 2:
             assert launcher.poll() is None, (tmp_path / "output").read_text()
             time.sleep(0.001)
         launcher.terminate()
