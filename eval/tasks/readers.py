@@ -99,9 +99,7 @@ def lines(path):
         try:
             for number, line in enumerate(bar, 1):
                 yield number, decode(line.removesuffix(b"\n"), number)
-        except DataError as error:
-            raise DataError(f"{path}, {error}") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}: {error}") from None
 
 

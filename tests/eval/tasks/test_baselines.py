@@ -73,7 +73,7 @@ def test_a_missing_package_leaves_its_baseline_out(monkeypatch, capsys, family, 
     assert "requirements-extra.txt" in capsys.readouterr().out
 
 
-def test_most_frequent_tag():
+def test_most_frequent_tag_and_no_answer():
     words = ["May", "works", "in", "May"]
     train = [Sentence(words, ["B-PER", "O", "O", "O"]), Sentence(["May"], ["B-PER"])]
     train.append(Sentence(["New", "York"], ["B-LOC", "I-LOC"]))
@@ -81,9 +81,7 @@ def test_most_frequent_tag():
     test.append(Sentence(["may", "rain"], ["O", "O"]))
     scores = baselines(dataset("tc", train, test, ["O"]))
     assert scores == {"word": {"entity_f1": pytest.approx(80), "sentence_macro_f1": pytest.approx(200 / 3)}}
-
-
-def test_no_answer_is_a_baseline_where_questions_have_none():
+    # Questions have a baseline where some have no answer.
     can, cannot = Question("1", "Who?", "Ada did.", [("Ada", 0)]), Question("2", "Who?", "Nobody did.", [])
     assert baselines(dataset("qa", [], [can])) == {}
     assert baselines(dataset("qa", [], [can, cannot])) == {"no_answer": {"exact_match": 50, "f1": 50}}

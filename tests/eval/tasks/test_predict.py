@@ -18,10 +18,7 @@ from eval.tasks.result import evaluate
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
 NEW = {  # examples, and the rows that hold them
-    "sc": (
-        [Text(f"T: {t} B: x y", "no") for t in TEXTS],
-        [{"title": t, "body": "x", "end": "y"} for t in TEXTS],
-    ),
+    "sc": ([Text(f"T: {t} B: x y", "no") for t in TEXTS], [{"title": t, "body": "x", "end": "y"} for t in TEXTS]),
     "tc": ([Sentence(t.split(), ["O"] * len(t.split())) for t in TEXTS], [{"tokens": t.split()} for t in TEXTS]),
     "qa": (
         [Question(t, f"{t}?", " ".join([t] * 20), []) for t in TEXTS],
@@ -43,15 +40,12 @@ def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
     assert [line["id"] for line in found] == [line["id"] for line in expected]
     for line, other in zip(found, expected):
         assert line["predicted"] == other["predicted"] and line["score"] == pytest.approx(other["score"], abs=1e-4)
-
-
-def test_the_order_is_that_of_the_input_whatever_the_chunk(saved):
-    examples, tuned = NEW["sc"][0], saved("sc")
-    whole, *parts = ([*predict.predict(*tuned, examples, chunk=n)] for n in (100, 1, 4))
-    assert len({answer.score for _, answer in whole}) > 3
-    for part in parts:
-        assert [example for example, _ in part] == examples
-        assert [answer.score for _, answer in part] == pytest.approx([answer.score for _, answer in whole], abs=1e-5)
+    assert len({str(line["score"]) for line in found}) > 3
+    for chunk in (1, 4):  # whatever the company of a text, and in the order of the input
+        pairs = [*predict.predict(task, model, examples, chunk)]
+        assert [example for example, _ in pairs] == examples
+        for (_, answer), other in zip(pairs, answers):
+            assert answer.score == pytest.approx(other.score, abs=1e-5)
 
 
 def conll(text, tags):
