@@ -173,8 +173,6 @@ def choose_attention(device, dtype, config, masks, documents, versions=None, ear
             decision[0], _ = compare_attention(device, dtype, config, masks, documents)
         if decision[0]:
             warnings.warn(f"attention: PyTorch's, not the fused kernels: {decision[0]}")
-        else:
-            print("attention: fused kernels")
     if dist.is_initialized():
         dist.broadcast_object_list(decision)
     model.kernels_fail = decision[0]

@@ -14,7 +14,7 @@ import torch
 import checkpoint
 import configurator
 from data.objective import predicts_from
-from errors import Damaged, DataError
+from errors import Damaged
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask
@@ -87,17 +87,15 @@ def main(argv):
     cfg = configurator.load(__file__, argv, check, "python -m eval.sample")
     try:
         state = checkpoint.load(cfg.ckpt)
-    except (Damaged, DataError, OSError) as error:
+        model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+        if cfg.fill:
+            found = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(state))
+            for mask, best in enumerate(found, 1):
+                print(f"mask {mask}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best))
+        if cfg.prompt:
+            print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
+    except (Damaged, ValueError, OSError) as error:  # such as a DataError, or a text that is longer than seq_len
         sys.exit(str(error))
-    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
-    T, predict_from = model.config.seq_len, predicts_from(state)
-    if cfg.fill:
-        if (n := len(tokenizer.encode_masked(cfg.fill)) + (predict_from == "before")) > T:
-            sys.exit(f"fill: {n} tokens, but this model's seq_len is {T}")
-        for mask, best in enumerate(fill_in(model, tokenizer, cfg.fill, predict_from=predict_from), 1):
-            print(f"mask {mask}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best))
-    if cfg.prompt:
-        print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
 
 
 if __name__ == "__main__":

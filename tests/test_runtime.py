@@ -82,14 +82,13 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
         (plain, 0, 48, "head dim 48 is not 32"),
     ],
 )
-def test_only_kernels_that_agree_are_used(kernels, capsys, recwarn, fused, unequal, head_dim, why):
+def test_only_kernels_that_agree_are_used(kernels, recwarn, fused, unequal, head_dim, why):
     if fused:
         kernels(fused, unequal)
     config = ModelConfig(n_head=2, d_model=2 * head_dim)
     decision = choose_attention(CPU, torch.float32, config, (True, False), False)
     assert model.kernels_fail == decision and bool(decision) == bool(why) and re.search(why, decision)
     assert [decision in str(warning.message) for warning in recwarn] == [True] * bool(why)
-    assert capsys.readouterr().out == "attention: fused kernels\n" * (not why)
     with FakeTensorMode(), Operators() as operators:  # a GPU without one: operators that compute shapes only
         q = torch.empty(1, 64, 2, 64, device="cuda")
         attention(q, q, q, True)

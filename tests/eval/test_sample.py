@@ -42,7 +42,7 @@ def test_the_command_goes_by_the_record(model, encoder, tmp_path, capsys):
     expected = "mask 1: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best)
     assert capsys.readouterr().out.startswith(f"{expected}\nThe")
     text = "[MASK]" * 64
-    with pytest.raises(SystemExit, match="fill: 65 tokens, but this model's seq_len is 64"):
+    with pytest.raises(SystemExit, match="65 tokens in a row, but this model's seq_len is 64"):
         sample.main([f"--ckpt={tmp_path}/ckpt-650.pt", f"--fill={text}"])
 
 
