@@ -128,7 +128,7 @@ def rows(path, columns, counts=None, optional=""):
             if column == optional and row.get(column) in (None, "", [], {}):
                 row[column] = None
             elif column not in row:
-                hint = ". Without their names there, give their numbers, from 0"
+                hint = " (sc: without such names, give numbers, from 0)"
                 line, hint = (1, hint) if kind in DELIMITED else (number, "")
                 raise DataError(f"{path}, line {line}: no column {column}; the columns are {', '.join(row)}{hint}")
             elif not isinstance(row[column], expected):
@@ -355,17 +355,14 @@ def read_questions(path, task, split, counts):
 
 
 def read_pairs(path, task, split, counts):
-    """Yield the Pairs of a table, or of the questions and contexts of a SQuAD file."""
+    """Yield the Pairs of a table with query and document, or of the questions and contexts of a SQuAD file."""
     if file_format(path) == "json":
         for question in read_questions(path, task, "test", Counter()):
             if question.answers:
                 yield Pair(question.question, question.context)
-        return
-    columns = task.columns or ("query", "document")
-    if len(columns) != 2:
-        raise DataError(f"columns={columns}: pairs have two, of the query and of the document")
-    for _, row in rows(path, dict.fromkeys(columns, str)):
-        yield Pair(*(row[column] for column in columns))
+    else:
+        for _, row in rows(path, {"query": str, "document": str}):
+            yield Pair(row["query"], row["document"])
 
 
 # ----------------------------------------------------------------------------

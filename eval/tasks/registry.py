@@ -22,7 +22,7 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
     "qa": (("f1", "exact_match", "token_set_f1"),),
     "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
 }
-SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "columns corpus"}  # by family
+SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 PATHS = (*SPLITS, "corpus")
 
@@ -34,7 +34,7 @@ class Task:
     family: str
     name: str = ""  # "" = given by family and paths
     paths: dict = field(default_factory=dict)  # {"train", "validation", "test" or "corpus": path}
-    columns: tuple = ()  # sc: of the texts; tc: of the words; ir: of query and document. () = the family's default
+    columns: tuple = ()  # sc: of the texts; tc: of the words. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
     form: str = ""  # sc: the text that the columns are put into. "" = one below the other; ir: see read_texts_by_id

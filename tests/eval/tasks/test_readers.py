@@ -63,7 +63,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         ("a.jsonl", [{"tokens": ["a"], "label": ["I-X"]}, {"tokens": [], "label": []}], {}, sentences(("a", "B-X"))),
     ],
     read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
-    read_pairs: [("a.tsv", "q\td\nwho\tme\n\tyou\n", dict(columns=("q", "d")), [Pair("who", "me"), Pair("", "you")])],
+    read_pairs: [("a.tsv", "query\tdocument\nwho\tme\n\tyou\n", {}, [Pair("who", "me"), Pair("", "you")])],
 }
 
 
@@ -202,5 +202,3 @@ def test_forms_and_columns_that_do_not_fit(files):
     for form in ("{}", "{} {} {}", "{a} {b}"):
         with pytest.raises(DataError, match="a, b"):
             read(read_texts, table, form=form, columns=("a", "b"))
-    with pytest.raises(DataError, match="pairs have two"):
-        read(read_pairs, table, columns=("a",))

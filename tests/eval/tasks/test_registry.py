@@ -256,7 +256,7 @@ WRONG = [
     (dict(task="sst22"), "task=sst22: .*'sst2'"),
     (dict(task="sst2", family="qa"), "family=qa: .*sc"),
     (dict(), "family=''"),
-    (dict(task="msmarco", test="x"), "test=x: .*columns, metric, train"),
+    (dict(task="msmarco", test="x"), "test=x: .*metric, train"),
     (dict(family="qa", form="{}"), "form={}: .*metric, test, train, validation"),
     (dict(family="sc", test="no.csv"), "missing:\n  --train\n  no.csv$"),
     (dict(task="no.py"), "no.py: "),
