@@ -14,6 +14,7 @@ import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -110,14 +111,11 @@ def best(by_rate):
     return by_rate[max(sorted(by_rate), key=lambda rate: (len(by_rate[rate]), validation[rate]))]
 
 
-@dataclass
-class Score:
-    values: dict  # {unit: percent}; a unit is a pretraining seed if the model has several, else a fine-tuning seed
+class Score(NamedTuple):
+    mean: float  # percent
+    half: float | None  # of its interval over pretraining seeds if the model has several, else over fine-tuning seeds
     done: int  # fine-tuning runs ...
     expected: int  # ... of how many
-
-    def __post_init__(self):
-        self.mean, self.half = stats.interval([*self.values.values()])
 
     def __str__(self):
         text = f"{metrics.rounded(self.mean):.1f}" + (" (one seed)" if self.half is None else f" ± {self.half:.1f}")
@@ -210,7 +208,7 @@ class Results:
             values.append({unit: weight * np.mean(scores) for unit, scores in by_unit.items()})
             done, expected = done + len(rows), expected + len(self.seeds[label]) * len(self.finetune_seeds[task])
         units = sorted(set.intersection(*map(set, values)))
-        return Score({u: float(sum(its[u] for its in values)) for u in units}, done, expected) if units else None
+        return Score(*stats.interval([sum(its[u] for its in values) for u in units]), done, expected) if units else None
 
     def resampled(self, task):
         """Return {folder: test scores (1 + resamples,)} of all chosen rows: on a task's test set, then on resamples of it."""
@@ -243,7 +241,7 @@ class Results:
             return Comparison(target, a, b, len(units), unit)
         parts = defaultdict(list)  # tasks that share pretraining; the sets of a retrieval task share fine-tuning
         for task, weight in self.targets[target].items():
-            scores, pairs = self.resampled(task), [by_task[task][unit] for unit in units]
+            scores, pairs = self.resampled(task), [by_task[task][u] for u in units]
             d = [np.mean([scores[x["folder"]] - scores[y["folder"]] for x, y in its], axis=0) for its in pairs]
             d = weight * np.array(d)  # (units, 1 + resamples)
             parts["" if several else task.partition("/")[0]].append((d[:, 0], np.cov(d[:, 1:])))
@@ -269,7 +267,7 @@ class Results:
                 if len(low) < 2 or not runs[0] or any(its.keys() != runs[0].keys() for its in runs):
                     return None
                 variances.append(np.var([row["test"] for its in runs for row in its.values()], ddof=1))
-        return Score({"all": float(np.sqrt(np.mean(variances)))}, 1, 1)
+        return Score(float(np.sqrt(np.mean(variances))), None, 1, 1)
 
 
 def load_instances(root, rows, name):
