@@ -139,7 +139,7 @@ def short(path):
 
 
 def scores_beside(path, step):
-    """Yield lines on the scores in the result.json beside a fine-tuned model, or in the log beside a run's checkpoint."""
+    """Yield lines on the scores in the result.json beside a fine-tuned model, or in the log beside a checkpoint."""
     for split, scores in read_json(path.with_name("result.json")).get("metrics", {}).items():
         yield f"- {split}, in percent: " + ", ".join(f"{name} {score:.1f}" for name, score in scores.items())
     with suppress(*MALFORMED):  # no such file, or a last line that is being written

@@ -1,7 +1,7 @@
 """Models from, and to, folders in the format of the Hugging Face hub.
 
-A folder holds config.json, the weights in *.safetensors, and the tokenizer in tokenizer.json. `load` reads Llama, SmolLM,
-TinyLlama, Mistral, Qwen 2, Qwen 3 and EuroBERT, and the study's own models. `write_folder` writes folders that
+A folder holds config.json, the weights in *.safetensors, and the tokenizer in tokenizer.json. `load` reads Llama,
+SmolLM, TinyLlama, Mistral, Qwen 2, Qwen 3 and EuroBERT, and the study's own models. `write_folder` writes folders that
 `transformers` opens as EuroBERT, Llama or Qwen 3. Reading and writing weights needs the safetensors package; a name on
 the hub needs huggingface_hub.
 """
@@ -203,9 +203,9 @@ def load(folder, need_tokenizer, report):
 # ----------------------------------------------------------------------------
 # Out
 
-# What is written for each --as: a decoder, an encoder with or without a head that fills in masks, or a model of a family
-# of finetune.py. Each has its class in transformers, the pipeline tag of its model card, and the names that the parts of
-# its head have there.
+# What is written for each --as: a decoder, an encoder with or without a head that fills in masks, or a model of a
+# family of finetune.py. Each has its class in transformers, the pipeline tag of its model card, and the names that the
+# parts of its head have there.
 CLASSES = {
     ("llama", "decoder"): ("LlamaForCausalLM", "text-generation", {}),
     ("eurobert", "fill-mask"): ("EuroBertForMaskedLM", "fill-mask", {}),
@@ -315,7 +315,7 @@ def check_function(model, folder, role, path):
 
 
 def saved_model(state, path):
-    """Return what finetune.py keeps in a checkpoint's dict with save_model: the head, the task, ... Raises DataError."""
+    """Return what finetune.py keeps in a checkpoint with save_model: the head, the task, ... Raises DataError."""
     if "fine_tuned" not in state:
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
     return state["fine_tuned"]

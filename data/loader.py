@@ -1,11 +1,12 @@
 """The batch loader: a batch is a pure function of (data, seed, step).
 
-Nothing here has state. With W windows per step, step s uses the draws s * W to s * W + W - 1.
-Draw g is window `permute(g mod n)` of epoch g // n, where n is the number of windows in the
-data. In a mixture, a fixed pattern says from which source draw g is, and as which of its draws;
-so each source has its own epochs. Every random choice about it (where to cut, what to mask) is a hash of (seed, g). So the
-number of processes, the micro-batch and restarts cannot change what the model sees. Nothing
-grows with the corpus either: there is no list of 50 million shuffled windows.
+Nothing here has state. With W windows per step, step s uses the draws s * W to s * W + W - 1. Draw g is window
+`permute(g mod n)` of epoch g // n, where n is the number of windows in the data. In a mixture, a fixed pattern says
+from which source draw g is, and how many that source has had before; so each source has its own epochs.
+
+Every random choice about a draw (where to cut, what to mask) is a hash of (seed, g). So the number of processes, the
+micro-batch and restarts cannot change what the model sees. Nothing grows with the corpus either: there is no list of
+50 million shuffled windows.
 """
 
 import functools
@@ -124,11 +125,13 @@ def mixing_pattern(draws):
 class Batches:
     """Batches of `windows_per_step` windows of `seq_len` tokens from one TokenStream or several.
 
-    draws: of every CYCLE windows, how many are from each stream. tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
-    window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the
-    paper does) or "document" (cut at every eos). mask_ratio: the largest one of all batches.
-    mask_proportions: the fractions of the predicted tokens that are shown as the mask token, as a
-    random ordinary token, and unchanged.
+    draws: of every CYCLE windows, how many are from each stream.
+    tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
+    window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the paper does) or "document"
+        (cut at every eos).
+    mask_ratio: the largest one of all batches.
+    mask_proportions: the fractions of the predicted tokens that are shown as the mask token, as a random ordinary
+        token, and unchanged.
     """
 
     def __init__(
@@ -302,7 +305,8 @@ def streams_of(data, split):
 def make_batches(cfg, data, tokenizer, T):
     """Return the Batches of training, and {folder: (its fraction, the Batches of its validation)} of each source.
 
-    Validation always has the same windows and masks. cfg: train.py's settings. data: see `load_data`. T: tokens of a window.
+    Validation always has the same windows and masks. cfg: train.py's settings. data: see `load_data`. T: tokens of a
+    window.
     """
     options = cfg.window_split, max(cfg.mask_ratio), cfg.mask_proportions
     windows, draws, val = cfg.global_batch_tokens // T, [*data.draws.values()], {}

@@ -45,8 +45,8 @@ def phase_of(parts):
 def add_step(phases, parts):
     """Add a step to the record of a run's phases, a list of dicts, in place. parts: see `micro_batches`.
 
-    The dict of a phase has `phase` (see `phase_of`), `predict_from`, `steps`, `clm_steps` (its steps, times the fraction
-    of their windows that are CLM) and `mask_ratio` [at first, at last], which is [0, 0] for CLM.
+    The dict of a phase has `phase` (see `phase_of`), `predict_from`, `steps`, `clm_steps` (its steps, times the
+    fraction of their windows that are CLM) and `mask_ratio` [at first, at last], which is [0, 0] for CLM.
     """
     ratio, predict_from = max((kind.mask_ratio, kind.predict_from) for kind, _ in parts)
     name, size = phase_of(parts), [len(its) for _, its in parts]

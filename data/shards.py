@@ -124,7 +124,7 @@ class Output:
             self.place = document.file, document.number
 
     def save_part(self):
-        """Write a shard of each split that has tokens in memory, and then the record that lets another process go on."""
+        """Write a shard of each split that has tokens in memory, then the record that lets another process go on."""
         for split, arrays in self.part.items():
             if arrays:
                 shards, tokens = self.splits[split]["shards"], np.concatenate(arrays)
@@ -140,7 +140,7 @@ class Output:
         return next((name for name, record in self.splits.items() if record["tokens"] == record["documents"]), None)
 
     def cut_tail(self):
-        """Make the tail of the text validation, where the hash put all documents into one split, as with a single book."""
+        """Make the tail of the text validation where the hash put all documents into one split, as with one book."""
         if self.empty_split() == "train" and not self.full and not self.splits["val"]["shards"]:
             for pair in self.splits, self.part:
                 pair["train"], pair["val"] = pair["val"], pair["train"]
@@ -264,8 +264,9 @@ def tokenizer_bytes(folder, meta):
 
 
 class Data(NamedTuple):
-    """What train.py's setting `data` names. sources: {folder: its meta.json}. draws: {folder: its windows of every CYCLE}.
+    """What train.py's setting `data` names.
 
+    sources: {folder: its meta.json}. draws: {folder: its windows of every CYCLE}.
     fingerprint: one checksum of everything in it that decides what is learned.
     """
 

@@ -143,7 +143,7 @@ def read_documents(source, text_field):
 
 
 def read_file(file, text_field):
-    """Yield (bytes read so far, text) for each document of a file of find_files() that is not empty. Raises DataError."""
+    """Yield (bytes read so far, text) for each document of a file that is not empty. Raises DataError."""
     place = "the start"
     try:
         for place, position, record in READERS.get(format_of(file), read_text)(file, text_field):

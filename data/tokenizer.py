@@ -7,8 +7,8 @@ Two libraries do the work. `tiktoken` runs byte-level BPEs: named encodings and 
 (base64 of its bytes, a space, its rank; the rank is both its id and its merge priority). `tokenizers`, an optional
 package, runs the tokenizer.json of a hub folder, whatever its kind.
 
-Special tokens are not made from text: `encode` treats "[MASK]" as six characters. The exceptions are the unknown token of
-a tokenizer.json, which stands for text that has no other, and the tokens that a Unigram model (T5's) has as pieces.
+Special tokens are not made from text: `encode` treats "[MASK]" as six characters. The exceptions are the unknown token
+of a tokenizer.json, which stands for text that has no other, and the tokens that a Unigram model (T5's) has as pieces.
 """
 
 import base64

@@ -156,7 +156,7 @@ KINDS = ["qwen", "llama2", "bert"]
 
 
 def untrained(library, kind):
-    """Return a tokenizer of a kind, its trainer, the special tokens of its model, those after it, names in the config."""
+    """Return a tokenizer, its trainer, the special tokens of its model, those after it, and the names in the config."""
     models, trainers, normalizers, decoders = library.models, library.trainers, library.normalizers, library.decoders
     cut = library.pre_tokenizers
     if kind == "qwen":
