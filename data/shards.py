@@ -92,10 +92,15 @@ class Output:
         partial = self.progress_file.parent
         anew = f"choose another --out, or remove {partial} to start anew"
         try:
-            progress = json.loads(self.progress_file.read_bytes())
+            content, _, digest = self.progress_file.read_bytes().partition(b"\n")
+            if hashlib.sha256(content).hexdigest().encode() != digest:
+                raise ValueError(f"{self.progress_file} has changed since it was written")
+            progress = json.loads(content)
             plan, files, self.meta, self.place = (progress[key] for key in ("plan", "files", "meta", "place"))
             self.place = tuple(self.place)
             shards = check_sizes(self.folder, self.meta)
+            if path := changed_shard(self.folder, self.meta):
+                raise ValueError(f"{path} has changed since it was written")
         except MALFORMED as error:
             raise DataError(f"{partial} is damaged ({error}): {anew}") from None
         if plan != self.plan or files != self.files[: len(files)]:
@@ -133,7 +138,9 @@ class Output:
                 shards.append({"file": name, "tokens": len(tokens), "sha256": hashlib.sha256(tokens).hexdigest()})
         self.part, self.part_tokens = {"train": [], "val": []}, 0
         progress = {"plan": self.plan, "files": self.files[: self.place[0] + 1], "place": self.place, "meta": self.meta}
-        write_whole(self.progress_file, lambda file: file.write(json.dumps(progress).encode()))
+        content = json.dumps(progress).encode()
+        digest = hashlib.sha256(content).hexdigest().encode()  # a changed `place` would not show in the data
+        write_whole(self.progress_file, lambda file: file.write(content + b"\n" + digest))
 
     def empty_split(self):
         """Return the name of a split without text, or None. Each document has one eos."""
