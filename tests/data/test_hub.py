@@ -17,12 +17,14 @@ from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.tasks import metrics
-from eval.tasks import model as task_model
-from eval.tasks.families import FAMILIES
+from eval.tasks.model import predict
 from eval.tasks.readers import Question, Sentence, Text
+from eval.tasks.registry import Task
+from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS
 from model import ModelConfig, PretrainingLoss, Transformer
+from task_helpers import settings
 
 safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
 pytest.importorskip("tokenizers", reason="the tokenizer of a model folder needs the tokenizers package")
@@ -35,6 +37,7 @@ LLAMA3 |= dict(original_max_position_embeddings=32)
 MODELS = {  # class in transformers, what its config has of its own
     "llama": ("LlamaForCausalLM", {}),
     "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=16)),
+    "llama 3.2 of transformers 4": ("LlamaForCausalLM", dict(rope_parameters=LLAMA3)),
     "qwen2": ("Qwen2ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=1e6), head_dim=16)),
     "qwen3": ("Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=1e6), head_dim=16)),
     "tied qwen3": ("Qwen3ForCausalLM", dict(tie_word_embeddings=True, head_dim=24)),
@@ -68,8 +71,9 @@ def random_weights(model, seed=0):
 
 
 def state_of(model, **more):
-    """A checkpoint's dict."""
+    """A checkpoint's dict. model: a Transformer, or the fields of a ModelConfig for one with random weights."""
     tokenizer = Tokenizer.load("embedded")
+    model = random_weights(Transformer(ModelConfig(**model))) if isinstance(model, dict) else model
     state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=SETTINGS, data="f00d")
     if more.get("settings", True):  # trained here
         state["phases"] = [CLM | dict(steps=200, clm_steps=200.0), MLM | dict(steps=450)]
@@ -81,11 +85,14 @@ def write(state, folder, kind, path="ckpt-650.pt"):
 
 
 SIZES = dict(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)
+QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
+MLM = dict(phase="mlm", predict_from="mask", steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])
+CLM = MLM | dict(phase="clm", clm_steps=650.0, mask_ratio=[0.0, 0.0])
 
 
 @pytest.fixture(scope="module")
 def state():
-    return state_of(random_weights(Transformer(ModelConfig(**SIZES))))
+    return state_of(SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +130,23 @@ def logits(model, causal):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_in_trained_and_out_again(transformers, name, tmp_path):
-    """Equal logits when a model comes in, and, after a step of training here, when it goes out, under both masks."""
+    """Equal logits when a model comes in, and, after a step of training here, when it goes out, under both masks.
+
+    The folder is in bfloat16. Configs of transformers 4 have rope_theta and rope_scaling.
+    """
     cls, own = MODELS[name]
     cls, causal = getattr(transformers, cls), "euro" not in name
-    theirs = random_weights(cls(cls.config_class(**SHAPE, **own)))
-    theirs.save_pretrained(tmp_path / "in", max_shard_size="100KB" if name == "llama" else "1GB")
+    theirs = random_weights(cls(cls.config_class(**SHAPE, **own))).to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path / "in", max_shard_size="50KB" if name == "llama" else "1GB")
     assert (tmp_path / "in/model.safetensors.index.json").exists() == (name == "llama")
+    if "4" in name:
+        config = json.loads((tmp_path / "in/config.json").read_text())
+        rope = config.pop("rope_parameters")
+        config |= dict(rope_theta=rope.pop("rope_theta"), rope_scaling=rope | {"type": rope.pop("rope_type")})
+        (tmp_path / "in/config.json").write_text(json.dumps(config))
+    theirs = cls.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
     model = checkpoint.load_model(tmp_path / "in")
+    assert bool(model.config.rope_scaling) == ("llama 3.2" in name)
     with torch.no_grad():
         if name.startswith("bare"):
             torch.testing.assert_close(model(TOKENS, False), theirs(TOKENS)[0], **close)
@@ -173,35 +190,6 @@ def test_the_models_of_the_study(folder, copy):
     torch.testing.assert_close(state["model"], expected, atol=0, rtol=0)
 
 
-def test_half_precision_and_old_names(transformers, tmp_path):
-    """A bfloat16 file becomes fp32; configs of transformers 4 have rope_theta and rope_scaling."""
-    theirs = random_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, **MODELS["llama 3.2"][1])))
-    theirs.to(torch.bfloat16).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    rope = config.pop("rope_parameters")
-    config |= dict(rope_theta=rope.pop("rope_theta"), rope_scaling=rope | {"type": rope.pop("rope_type")})
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model = checkpoint.load_model(tmp_path)
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.config.rope_scaling == (8.0, 1.0, 4.0, 32)
-    there = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    with torch.no_grad():
-        torch.testing.assert_close(logits(model, True), there(TOKENS).logits, **close)
-
-
-MLM = dict(phase="mlm", predict_from="mask", steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])
-CLM = MLM | dict(phase="clm", clm_steps=650.0, mask_ratio=[0.0, 0.0])
-QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
-
-
-@torch.no_grad()
-def mean_of_hidden(state, texts):
-    """The mean of the last hidden states of each text, one by one, with eos at its end."""
-    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
-    ids = [[*tokenizer.encode(text), tokenizer.eos_id] for text in texts]
-    return torch.stack([model(torch.tensor([one]), False)[0].mean(0) for one in ids])
-
-
 @pytest.mark.parametrize(
     "shape, phase, kind, name",
     [
@@ -212,23 +200,21 @@ def mean_of_hidden(state, texts):
     ],
 )
 def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, monkeypatch):
-    """A padded batch in, the mean of the hidden states out: by transformers, by sentence-transformers and by ours.
+    """A padded batch of texts in, the mean of the hidden states out, in sentence-transformers as in ours.
 
     An encoder that predicts from the position before has no head for masks. A Qwen 3 has none in transformers.
     """
-    state = state_of(random_weights(Transformer(ModelConfig(**shape))), phases=[CLM, phase])
+    library = pytest.importorskip("sentence_transformers")
+    state = state_of(shape, phases=[CLM, phase])
     write(state, tmp_path / "out", kind)
     there, info = transformers.AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert info["missing_keys"] == set() and there.config.architectures == [name]
-    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(TEXTS, padding=True, return_tensors="pt")
+    model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+    ids = [[*tokenizer.encode(text), tokenizer.eos_id] for text in TEXTS]
     with torch.no_grad():
-        hidden, mask = there(**batch).last_hidden_state, batch["attention_mask"][..., None]
-    expected = mean_of_hidden(state, TEXTS)
-    torch.testing.assert_close((hidden * mask).sum(1) / mask.sum(1), expected, **close)
-
-    library = pytest.importorskip("sentence_transformers")
-    there = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    for encode in there.encode, there.encode_query:  # a model without prompts
+        expected = torch.stack([model(torch.tensor([one]), False)[0].mean(0) for one in ids])
+    embedder = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    for encode in embedder.encode, embedder.encode_query:  # a model without prompts
         torch.testing.assert_close(torch.from_numpy(encode(TEXTS)), expected, **close)
     card = (tmp_path / "out/README.md").read_text()
     assert ("no head that fills in masks" in card) == (name != "EuroBertForMaskedLM")
@@ -242,7 +228,7 @@ def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, mon
 @pytest.mark.parametrize("kind, shape", [("eurobert", SIZES), ("qwen3", QWEN3)])
 def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_path, kind, shape):
     """Not with another rotation, a capped head, or a part that the format does not have."""
-    state = state_of(random_weights(Transformer(ModelConfig(**shape))), phases=[MLM])
+    state = state_of(shape, phases=[MLM])
     rotate, logits = model.rotate, Transformer.logits
     edits = [
         (model, "rotate", lambda x, cos, sin: rotate(x, cos, -sin) if x.shape[2] == 2 else rotate(x, cos, sin)),
@@ -296,25 +282,19 @@ WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3
 
 @pytest.fixture
 def tuned(state, tmp_path):
-    """tuned(family, labels, kind, **facts) -> (folder, the family's task, a function from Items to outputs)."""
+    """tuned(family, labels, kind, ...) -> (folder, the family's task, a function from Items to outputs)."""
 
-    def export(family, labels=(), kind="eurobert", **facts):
-        base = state if kind == "eurobert" else state_of(random_weights(Transformer(ModelConfig(**QWEN3))))
-        labels = [*labels]
-        dataset = Dataset("toy", family, labels, train=[], validation={}, test={}, counts={}, main={})
-        task = FAMILIES[family](dataset, checkpoint.tokenizer_of(base), 40)
-        model = task_model.TaskModel(checkpoint.model_from(base), family, task.n_outputs or 1, False, 0.1)
+    def export(family, labels=(), kind="eurobert", may_be_none=False, threshold=0.0, **facts):
+        base = state if kind == "eurobert" else state_of(QWEN3)
+        cfg = settings(max_len=40, train="/some/folder/train.csv", out_dir=str(tmp_path))
+        dataset = Dataset("toy", family, [*labels], [], {}, {}, counts={}, main={}, task=Task(family, **facts))
+        task, model = build(cfg, dataset, base)
         random_weights(model)
-        done = dict(steps=5, lr=1e-4, seed=1, checkpoint=dict(name="demo-650"))
-        settings = dict(causal=False, max_len=40, task="", train="/some/folder/train.csv", lr=1e-4)
-        saved = dict(family=family, labels=labels, head=model.head.state_dict(), done=done, settings=settings)
-        saved |= dict(may_be_none=False, threshold=0.0, prompt=task.prompt) | facts
-        saved["task"] = dict(family=family, form="", columns=()) | facts.get("task", {})
-        task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
-        tuned_state = base | {"model": model.encoder.state_dict(), "fine_tuned": saved}
-        write(tuned_state, tmp_path / "toy", kind, tmp_path / "run/model.pt")
+        task.may_be_none, task.threshold = may_be_none, threshold
+        save_model(cfg, dataset, task, model, dict(steps=5, checkpoint=dict(name="demo-650")), base)
+        checkpoint.export(tmp_path / "model.pt", tmp_path / "toy", kind)
         assert "/some/folder" not in (tmp_path / "toy/README.md").read_text()
-        return tmp_path / "toy", task, lambda items: task_model.predict(model, items)
+        return tmp_path / "toy", task, lambda items: predict(model, items)
 
     return export
 
@@ -322,7 +302,7 @@ def tuned(state, tmp_path):
 @pytest.mark.parametrize("labels", [LABELS, []])
 def test_a_classifier_goes_out(transformers, tuned, monkeypatch, labels):
     """One that gives each text a label, and one that gives it a number."""
-    folder, task, predict = tuned("sc", labels, task=dict(form='Premise: "{}"\nHypothesis: {}', columns=("a", "b")))
+    folder, task, predict = tuned("sc", labels, form='Premise: "{}"\nHypothesis: {}', columns=("a", "b"))
     there = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     assert there.config.id2label == dict(enumerate(labels or ["number"]))
     found = run_card(folder, monkeypatch)
@@ -426,28 +406,20 @@ def test_merging(state, folder, tmp_path):
 # Train and fine-tune from a folder
 
 
-SMALL = [arg for arg in TINY if not arg.startswith(("--n_", "--d_"))]
-
-
 def test_train_from_a_folder(run, tmp_path):
     """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
-    folder, shape = tmp_path / "tiny", ModelConfig(**SIZES, head_dim=16, qk_norm=True)
-    write(state_of(random_weights(Transformer(shape)), phases=[CLM]), folder, "qwen3")
+    folder = tmp_path / "tiny"
+    write(state_of(QWEN3, phases=[CLM]), folder, "qwen3")
     (tmp_path / "text.txt").write_text("\n\n\n".join(f"{i} {' '.join(WORDS[i % 9 :])}." for i in range(400)))
     prepare(tmp_path / "text.txt", tmp_path / "data", folder, val_fraction=0.1, progress=False)
-    args = [
-        str(ROOT / "config/continue.py"),
-        *SMALL,
-        f"--data={tmp_path / 'data'}",
-        "--compile=False",
-        "--switch_step=0",
-    ]
-    args += ["--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1", "--checkpoint_interval=2"]
+    args = [str(ROOT / "config/continue.py"), *(arg for arg in TINY if not arg.startswith(("--n_", "--d_")))]
+    args += ["--compile=False", "--switch_step=0", "--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1"]
+    args += ["--checkpoint_interval=2", f"--data={tmp_path / 'data'}"]
     args += [f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"]
     code, text = run(args)
     assert code == 0, text
     first = checkpoint.load(tmp_path / "out")
-    assert first["config"] == vars(shape) | dict(seq_len=32)
+    assert first["config"] == vars(ModelConfig(**QWEN3)) | dict(seq_len=32)
     assert checkpoint.tokenizer_of(first).file_bytes() == (folder / "tokenizer.json").read_bytes()
     for name, p in checkpoint.load_model(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
@@ -498,7 +470,7 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
     with pytest.raises(DataError, match="out/demo is neither a checkpoint nor a folder with one: no such file"):
         checkpoint.load("out/demo")
-    for package, path in ("huggingface_hub", "hf:org/tiny"), ("safetensors.torch", folder):
+    for package, path in ("tokenizers", folder), ("huggingface_hub", "hf:org/tiny"), ("safetensors.torch", folder):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(DataError, match=f"pip install {package.split('.')[0]}"):
             checkpoint.load(path)
