@@ -340,7 +340,7 @@ def main():
     with tempfile.TemporaryDirectory() as world:
         set_up(Path(world))
         if args.case is not None:
-            sys.exit(try_case(args.only, args.case, verbose=True))
+            sys.exit(try_case(args.only, args.case, verbose=True) or 0)
         end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end:
             name, started = min(names, key=spent.get), time.monotonic()
