@@ -12,6 +12,7 @@ SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atte
 SHAPE |= dict(max_position_embeddings=40, vocab_size=320)
 SHAPE |= dict(bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2)
 DEBERTA = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8, norm_rel_ebd="layer_norm")
+MERGES = [("t", "h"), ("th", "e")]
 MODELS = {  # the class, and what its config has of its own
     "bert": ("BertForMaskedLM", {}),
     "roberta": ("RobertaModel", dict(pad_token_id=1, max_position_embeddings=42)),  # positions begin at 2
@@ -37,7 +38,7 @@ def write_encoder(folder, name):
 
 
 def tokenizer(transformers, name):
-    """Return the tokenizer of a kind of model: WordPiece or Unigram with characters and a few words, or bytes."""
+    """Return the tokenizer of a kind of model. Its tokens are characters or bytes, and a few words."""
     import tokenizers
 
     characters = sorted({*"".join(TEXTS), *string.ascii_letters})
@@ -47,6 +48,14 @@ def tokenizer(transformers, name):
     if name == "deberta":
         names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *(f"▁{word}" for word in WORDS), "▁", *characters]
         return transformers.DebertaV2Tokenizer(vocab=[(token, -float(i)) for token, i in numbered(names).items()])
+    if name == "llama2":
+        names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", *characters, "th", "the"]
+        one, steps = transformers.LlamaTokenizer(vocab=numbered(names), merges=MERGES), tokenizers.normalizers
+        spaces = [steps.Prepend("▁"), steps.Replace(" ", "▁")]  # most files on the hub have it so
+        one.backend_tokenizer.normalizer, one.backend_tokenizer.pre_tokenizer = steps.Sequence(spaces), None
+        return one
+    if name == "qwen":
+        return transformers.Qwen2Tokenizer(vocab=numbered([*BYTE_CHARACTERS, "th", "the"]), merges=MERGES)
     vocab = numbered(["<s>", "<pad>", "</s>", "<unk>", "<mask>", *BYTE_CHARACTERS])
     if name == "roberta":
         return transformers.RobertaTokenizer(vocab=vocab, merges=[])

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from data.shards import load_data, load_meta, load_tokenizer
 
@@ -13,8 +14,14 @@ def many_documents(count):
     return [f"Document {i} is about the number {i * i}.\n\nIt ends." for i in range(count)]
 
 
-def write_jsonl(path, documents, field="text"):
-    lines = "".join(json.dumps({"id": i, field: text}) + "\n" for i, text in enumerate(documents)).encode()
+def write_texts(path, texts):
+    """Write a file of records with these texts: .jsonl, .jsonl.gz or .parquet."""
+    records = [{"id": i, "text": text} for i, text in enumerate(texts)]
+    if path.suffix == ".parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(records), path, row_group_size=max(3, len(records) // 2))
+        return path
+    lines = "".join(json.dumps(record) + "\n" for record in records).encode()
     path.write_bytes(gzip.compress(lines, 1) if path.suffix == ".gz" else lines)
     return path
 

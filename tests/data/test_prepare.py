@@ -21,7 +21,7 @@ from data.shards import load_meta
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
-from prepare_helpers import content, many_documents, texts, tokens, write_jsonl
+from prepare_helpers import content, many_documents, texts, tokens, write_texts
 
 DOCUMENTS = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
 COMMAND = [sys.executable, "-m", "data.prepare"]
@@ -55,6 +55,8 @@ def test_tokens_and_meta(sources, tmp_path):
     shards = prepare(**sources, out=tmp_path / "three", shard_tokens=4)["splits"]["train"]["shards"]
     assert [shard["tokens"] for shard in shards] == [len(tokenizer.encode(text)) + 1 for text in DOCUMENTS]
     assert tokens(tmp_path / "three", "train") == expected
+    with pytest.raises(DataError, match="no text is left for the train split"):
+        prepare(**sources, out=tmp_path / "none", max_tokens=3)
     (tmp_path / "in.txt").write_text("Other text.")
     assert prepare(**sources, out=tmp_path / "other")["fingerprint"] != meta["fingerprint"]
 
@@ -84,7 +86,7 @@ def test_a_single_book(tmp_path, text, fraction):
 def test_workers_do_not_change_the_result(tmp_path):
     """Several batches, a token limit within them, and a val split chosen by the text."""
     documents = [f"{i} " + f"{i * i % 997} is a number. " * 200 for i in range(800)]
-    source = write_jsonl(tmp_path / "in.jsonl", documents)
+    source = write_texts(tmp_path / "in.jsonl", documents)
     options = dict(val_fraction=0.1, shard_tokens=300_000, max_tokens=1_000_000, progress=False)
     for workers in 1, 2:
         meta = prepare(source, tmp_path / str(workers), workers=workers, **options)
@@ -108,18 +110,10 @@ def test_few_batches_are_in_memory(workers, most):
 
 def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
     for name, count in ("small", 300), ("large", 900):
-        source = write_jsonl(tmp_path / f"{name}.jsonl", many_documents(count)[::-1])
+        source = write_texts(tmp_path / f"{name}.jsonl", many_documents(count)[::-1])
         prepare(source, tmp_path / name, val_fraction=0.1, progress=False)
     for split in "train", "val":
         assert set(texts(tmp_path / "small", split)) < set(texts(tmp_path / "large", split))
-
-
-def test_token_limit(sources, tmp_path):
-    whole = prepare(**sources, out=tmp_path / "whole")["splits"]["train"]["tokens"]
-    meta = prepare(**sources, out=tmp_path / "less", max_tokens=whole - 1)
-    assert meta["splits"]["train"]["documents"] == 2
-    with pytest.raises(DataError, match="no text is left for the train split"):
-        prepare(**sources, out=tmp_path / "none", max_tokens=3)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -141,7 +135,7 @@ def is_running(pid):
 @pytest.fixture(scope="module")
 def slow_source(tmp_path_factory):
     """Text that takes seconds to encode."""
-    path = write_jsonl(tmp_path_factory.mktemp("slow") / "in.jsonl", many_documents(1_000))
+    path = write_texts(tmp_path_factory.mktemp("slow") / "in.jsonl", many_documents(1_000))
     path.write_bytes(path.read_bytes() * 300)
     return path
 
@@ -273,7 +267,7 @@ def corpus(tmp_path_factory):
         if i % 3 == 2:
             (folder / "in" / f"{i}.txt").write_text("\n\n\n".join(documents))
         else:
-            write_jsonl(folder / "in" / f"{i}.jsonl{'.gz' * (i % 3)}", documents)
+            write_texts(folder / "in" / f"{i}.jsonl{'.gz' * (i % 3)}", documents)
     assert in_child(folder / "in", folder / "expected")[0] == 0
     return folder
 

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import os
 import random
 import sys
@@ -12,24 +11,11 @@ import pytest
 from data.prepare import prepare
 from data.sources import EMBEDDED, find_files, read_documents
 from errors import DataError
-from prepare_helpers import texts, write_jsonl
+from prepare_helpers import texts, write_texts
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 IN_TEXT = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
 DOCUMENTS = ["one", "two\n\nlines", "émoji 😀", "four"]
-RECORDS = [{"text": text, "score": i / 4} for i, text in enumerate(DOCUMENTS)]
-
-
-def write_source(folder, kind, records):
-    """Write records in a format and return the file."""
-    path = folder / f"in.{kind}"
-    if kind == "parquet":
-        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(pyarrow.Table.from_pylist(records), path, row_group_size=max(3, len(records) // 2))
-    else:
-        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-        path.write_bytes(gzip.compress(lines, 1) if kind == "jsonl.gz" else lines)
-    return path
 
 
 @pytest.mark.parametrize("text", [TEXT, TEXT.replace("\n", "\r\n"), "\ufeff" + TEXT, "\n\n\n" + TEXT.rstrip()])
@@ -42,10 +28,9 @@ def test_text_documents(tmp_path, text):
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
 def test_records(tmp_path, kind):
     """Empty documents are left out; a field that is missing or has no text is an error."""
-    records = [*RECORDS, {**RECORDS[0], "text": " "}, {**RECORDS[0], "text": None}]
-    source = write_source(tmp_path, kind, records)
+    source = write_texts(tmp_path / f"in.{kind}", [*DOCUMENTS, " ", None])
     assert list(read_documents(source, "text")) == DOCUMENTS
-    for field, message in ("body", "no field 'body', only text, score"), ("score", "no string in the field 'score'"):
+    for field, message in ("body", "no field 'body', only id, text"), ("id", "no string in the field 'id'"):
         with pytest.raises(DataError, match=f"(line|row) 1: {message}"):
             list(read_documents(source, field))
 
@@ -55,7 +40,7 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     folder, outside = tmp_path / "in", tmp_path / "outside"
     for path in folder / "b", outside:
         path.mkdir(parents=True)
-    write_jsonl(folder / "b" / "2.jsonl.gz", ["from jsonl", " \n ", "last"])
+    write_texts(folder / "b" / "2.jsonl.gz", ["from jsonl", " \n ", "last"])
     (folder / "a.md").write_text("from md")
     (folder / "b" / "1.TXT").write_text("from txt")
     (folder / "table.csv").write_text("no,text")
@@ -128,7 +113,7 @@ def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
 def test_damage_is_an_error(tmp_path, kind):
     """A changed byte or a missing end never leads to fewer or to other documents."""
     rng = random.Random(0)
-    path = write_source(tmp_path, kind, [{"text": "".join(rng.choices("abcdefgh ", k=60))} for _ in range(300)])
+    path = write_texts(tmp_path / f"in.{kind}", ["".join(rng.choices("abcdefgh ", k=60)) for _ in range(300)])
     content = path.read_bytes()
     damaged = [content[:cut] for cut in rng.sample(range(len(content)), 20)]
     if kind == "jsonl.gz":  # the other has no checksums unless its writer added them

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import encoder_helpers
 from data.hub import tokenizer_files
 from data.sources import read_documents
-from data.tokenizer import EMBEDDED, PATTERN, RankTokenizer, Tokenizer, byte_level_bpe
+from data.tokenizer import EMBEDDED, RankTokenizer, Tokenizer
 from errors import DataError
 from helpers import ROOT
 
@@ -134,55 +135,19 @@ def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
 KINDS = ["qwen", "llama2", "bert"]
 
 
-def untrained(library, kind):
-    """Return a tokenizer, its trainer, the special tokens of its model, those after it, and the names in the config."""
-    models, trainers, normalizers, decoders = library.models, library.trainers, library.normalizers, library.decoders
-    cut = library.pre_tokenizers
-    if kind == "qwen":
-        one = byte_level_bpe(PATTERN.replace("{1,3}", ""))
-        one.normalizer = normalizers.NFC()
-        trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=cut.ByteLevel.alphabet())
-        return one, trainer, [], ["<|endoftext|>"], {"eos_token": "<|endoftext|>"}
-    if kind == "llama2":  # SentencePiece with bytes for unknown characters; Gemma is alike
-        one = library.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-        one.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-        one.decoder, one.pre_tokenizer = decoders.Sequence(steps), cut.Split(library.Regex("▁?[^▁]+"), "isolated")
-        names = ["<unk>", "<s>", "</s>"]
-        trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=[*names, *(f"<0x{i:02X}>" for i in range(256))])
-        return one, trainer, names, [], {"eos_token": "</s>", "bos_token": "<s>"}
-    one = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    one.normalizer, one.pre_tokenizer = normalizers.BertNormalizer(), cut.BertPreTokenizer()
-    one.decoder = decoders.WordPiece()
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=2000, special_tokens=names)
-    return one, trainer, names, [], {f"{name[1:-1].lower()}_token": name for name in names}
-
-
 @pytest.fixture(scope="module")
 def hub_folder(tmp_path_factory):
-    """hub_folder(kind) -> (folder, the library's tokenizer without its post-processor), trained on a little text."""
-    library = pytest.importorskip("tokenizers", reason="the tokenizers package is what ids are compared with")
+    """hub_folder(kind) -> (folder, the library's tokenizer without its post-processor)."""
+    library, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
 
     @functools.cache
     def folder_and_oracle(kind):
-        one, trainer, first, after, config = untrained(library, kind)
-        one.train_from_iterator([*DOCUMENTS, *random_texts(300, kind)], trainer)
-        content = json.loads(one.to_str())
-        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in first]
-        if kind == "llama2":
-            content["pre_tokenizer"] = None
-        one = library.Tokenizer.from_str(json.dumps(content))
-        one.add_special_tokens(after)
+        folder, one = tmp_path_factory.mktemp("hub") / kind, encoder_helpers.tokenizer(transformers, kind)
         one.add_tokens(["<tool>"] if kind == "qwen" else [])
-        eos = config.get("eos_token", "[SEP]")
-        one.post_processor = library.processors.TemplateProcessing(f"$A {eos}", None, [(eos, one.token_to_id(eos))])
-        folder = tmp_path_factory.mktemp("hub") / kind
-        folder.mkdir()
-        one.save(str(folder / "tokenizer.json"))
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        one.post_processor, one.encode_special_tokens = library.processors.Sequence([]), True
-        return folder, one
+        one.save_pretrained(folder)
+        oracle = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        oracle.post_processor, oracle.encode_special_tokens = library.processors.Sequence([]), True
+        return folder, oracle
 
     return folder_and_oracle
 
