@@ -56,6 +56,12 @@ def steps(out_dir):
     return sorted(int(m[1]) for m in names if m)
 
 
+def others(path):
+    """Return which checkpoints lie beside a path at which there is none, for the end of a message."""
+    names = [f"ckpt-{step}.pt" for step in steps(Path(path).parent)]
+    return f" ({Path(path).parent} has {', '.join(names)})" if names else ""
+
+
 def save(path, state):
     """Write a dict of tensors and plain values, all of it or nothing. Raises OSError where the disk is full."""
     try:
@@ -146,7 +152,7 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
         return local
     if ours := newest(local, report):
         return ours
-    hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
+    hint = "" if local.exists() else f": no such file{others(local)}; a model of the hub is hf:ORGANIZATION/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 

@@ -10,6 +10,8 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +116,7 @@ def learning_rate(cfg, step, steps):
 
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
-    path = checkpoint.find(cfg.init_from)
+    began, path = time.perf_counter(), checkpoint.find(cfg.init_from)
     state, dataset = hub_encoder.load(path), read(describe_task(cfg), cfg.full_corpus)
     show(print, dataset.summary())
     if cfg.test_examples:
@@ -177,7 +179,8 @@ def fine_tune(cfg):
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
     run = dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     result = write_result(cfg, dataset, task, model, run, state)
-    show(print, f"{table(result)}\n{steps:,} steps; wrote {cfg.out_dir}/result.json")
+    took = timedelta(seconds=round(time.perf_counter() - began))
+    show(print, f"{table(result)}\n{steps:,} steps and the scoring took {took}; wrote {cfg.out_dir}/result.json")
 
 
 def main():
@@ -185,6 +188,8 @@ def main():
     use_determinism()
     try:
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
+        if Path(cfg.out_dir, "result.json").exists():  # written since `check` by a process that held the lock
+            raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))

@@ -151,7 +151,7 @@ def check(cfg):
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
     found = begun or not cfg.branch_from or Path(cfg.branch_from).is_file()
-    need(found, f"branch_from={cfg.branch_from}: no such file")
+    need(found, f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}")
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:

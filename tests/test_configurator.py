@@ -182,3 +182,10 @@ def test_help_shows_the_lines_of_the_script(capsys):
     assert stop.value.code == 0 and usage.startswith("usage: python train.py ")
     assert text.startswith("A sample script.")
     assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\nsettings = dict")])
+
+
+def test_a_name_of_another_code_base_and_one_that_a_patch_of_the_lesson_adds(problems):
+    assert problems("--learning_rate=1", "--warmup_start=650") == [
+        "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr.",
+        "--warmup_start=650: unknown setting 'warmup_start'. The lesson's detour.patch adds it; git apply it.",
+    ]
