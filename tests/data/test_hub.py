@@ -44,10 +44,8 @@ MODELS = {  # class in transformers, what its config has of its own
     "eurobert": ("EuroBertForMaskedLM", dict(mask_token_id=4092)),
     "bare eurobert": ("EuroBertModel", dict(mask_token_id=4092)),
 }
-SETTINGS = dict(
-    max_steps=650, global_batch_tokens=4096, switch_step=200, mask_ratio=0.4, data="/some/folder/prepared/books"
-)
-SETTINGS |= dict(seed=0, lr=1e-3, branch_from="", init_from="/some/folder/out/mlm/ckpt-400.pt")
+SETTINGS = dict(max_steps=650, global_batch_tokens=4096, seed=0, lr=1e-3, data="/some/folder/prepared/books")
+SETTINGS |= dict(branch_from="", init_from="/some/folder/out/mlm/ckpt-400.pt")
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
 close = dict(atol=1e-4, rtol=0)
@@ -247,12 +245,9 @@ def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_p
 def run_card(folder, monkeypatch):
     """Run the code of a folder's model card beside the folder; return its variables."""
     monkeypatch.chdir(folder.parent)
-    codes = [
-        re.findall(r"```python\n(.*?)```", file.read_text(), re.S)
-        for file in (ROOT / "docs/hub.md", folder / "README.md")
-    ]
-    variables = {}
-    for code in [code for code in codes[0] if "def answer" in code] + codes[1]:
+    pages, variables = (ROOT / "docs/hub.md", folder / "README.md"), {}
+    docs, card = (re.findall(r"```python\n(.*?)```", page.read_text(), re.S) for page in pages)
+    for code in [*(code for code in docs if "def answer" in code), *card]:
         exec(code, variables)
     return variables
 
