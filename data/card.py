@@ -4,6 +4,7 @@ It names files and folders without their place on this machine. Its code is mean
 """
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from string import Template
@@ -12,90 +13,9 @@ from data.files import MALFORMED
 from data.objective import describe, phases_of
 from data.tokenizer import read_json
 
-CARD = Template("""\
----
-library_name: transformers
-pipeline_tag: $tag
-tags: [nanoencoder]
----
-# $title
-
-$what $parameters parameters: $n_layer layers of width $d_model. Texts have at most $max_len tokens.
-
-## How to use it
-
-$note```python
-$code
-```
-
-## Training
-
-$training
-## Scores
-
-$scores
-
-## Limits
-
-- It knows no more than its training data and was tested on nothing else. Test it on your own before you use it.
-- This card names no license. The terms of the training data may limit the use of the model.
-""")
-
-# Of each kind of model: what it is, and how to use it.
-PIPELINE = 'from transformers import pipeline\n\nmodel = pipeline("$tag", "$title")\n'
-EMBED = 'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("$title")\n'
-USAGE = {
-    "fill-mask": (
-        "A text encoder with bidirectional attention, to be fine-tuned.",
-        PIPELINE + 'print(model(f"Return the {model.tokenizer.mask_token} of the list."))',
-    ),
-    "feature-extraction": (
-        "A text encoder with bidirectional attention, to be fine-tuned. It has no head that fills in masks.",
-        EMBED + 'print(model.encode(["Return the list."]))  # the mean of the last hidden states',
-    ),
-    "text-generation": (
-        "A decoder, which continues texts.",
-        PIPELINE + 'print(model("Return the list of", max_new_tokens=20))',
-    ),
-    "sc": (
-        "It gives each text a label, or a number.",
-        PIPELINE + "form = $form  # each text of the training had this form\n"
-        'print(model(form.replace("{}", "A text."), truncation=True))',
-    ),
-    "tc": (
-        "It labels the tokens of a sentence. The label of a word is that of most of its tokens.",
-        PIPELINE + 'print(model("The method returns a list .", ignore_labels=[]))  # spaces between all words',
-    ),
-    "qa": (
-        "It finds the answer to a question in a text. Its head says of each token whether it is in the answer.",
-        """\
-from transformers import AutoModelForTokenClassification, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("$title")
-model = AutoModelForTokenClassification.from_pretrained("$title")
-# answer() is in docs/hub.md of nanoencoder. A question-answering pipeline computes something else.
-print(answer(tokenizer, model, "What does it return?", "The method returns a list.", $threshold, $may_be_none))""",
-    ),
-    "ir": (
-        "It embeds queries and documents: the cosine of two says how well they fit.",
-        EMBED + 'queries = model.encode_query(["how to sort a list"])  # puts "Query: " before a text, as in training\n'
-        'documents = model.encode_document(["Return a new sorted list.", "Open a file."])\n'
-        "print(model.similarity(queries, documents))",
-    ),
-}
-CHECK = """\
-This is Qwen 3 with `is_causal: false` in config.json. The oldest transformers that we saw use it is 5.2.0; older ones \
-ignore it and run a decoder. This takes a second and fails there:
-
-```python
-import torch
-from transformers import AutoModel
-
-first, other = AutoModel.from_pretrained("$title")(torch.tensor([[1, 2, 3], [1, 2, 4]])).last_hidden_state[:, 0]
-assert not torch.equal(first, other), "the first output does not depend on the last token: update transformers"
-```
-
-"""
+# card.txt has the text of the card, and for each kind of model what it is and, after an empty line, how to use it.
+_, *PARTS = re.split(r"^=== (.+)\n", Path(__file__).with_name("card.txt").read_text(encoding="utf-8"), flags=re.M)
+PARTS = dict(zip(PARTS[::2], PARTS[1::2]))
 
 
 def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
@@ -105,9 +25,9 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
     max_len: in tokens. qwen3_encoder: whether older versions of transformers would run the model as a decoder.
     """
     fine_tuned, cfg, lines = state.get("fine_tuned"), state["settings"], []
-    what, code = USAGE[fine_tuned["family"] if fine_tuned else tag]
+    what, _, code = PARTS[fine_tuned["family"] if fine_tuned else tag].partition("\n\n")
     facts = {"title": title, "tag": tag, **state["config"], "max_len": f"{max_len:,}", "parameters": f"{parameters:,}"}
-    facts |= {"what": what, "note": Template(CHECK).substitute(title=title) if qwen3_encoder else ""}
+    facts |= {"what": what, "note": Template(PARTS["check"]).substitute(title=title) if qwen3_encoder else ""}
     if cfg:
         begin = cfg["init_from"] or cfg["branch_from"]
         lines += [f"Pretraining: {state['step']:,} steps of {cfg['global_batch_tokens']:,} tokens."]
@@ -130,7 +50,7 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
         facts |= {name: fine_tuned[name] for name in ("threshold", "may_be_none")}
     facts["training"] = "".join(f"- {line}\n" for line in lines)
     facts["scores"] = "\n".join(scores_beside(Path(path), state["step"])) or "Not measured."
-    return CARD.substitute(facts, code=Template(code).substitute(facts))
+    return Template(PARTS["card"]).substitute(facts, code=Template(code).substitute(facts))
 
 
 def short(path):

@@ -8,6 +8,7 @@ The page needs no network. Its folder also gets the pictures of the masks, as SV
 import base64
 from html import escape
 from pathlib import Path
+from string import Template
 
 from eval.lesson import explain
 from model import attention_mask
@@ -19,28 +20,8 @@ out = "out/gallery"  # the folder to write
 
 CELL = 22  # pixels of a square
 SEEN, HIDDEN, UNSEEN = "#9db8d9", "#e8b78a", "#ffffff"  # colors of the mask pictures
-PAGE = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>One flag, two objectives</title>
-<meta name="viewport" content="width=device-width">
-<style>body {{ font: 16px/1.5 sans-serif; max-width: 1060px; margin: 2em auto; padding: 0 1em }}
-.row {{ display: flex; flex-wrap: wrap; gap: 1em; align-items: start }} img, svg {{ max-width: 100%; height: auto }}
-table {{ border-spacing: 1em 0 }}</style>
-<h1>One flag, two objectives</h1>
-<h2>One batch, two questions</h2>
-<p>The same tokens, from step {step} of a training run. A row is a position. Its colored squares are the tokens that it
-sees: blue, or orange where the token is hidden. At the right is the token that it must predict, if there is one.</p>
-<div class="row">{masks}</div>
-{models}<h2>Figures</h2>
-<p>What the other tools of the lesson have drawn so far.</p>
-<div class="row">{figures}</div></html>
-"""
-MODEL = """<h2>What the model guesses at step {step}</h2>
-<p>The same weights answer for each token under both objectives. Bold: the guess is correct.</p>
-<div class="row">{guesses}</div>
-<h2>Where the heads of the last layer look at step {step}</h2>
-<p>A row is the position that looks, a column the token that it looks at. The darker, the more attention (on a
-square-root scale).</p>
-<div class="row">{attention}</div>
-"""
+# The page, with a part for each model between two lines.
+BEFORE, MODEL, AFTER = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8").split("<!-- models -->\n")
 
 
 def grid(title, labels, colors, targets):
@@ -100,10 +81,11 @@ def main(cfg):
         labels = [explain.token_name(tokenizer, i) for i in ids.tolist()]
         guesses = guess_table("CLM", labels[1:], clm, tokenizer) + guess_table("MLM", labels, mlm, tokenizer)
         attention = "".join(attention_pictures(model, ids, labels))
-        models.append(MODEL.format(step=state["step"], guesses=guesses, attention=attention))
+        models.append(Template(MODEL).substitute(step=state["step"], guesses=guesses, attention=attention))
     images = [base64.b64encode(Path(path).read_bytes()).decode() for path in cfg.figures if Path(path).exists()]
     figures = "".join(f'<img alt="" src="data:image/png;base64,{image}">' for image in images)
-    page = PAGE.format(step=first, masks="".join(masks.values()), models="".join(models), figures=figures)
+    before = Template(BEFORE).substitute(step=first, masks="".join(masks.values()))
+    page = "".join([before, *models, Template(AFTER).substitute(figures=figures)])
     Path(cfg.out).mkdir(parents=True, exist_ok=True)
     for name, text in {"index.html": page, "clm.svg": masks["CLM"], "mlm.svg": masks["MLM"]}.items():
         Path(cfg.out, name).write_text(text, encoding="utf-8")
