@@ -230,59 +230,39 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
 # The special tokens of a folder, and what is refused
 
 
-LEVEL = {"type": "WordLevel", "unk_token": "0"}
-
-
 def small(*added):
-    """The content of a tokenizer.json with words 0 to 9, and added tokens from 10 on."""
-    model = LEVEL | {"vocab": {str(i): i for i in range(10)}}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    tokens = [flags | {"id": 10 + i, "content": name} for i, name in enumerate(added)]
-    content = dict.fromkeys(["truncation", "padding", "normalizer", "post_processor", "decoder"])
-    content |= {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}}
-    return content | {"added_tokens": tokens, "model": model}
-
-
-def write(folder, content, **configs):
-    folder.mkdir(exist_ok=True)
-    for name, value in ({"tokenizer": content} | configs).items():
-        (folder / f"{name}.json").write_text(value if isinstance(value, str) else json.dumps(value))
-    return folder
+    """The content of a tokenizer.json with words 0 to 9, and special tokens from 10 on."""
+    library = pytest.importorskip("tokenizers")
+    one = library.Tokenizer(library.models.WordLevel({str(i): i for i in range(10)}, unk_token="0"))
+    one.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    one.add_special_tokens([*added])
+    return one.to_str()
 
 
 PAD = {"__type": "AddedToken", "content": "<p>"}
-END, MASK, RESERVED = {"eos_token_id": 10}, {"mask_token": "<x>"}, "<|reserved_special_token_0|>"
+END, RESERVED = {"eos_token_id": 10}, "<|reserved_special_token_0|>"
 
 
 @pytest.mark.parametrize(
-    "added, configs, expected",  # ids of mask, pad, bos, eos; vocab_size
+    "added, config, tokenizer_config, expected",  # ids of mask, pad, bos, eos; vocab_size
     [
         # A named mask, and a config that has a vocabulary. With fewer rows than ids the model has to grow.
-        (["<end>", "<x>"], {"config": END | {"vocab_size": 13}, "tokenizer_config": MASK}, (11, 10, 10, 10, 13)),
-        (["<end>", "<x>"], {"config": END | {"vocab_size": 11}, "tokenizer_config": MASK}, (11, 10, 10, 10, 128)),
-        (["<end>"], {}, (11, 12, 12, 12, 128)),  # mask and eos are new, pad and bos are eos
-        (
-            ["<end>"],
-            {"config": {"eos_token_id": 2, "bos_token_id": 1}},
-            (11, 12, 12, 12, 128),
-        ),  # ids of ordinary tokens
-        (
-            ["<end>", RESERVED, "<p>"],
-            {"tokenizer_config": {"eos_token": "<end>", "pad_token": PAD}},
-            (11, 12, 10, 10, 128),
-        ),
-        (["<end>", RESERVED], {"config": END}, (11, 10, 10, 10, 128)),
-        (["[PAD]", "[CLS]", "[SEP]", "[MASK]"], {}, (13, 12, 11, 12, 128)),
-        (
-            ["<s>", "</s>", RESERVED, "<mask>"],
-            {"config": {"cls_token_id": 10, "sep_token_id": 11}},
-            (13, 11, 10, 11, 128),
-        ),
+        (["<end>", "<x>"], END | {"vocab_size": 13}, {"mask_token": "<x>"}, (11, 10, 10, 10, 13)),
+        (["<end>", "<x>"], END | {"vocab_size": 11}, {"mask_token": "<x>"}, (11, 10, 10, 10, 128)),
+        (["<end>"], {}, {}, (11, 12, 12, 12, 128)),  # mask and eos are new, pad and bos are eos
+        (["<end>"], {"eos_token_id": 2, "bos_token_id": 1}, {}, (11, 12, 12, 12, 128)),  # ids of ordinary tokens
+        (["<end>", RESERVED, "<p>"], {}, {"eos_token": "<end>", "pad_token": PAD}, (11, 12, 10, 10, 128)),
+        (["<end>", RESERVED], END, {}, (11, 10, 10, 10, 128)),
+        (["[PAD]", "[CLS]", "[SEP]", "[MASK]"], {}, {}, (13, 12, 11, 12, 128)),
+        (["<s>", "</s>", RESERVED, "<mask>"], {"cls_token_id": 10, "sep_token_id": 11}, {}, (13, 11, 10, 11, 128)),
     ],
 )
-def test_special_tokens_of_a_folder(tmp_path, added, configs, expected):
-    pytest.importorskip("tokenizers")
-    one = Tokenizer.load(write(tmp_path / "one", small(*added), **configs))
+def test_special_tokens_of_a_folder(tmp_path, added, config, tokenizer_config, expected):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/tokenizer.json").write_text(small(*added))
+    (tmp_path / "one/config.json").write_text(json.dumps(config))
+    (tmp_path / "one/tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    one = Tokenizer.load(tmp_path / "one")
     assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == expected
     assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
     assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
@@ -296,9 +276,9 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
     ("SmolLM2-135M", {}, "hf download ORGANIZATION/SmolLM2-135M "),
     ("p50k_base", {}, "cannot be downloaded.*TIKTOKEN_CACHE_DIR"),
     (".", {}, "has no tokenizer.json"),
-    (".", {"tokenizer.json": small(), "tokenizer_config.json": {"eos_token": "</s>"}}, "eos_token '</s>' is not"),
-    (".", {"tokenizer.json": small(), "config.json": "{"}, "config.json: not a JSON object"),
-    (".", {"tokenizer.json": small(), "config.json": {"vocab_size": [3]}}, "cannot be read: TypeError"),
+    (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>' is not"),
+    (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
+    (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
     (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
 ]
 
@@ -307,7 +287,7 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
 def test_what_cannot_be_read(tmp_path, monkeypatch, name, files, message):
     pytest.importorskip("tokenizers")
     for file, content in files.items():
-        (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
+        (tmp_path / file).write_text(small() if content is small else content)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
