@@ -145,6 +145,7 @@ def test_in_trained_and_out_again(transformers, name, tmp_path):
     theirs = cls.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()
     model = checkpoint.load_model(tmp_path / "in")
     assert bool(model.config.rope_scaling) == ("llama 3.2" in name)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
     with torch.no_grad():
         if name.startswith("bare"):
             torch.testing.assert_close(model(TOKENS, False), theirs(TOKENS)[0], **close)

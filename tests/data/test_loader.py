@@ -146,7 +146,7 @@ def predicted(batch):
 @pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
 def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
     """If other batches have a larger ratio, these are the same tokens, in tensors of the shape that those have."""
-    T, W, n = 64, 8, round(ratio * 64)
+    T, W, n = 512, 8, round(ratio * 512)
     batches, larger = (Batches([stream], tokenizer, 1, T, W, "none", most) for most in (ratio, 0.95))
     special = torch.tensor(sorted(tokenizer.special_tokens.values()))
     for step in range(20):
