@@ -2,8 +2,8 @@
 
     python -m tests.ahead_of_time [ARCHITECTURE ...]
 
-All architectures take about ten minutes. Prints the worst of four variants: full and causal, without and with documents. A few bytes of
-spills are one or two registers, which does not matter. More would.
+All architectures take about ten minutes. Prints the worst of four variants: full and causal, without and with
+documents. A few bytes of spills are one or two registers, which does not matter. More would.
 """
 
 import contextlib

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # in rows that
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
 TOLERANCE = {(torch.float32, 1): 1e-5, (torch.float32, 3): 1e-5, (torch.float16, 1): 1e-3, (torch.float16, 3): 4e-3}
+TOLERANCE[torch.float32, 60] = 1e-3  # scores of thousands: subtracting the largest one keeps the exponentials finite
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +75,7 @@ CASES = [  # causal, T, H, H_kv, D, dtype, length of a document, padding
     (True, 1, 2, 2, 64, torch.float32, None, 0), (False, 2, 2, 1, 64, torch.float32, 1, 0),
     (True, 63, 3, 1, 32, torch.float16, None, 0), (False, 65, 1, 1, 96, torch.float32, 64, 0),
     (True, 127, 2, 1, 64, torch.float16, 63, 5), (False, 64, 1, 1, 128, torch.float16, None, 0),
+    (False, 70, 2, 1, 32, torch.float32, 70, 70),  # no row sees anything
 ]  # fmt: skip
 GRID = itertools.product((True, False), (63, 127, 129), ((6, 1, 32), (4, 2, 64), (2, 1, 128)), (None, 1, 65))
 
@@ -91,14 +93,14 @@ def test_kernels_equal_the_formula(causal, T, H, H_kv, D, dtype, length, padding
 
 
 STRIDES = [
-    (False, torch.float16, True, "plain", None), (True, torch.float16, True, "transposed", 31),
-    (False, torch.float32, False, "expanded", 64),
+    (False, torch.float16, True, "plain", None, 3), (True, torch.float16, True, "transposed", 31, 3),
+    (False, torch.float32, False, "expanded", 64, 3), (True, torch.float32, False, "plain", None, 60),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("causal, dtype, packed, d_strides, length", STRIDES)
-def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, length):
-    check(2, 66, 4, 2, 32, dtype, causal, length, 0, 3, packed, d_strides)
+@pytest.mark.parametrize("causal, dtype, packed, d_strides, length, scale", STRIDES)
+def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, length, scale):
+    check(2, 66, 4, 2, 32, dtype, causal, length, 0, scale, packed, d_strides)
 
 
 # Blocks of the table's larger rows: with bounds within a block, without documents, and with edges on both sides.
@@ -139,21 +141,6 @@ def test_the_backward_pass_keeps_no_packed_projection():
         kept = []
         attention(q.contiguous(), k.contiguous(), v, True, backend="triton")
     assert len(kept) == 5 and all(x.untyped_storage().nbytes() == x.nbytes for x in kept)
-
-
-def test_rows_that_see_nothing_make_no_nan():
-    q, k, v = inputs(1, 70, 2, 1, 32, torch.float32)
-    bounds = [torch.zeros(1, 70, dtype=torch.int32)] * 2
-    assert all(x.eq(0).all() for x in attention_results(q, k, v, q, False, bounds, "triton"))
-
-
-def test_large_scores_make_no_nan():
-    """Scores of thousands: subtracting the largest one keeps the exponentials finite."""
-    q, k, v = inputs(1, 70, 2, 1, 32, torch.float32)
-    case = q * 60, k * 60, v, v.repeat(1, 1, 2, 1)
-    found = attention_results(*case, True, (None, None), "triton")
-    exact = attention_results(*(x.double() for x in case), True, (None, None), "reference")
-    assert all((x - e).norm() / e.norm() < 1e-3 for x, e in zip(found, exact))
 
 
 # ----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import copy
 import json
 import random
-import re
 import sys
 from unittest.mock import MagicMock
 
@@ -12,7 +11,6 @@ import torch
 
 import checkpoint
 from errors import Damaged, DataError
-from helpers import ROOT
 from model import ModelConfig, Transformer
 
 
@@ -43,7 +41,7 @@ def test_a_flipped_byte_is_noticed_or_harmless(state, tmp_path):
     assert noticed > 65
 
 
-def test_truncated_and_foreign_files_are_refused(state, tmp_path):
+def test_truncated_and_missing_files_are_refused(state, tmp_path):
     path = tmp_path / "ckpt-7.pt"
     checkpoint.save(path, state)
     content = path.read_bytes()
@@ -51,9 +49,6 @@ def test_truncated_and_foreign_files_are_refused(state, tmp_path):
         path.write_bytes(content[:size])
         with pytest.raises(Damaged, match="ckpt-7.pt"):
             checkpoint.load(path)
-    torch.save({"weights": torch.zeros(3)}, path)
-    with pytest.raises(Damaged, match="not a checkpoint of this project"):
-        checkpoint.load(path)
     with pytest.raises(DataError, match=r"none.pt is neither a .*: no such file \(.* has ckpt-7.pt\)"):
         checkpoint.load(tmp_path / "none.pt")
 
@@ -164,9 +159,3 @@ def test_weights_and_biases_gets_the_lines_and_cannot_stop_a_run(tmp_path, monke
     assert any("the server is gone" in str(its.message) for its in recwarn) == bool(fails)
     assert wandb.log.call_args_list == [(({"step": step, "loss": 1.5}, step),) for step in (3, 4)][:logged]
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
-
-
-def test_a_changed_source_file_would_be_noticed_with_each_patch_of_the_lesson():
-    patches = [path.read_text() for path in (ROOT / "eval/lesson/solutions").glob("*.patch")]
-    patched = {file for text in patches for file in re.findall(r"^\+\+\+ b/(\S+)", text, re.M)}
-    assert patched and patched <= set(checkpoint.SOURCES)

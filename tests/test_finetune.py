@@ -75,10 +75,6 @@ def read(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def log(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 # ----------------------------------------------------------------------------
 # Results
 
@@ -168,7 +164,7 @@ def test_what_the_settings_change(fine_tune, data):
     losses = set()
     for more in ("--seed=1", "--causal=True", "--random_weights=True", "--seed=2"):
         _, folder = fine_tune([*args(data, "sc"), "--max_steps=2", "--baseline=False", "--test_examples=9", more])
-        losses.add(log(folder)[-1]["loss"])
+        losses.add(checkpoint.read_metrics(folder)[-1]["loss"])
         result = read(folder)
         assert result["checkpoint"]["untrained"] == (more == "--random_weights=True")
         assert result["baselines"] == {} and result["examples"]["test"] == 9
