@@ -1,4 +1,4 @@
-"""What the tests of studies share: miniature data sets and plans."""
+"""What the tests of studies share: a miniature data set and plans."""
 
 import random
 
@@ -11,16 +11,12 @@ from eval.study.plan import Plan
 
 @pytest.fixture(scope="session")
 def tasks_dir(tmp_path_factory):
-    """A folder with miniature data sets under the names sst2 and wnut17."""
+    """A folder with a miniature data set under the name sst2."""
     folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(0)
     (folder / "sst2").mkdir()
-    (folder / "wnut17").mkdir()
     for file in ("train.tsv", "dev.tsv"):
         rows = "".join(f"{' '.join(rng.choices(WORDS, k=8))}\t{rng.randint(0, 1)}\n" for _ in range(64))
         (folder / "sst2" / file).write_text(f"sentence\tlabel\n{rows}")
-    for file in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
-        lines = [f"{rng.choice(WORDS)}\t{rng.choice(['O', 'B-person'])}\n" + "\n" * (i % 6 == 5) for i in range(240)]
-        (folder / "wnut17" / file).write_text("".join(lines))
     return folder
 
 

@@ -3,7 +3,6 @@
 import csv
 import itertools
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -134,9 +133,10 @@ def test_missing_and_failed_runs_are_shown_as_such(write, tmp_path):
             make_result(tmp_path, "mlm", task, seed=seed, test=50 + seed)
         if seed != 2:
             make_result(tmp_path, "clm", "sst2", seed=seed, test=50 + seed)
+    output = "9 %|\r10 %|\nRuntimeError: out of memory\n\nx --help lists every setting.\n"
     for job in ("clm/sst2/lr-0.0001_seed-2", "clm/sst2/lr-0.0001_seed-4"):
         (tmp_path / job).mkdir()
-        (tmp_path / job / "error.txt").write_text("RuntimeError: out of memory\n\n")
+        (tmp_path / job / "error.txt").write_text(output)
     (tmp_path / "clm/sst2/lr-0.0001_seed-1/error.txt").write_text("of an earlier attempt")
     found = scores(tmp_path)
     assert found["mlm", "sc mean"] == "52.0 ± 2.5" and found["clm", "sst2"] == "52.0 ± 12.7 (2 of 3 runs)"
@@ -155,17 +155,6 @@ def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
     assert scores(tmp_path)["mlm", "sst2"] == "50.0 ± 0.0"
     (tmp_path / "mlm/sst2/lr-0.0001_seed-1/result.json").unlink()
     assert scores(tmp_path)["mlm", "sst2"] == "70.0 ± 0.0 (2 of 3 runs)"
-
-
-def test_the_classes_of_predictions_as_the_page_shows(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sklearn")
-    script = re.search(r"```python\n(import json\n.*?)```", (ROOT / "docs/study.md").read_text(), re.DOTALL)[1]
-    (tmp_path / "out/finetune").mkdir(parents=True)
-    lines = [json.dumps({"id": i, "gold": g, "predicted": p}) + "\n" for i, (g, p) in enumerate(zip("aabc", "aabb"))]
-    (tmp_path / "out/finetune/predictions.jsonl").write_text("".join(lines))
-    monkeypatch.chdir(tmp_path)
-    exec(script, {})
-    assert ["b", "0.50", "1.00", "0.67", "1"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 # ----------------------------------------------------------------------------

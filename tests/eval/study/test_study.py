@@ -143,13 +143,3 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     (tmp_path / "films.py").write_text("")
     code, output = run(["sweep", f"--tasks={tasks_dir}/films.py,{tmp_path}/films.py", args[0]], "eval.study")
     assert code == 2 and "tasks: two are called films" in output and "family='': must be one of" in output
-
-
-@pytest.mark.parametrize("text, line", [
-    ("", "no output"),
-    ("9 %|\r10 %|\nTraceback (most recent call last):\n  File x\n    y\nKeyError: 1\n\n", "KeyError: 1"),
-    ("x: 1 problem in the settings; nothing was started.\n  1. a=1\nx --help lists every setting.\n", "1. a=1"),
-])  # fmt: skip
-def test_the_error_of_a_job_is_its_last_line(tmp_path, text, line):
-    (tmp_path / "error.txt").write_text(text)
-    assert error_of(tmp_path / "error.txt") == line

@@ -4,38 +4,54 @@ import json
 import re
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 from helpers import ROOT
 
 import checkpoint
-from eval.tasks import model as task_model
 from eval.tasks import predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.result import evaluate
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
+TAGS = [["O", "B-X"][i % 2] for i in range(11)]
 NEW = {  # examples, and the rows that hold them
-    "sc": ([Text(f"T: {t} B: x y", "no") for t in TEXTS], [{"title": t, "body": "x", "end": "y"} for t in TEXTS]),
-    "tc": ([Sentence(t.split(), ["O"] * len(t.split())) for t in TEXTS], [{"tokens": t.split()} for t in TEXTS]),
+    "sc": (
+        [Text(f"T: {t} B: x y", "yes") for t in TEXTS],
+        [dict(title=t, body="x", end="y", label="yes") for t in TEXTS],
+    ),
+    "tc": (
+        [Sentence(t.split(), TAGS[: len(t.split())]) for t in TEXTS],
+        [{"tokens": t.split(), "label": TAGS[: len(t.split())]} for t in TEXTS],
+    ),
     "qa": (
-        [Question(t, f"{t}?", " ".join([t] * 20), []) for t in TEXTS],
-        [{"id": t, "question": f"{t}?", "context": " ".join([t] * 20), "answers": None} for t in TEXTS],
+        [Question(t, f"{t}?", " ".join([t] * 20), [(t, 0)]) for t in TEXTS],
+        [
+            {"id": t, "question": f"{t}?", "context": " ".join([t] * 20), "answers": {"text": [t], "answer_start": [0]}}
+            for t in TEXTS
+        ],
     ),
 }
 
 
+@pytest.mark.parametrize("labeled", [True, False])
 @pytest.mark.parametrize("family", NEW)
-def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
+def test_new_text_gets_the_answers_of_scoring_and_with_labels_the_scores(
+    saved, files, tmp_path, capsys, family, labeled
+):
     task, model = saved(family)
     examples, rows = NEW[family]
-    answers = task.predict(partial(task_model.predict, model), examples, "test")
+    if not labeled:
+        rows = [{name: value for name, value in row.items() if name not in ("label", "answers")} for row in rows]
+    scores, _, answers = evaluate(task, model, examples, "test")
     expected = [*map(json.loads, task.lines(answers, examples))]
     out = tmp_path / "out.jsonl"
     args = [f"{tmp_path}/model.pt", files.put("new.jsonl", rows), f"--out={out}", "--dtype=float32"]
     predict.main(args)
+    text = capsys.readouterr().out
+    assert (f"scores of {len(examples)} examples: " in text) == labeled
+    assert not labeled or all(f"{metric} {score:.2f}" in text for metric, score in scores.items()), text
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["id"] for line in found] == [line["id"] for line in expected]
     for line, other in zip(found, expected):
@@ -46,30 +62,6 @@ def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, family):
         assert [example for example, _ in pairs] == examples
         for (_, answer), other in zip(pairs, answers):
             assert answer.score == pytest.approx(other.score, abs=1e-5)
-
-
-def conll(text, tags):
-    return "".join(f"{word}\t{tag}\n" for word, tag in zip(text.split(), tags.split(), strict=True))
-
-
-RED = {"question": "Which?", "context": "A red fish.", "answers": {"text": ["red"], "answer_start": [2]}}
-LABELED = {  # {name of the file: (family, content, examples)}
-    "a.jsonl": ("sc", [{**row, "label": "yes"} for row in NEW["sc"][1]], [Text(x.text, "yes") for x in NEW["sc"][0]]),
-    "a.conll": ("tc", conll("a red fish", "O B-X O"), [Sentence(["a", "red", "fish"], ["O", "B-X", "O"])]),
-    "b.jsonl": ("qa", [RED], [Question("", "Which?", "A red fish.", [("red", 2)])]),
-}
-
-
-@pytest.mark.parametrize("name", LABELED)
-def test_a_file_with_labels_is_scored(saved, files, tmp_path, capsys, name):
-    family, content, examples = LABELED[name]
-    task, model = saved(family)
-    args = [f"{tmp_path}/model.pt", files.put(name, content), f"--out={tmp_path}/out", "--dtype=float32"]
-    predict.main(args)
-    text = capsys.readouterr().out
-    assert f"scores of {len(examples)} examples: " in text
-    for metric, score in evaluate(task, model, examples)[0].items():
-        assert f"{metric} {score:.2f}" in text, text
 
 
 def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path, capsys):
@@ -83,8 +75,6 @@ def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path,
 
 WRONG = {  # {case: (family, name and content of the input, message)}
     "a row that is no JSON": ("sc", "a.jsonl", '{"title"\n', "a.jsonl, line 1: "),
-    "a missing column": ("sc", "a.csv", "title,text\na,b\n", "a.csv, line 1: .*body"),
-    "a word that is no text": ("tc", "a.jsonl", '{"tokens": ["a", 1]}\n', "a.jsonl, line 1: "),
     "a model for retrieval": ("ir", "a.csv", "text\na\n", "export it"),
 }
 
