@@ -1,8 +1,8 @@
 """Every row of the launch table, compiled without a GPU: registers, spills, serialized matrix products.
 
-    python -m tests.ahead_of_time [ARCHITECTURE ...]
+    python -m tests.ahead_of_time
 
-All architectures take about ten minutes. Prints the worst of four variants: full and causal, without and with
+This takes about ten minutes. Prints the worst of four variants: full and causal, without and with
 documents. A few bytes of spills are one or two registers, which does not matter. More would.
 """
 
@@ -11,7 +11,6 @@ import importlib.metadata
 import io
 import itertools
 import re
-import sys
 
 import torch
 
@@ -74,12 +73,11 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     }
 
 
-def main(architectures):
+def main():
     print(f"Triton {importlib.metadata.version('triton')}; the worst of: full and causal, without and with documents")
     print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in COLUMNS))
-    rows = [(name, torch.bfloat16) for name in architectures]
-    rows += [("90", torch.float32)] * (("90", torch.bfloat16) in rows)  # in fp32 one architecture stands for all
-    for architecture, dtype in rows:
+    # In fp32 one architecture stands for all.
+    for architecture, dtype in [*((name, torch.bfloat16) for name in TARGETS), ("90", torch.float32)]:
         for D, which in itertools.product((32, 64, 128), model.KERNELS):
             masks = itertools.product((False, True), repeat=2)
             found = [compile_kernel(which, architecture, D, dtype, *mask) for mask in masks]
@@ -90,4 +88,4 @@ def main(architectures):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or TARGETS)
+    main()

@@ -1,7 +1,7 @@
 """Fault campaign: disturb runs in every way we know, and look whether anything is lost.
 
     python tests/campaign.py --minutes=30
-    python tests/campaign.py --only="two writers" --case=17      # one case again, with all that its processes print
+    python tests/campaign.py --case="two writers 17"      # one case again, with all that its processes print
 
 A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -30,8 +31,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
-from eval.plot import read_metrics  # noqa: E402
-from helpers import TINY, WORDS, flip_bit, run_script, server  # noqa: E402
+from helpers import TINY, WORDS, flip_bit, metrics, run_script, server  # noqa: E402
 
 STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
@@ -96,20 +96,9 @@ def child(script, args, output, folder, at, fault):
 # What is disturbed
 
 
-class Work:
-    """A command, and what it leaves. args: with {} for a case's folder. result: a function of that folder.
-
-    fresh: the folder with which the command begins. begun: one in which it has been interrupted.
-    """
-
-    def __init__(self, script, args, result):
-        self.script, self.args, self.result = script, args.split(), result
-
-
 def trained(folder):
     state = torch.load(checkpoint.path_of(folder / "run", STEPS), weights_only=True)
-    lines = [{**line, "tokens_per_s": 0} for line in read_metrics(folder / "run")]
-    return {"metrics.jsonl": lines, "weights": state["model"], "optimizer": state["optimizer"]}
+    return {"metrics.jsonl": metrics(folder / "run"), "weights": state["model"], "optimizer": state["optimizer"]}
 
 
 def prepared(folder):
@@ -119,18 +108,23 @@ def prepared(folder):
 def tuned(folder):
     scores = json.loads((folder / "tuned/result.json").read_text())["metrics"]
     weights = torch.load(folder / "tuned/model.pt", weights_only=True)["model"]
-    return {"result.json": scores, "metrics.jsonl": read_metrics(folder / "tuned"), "model.pt": weights}
+    return {"result.json": scores, "metrics.jsonl": metrics(folder / "tuned"), "model.pt": weights}
 
 
 TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 --resume=True"
 PREPARE = "--val_fraction=0.2 --shard_tokens=2001 --source={}/texts --out={}/prepared"
 TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
 TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
-WORK = (
-    Work("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained),
-    Work("data.prepare", PREPARE, prepared),
-    Work("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned),
-)
+# Commands, with {} for a case's folder, and functions of that folder that return what a command leaves. set_up adds
+# `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted. A fine-tuning has no such.
+WORK = [
+    SimpleNamespace(script=script, args=args.split(), result=result)
+    for script, args, result in (
+        ("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained),
+        ("data.prepare", PREPARE, prepared),
+        ("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned),
+    )
+]
 
 
 def same(a, b):
@@ -331,26 +325,25 @@ def try_case(name, number, verbose=False):
 def main():
     parser = argparse.ArgumentParser(description="Disturb runs in every way, and look whether anything is lost.")
     parser.add_argument("--minutes", type=float, default=3)
-    parser.add_argument("--only", choices=CLASSES, help="one class of faults")
-    parser.add_argument("--case", type=int, help="one case of this class, with all that its processes print")
+    parser.add_argument("--case", help="one case, with all that its processes print")
     args = parser.parse_args()
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here
-    names = [args.only] if args.only else [*CLASSES]
-    tried, losses, spent = (dict.fromkeys(names, 0) for _ in range(3))
+    tried, losses, spent = (dict.fromkeys(CLASSES, 0) for _ in range(3))
     with tempfile.TemporaryDirectory() as world:
         set_up(Path(world))
-        if args.case is not None:
-            sys.exit(try_case(args.only, args.case, verbose=True) or 0)
+        if args.case:
+            name, number = args.case.rsplit(" ", 1)
+            sys.exit(try_case(name, int(number), verbose=True) or 0)
         end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end:
-            name, started = min(names, key=spent.get), time.monotonic()
+            name, started = min(spent, key=spent.get), time.monotonic()
             if lost := try_case(name, tried[name]):
-                print(f'LOST {lost}\n     python tests/campaign.py --only="{name}" --case={tried[name]}', flush=True)
+                print(f'LOST {lost}\n     python tests/campaign.py --case="{name} {tried[name]}"', flush=True)
             tried[name] += 1
             losses[name] += bool(lost)
             spent[name] += time.monotonic() - started
     print("| faults | tried | survived | lost |\n|---|---|---|---|")
-    for name in names:
+    for name in CLASSES:
         print(f"| {name} | {tried[name]:,} | {tried[name] - losses[name]:,} | {losses[name]} |")
     print(f"file events: {', '.join(f'{work.script} {work.events}' for work in WORK)}; {time.strftime('%Y-%m-%d')}")
     sys.exit(any(losses.values()))

@@ -60,26 +60,26 @@ def flip_bit(path, byte, bit=0):
 BROKEN = "closed", "a pipe without a reader", "a full disk"
 
 
-def break_output(how, streams):
-    """Make standard output (1), standard error (2) or both fail. streams: "1", "2" or "12"."""
-    for stream in map(int, streams):
-        if how == "closed":  # before Python starts: then there is no such stream
-            os.close(stream)
-            setattr(sys, ["", "stdout", "stderr"][stream], None)
-        elif how == "a full disk":
-            os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
-        else:
-            reader, writer = os.pipe()
-            os.dup2(writer, stream)
-            os.close(writer)
-            os.close(reader)
+def break_output(how):
+    """Close standard error, or make standard output and standard error fail. how: one of BROKEN."""
+    if how == "closed":  # before Python starts: then there is no such stream
+        os.close(2)
+        sys.stderr = None
+        return
+    reader, writer = os.pipe()
+    if how == "a full disk":
+        writer = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(writer, 1)
+    os.dup2(writer, 2)
+    os.close(writer)
+    os.close(reader)
 
 
 def run_script(script, args, environment, output, folder):
     """In the child: run "train.py", or a module such as "eval.study", in a folder, with its output in a file.
 
-    FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk. BROKEN_OUTPUT, one of
-    BROKEN, is what happens to standard error, and BROKEN_STREAMS="12" to both.
+    FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk. BROKEN_OUTPUT is one
+    of BROKEN.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in what they start in the background
     if limit := environment.pop("FILE_SIZE_LIMIT", None):
@@ -91,7 +91,7 @@ def run_script(script, args, environment, output, folder):
     os.dup2(file, 1)
     os.dup2(file, 2)
     if how := environment.get("BROKEN_OUTPUT"):
-        break_output(how, environment.get("BROKEN_STREAMS", "2"))
+        break_output(how)
     sys.argv = [script, *args]
     if script.endswith(".py"):
         runpy.run_path(str(ROOT / script), run_name="__main__")

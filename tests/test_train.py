@@ -56,18 +56,21 @@ def test_a_run_learns_and_reports(undisturbed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objectives", ["", "--clm_windows=0.25 --mask_ratio=0.4,0.1"])
-def test_a_run_compiles_the_blocks_and_the_loss_once_for_each_mask(tiny, tmp_path, objectives):
+@pytest.mark.parametrize("options", ["", "--recompute=True", "--clm_windows=0.25 --mask_ratio=0.4,0.1"])
+def test_a_run_compiles_the_blocks_and_the_loss_once_for_each_mask(undisturbed, tmp_path, options):
     """The validation, with a smaller last batch, compiles nothing, nor do the samples, nor does a falling ratio."""
+    args, reference = undisturbed
     code = f"""
 import runpy, sys
-sys.argv = {["train.py", *tiny, *objectives.split(), "--compile=True", f"--out_dir={tmp_path / 'run'}"]}
+sys.argv = {["train.py", *args, *options.split(), "--compile=True", f"--out_dir={tmp_path / 'run'}"]}
 runpy.run_path(sys.argv[0], run_name="__main__")
 import torch._dynamo.utils
 print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "graphs: 4", done.stdout + done.stderr
+    if "clm_windows" not in options:
+        assert_same_losses(tmp_path / "run", reference)
 
 
 # ----------------------------------------------------------------------------
@@ -115,9 +118,9 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
     assert phases[1]["mask_ratio"] == [0.5, 0.25]
 
 
-def test_muon_trains_the_matrices_of_the_blocks(run, tiny, undisturbed, tmp_path):
-    """AdamW trains all other parameters. A branch cannot change the optimizer."""
-    out, (_, reference) = tmp_path / "run", undisturbed
+def test_muon_trains_the_matrices_of_the_blocks(run, tiny, tmp_path):
+    """AdamW trains all other parameters."""
+    out = tmp_path / "run"
     succeed([run([*tiny, "--optimizer=muon", "--max_steps=10", f"--out_dir={out}"])])
     state = checkpoint.load(checkpoint.path_of(out, 10))
     matrices = [x for name, x in state["model"].items() if name.startswith("blocks.") and x.ndim == 2]
@@ -126,9 +129,6 @@ def test_muon_trains_the_matrices_of_the_blocks(run, tiny, undisturbed, tmp_path
     assert len(state["optimizer"]["state"]) == len(state["model"]) - len(matrices)
     group = state["muon"]["param_groups"][0]
     assert group["adjust_lr_fn"] == "match_rms_adamw" and group["weight_decay"] == 0.1
-    branch = [*tiny, f"--out_dir={tmp_path / 'branch'}", f"--branch_from={reference / 'ckpt-5.pt'}"]
-    code, text = run([*branch, "--optimizer=muon"])
-    assert code == 1 and "ckpt-5.pt was trained with another optimizer; init_from takes its weights only" in text, text
 
 
 # ----------------------------------------------------------------------------
@@ -313,7 +313,6 @@ BAD_INPUT = {  # settings, and the lines that the message has
     f"--out_dir={'x' * 300}": "File name too long: 'xxx",
     "--data=nowhere": "nowhere: no such folder; prepare it",
     "--data=docs:0.5,nowhere:0.5": "docs is not a prepared folder",
-    "--data=docs:0.5,nowhere:0.6": "data=docs:0.5,nowhere:0.6: expected fractions",
     "--init_from=nowhere.pt --branch_from=nowhere.pt": """
         give one of them
         init_from: nowhere.pt is neither a checkpoint nor a folder with one: no such file
@@ -332,12 +331,13 @@ def test_bad_input_is_reported_before_any_work(run, tiny, tmp_path, args):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_branch_beyond_the_end_and_from_another_model(undisturbed, run, tmp_path):
+def test_a_branch_beyond_the_end_from_another_model_and_with_another_optimizer(undisturbed, run, tmp_path):
     args, reference = undisturbed
     branch = [*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-20.pt'}"]
     for more, message in (
         ("--max_steps=19", "is at step 20, beyond max_steps=19"),
         ("--n_layer=3", "n_layer is 2, here 3"),
+        ("--optimizer=muon", "ckpt-20.pt was trained with another optimizer; init_from takes its weights only"),
     ):
         code, text = run([*branch, more])
         assert code == 1 and message in text, text
@@ -470,11 +470,3 @@ def test_torchrun(undisturbed, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert_same_losses(out, reference)
-
-
-@SLOW
-def test_compiled_and_recomputed_is_the_same_run(undisturbed, tmp_path):
-    args, reference = undisturbed
-    args = [*args, f"--out_dir={tmp_path / 'run'}", "--compile=True", "--recompute=True"]
-    assert "recompile_limit" not in succeed([Run(args, tmp_path / "output").wait(timeout=300)])
-    assert_same_losses(tmp_path / "run", reference)
