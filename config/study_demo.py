@@ -2,7 +2,7 @@
 #
 #   python -m eval.study config/study_demo.py
 #
-# Three models of 1.2M parameters train for 650 steps of 4,096 tokens each, train.py's own settings. The one that
+# Three models of 1.7M parameters train for 650 steps of 4,096 tokens each, train.py's own settings. The one that
 # switches shares its first 325 steps with the CLM model. Then 4 models (one has random weights) * 4 tasks *
 # (2 learning rates + 2 more seeds) = 64 fine-tuning runs.
 out_dir = "out/study-demo"

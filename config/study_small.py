@@ -1,4 +1,4 @@
-# How much CLM, at which budget? A study for two CPU cores and three hours: textbooks, 1.3M parameters.
+# How much CLM, at which budget? A study for two CPU cores and three hours: textbooks, 1.8M parameters.
 #
 #   python -m eval.study config/study_tasks.py config/study_small.py
 #
