@@ -84,8 +84,9 @@ WRONG = [  # rows, other settings, what is told
     ([("a", "", ""), ("b", "a", "")],
      dict(repeated="b", also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c")), seeds="1,2"),
      ["runs: b: it has seed 2, but a,", "also: a@900: give a step", "no row 'c'", "no row 'd'", "no row 'e'"]),
-    ([("a", "", "")], dict(rates=(), metrics="x", jobs=-1, finetune="'", tasks="sst3"),
-     ["rates: give at least one", "metrics=x", "jobs=-1", "finetune: \"'\": No closing", "sst3"]),
+    ([("a", "", "")], dict(rates=(), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2"),
+     ["rates: give at least one", "metrics=x", "jobs=-1", "finetune: \"'\": No closing", "sst3",
+      "tasks: two are called sst2"]),
 ]  # fmt: skip
 
 

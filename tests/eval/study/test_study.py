@@ -53,18 +53,12 @@ def losses(folder):
     return {name: [{**json.loads(line), "tokens_per_s": 0} for line in lines] for name, lines in logs.items()}
 
 
-def wait_for(folder, pattern, n, process):
-    while len(list(folder.glob(f"study/{pattern}"))) < n:
-        assert process.is_alive()
-        time.sleep(0.02)
-
-
 def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path, encoder):
     """It has one row, and a checkpoint that was given beside it."""
     args = [*tiny_study, f"--runs={ROWS[1:2]}", f"--checkpoints={encoder}", "--primary=(('mlm','tiny-650'),)"]
     args += ["--rates=1e-3,2e-3", "--finetune_seeds=1,2", "--random="]
     first = start(args, tmp_path)
-    wait_for(tmp_path, "runs/*/config.json", 1, first.process)
+    first.until(lambda: [*tmp_path.glob("study/runs/*/config.json")])
     os.kill(first.process.pid, signal.SIGKILL)  # its run trains on
     output = finish(args, tmp_path)
     seeds = [job.name.rpartition("-")[2] for job in results(tmp_path)]
@@ -86,7 +80,7 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
     kills += [(number, "results/*/*/*/result.json", n) for number, n in ((kill, 1), (end, 2))]
     for number, pattern, n in kills:
         study = start(args, parts)
-        wait_for(parts, pattern, n, study.process)
+        study.until(lambda: len([*parts.glob(f"study/{pattern}")]) >= n)
         os.kill(study.process.pid, number)
         assert study.wait()[0] == (143 if number == end else -9)
         if pattern == kills[0][1] and n == 1:  # its runs have ended too; those of a study that was killed go on
@@ -126,9 +120,7 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     elsewhere, failed = (tmp_path / f"r/results/{name}/films/lr-0.001_seed-1" for name in ("tiny-650", "broken-7"))
     held = lock_folder(elsewhere)
     sweeping = Run(["sweep", *args], tmp_path / "output", "eval.study")
-    while not (failed / "error.txt").exists() or not list((tmp_path / "r").rglob("result.json")):
-        assert sweeping.process.is_alive(), sweeping.output.read_text()
-        time.sleep(0.05)
+    sweeping.until(lambda: (failed / "error.txt").exists() and [*(tmp_path / "r").rglob("result.json")])
     assert not (elsewhere / "result.json").exists()
     held.close()  # the other process ends without a result
     code, output = sweeping.wait()
@@ -140,6 +132,3 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     code, output = run(["sweep", *args], "eval.study")
     assert code == 0 and len(list((tmp_path / "r").rglob("result.json"))) == 4, output
     assert not (failed / "error.txt").exists() and "sc mean" in output
-    (tmp_path / "films.py").write_text("")
-    code, output = run(["sweep", f"--tasks={tasks_dir}/films.py,{tmp_path}/films.py", args[0]], "eval.study")
-    assert code == 2 and "tasks: two are called films" in output and "family='': must be one of" in output

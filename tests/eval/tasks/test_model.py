@@ -47,10 +47,8 @@ def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, causal
 def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
     state = checkpoint.load(encoder) | {"step": 30}
 
-    def facts(phases=None, **settings):
-        changed = {key: value for key, value in state.items() if key != "phases"}
-        changed |= {"settings": state["settings"] | settings} | ({"phases": phases} if phases else {})
-        found = origin(changed, encoder, "", False)
+    def facts(phases, **settings):
+        found = origin(state | {"settings": state["settings"] | settings, "phases": phases}, encoder, "", False)
         return found["clm_steps"], found["mask_ratio"], found["phases"]
 
     mixed = dict(phase="mixed", predict_from="before", steps=30, clm_steps=7.5, mask_ratio=[0.3, 0.1])
