@@ -60,11 +60,13 @@ def parse(argv, defaults):
     settings, problems = Settings(defaults), []
     for word in argv:
         name, equals, text = word.partition("=")
-        if name.startswith("--") and equals:
-            name = name[2:]
-            assigned = [(word, name, value_of(text, type(defaults.get(name))))]
-        else:
+        if not name.startswith("--"):
             assigned = read_config(word, problems)
+        elif equals:
+            assigned = [(word, name[2:], value_of(text, type(defaults.get(name[2:]))))]
+        else:
+            problems.append(f"{word}: write {word}=VALUE, such as {word}=True")
+            continue
         for origin, name, value in assigned:
             if name not in defaults:
                 problems.append(f"{origin}: unknown setting {name!r}.{hint(name, defaults)}")
