@@ -116,7 +116,7 @@ PREPARE = "--val_fraction=0.2 --shard_tokens=2001 --source={}/texts --out={}/pre
 TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
 TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
 # Commands, with {} for a case's folder, and functions of that folder that return what a command leaves. set_up adds
-# `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted. A fine-tuning has no such.
+# `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted; a fine-tuning has none.
 WORK = [
     SimpleNamespace(script=script, args=args.split(), result=result)
     for script, args, result in (

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
-from model import ModelConfig, PretrainingLoss, Transformer, attention
+from model import ModelConfig, Transformer, attention
 
 
 class Operators(TorchDispatchMode):
@@ -80,7 +80,3 @@ def loss_and_gradients(loss_module, batch, causal):
     loss, _ = loss_module(batch, causal)
     loss.backward()
     return [loss.detach(), *(p.grad.clone() for p in loss_module.parameters())]
-
-
-def model_results(model, batch, causal):
-    return loss_and_gradients(PretrainingLoss(model), batch, causal)

@@ -150,14 +150,7 @@ def test_unreadable_configs(problems):
         assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ")
 
 
-# --- the check, and help ---
-
-
-def test_check_alone(capsys, problems):
-    with pytest.raises(SystemExit) as stop:
-        load("--check", "--lr=1", check=lambda cfg: [])
-    assert stop.value.code == 0 and "fit together" in capsys.readouterr().out
-    assert problems("--check", check=lambda cfg: [f"{cfg.lr} is wrong"]) == ["0.0005 is wrong"]
+# --- help, and names that other programs use ---
 
 
 def test_help_shows_the_lines_of_the_script(capsys):

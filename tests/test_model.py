@@ -3,8 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from model_helpers import Operators, attention_results, loss_and_gradients, model_results, random_documents
-from model_helpers import small_batch, small_model
+from model_helpers import Operators, attention_results, loss_and_gradients, random_documents, small_batch, small_model
 
 import model
 from model import ModelConfig, PretrainingLoss, Transformer, attention, linear_cross_entropy, one, rope_tables, rotate
@@ -34,28 +33,20 @@ def plain_attention(q, k, v, causal, start=None, end=None):
 @both_masks
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize("T, H, H_kv, padding", [(1, 2, 2, 0), (2, 2, 1, 0), (17, 3, 1, 0), (33, 4, 2, 5)])
-def test_attention_backends_agree_with_the_definition(causal, documents, T, H, H_kv, padding):
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+def test_attention_backends_agree_with_the_definition(causal, documents, T, H, H_kv, padding, dtype, tolerance):
     torch.manual_seed(T)
-    q, k, v = (torch.randn(2, T, h, 8, dtype=torch.float64, requires_grad=True) for h in (H, H_kv, H_kv))
+    q, k, v, d_out = (torch.randn(2, T, h, 8, dtype=torch.float64).to(dtype) for h in (H, H_kv, H_kv, H))
     start, end = random_documents(2, T, padding) if documents else (None, None)
-    expected, d_out = plain_attention(q, k, v, causal, start, end), torch.randn(2, T, H, 8, dtype=torch.float64)
-    gradients = torch.autograd.grad(expected, (q, k, v), d_out)
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    expected = plain_attention(*exact, causal, start, end)
+    expected = expected, *torch.autograd.grad(expected, exact, d_out.double())
     for backend in ("reference", "sdpa", "auto"):
         found = attention_results(q, k, v, d_out, causal, (start, end), backend)
-        torch.testing.assert_close(found, (expected, *gradients), rtol=1e-9, atol=1e-10)
-        if documents and padding:
-            assert all(x[:, -padding:].eq(0).all() for x in found)
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
-def test_16_bit_attention_is_close(dtype, tolerance):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 64, h, 16).to(dtype) for h in (4, 2, 2))
-    bounds = random_documents(2, 64, padding=3)
-    exact = plain_attention(q, k, v, False, *bounds)
-    for backend in ("auto", "sdpa", "reference"):
-        out = attention(q, k, v, False, *bounds, backend)
-        assert out.dtype == dtype and (out.double() - exact).norm() / exact.norm() < tolerance, backend
+        for x, e in zip(found, expected):
+            assert x.dtype == dtype and (x - e).norm() <= tolerance * max(e.norm(), 0.1 * d_out.norm()), backend
+            if documents and padding:
+                assert x[:, -padding:].eq(0).all()
 
 
 @pytest.mark.parametrize("documents", [False, True])
@@ -152,40 +143,24 @@ def test_impossible_shapes_are_named():
 # The loss
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.bfloat16, 8e-3)])  # the softmax is fp32
 @pytest.mark.parametrize("N, V", [(1, 5), (63, 97), (200, 30_000)])  # the last takes several chunks
-def test_linear_cross_entropy_is_plain_cross_entropy(N, V):
+def test_linear_cross_entropy_is_plain_cross_entropy(N, V, dtype, tolerance):
+    """With hidden states in bf16 and weights in fp32, as in training, too."""
     torch.manual_seed(N)
-    hidden = torch.randn(N, 16, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(V, 16, dtype=torch.float64, requires_grad=True)
+    hidden = torch.randn(N, 16, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(V, 16, dtype=torch.promote_types(dtype, torch.float32), requires_grad=True)
     targets = torch.randint(0, V, (N,))
     targets[N // 2 :: 3] = -1
     total, count = linear_cross_entropy(hidden, weight, targets)
-    plain = F.cross_entropy(hidden @ weight.T, targets, ignore_index=-1, reduction="sum")
-    assert count == (targets >= 0).sum()
-    torch.testing.assert_close(total.double(), plain, rtol=1e-5, atol=1e-5)
-    found, expected = (torch.autograd.grad(loss * 0.5, (hidden, weight)) for loss in (total, plain))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)  # the softmax is fp32
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    plain = F.cross_entropy(exact[0] @ exact[1].T, targets, ignore_index=-1, reduction="sum")
+    assert count == (targets >= 0).sum() and total.item() == pytest.approx(plain.item(), rel=tolerance)
+    found, expected = torch.autograd.grad(total * 0.5, (hidden, weight)), torch.autograd.grad(plain * 0.5, exact)
+    for x, e in zip(found, expected):
+        assert (x - e).norm() <= tolerance * e.norm()
     with torch.no_grad():
         assert torch.equal(linear_cross_entropy(hidden, weight, targets)[0], total)
-
-
-def test_linear_cross_entropy_in_bf16_is_as_accurate_as_plain():
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(300, 64), torch.randn(1000, 64) * 0.1
-    targets = torch.randint(0, 1000, (300,))
-
-    def gradients(logits_loss, dtype):
-        h, w = hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()
-        return torch.autograd.grad(logits_loss(h, w), (h, w))
-
-    def plain(h, w):
-        return F.cross_entropy((h.bfloat16() @ w.bfloat16().T).float(), targets, reduction="sum")
-
-    exact = gradients(lambda h, w: F.cross_entropy(h @ w.T, targets, reduction="sum"), torch.float64)
-    ours = gradients(lambda h, w: linear_cross_entropy(h.bfloat16(), w, targets)[0], torch.float32)
-    for o, p, e in zip(ours, gradients(plain, torch.float32), exact):
-        error, plain_error = ((x - e).norm() / e.norm() for x in (o, p))
-        assert error < max(1.2 * plain_error, 5e-3), (error, plain_error)
 
 
 def test_logits_exist_only_in_chunks():
@@ -228,7 +203,7 @@ def test_the_head_computes_no_gradient_that_nobody_needs():
 def test_recomputing_activations_changes_nothing(causal):
     results, model = [], small_model()
     for model.recompute in (False, True):
-        results.append(model_results(model, small_batch(), causal))
+        results.append(loss_and_gradients(PretrainingLoss(model), small_batch(), causal))
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
