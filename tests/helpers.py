@@ -4,7 +4,6 @@ A process of its own would spend seconds on importing torch. So commands are for
 imported the libraries already. Each is a real process, which can be killed with SIGKILL.
 """
 
-import json
 import multiprocessing
 import os
 import resource
@@ -36,17 +35,6 @@ TINY = (
 ).split()
 
 WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
-
-
-def write_beir(folder, documents, queries, n_train):
-    """A retrieval folder: query i, a text, asks for document i. The first n_train queries are for training."""
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", documents), ("queries", queries)):
-        rows = (json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts))
-        (folder / f"{name}.jsonl").write_text("\n".join(rows))
-    for split, numbers in (("train", range(n_train)), ("test", range(n_train, len(queries)))):
-        rows = "".join(f"{i}\t{i}\t1\n" for i in numbers)
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
 
 
 def flip_bit(path, byte, bit=0):

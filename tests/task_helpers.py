@@ -1,5 +1,9 @@
 """What the tests of the task families share."""
 
+import gzip
+import json
+from itertools import islice
+
 import numpy as np
 
 import configurator
@@ -38,3 +42,50 @@ def score(task, forward, examples, split):
 def logits(odds):
     """The outputs (tokens, 2) of a model with these log-odds."""
     return np.stack([np.zeros(len(odds)), odds], -1)
+
+
+class Files:
+    """Writes data files into a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def put(self, name, content):
+        """Write a file and return its path as a string. A list becomes JSON lines, a dict JSON; .gz is compressed."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, list):
+            content = "".join(json.dumps(record) + "\n" for record in content)
+        elif isinstance(content, dict):
+            content = json.dumps(content, indent=1)
+        data = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return str(path)
+
+    def squad(self, name, *contexts):
+        """Write a file in SQuAD's layout, of (context, [(id, question, [(answer, start), ...]), ...])."""
+
+        def qa(id, question, answers):
+            answers = [{"text": text, "answer_start": start} for text, start in answers]
+            return {"id": id, "question": question, "is_impossible": not answers, "answers": answers}
+
+        paragraphs = [{"context": context, "qas": [qa(*question) for question in qas]} for context, qas in contexts]
+        return self.put(name, {"version": "2.0", "data": [{"title": "T", "paragraphs": paragraphs}]})
+
+    def beir(self, folder, train=0, dev=0, test=2, gz="", documents=(), queries=()):
+        """Write a BEIR folder in which document d<n> answers query q<n>. The splits take consecutive queries."""
+        n = train + dev + test
+        rows = [{"_id": f"d{i}", "text": text} for i, text in enumerate(documents)]
+        rows = rows or [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text {i}"} for i in range(n + 5)]
+        self.put(f"{folder}/corpus.jsonl{gz}", rows)
+        queries = queries or [f"query {i}" for i in range(n)]
+        self.put(f"{folder}/queries.jsonl{gz}", [{"_id": f"q{i}", "text": text} for i, text in enumerate(queries)])
+        numbers = iter(range(n))
+        for split, size in (("train", train), ("dev", dev), ("test", test)):
+            if judgments := [(f"q{i}", f"d{i}", 1) for i in islice(numbers, size)]:
+                self.qrels(f"{folder}/qrels/{split}.tsv{gz}", *judgments)
+        return str(self.folder / folder)
+
+    def qrels(self, name, *judgments):
+        lines = [f"{query}\t{document}\t{grade}\n" for query, document, grade in judgments]
+        return self.put(name, "query-id\tcorpus-id\tscore\n" + "".join(lines))

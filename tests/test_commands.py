@@ -11,7 +11,8 @@ import pytest
 
 import checkpoint
 from encoder_helpers import write_encoder
-from helpers import ROOT, TINY, WORDS, Run, write_beir
+from helpers import ROOT, TINY, WORDS, Run
+from task_helpers import Files
 
 
 def commands(path):
@@ -40,7 +41,7 @@ def folder(tmp_path_factory, encoder):
     for name in ("train.csv", "test.csv"):
         rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
         (folder / name).write_text("title,body,topic\n" + "".join(rows))
-    write_beir(folder / "beir", documents[:40], documents[:40], 30)
+    Files(folder).beir("beir", train=30, test=10, documents=documents[:40], queries=documents[:40])
     task = re.search(r"```python\n(family.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)[1]
     (folder / "topics.py").write_text(task)
     shutil.copytree(ROOT / "config", folder / "config")

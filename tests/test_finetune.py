@@ -12,7 +12,8 @@ import torch
 
 import checkpoint
 from eval.tasks import metrics
-from helpers import ROOT, Run, write_beir
+from helpers import ROOT, Run
+from task_helpers import Files
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
 COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bird".split()
@@ -39,7 +40,8 @@ def data(tmp_path_factory):
     write(folder / "train", rng, 700)
     write(folder / "test", rng, 120)
     texts = [rng.sample(WORDS + COLORS + ANIMALS, 5) for _ in range(500)]
-    write_beir(folder / "beir", map(" ".join, texts), [" ".join(words[:3]) for words in texts], 440)
+    documents, queries = [" ".join(words) for words in texts], [" ".join(words[:3]) for words in texts]
+    Files(folder).beir("beir", train=440, test=60, documents=documents, queries=queries)
     return folder
 
 
