@@ -1,4 +1,4 @@
-"""Every command in the README and in docs/ runs, at a small size. Those for a cluster are parsed and their settings checked."""
+"""Every command in the README and in docs/ runs at a small size. Those for a cluster have their settings checked."""
 
 import json
 import random

@@ -20,13 +20,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 @pytest.fixture
-def tiny(tiny):
-    return [*tiny, "--d_model=128"]  # head dim 32, which the kernels take
-
-
-@pytest.fixture
 def on_gpu(tiny):
-    return [*tiny, "--device=cuda"]
+    return [*tiny, "--device=cuda", "--d_model=128"]  # head dim 32, which the kernels take
 
 
 @pytest.fixture
@@ -36,8 +31,8 @@ def train(run):
 
 
 @pytest.mark.parametrize("options", [[], ["--compile=True"], ["--recompute=True"], ["--window_split=random"]])
-def test_gpu_and_cpu_train_the_same(train, tiny, on_gpu, tmp_path, options):
-    train([*tiny, "--device=cpu", *(word for word in options if "split" in word), f"--out_dir={tmp_path / 'cpu'}"])
+def test_gpu_and_cpu_train_the_same(train, on_gpu, tmp_path, options):
+    train([*on_gpu, "--device=cpu", *(word for word in options if "split" in word), f"--out_dir={tmp_path / 'cpu'}"])
     train([*on_gpu, *options, f"--out_dir={tmp_path / 'gpu'}"])
     assert json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["kernels_fail"] == ""
     assert_same_losses(tmp_path / "gpu", tmp_path / "cpu", 1e-3)
