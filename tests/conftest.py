@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from helpers import ROOT, TINY, WORDS, Run
+from helpers import ROOT, TINY, WORDS, Run, succeed
 
 
 @pytest.fixture
@@ -62,6 +62,15 @@ def mixture(data_dir, tmp_path_factory):
 def tiny(data_dir):
     """Arguments of a tiny run of train.py, but for out_dir."""
     return [*TINY, f"--data={data_dir}"]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(data_dir, tmp_path_factory):
+    """A tiny run from start to end: (arguments, out_dir)."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    args = [*TINY, f"--data={data_dir}"]
+    succeed([Run([*args, f"--out_dir={out / 'run'}"], out / "output").wait()])
+    return args, out / "run"
 
 
 @pytest.fixture(scope="session")

@@ -15,17 +15,8 @@ import torch
 
 import checkpoint
 from checkpoint import read_metrics
-from helpers import ROOT, TINY, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, succeed
+from helpers import ROOT, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, succeed
 from runtime import stop_signals
-
-
-@pytest.fixture(scope="module")
-def undisturbed(data_dir, tmp_path_factory):
-    """A tiny run from start to end: (arguments, out_dir)."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    args = [*TINY, f"--data={data_dir}"]
-    succeed([Run([*args, f"--out_dir={out / 'run'}"], out / "output").wait()])
-    return args, out / "run"
 
 
 def test_a_run_learns_and_reports(undisturbed):

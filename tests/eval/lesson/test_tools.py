@@ -19,7 +19,6 @@ from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.lesson import explain, gallery, per_token, switch
 from eval.sample import fill_in
-from helpers import TINY, Run
 from model import ModelConfig, Transformer
 
 tokenizer, MLM = Tokenizer.load("embedded"), Objective(mask_ratio=0.25)
@@ -121,17 +120,9 @@ def test_tokens_predicted_are_the_targets(tmp_path, batches):
     assert last(["mixed"] * 6, clm_windows=0.75) == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, data_dir):
-    """The folder of a tiny run of train.py."""
-    out = tmp_path_factory.mktemp("runs") / "demo"
-    code, output = Run([*TINY, f"--data={data_dir}", f"--out_dir={out}"], out.parent / "output").wait()
-    assert code == 0, output
-    return out
-
-
-def test_the_batch_is_the_loaders(run, capsys):
+def test_the_batch_is_the_loaders(undisturbed, capsys):
     """CLM predicts the next input, MLM what CLM sees at the hidden positions; from the position before, one earlier."""
+    _, run = undisturbed
     start(explain, f"--ckpt={run}", "--text=The file of")
     cells = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
     assert cells[0] == ["The first tokens of the batch of step 20"] and cells[2][:2] == ["position", "0"]
@@ -149,12 +140,12 @@ def test_the_batch_is_the_loaders(run, capsys):
     assert cells[-1][1] == "3 (next)" and any(line[:2] == ["", "0 'The'"] for line in cells)
 
 
-def test_the_switch_is_that_of_the_record(run, tmp_path):
+def test_the_switch_is_that_of_the_record(undisturbed, tmp_path):
     """Not that of the settings. A position before the mask has no right context, so such a run is refused."""
 
     def measure(*phases):
         for step in (5, 10, 15):
-            state = checkpoint.load(run / f"ckpt-{step}.pt")
+            state = checkpoint.load(undisturbed[1] / f"ckpt-{step}.pt")
             checkpoint.save(tmp_path / f"ckpt-{step}.pt", state | {"phases": [*phases]})
         return switch.measure(tmp_path)
 
@@ -167,7 +158,8 @@ def test_the_switch_is_that_of_the_record(run, tmp_path):
         measure(phase("clm", 8), phase("mlm", 7, "before"))
 
 
-def test_the_gallery_draws_the_masks_and_needs_no_network(run, tmp_path):
+def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
+    _, run = undisturbed
     (tmp_path / "figure.png").write_bytes(b"figure")
     ckpts = f"--ckpts={run}/ckpt-5.pt,{run}"
     figures = f"--figures={tmp_path}/figure.png,none"
