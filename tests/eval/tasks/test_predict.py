@@ -15,33 +15,27 @@ from eval.tasks.result import evaluate
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
-TAGS = [["O", "B-X"][i % 2] for i in range(11)]
-NEW = {  # examples, and the rows that hold them
-    "sc": (
-        [Text(f"T: {t} B: x y", "yes") for t in TEXTS],
-        [dict(title=t, body="x", end="y", label="yes") for t in TEXTS],
-    ),
-    "tc": (
-        [Sentence(t.split(), TAGS[: len(t.split())]) for t in TEXTS],
-        [{"tokens": t.split(), "label": TAGS[: len(t.split())]} for t in TEXTS],
-    ),
-    "qa": (
-        [Question(t, f"{t}?", " ".join([t] * 20), [(t, 0)]) for t in TEXTS],
-        [
-            {"id": t, "question": f"{t}?", "context": " ".join([t] * 20), "answers": {"text": [t], "answer_start": [0]}}
-            for t in TEXTS
-        ],
-    ),
-}
+
+
+def new_text(family):
+    """Yield (example, the row of a table that holds it)."""
+    for text in TEXTS:
+        words, context = text.split(), " ".join([text] * 20)
+        tags = (["O", "B-X"] * 6)[: len(words)]
+        question, answers = dict(id=text, question=f"{text}?", context=context), dict(text=[text], answer_start=[0])
+        yield {
+            "sc": (Text(f"T: {text} B: x y", "yes"), dict(title=text, body="x", end="y", label="yes")),
+            "tc": (Sentence(words, tags), dict(tokens=words, label=tags)),
+            "qa": (Question(**question, answers=[(text, 0)]), question | dict(answers=answers)),
+        }[family]
 
 
 @pytest.mark.parametrize("labeled", [True, False])
-@pytest.mark.parametrize("family", NEW)
-def test_new_text_gets_the_answers_of_scoring_and_with_labels_the_scores(
-    saved, files, tmp_path, capsys, family, labeled
-):
+@pytest.mark.parametrize("family", ["sc", "tc", "qa"])
+def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, capsys, family, labeled):
+    """And a table with labels the scores."""
     task, model = saved(family)
-    examples, rows = NEW[family]
+    examples, rows = map(list, zip(*new_text(family)))
     if not labeled:
         rows = [{name: value for name, value in row.items() if name not in ("label", "answers")} for row in rows]
     scores, _, answers = evaluate(task, model, examples, "test")
@@ -104,7 +98,7 @@ def test_a_model_that_finetune_did_not_save_is_refused(saved, encoder, tmp_path)
 @pytest.mark.slow
 def test_standard_input_and_output(saved, files, tmp_path):
     saved("sc")
-    rows = "".join(json.dumps(row) + "\n" for row in NEW["sc"][1])
+    rows = "".join(json.dumps(row) + "\n" for _, row in new_text("sc"))
     command = [sys.executable, "-m", "eval.tasks", "predict", f"{tmp_path}/model.pt"]
     done = subprocess.run(command, input=rows, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and [json.loads(line)["id"] for line in done.stdout.splitlines()] == [*range(1, 12)]
