@@ -356,7 +356,7 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
     at = (data / name).read_bytes().index(b"sha256") + 12 if name == "meta.json" else 1000
     flip_bit(data / name, at)
     resume = [*args, f"--data={data}", f"--out_dir={out}", "--resume=True"]
-    for command in resume, [*args, f"--data={data}", f"--out_dir={tmp_path / 'new'}"]:
+    for command in [*args, f"--data={data}", f"--out_dir={tmp_path / 'new'}"], resume:
         code, text = run(command)
         assert code and re.search(rf"{data}.* changed since it was (written|prepared)", text), text
         assert "Traceback" not in text
