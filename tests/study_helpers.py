@@ -1,11 +1,14 @@
-"""Made-up results of fine-tuning, for the tests of studies."""
+"""Plans and made-up results of fine-tuning, for the tests of studies."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 
+import configurator
+from eval.study.plan import Plan
 from eval.tasks import metrics
+from helpers import ROOT
 
 METRICS = {
     "sc": ("accuracy", "accuracy"),
@@ -14,6 +17,14 @@ METRICS = {
 }
 SIZE = dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64)
 PHASE = dict(predict_from="mask")
+
+
+def plan_of(*args, **settings):
+    """Return the Plan of a study: of files of settings, or without any of two rows, clm and mlm."""
+    rows = (("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"))
+    settings = settings if args else dict(runs=rows, tasks="sst2", rates="1e-3") | settings
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    return Plan(configurator.load(ROOT / "eval/study/__main__.py", [*args, *words]))
 
 
 def phases(clm, mlm, ratio=0.4):

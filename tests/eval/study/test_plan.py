@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from helpers import ROOT
-from study_helpers import facts_of, write_result
+from study_helpers import facts_of, plan_of, write_result
 
 import checkpoint
 from eval.study import run as carry_out
@@ -18,7 +18,7 @@ def start_of(run):
     return run.parent and run.parent.row, run.start
 
 
-def test_the_plan_of_the_papers_study(plan_of, monkeypatch):
+def test_the_plan_of_the_papers_study(monkeypatch):
     monkeypatch.chdir(ROOT)
     plan = plan_of("config/study_paper.py")
     assert plan.problems == []
@@ -40,7 +40,7 @@ def test_the_plan_of_the_papers_study(plan_of, monkeypatch):
     assert len(plan.points()) == 16_200 and all(rate for _, _, rate, _ in plan.points())
 
 
-def test_seeds_and_names(plan_of):
+def test_seeds_and_names():
     plan = plan_of(seeds="1,2", repeated="mlm", also="mlm@100", random="mlm", finetune_seeds="1,2", rates="1e-3,3e-3")
     assert plan.problems == []
     assert [run.folder.name for run in plan.runs.values()] == ["clm-seed-1", "mlm-seed-1", "mlm-seed-2"]
@@ -67,7 +67,7 @@ def test_seeds_and_names(plan_of):
     ("clm@x", "--switch_step=10", "between 1 and"),
     ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9", ""),  # final weights, a new optimizer
 ])  # fmt: skip
-def test_what_a_row_may_begin_with(plan_of, begins, args, wrong):
+def test_what_a_row_may_begin_with(begins, args, wrong):
     plan = plan_of(runs=(("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), ("row", begins, args)))
     assert all(wrong and wrong in problem for problem in plan.problems) and bool(wrong) == bool(plan.problems)
     if not wrong and "@" in begins:
@@ -133,7 +133,7 @@ def tuned(plan, model, rate, seed=1, **result):
     return write_result(folder, facts_of(model.folder, seed=model.seed), lr=rate, seed=seed, **result)
 
 
-def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
+def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     rows = (("clm", "", "--switch_step=650"), ("split", "clm@325", "--switch_step=325"), ("mlm", "", "--switch_step=0"))
     plan = plan_of(runs=rows, out_dir=tmp_path, finetune_seeds="1")
     names = lambda: [run.row for run in carry_out.to_train(plan)]  # noqa: E731
@@ -161,7 +161,7 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path, plan_of):
     assert names() == ["split"]
 
 
-def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path, plan_of):
+def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path):
     plan = plan_of(seeds="1,2", out_dir=tmp_path, rates="1e-3,3e-3,1.0", finetune_seeds="1,2")
     for model in plan.models[2:]:  # mlm
         best = {1: 3e-3, 2: 1e-3}[model.seed]
@@ -177,7 +177,7 @@ def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path
         assert carry_out.has_result(plan, (model, "sst2", None, 2))
 
 
-def test_given_checkpoints_are_called_as_in_their_results(plan_of, tmp_path):
+def test_given_checkpoints_are_called_as_in_their_results(tmp_path):
     """Those of a study's runs are pretraining seeds of one model."""
     for name in ("mlm-seed-1", "mlm-seed-2", "other"):
         (tmp_path / name).mkdir()
@@ -189,7 +189,7 @@ def test_given_checkpoints_are_called_as_in_their_results(plan_of, tmp_path):
     assert plan.problems == ["checkpoints: two models would be called other-9: rename one"]
 
 
-def test_one_job_of_a_task_scores_its_baselines(plan_of):
+def test_one_job_of_a_task_scores_its_baselines():
     plan = plan_of(tasks="sst2,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--batch_size=8")
     jobs = [carry_out.finetuning(plan, *point) for point in plan.points() if point[2]]
     assert len({job.folder for job in jobs}) == len(jobs) == 8

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import ROOT
-from study_helpers import cells, facts_of, make_result, phases, write_result
+from study_helpers import cells, facts_of, make_result, phases, plan_of, write_result
 
 from errors import DataError
 from eval.study import figures, report, stats
@@ -30,15 +30,10 @@ def read_csv(folder, name):
         return list(csv.DictReader(file))
 
 
-@pytest.fixture
-def write(plan_of):
-    """write(root, setting=value, ...) -> the text of the report on a folder."""
-
-    def text(root, **settings):
-        report.write(plan_of(runs="", **settings), root, root, 200)
-        return (root / "report.md").read_text()
-
-    return text
+def write(root, **settings):
+    """Return the text of the report on a folder."""
+    report.write(plan_of(runs="", **settings), root, root, 200)
+    return (root / "report.md").read_text()
 
 
 def results_in(root, metric="field"):
@@ -55,7 +50,7 @@ def scores(root, metric="field"):
 # Scores
 
 
-def test_scores_by_hand(write, tmp_path):
+def test_scores_by_hand(tmp_path):
     for seed, right in enumerate((59, 60, 61), 1):
         make_result(tmp_path, seed=seed, lr=1e-4, test=right, validation=70)
         make_result(tmp_path, seed=seed, lr=2e-4, test=80, validation=70)  # of equals the lowest is chosen
@@ -90,7 +85,7 @@ def test_each_pretraining_seed_has_its_own_rate_and_is_the_unit(tmp_path):
 @pytest.mark.parametrize("metric, name, lr, score", [
     ("field", "entity_f1", "0.0001", "60.0 (one seed)"), ("paper", "sentence_macro_f1", "0.0002", "50.0 (one seed)")
 ])  # fmt: skip
-def test_each_metric_chooses_its_own_learning_rate(write, tmp_path, metric, name, lr, score):
+def test_each_metric_chooses_its_own_learning_rate(tmp_path, metric, name, lr, score):
     for rate, right, field, paper in ((1e-4, 60, 80, 10), (2e-4, 50, 70, 90)):
         validation = {"entity_f1": field, "sentence_macro_f1": paper}
         make_result(tmp_path, task="conll", family="tc", lr=rate, test=right, validation=validation)
@@ -113,7 +108,7 @@ def test_families_count_alike_on_one_scale_and_their_intervals_are_computed_seed
     assert found["mlm", "mean of families"] == "45.0 ± 12.4"  # 40, 45, 50: a correlation is in no mean
 
 
-def test_each_set_of_a_retrieval_task_is_a_task(write, tmp_path):
+def test_each_set_of_a_retrieval_task_is_a_task(tmp_path):
     nq, mldr = names = ["nq/ndcg@10_judged", "mldr/ndcg@10_judged"]
     for seed, (name, gain) in itertools.product((1, 2, 3), (("mlm", 1), ("clm", 2))):
         for lr, validation, right in ((1e-4, (70, 60), (50, 10)), (2e-4, (60, 80), (90, 30))):
@@ -127,7 +122,7 @@ def test_each_set_of_a_retrieval_task_is_a_task(write, tmp_path):
     assert c.estimate == pytest.approx(-2) and 4.3026 / 3**0.5 < c.half < 4.3026 / 3**0.5 + 0.5
 
 
-def test_missing_and_failed_runs_are_shown_as_such(write, tmp_path):
+def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
     for seed in (1, 2, 3):
         for task in ("sst2", "mnli"):
             make_result(tmp_path, "mlm", task, seed=seed, test=50 + seed)
@@ -161,7 +156,7 @@ def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
 # Comparisons
 
 
-def test_the_table_of_all_pairs(write, tmp_path):
+def test_the_table_of_all_pairs(tmp_path):
     levels = {"mlm": 600, "split": 690, "clm": 610}
     for name, task, seed in itertools.product(levels, ("sst2", "mnli"), (1, 2, 3)):
         make_result(tmp_path, name, task, seed=seed, test=levels[name] + 3 * seed + 30 * (task == "mnli"), n=1000)
@@ -188,7 +183,7 @@ def test_the_interval_counts_the_sample_of_test_instances(tmp_path):
     assert c.estimate == pytest.approx(-4) and c.half == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
 
 
-def test_what_is_paired(write, tmp_path):
+def test_what_is_paired(tmp_path):
     """Two single pretrainings pair by fine-tuning seed; two models without a common pretraining seed do not pair."""
     for seed in (1, 2, 3):
         make_result(tmp_path, "mlm", seed=seed, test=50 + seed)
@@ -226,7 +221,7 @@ DAMAGE = {  # of one of four results -> what is told; a folder is named too
 
 
 @pytest.mark.parametrize("message", DAMAGE)
-def test_what_is_damaged_or_cannot_be_compared_is_an_error(write, tmp_path, message):
+def test_what_is_damaged_or_cannot_be_compared_is_an_error(tmp_path, message):
     for name, seed in itertools.product(("mlm", "clm"), (1, 2)):
         folder = make_result(tmp_path, name, seed=seed)
     DAMAGE[message](folder)
@@ -279,7 +274,7 @@ def study(plan):
     return Path(plan.cfg.out_dir, "report/report.md").read_text()
 
 
-def test_the_answer_is_a_sentence_for_each_primary_comparison(tmp_path, plan_of):
+def test_the_answer_is_a_sentence_for_each_primary_comparison(tmp_path):
     plan = plan_of(**STUDY | dict(primary=(*STUDY["primary"], ("random-mlm", "mlm"))), seeds="1,2,3", out_dir=tmp_path)
     fill(plan, split=60)
     text = study(plan)
@@ -292,7 +287,7 @@ def test_the_answer_is_a_sentence_for_each_primary_comparison(tmp_path, plan_of)
     assert {row["p_holm"] for row in rows if row not in main} == {""} and {row["units"] for row in rows} == {"3"}
 
 
-def test_the_report_on_a_study_needs_no_checkpoints(tmp_path, plan_of):
+def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     plan = plan_of(**STUDY, seeds="1,2", out_dir=tmp_path)
     text = study(plan)
     assert "pretraining: 0 of 7 runs are there (missing: 2 of clm, " in text and text.count("Not run yet: ") == 2
@@ -322,7 +317,7 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path, plan_of):
 # Figures
 
 
-def test_the_figures_of_the_papers_study(plan_of, tmp_path, monkeypatch):
+def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
     """Each line has the models that differ in nothing but what is on the x-axis, and its name in words."""
     monkeypatch.chdir(ROOT)
     plan, rows = plan_of("config/study_paper.py", tasks="sst2,qqp"), []
@@ -380,7 +375,7 @@ def test_models_that_differ_in_anything_else_are_on_no_common_line_of_a_figure(t
     }  # fmt: skip
 
 
-def test_every_figure_is_drawn(tmp_path, plan_of):
+def test_every_figure_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     plan = plan_of(**STUDY, seeds="1,2", out_dir=tmp_path)
     fill(plan, split=60)

@@ -2,17 +2,29 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import time
 
 import pytest
-from helpers import TINY, Run, metrics, succeed
+from helpers import TINY, WORDS, Run, metrics, succeed
 
 from data.files import is_locked, lock_folder
 from eval.study.jobs import error_of
 
 ROWS = (("clm", "", "--switch_step=12"), ("mlm", "", "--switch_step=0"), ("split", "clm@6", "--switch_step=6"))
+
+
+@pytest.fixture
+def tasks_dir(tmp_path_factory):
+    """A folder with a miniature data set under the name sst2."""
+    folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(0)
+    (folder / "sst2").mkdir()
+    for file in ("train.tsv", "dev.tsv"):
+        rows = "".join(f"{' '.join(rng.choices(WORDS, k=8))}\t{rng.randint(0, 1)}\n" for _ in range(64))
+        (folder / "sst2" / file).write_text(f"sentence\tlabel\n{rows}")
+    return folder
 
 
 @pytest.fixture
