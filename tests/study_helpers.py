@@ -16,7 +16,6 @@ METRICS = {
     "ir": ("ndcg@10", "ndcg@10_judged"),
 }
 SIZE = dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64)
-PHASE = dict(predict_from="mask")
 
 
 def plan_of(*args, **settings):
@@ -29,8 +28,8 @@ def plan_of(*args, **settings):
 
 def phases(clm, mlm, ratio=0.4):
     """The record of so many steps of CLM, then of MLM."""
-    first = dict(phase="clm", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0], **PHASE)
-    then = dict(phase="mlm", steps=mlm, clm_steps=0.0, mask_ratio=[ratio, ratio], **PHASE)
+    first = dict(phase="clm", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0], predict_from="mask")
+    then = dict(phase="mlm", steps=mlm, clm_steps=0.0, mask_ratio=[ratio, ratio], predict_from="mask")
     return [its for its in (first, then) if its["steps"]]
 
 
