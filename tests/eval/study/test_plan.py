@@ -112,10 +112,8 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         "\nnowhere: nowhere is neither a checkpoint",
     ):
         assert output.count(sentence) == 1, output
-    for args in (["--only=finetune:0/3", "--checkpoints=x"], []):
-        code, output = run(args, "eval.study")
-        assert code and "Traceback" not in output, output
-    assert code == 2 and "usage: python -m eval.study CONFIG.py" in output
+    code, output = run(["--only=finetune:0/3", "--checkpoints=x"], "eval.study")
+    assert code == 1 and "only=finetune:0/3: is none of its runs" in output and "Traceback" not in output, output
 
 
 # ----------------------------------------------------------------------------

@@ -63,8 +63,7 @@ def test_a_file_with_a_row_without_a_label_is_not_scored(saved, files, tmp_path,
     for last, scored in ((None, False), ("", False), ("maybe", True)):
         rows = [{"title": "a", "body": "b", "end": "c", "label": label} for label in ("yes", last)]
         predict.main([f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out"])
-        text = capsys.readouterr()
-        assert ("scores" in text.out) == scored
+        assert ("scores" in capsys.readouterr().out) == scored
 
 
 @pytest.mark.parametrize("family, name, content, message", [
