@@ -106,22 +106,21 @@ def read(path, weights=True):
 
 
 def newest(out_dir, report=print, weights=True):
-    """Return the path of the newest checkpoint in out_dir that `read` finds whole, or None if there are none.
+    """Return the path and the dict of the newest checkpoint in out_dir that is whole, (None, None) if there are none.
 
     Damaged ones are reported. Raises Damaged if all are damaged. weights: see `read`.
     """
     found = steps(out_dir)
     for step in reversed(found):
         try:
-            read(path_of(out_dir, step), weights)
-            return path_of(out_dir, step)
+            return path_of(out_dir, step), read(path_of(out_dir, step), weights)
         except Damaged as damaged:
             report(f"{damaged}; trying the one before it.")
         except FileNotFoundError:  # a run that is writing here has deleted it since it was listed
             return newest(out_dir, report, weights)
     if found:
         raise Damaged(f"no checkpoint in {out_dir} is whole; to start anew, remove the folder")
-    return None
+    return None, None
 
 
 def load(path, need_tokenizer=True, report=print, ours=True):
@@ -131,8 +130,10 @@ def load(path, need_tokenizer=True, report=print, ours=True):
     can be used here. ours: refuse an encoder of the transformers library that finetune.py has kept. Raises Damaged or
     DataError.
     """
-    found = find(path, report=report)
-    state = hub.load(found, need_tokenizer, report) if found.is_dir() else read(found)
+    _, state = newest(path, report)  # of the folder of a run
+    if not state:
+        found = find(path)
+        state = hub.load(found, need_tokenizer, report) if found.is_dir() else read(found)
     if ours and "hub" in state:
         why = "its encoder is a model of transformers, which can be neither pretrained nor exported here"
         raise DataError(f"{path}: {why}; only `python -m eval.tasks predict` uses it")
@@ -150,7 +151,7 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
     local = Path(path)
     if local.is_file() or hub.is_model(local):
         return local
-    if ours := newest(local, report):
+    if ours := newest(local, report)[0]:
         return ours
     hint = "" if local.exists() else f": no such file{others(local)}; a model of the hub is hf:ORGANIZATION/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
@@ -158,8 +159,10 @@ def find(path, files=("*.json", "model*.safetensors"), report=print):
 
 def shape(path):
     """Return the fields of the ModelConfig of what `find` finds. Reads no weights. Raises Damaged or DataError."""
-    found = newest(path, lambda _: None, weights=False)  # what reads the weights reports damaged ones
-    found = found or find(path, files=("config.json",))
+    _, state = newest(path, lambda _: None, weights=False)  # what reads the weights reports damaged ones
+    if state:
+        return state["config"]
+    found = find(path, files=("config.json",))
     return hub.shape(found / "config.json") if found.is_dir() else read(found, weights=False)["config"]
 
 
@@ -257,8 +260,9 @@ def conflicts(cfg):
         return
     first_save = min(cfg["checkpoint_interval"], cfg["max_steps"], *cfg["keep_steps"])
     try:
-        if found := newest(out, lambda _: None, weights=False):
-            check_same_run(read(found, weights=False), cfg, out)
+        _, state = newest(out, lambda _: None, weights=False)
+        if state:
+            check_same_run(state, cfg, out)
         elif last_logged(out) > first_save:
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or remove the folder"
     except (Damaged, DataError) as error:
@@ -346,7 +350,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
     print0 = print if rank == 0 else lambda _: None
-    own = [newest(cfg.out_dir) if cfg.resume and rank == 0 else None]  # one process verifies it
+    own = [newest(cfg.out_dir)[0] if cfg.resume and rank == 0 else None]  # one process verifies it
     if world_size > 1:
         dist.broadcast_object_list(own)
     resumed, path = own[0] is not None, own[0] or cfg.branch_from or cfg.init_from

@@ -92,18 +92,18 @@ def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatc
     old, new, read = checkpoint.path_of(tmp_path, 5), checkpoint.path_of(tmp_path, 10), checkpoint.read
     checkpoint.save(old, state)
     monkeypatch.setattr(checkpoint, "read", lambda path, weights: (old.exists() and old.rename(new), read(path))[1])
-    assert checkpoint.newest(tmp_path) == new
+    assert checkpoint.newest(tmp_path)[0] == new
 
 
 def test_newest_passes_over_damaged_ones(state, tmp_path):
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.newest(tmp_path)[0] is None
     for step in (5, 20, 100):
         checkpoint.save(checkpoint.path_of(tmp_path, step), state)
     (tmp_path / "ckpt-300.pt.partial").write_bytes(b"killed in the middle of a save")
-    assert checkpoint.newest(tmp_path) == checkpoint.path_of(tmp_path, 100)
+    assert checkpoint.newest(tmp_path)[0] == checkpoint.path_of(tmp_path, 100)
     checkpoint.path_of(tmp_path, 100).write_bytes(b"no")
     said = []
-    assert checkpoint.newest(tmp_path, said.append) == checkpoint.path_of(tmp_path, 20)
+    assert checkpoint.newest(tmp_path, said.append)[0] == checkpoint.path_of(tmp_path, 20)
     assert len(said) == 1 and "ckpt-100.pt is damaged" in said[0]
     for step in (5, 20):
         checkpoint.path_of(tmp_path, step).write_bytes(b"no")
