@@ -327,12 +327,14 @@ def main():
     parser.add_argument("--minutes", type=float, default=3)
     parser.add_argument("--case", help="one case, with all that its processes print")
     args = parser.parse_args()
+    name, _, number = (args.case or "signal 0").rpartition(" ")
+    if name not in CLASSES or not number.isdecimal():
+        parser.error(f"--case={args.case}: give a name and a number. Names: {'; '.join(CLASSES)}")
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here
     tried, losses, spent = (dict.fromkeys(CLASSES, 0) for _ in range(3))
     with tempfile.TemporaryDirectory() as world:
         set_up(Path(world))
         if args.case:
-            name, number = args.case.rsplit(" ", 1)
             sys.exit(try_case(name, int(number), verbose=True) or 0)
         end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end:
