@@ -15,7 +15,11 @@ runs = (
     ("clm25-mlm-20.9M", "", "--max_steps=10200 --switch_step=2550"),
     ("clm25-mlm-10.2M", "clm25-mlm-20.9M@1250", "--switch_step=1250"),
     ("mixed-shift-20.9M", "", "--max_steps=10200 --switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3"),
-    ("mixed-shift-10.2M", "mixed-shift-20.9M@4700", "--switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3"),
+    (
+        "mixed-shift-10.2M",
+        "mixed-shift-20.9M@4700",
+        "--switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3",
+    ),
     ("mlm-80-10-10-10.2M", "", "--switch_step=0 --mask_proportions=0.8,0.1,0.1"),
     ("mlm-32-10.2M", "", "--switch_step=0 --mask_ratio=0.32"),  # hides as many tokens as 80/10/10
 )
