@@ -20,7 +20,7 @@ runs = (
         "mixed-shift-20.9M@4700",
         "--switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3",
     ),
-    ("mlm-80-10-10-10.2M", "", "--switch_step=0 --mask_proportions=0.8,0.1,0.1"),
+    ("mlm-80-10-10-10.2M", "", "--switch_step=0 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),
     ("mlm-32-10.2M", "", "--switch_step=0 --mask_ratio=0.32"),  # hides as many tokens as 80/10/10
 )
 random = ("mlm-10.2M",)
