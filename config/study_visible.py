@@ -10,8 +10,8 @@ seeds = (4, 5, 6, 7, 8)  # 1 and 2 were pilots
 
 # name, what it begins with, arguments of train.py. A shorter budget leaves where its own rate begins to decay.
 runs = (
-    ("mlm-20.9M", "", "--max_steps=10200 --switch_step=0 --lr=5e-4"),
-    ("mlm-10.2M", "mlm-20.9M@4700", "--switch_step=0 --lr=5e-4"),
+    ("mlm-20.9M", "", "--max_steps=10200 --switch_step=0"),
+    ("mlm-10.2M", "mlm-20.9M@4700", "--switch_step=0"),
     ("clm25-mlm-20.9M", "", "--max_steps=10200 --switch_step=2550"),
     ("clm25-mlm-10.2M", "clm25-mlm-20.9M@1250", "--switch_step=1250"),
     ("mixed-shift-20.9M", "", "--max_steps=10200 --switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3"),
