@@ -12,8 +12,8 @@ seeds = (4, 5, 6, 7, 8)  # 1 and 2 were pilots
 runs = (
     ("mlm-20.9M", "", "--max_steps=10200 --switch_step=0"),
     ("mlm-10.2M", "mlm-20.9M@4700", "--switch_step=0"),
-    ("clm25-mlm-20.9M", "", "--max_steps=10200 --switch_step=2550"),
-    ("clm25-mlm-10.2M", "clm25-mlm-20.9M@1250", "--switch_step=1250"),
+    ("clm25-mlm-20.9M", "", "--max_steps=10200 --switch_step=2550 --lr=2e-3"),
+    ("clm25-mlm-10.2M", "clm25-mlm-20.9M@1250", "--switch_step=1250 --lr=2e-3"),
     ("mixed-shift-20.9M", "", "--max_steps=10200 --switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3"),
     (
         "mixed-shift-10.2M",
