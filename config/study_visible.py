@@ -1,4 +1,4 @@
-# Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? Not run yet; docs/objectives.md has
+# Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? Under way; docs/objectives.md has
 # the design, which was committed before any run.
 #
 #   python -m eval.study config/study_tasks.py config/study_visible.py
