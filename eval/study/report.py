@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import read_metrics
+from checkpoint import last_logged, read_metrics
 from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
@@ -249,10 +249,10 @@ def comparisons_section(folder, results, compared):
 # Losses
 
 
-def loss_curve(run):
-    """Return the log of a run from step 0, with those of the runs it branched off; [] if one has not ended."""
-    before = loss_curve(run.parent) if run.start else []
-    if not run.ended() or (run.start and not before):
+def loss_curve(run, last=0):
+    """Return the log of a run from step 0, with those of the runs it branched off; [] if it is not at `last` (its end)."""
+    before = loss_curve(run.parent, run.start) if run.start else []
+    if last_logged(run.folder) < (last or run.max_steps) or (run.start and not before):
         return []
     return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 

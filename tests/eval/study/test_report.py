@@ -292,12 +292,13 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     text = study(plan)
     assert "pretraining: 0 of 7 runs are there (missing: 2 of clm, " in text and text.count("Not run yet: ") == 2
     fill(plan, split=60)
-    text = study(plan)
-    assert "pretraining: 7 of 7 runs are there\n" in text and "fine-tuning: 54 of 54 runs are there;" in text
+    assert "pretraining: 7 of 7 runs are there\n" in (text := study(plan)) and "tuning: 54 of 54 runs are " in text
     sections = [f"# {tmp_path.name}", "## The answer", "## Scores", "## Comparisons", "## Losses"]
     assert [line for line in text.splitlines() if line.startswith("#")] == [*sections, "## How to read the numbers"]
     assert ["longer", "MLM (40 % masked) for 10 steps, after mlm", "1.2M", "41K", "1"] in cells(text)
     assert ["mlm", "2", "6.000 ± 0.000", "5.150 ± 0.635"] in cells(text)
+    (log := plan.runs["clm", 1].folder / "metrics.jsonl").write_text(log.read_text().rpartition("{")[0])
+    assert "pretraining: 6 of 7 runs are there (missing: 1 of clm)\n" in study(plan)
     assert any(row[:2] == ["split", "random-mlm"] for row in cells(text))
     lines = [line for line in read_csv(tmp_path / "report", "losses.csv") if line["model"] == "split"]
     steps = [int(line["step"]) for line in lines if line["pretraining_seed"] == "2"]
