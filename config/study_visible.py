@@ -1,5 +1,5 @@
 # Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? Under way; docs/objectives.md has
-# the design, which was committed before any run.
+# the design, which was committed before the runs, and the one change to it.
 #
 #   python -m eval.study config/study_tasks.py config/study_visible.py
 #

@@ -250,7 +250,7 @@ def comparisons_section(folder, results, compared):
 
 
 def loss_curve(run, last=0):
-    """Return the log of a run from step 0, with those of the runs it branched off; [] if it is not at `last` (its end)."""
+    """Return the log of a run from step 0, with those of the runs it branched off; [] before step `last` (0 = its end)."""
     before = loss_curve(run.parent, run.start) if run.start else []
     if last_logged(run.folder) < (last or run.max_steps) or (run.start and not before):
         return []
