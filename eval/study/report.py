@@ -152,6 +152,9 @@ def overview(results, plan, curves):
     for label in results.labels:
         facts, seeds = results.facts[label], ", ".join(map(str, sorted(results.seeds[label])))
         what = describe(facts["phases"]) if facts["phases"] else "pretrained elsewhere"
+        shown = facts["settings"].get("mask_proportions", (1, 0, 0))
+        if shown[0] != 1 and facts["phases"][-1]["phase"] != "clm":
+            what += f", with {'/'.join(f'{100 * part:.3g}' for part in shown)} masking"
         what += f", after {facts['after']}" * bool(facts["after"])
         what = "random weights" if facts["untrained"] else what
         tokens = 0 if facts["untrained"] else figures.tokens(facts)

@@ -246,7 +246,7 @@ ROWS = (
     ("clm", "", "--switch_step=40"),
     ("mlm", "", "--switch_step=0"),
     ("split", "clm@20", "--switch_step=20"),
-    ("longer", "mlm", "--max_steps=10 --warmup_steps=1 --decay_steps=2 --switch_step=0"),
+    ("longer", "mlm", "--max_steps=10 --warmup_steps=1 --decay_steps=2 --switch_step=0 --mask_proportions=.5,.5,0"),
 )
 STUDY = dict(runs=ROWS, train="--max_steps=40 --warmup_steps=1 --decay_steps=5", random="mlm", finetune_seeds="1,2,3")
 STUDY |= dict(tasks="sst2,wnut17", rates="1e-3", primary=(("split", "mlm"), ("clm", "mlm")), repeated="mlm,clm,split")
@@ -295,7 +295,7 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     assert "pretraining: 7 of 7 runs are there\n" in (text := study(plan)) and "tuning: 54 of 54 runs are " in text
     sections = [f"# {tmp_path.name}", "## The answer", "## Scores", "## Comparisons", "## Losses"]
     assert [line for line in text.splitlines() if line.startswith("#")] == [*sections, "## How to read the numbers"]
-    assert ["longer", "MLM (40 % masked) for 10 steps, after mlm", "1.2M", "41K", "1"] in cells(text)
+    assert "| MLM (40 % masked) for 10 steps, with 50/50/0 masking, after mlm | 1.2M       | 41K " in text
     assert ["mlm", "2", "6.000 ± 0.000", "5.150 ± 0.635"] in cells(text)
     (log := plan.runs["clm", 1].folder / "metrics.jsonl").write_text(log.read_text().rpartition("{")[0])
     assert "pretraining: 6 of 7 runs are there (missing: 1 of clm)\n" in study(plan)
