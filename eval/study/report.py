@@ -252,10 +252,13 @@ def comparisons_section(folder, results, compared):
 # Losses
 
 
-def loss_curve(run, last=0):
-    """Return the log of a run from step 0, with those of the runs it branched off; [] before step `last` (0 = its end)."""
-    before = loss_curve(run.parent, run.start) if run.start else []
-    if last_logged(run.folder) < (last or run.max_steps) or (run.start and not before):
+def loss_curve(run, last=None):
+    """Return the log of a run from step 0, with those of the runs it branched off; [] if it ends before `last`.
+
+    last: None is the end of the run. A parent may have been stopped where its branch begins.
+    """
+    before = loss_curve(run.parent, run.start - run.settings.log_interval) if run.start else []
+    if last_logged(run.folder) < (run.max_steps if last is None else last) or (run.start and not before):
         return []
     return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
 
