@@ -9,8 +9,8 @@ import configurator
 from eval.study.plan import TRAIN, Plan
 from eval.study.run import FINETUNE, arguments, refusals
 
-STUDIES = sorted(path for path in (ROOT / "config").glob("study_*.py") if path.stem != "study_tasks")
-CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*(ROOT / "config").glob("study_*.py")})
+STUDIES = sorted((ROOT / "config").glob("study_*.py"))
+CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*STUDIES})
 MISSING = re.compile(r"no such folder; prepare it|no such file|already holds a run")  # what may be missing here
 
 
@@ -38,8 +38,7 @@ def test_every_config_is_accepted(problems):
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
     monkeypatch.chdir(ROOT)
-    shared = [] if path.stem in ("study_paper", "study_demo") else ["config/study_tasks.py"]
-    plan = Plan(configurator.load(ROOT / "eval/study/__main__.py", [*shared, str(path)]))
+    plan = Plan(configurator.load(ROOT / "eval/study/__main__.py", [str(path)]))
     assert plan.problems == []
     assert problems([(arguments(run), plan.cfg.processes) for run in plan.runs.values()]) == []
     commands = [("", [*args, f"--task={task}", "--out_dir=nowhere"]) for task, args in plan.tasks.items()]
