@@ -1,5 +1,5 @@
-# Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? Under way; docs/objectives.md has
-# the design, which was committed before the runs, and the one change to it.
+# Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? docs/objectives.md
+# has the results so far and the design, which was committed before the runs.
 #
 #   python -m eval.study config/study_visible.py
 #
