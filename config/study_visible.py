@@ -1,5 +1,5 @@
 # Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? docs/objectives.md
-# has the results so far and the design, which was committed before the runs.
+# has the results so far, the design, which was committed before the runs, and the changes to it.
 #
 #   python -m eval.study config/study_visible.py
 #
@@ -22,7 +22,7 @@ runs = (
         "--switch_step=0 --clm_windows=0.25 --predict_from=before --lr=2e-3",
     ),
     ("mlm-80-10-10-10.2M", "", "--switch_step=0 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),
-    ("mlm-32-10.2M", "", "--switch_step=0 --mask_ratio=0.32"),  # hides as many tokens as 80/10/10
+    ("mlm-32-10.2M", "", "--switch_step=0 --mask_ratio=0.32"),  # 80/10/10 also shows 32 % as [MASK]
 )
 random = ("mlm-10.2M",)
 primary = (
