@@ -25,8 +25,8 @@ from eval.tasks.metrics import rounded
 
 MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
 ANSWER = """\
-The comparisons that the settings name as primary, on {target}. Their p-values are corrected together (Holm). A \
-difference is decided if the corrected p is below 0.05."""
+The comparisons that the settings name as primary, on {target}. Their p-values are corrected together (Holm), \
+also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
 SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
 NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks, with two seeds in common."
@@ -180,7 +180,8 @@ def answer_section(results, primary):
     target = next(iter(results.targets), "mean of families")
     compared = results.compare_all(primary)
     tested = {(c.a, c.b): c for c in compared if c.target == target and c.units > 1}
-    for c, p in zip(tested.values(), stats.holm([c.p for c in tested.values()])):
+    p_values = [c.p for c in tested.values()] + [1] * (len(primary) - len(tested))  # 1: not run yet
+    for c, p in zip(tested.values(), stats.holm(p_values)):
         c.p_holm = float(p)
     sentences, rows = [], []
     for a, b in primary:
