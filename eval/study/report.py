@@ -31,7 +31,7 @@ SETTLED = "**{0} is better than {1}**, by {2} points."
 OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
 NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
-Differences in points with 95 % intervals, the primary pairs first. These are description: the intervals are not \
+Differences in points with 95 % intervals, primary pairs first, if any. These are description: the intervals are not \
 corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
 LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
