@@ -46,7 +46,7 @@ primary = (
     ("clm25-mlm-2.5M", "mlm-2.5M"),
 )
 
-# Fine-tuning is short, because random weights catch up on tagging in a longer one: how fast a model adapts.
+# Fine-tuning is short, because random weights catch up on tagging in a longer one. It shows how fast a model adapts.
 tasks = (
     "conll2003 --max_steps=200 --test_examples=1000",
     "scifact --max_steps=60 --batch_size=16 --epochs=2 --full_corpus=False",
