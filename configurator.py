@@ -69,7 +69,7 @@ def parse(argv, defaults):
             continue
         for origin, name, value in assigned:
             if name not in defaults:
-                problems.append(f"{origin}: unknown setting {name!r}.{hint(name, defaults)}")
+                problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
             elif (converted := convert(value, defaults[name])) is not None:
                 settings[name] = converted
             else:
@@ -77,14 +77,6 @@ def parse(argv, defaults):
                 takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
                 problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
     return settings, problems
-
-
-def hint(name, defaults):
-    """Return what a message says about an unknown setting: the lesson's patch that adds it, or a known one like it."""
-    for patch in Path(__file__).parent.glob("eval/lesson/solutions/*.patch"):
-        if f"\n+{name} = " in patch.read_text(encoding="utf-8"):
-            return f" The lesson's {patch.name} adds it; git apply it."
-    return nearest(name, defaults)
 
 
 def read_config(path, problems, may_have_base=True):

@@ -162,9 +162,8 @@ def test_help_shows_the_lines_of_the_script(capsys):
     assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\nsettings = dict")])
 
 
-def test_a_word_without_a_value_a_name_of_another_code_base_and_one_that_a_patch_adds(problems):
-    assert problems("--flag", "--learning_rate=1", "--warmup_start=650") == [
+def test_a_word_without_a_value_and_a_name_of_another_code_base(problems):
+    assert problems("--flag", "--learning_rate=1") == [
         "--flag: write --flag=VALUE, such as --flag=True",
         "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr.",
-        "--warmup_start=650: unknown setting 'warmup_start'. The lesson's detour.patch adds it; git apply it.",
     ]
