@@ -29,7 +29,7 @@ from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
 from eval.tasks.result import build, evaluate, origin, table, write_result
 from eval.tasks.splits import read
-from runtime import missing_gpu, resolve_auto, show, use_determinism
+from runtime import device_problems, resolve_auto, show, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
@@ -89,11 +89,10 @@ def describe_task(cfg):
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices, BELOW_1)
+    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, below_1=BELOW_1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"
-    yield from missing_gpu(cfg)
+    yield from device_problems(cfg)
     try:
         describe_task(cfg)
     except DataError as error:

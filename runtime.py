@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import model
+from configurator import outside_limits
 
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
 RESUME_MAY_CHANGE = set(
@@ -40,8 +41,10 @@ def resolve_auto(settings):
     return type(settings)({**settings, "device": device, "dtype": dtype})
 
 
-def missing_gpu(settings):
-    """Yield a sentence if the GPU of this process is not there."""
+def device_problems(settings):
+    """Yield what is wrong with the settings device and dtype: an unknown name, or the GPU of this process is not there."""
+    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
+    yield from outside_limits(settings, choices=choices)
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if resolve_auto(settings)["device"] == "cuda" and local_rank >= gpus:
         yield f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs"

@@ -131,9 +131,7 @@ def check(cfg):
         "window_split": ["none", "random", "document"],
         "predict_from": ["mask", "before"],
         "optimizer": ["adamw", "muon"],
-        "device": ["auto", "cpu", "cuda"],
         "attention": ["auto", "triton", "sdpa", "reference"],
-        "dtype": ["auto", "float32", "bfloat16"],
     }
     problems += configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices, BELOW_1)
     need(cfg.seed < 2**63, f"seed={cfg.seed}: must be below 2**63")
@@ -146,7 +144,7 @@ def check(cfg):
     short = f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {' '.join(schedule)} fits"
     need(needed <= cfg.max_steps, short)
     need(all(step > 0 for step in cfg.keep_steps), f"keep_steps={cfg.keep_steps}: must be above 0")
-    problems += runtime.missing_gpu(cfg)
+    problems += runtime.device_problems(cfg)
     need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
     need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more

@@ -314,13 +314,6 @@ def check_function(model, folder, role, path):
         raise DataError(f"{path}: transformers {library.__version__} computes something else from it ({apart}): {why}")
 
 
-def saved_model(state, path):
-    """Return what finetune.py keeps in a checkpoint with save_model: the head, the task, ... Raises DataError."""
-    if "fine_tuned" not in state:
-        raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
-    return state["fine_tuned"]
-
-
 def hub_weights(state, with_head):
     """Return {the hub's name: tensor} of a checkpoint."""
     weights = hub_views(state["model"])

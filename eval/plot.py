@@ -87,9 +87,11 @@ def print_figure(out_dir):
 def new_figure(width, height):
     """Return an empty matplotlib Figure, its sizes in inches; None where matplotlib is not installed."""
     try:
+        from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError:
         return None
+    rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -120,8 +122,7 @@ def plot_run(out_dir):
         axis, name = axes.get_xaxis_transform(), NAMES[line["phase"]]
         axes.text(before["step"], 1, f" to {name}", transform=axis, va="top", color="0.35", fontsize=8)
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend()
     save_figure(figure, path := Path(out_dir) / "loss.png")
     return path
 

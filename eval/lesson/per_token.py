@@ -73,7 +73,7 @@ def draw(figure, curves, marks):
             axes.axhline(loss, color="0.5", lw=0.8, ls=":")
         axes.set_xlabel(label)
     panels[0].set_ylabel("validation loss (nats per predicted token)")
-    panels[1].legend(frameon=False)
+    panels[1].legend()
     ruler.set_xlabel("a ruler for losses")
     ruler.set_xticks([])
     ends = {f"{Path(run).name}, at its end": [*points.values()][-1][2] for run, points in curves.items()}
@@ -81,8 +81,6 @@ def draw(figure, curves, marks):
         ruler.plot((0, 0.1), (loss, loss), color="0")
         ruler.text(0.13, loss, f"{loss:.2f}  {name}", va="center", fontsize=8)
     ruler.set_xlim(0, 1)
-    for axes in (*panels, ruler):
-        axes.spines[["top", "right"]].set_visible(False)
 
 
 def check(cfg):

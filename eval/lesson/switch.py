@@ -110,18 +110,17 @@ def draw(figure, steps, switch, losses, similarity):
     left.plot(x, right_only, "^:", color="0.6", ms=4, label="right only")
     left.plot(x, both, "s-", color="0", ms=4, label="both sides")
     left.set_ylabel("loss of masked tokens (nats)")
-    left.legend(frameon=False, title="context that the model sees", fontsize=8, title_fontsize=8)
+    left.legend(title="context that the model sees", fontsize=8, title_fontsize=8)
     for layer, values in enumerate(zip(*similarity)):
         name = f"after layer {layer}" if layer else "embedding"
         gray = str(0.75 - 0.75 * layer / (len(similarity[0]) - 1))
         right.plot(x, values, "osD^vPX*"[layer % 8] + "-", color=gray, ms=4, label=name)
     right.set_ylabel(f"similarity to step {switch} (linear CKA)")
     right.set_ylim(0, 1.05)
-    right.legend(frameon=False, fontsize=8)
+    right.legend(fontsize=8)
     for axes in (left, right):
         axes.set_xticks(x, steps)
         axes.set_xlabel("step of the checkpoint (not to scale)")
-        axes.spines[["top", "right"]].set_visible(False)
 
 
 def main(cfg):

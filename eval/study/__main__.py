@@ -14,6 +14,7 @@ report/. The checkpoints of a run may be deleted; it is trained again only if so
 import re
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import configurator
@@ -50,18 +51,14 @@ slurm = False  # write a job script and submit.sh instead of running, and stop
 only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
 
 COMMAND = "python -m eval.study"
+CHOICES = {"metrics": METRICS}
 
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     yield from (f"{name}: give at least one" for name in ("seeds", "rates", "finetune_seeds") if not cfg[name])
-    yield from configurator.outside_limits(cfg, ["processes"], ["jobs"])
-    yield from check_metrics(cfg)
+    yield from configurator.outside_limits(cfg, ["processes"], ["jobs"], choices=CHOICES)
     yield from Plan(cfg).problems
-
-
-def check_metrics(cfg):
-    return configurator.outside_limits(cfg, choices={"metrics": METRICS})
 
 
 def study(argv, command=COMMAND):
@@ -100,7 +97,8 @@ def main(argv):
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
             case ["report", root, *args] if Path(root).is_dir():
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
-                plan = Plan(configurator.load(__file__, args, check_metrics, f"{COMMAND} report"))
+                metrics_only = partial(configurator.outside_limits, choices=CHOICES)
+                plan = Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))
                 print(report.write(plan, root, Path(plan.cfg.out_dir)))
             case [] | ["report", *_]:
                 print(__doc__, file=sys.stderr)

@@ -210,7 +210,6 @@ def make_panels(titles, entries):
         axes.set_visible(False)
     for axes, title in zip(grid, titles):
         axes.set_title(title, fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8, labelbottom=True)
     return figure, [*grid[: len(titles)]]
 
@@ -223,5 +222,5 @@ def finish(figure, path, x_label, y_label):
     for axes in figure.axes:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels())))
     if len(handles) > 1:
-        figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
+        figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
     save_figure(figure, path)

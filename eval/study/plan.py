@@ -193,16 +193,16 @@ class Plan:
         self.problems += [f"{where}: {problem}" for problem in problems]
 
     def on_the_way(self, entry):
-        """Return the Models of an entry of `also`, such as "mlm@1000": one for each seed of the row."""
-        name, _, step = entry.partition("@")
+        """Return the Models of an entry of `also`, such as "mlm@1000 2000": for each step, one for each seed of the row."""
+        name, _, steps = entry.partition("@")
         self.need("also", [name], self.names)
-        models = []
-        for run in [run for run in self.runs.values() if run.row == name]:
+        runs, models = [run for run in self.runs.values() if run.row == name], []
+        for run, step in itertools.product(runs, steps.split() or [""]):
             if not (step.isdecimal() and run.start < int(step) < run.max_steps):
                 self.problems.append(f"also: {entry}: give a step between {run.start} and {run.max_steps}")
                 break
             run.keep.add(int(step))
-            models.append(Model(entry, run.seed, run.checkpoint(int(step)), run))
+            models.append(Model(f"{name}@{step}", run.seed, run.checkpoint(int(step)), run))
         return models
 
     def points(self):

@@ -45,7 +45,7 @@ class Family:
     The split is None in validations during training. temperature, full_corpus: see InformationRetrieval.
     """
 
-    prompt, threshold = "", 0.0  # see QuestionAnswering
+    threshold = 0.0  # see QuestionAnswering
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
         self.family, self.labels = dataset.family, dataset.labels

@@ -24,7 +24,6 @@ from itertools import islice
 import checkpoint
 import configurator
 from data.files import write_whole
-from data.hub import saved_model
 from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder, metrics
 from eval.tasks import model as task_model
@@ -32,7 +31,7 @@ from eval.tasks.readers import READERS, STDIN
 from eval.tasks.registry import Task
 from eval.tasks.result import build
 from eval.tasks.splits import Dataset
-from runtime import resolve_auto, use_determinism
+from runtime import device_problems, resolve_auto, use_determinism
 
 out = ""  # the file to write; empty: standard output
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
@@ -42,15 +41,12 @@ USAGE = "python -m eval.tasks predict MODEL [INPUT]"
 CHUNK = 4096  # rows in memory at a time; texts of similar length among them share a batch
 
 
-def check(cfg):
-    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from configurator.outside_limits(cfg, choices=choices)
-
-
 def load(path, cfg):
     """Return the task, its TaskModel, and the Task that says which columns the training data had and in which form."""
     state = hub_encoder.load(path, report=partial(print, file=sys.stderr))
-    saved = saved_model(state, path)
+    if "fine_tuned" not in state:
+        raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
+    saved = state["fine_tuned"]
     with checkpoint.trusting(path):
         settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
         task, model = build(settings, Dataset("", saved["family"], saved["labels"], [], {}, {}, {}, {}), state)
@@ -94,7 +90,7 @@ def run(path, source, cfg):
 
 def main(argv):
     paths = [arg for arg in argv if not arg.startswith("-")]
-    cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], check, USAGE)
+    cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], device_problems, USAGE)
     if len(paths) not in (1, 2):
         print(f"usage: {USAGE} [--key=value ...]    (--help lists the settings)", file=sys.stderr)
         sys.exit(2)

@@ -44,7 +44,7 @@ def build(cfg, dataset, state, random_weights=False):
 def save_model(cfg, dataset, task, model, run, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without optimizers, and how to use the head."""
     fine_tuned = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(cfg))
-    fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold, prompt=task.prompt)
+    fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold)
     fine_tuned |= dict(task=vars(dataset.task), done=run)
     kept = state | dict(model=model.encoder.state_dict(), fine_tuned=fine_tuned)
     for name in ("optimizer", "muon"):
