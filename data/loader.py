@@ -305,14 +305,14 @@ def streams_of(data, split):
 def make_batches(cfg, data, tokenizer, T):
     """Return the Batches of training, and {folder: (its fraction, the Batches of its validation)} of each source.
 
-    Validation always has the same windows and masks. cfg: train.py's settings. data: see `load_data`. T: tokens of a
-    window.
+    Validation always has the same windows and masks, whatever the run masks. cfg: train.py's settings. data: see
+    `load_data`. T: tokens of a window.
     """
-    options = cfg.window_split, max(cfg.mask_ratio), cfg.mask_proportions
     windows, draws, val = cfg.global_batch_tokens // T, [*data.draws.values()], {}
     for n, stream in zip(draws, streams_of(data, "val")):
         its = min(-(-cfg.eval_windows * n // CYCLE), len(stream) // T)
-        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, its, *options)
+        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, its, cfg.window_split)
+    options = cfg.window_split, max(cfg.mask_ratio), cfg.mask_proportions
     return Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, *options, draws), val
 
 
