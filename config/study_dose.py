@@ -9,7 +9,7 @@
 out_dir = "out/study-dose"
 train = (
     "config/openstax.py --n_head=1 --d_model=64 --d_ff=192 --global_batch_tokens=512 --lr=2e-3 --switch_step=0 "
-    "--eval_interval=100 --checkpoint_interval=5000"
+    "--eval_interval=100 --checkpoint_interval=5000 --compile=False"
 )
 seeds = (9, 10, 11)
 
