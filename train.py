@@ -118,9 +118,9 @@ AT_LEAST_0 = [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab
 ABOVE_0, BELOW_1 = ["lr", "grad_clip"], ["beta1", "beta2", "clm_windows"]
 
 
-def check(cfg):
-    """Return what does not fit in the settings, one sentence each."""
-    problems, world_size = [], runtime.world()[1]
+def check(cfg, world_size=None):
+    """Return what does not fit in the settings, one sentence each. world_size: of the run; None = of this process."""
+    problems, world_size = [], world_size or runtime.world()[1]
 
     def need(fits, sentence):
         if not fits:
