@@ -7,10 +7,6 @@ folders of the Hugging Face hub are read as checkpoints too, and a checkpoint ca
 as one (data/hub.py):
 
     python checkpoint.py export out/demo exported/demo --as=eurobert
-
-Two checkpoints of one shape and tokenizer can be merged, for example an encoder with the decoder it began as:
-
-    python checkpoint.py merge out/encoder out/decoder out/merged/ckpt-0.pt --weight=0.5
 """
 
 import argparse
@@ -34,7 +30,7 @@ from data.files import MALFORMED, write_whole
 from data.objective import phases_of
 from data.shards import draws_of, load_data
 from data.tokenizer import Tokenizer
-from errors import Damaged, DataError
+from errors import Damaged, DataError, protect_output
 from model import PRESETS, ModelConfig, Transformer
 from runtime import RESUME_MAY_CHANGE, resolve_auto, show
 
@@ -408,54 +404,28 @@ class MetricsLog:
 
 
 def export(path, folder, kind):
-    """Write a checkpoint as a folder that transformers opens; see `data.hub.write_folder`."""
-    if Path(folder).exists():
-        raise DataError(f"{folder} is there already: give another folder")
+    """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`."""
+    hub.check_export(folder, kind)
     found = find(path)
     state = load(found)
     hub.write_folder(state, model_from(state), found, folder, kind)
 
 
-def merge(path, other, out, weight):
-    """Write a checkpoint with weight * the weights of `path` + (1 - weight) * those of `other`; all else is `path`'s.
-
-    Raises DataError unless both are pretrained models with one shape and one tokenizer.
-    """
-    if Path(out).exists():
-        raise DataError(f"{out} is there already: give another file")
-    if not 0 < weight < 1:
-        raise DataError(f"--weight={weight}: must be above 0 and below 1")
-    state, second = load(path), load(other)
-    names = [name for name, value in state["config"].items() if name != "seq_len" and value != second["config"][name]]
-    if not tokenizer_of(state).encodes_like(tokenizer_of(second)):
-        names.append("tokenizer")
-    if "fine_tuned" in state or "fine_tuned" in second:
-        names.append("a head of finetune.py")
-    if names:
-        raise DataError(f"{path} and {other} cannot be merged: they differ in {', '.join(names)}")
-    for name, x in state["model"].items():
-        state["model"][name] = torch.lerp(second["model"][name], x, weight)
-    state["merged"] = [dict(path=str(path), weight=weight), dict(path=str(other), weight=1 - weight)]
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    save(out, {name: value for name, value in state.items() if name not in ("optimizer", "muon")})
-
-
 def main():
+    protect_output()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("export")
-    command.add_argument("paths", nargs=2, metavar=("CHECKPOINT", "FOLDER"), help="what to export, and a new folder")
-    kinds = ("eurobert", "llama", "qwen3")
-    command.add_argument("--as", dest="how", choices=kinds, required=True, help="an encoder, a decoder, or either")
-    command = commands.add_parser("merge")
-    command.add_argument("paths", nargs=3, metavar=("A", "B", "FILE"), help="two checkpoints, and a new file")
-    command.add_argument("--weight", dest="how", type=float, default=0.5, help="of A; B has the rest")
+    command = parser.add_subparsers(required=True).add_parser("export")
+    command.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or the folder of a run")
+    command.add_argument("folder", metavar="FOLDER", help="a new folder")
+    command.add_argument("--as", dest="kind", required=True, help=", ".join(hub.EXPORTS))
     args = parser.parse_args()
     try:
-        {"export": export, "merge": merge}[args.command](*args.paths, args.how)
+        export(args.checkpoint, args.folder, args.kind)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
-    print(f"wrote {args.paths[-1]}")
+    except KeyboardInterrupt:
+        sys.exit(f"stopped by Ctrl-C: {args.folder} was not written")
+    print(f"wrote {args.folder}")
 
 
 if __name__ == "__main__":

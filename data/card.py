@@ -39,9 +39,6 @@ def model_card(title, tag, state, path, max_len, parameters, qwen3_encoder):
     else:
         base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
         lines += [f"The weights of the pretrained model are those of `{base}`, whose own card says how it was trained."]
-    if merged := state.get("merged"):
-        parts = [f"{its['weight']:g} * `{short(its['path'])}`" for its in merged]
-        lines += [f"The weights are merged: {' + '.join(parts)}."]
     if fine_tuned:
         its, task = fine_tuned["settings"], fine_tuned["task"]
         data = Path(its["task"] or its["train"] or its["corpus"]).name

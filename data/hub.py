@@ -220,7 +220,21 @@ CLASSES = {
     ("qwen3", "qa"): ("Qwen3ForTokenClassification", "token-classification", {"1": "score"}),
     ("qwen3", "ir"): ("Qwen3Model", "sentence-similarity", {}),
 }
+EXPORTS = {  # what --as may be
+    "eurobert": "an encoder",
+    "llama": "a decoder",
+    "qwen3": "an encoder or a decoder, of a model that began as a Qwen 3",
+}
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
+
+
+def check_export(folder, kind):
+    """Raise DataError if a folder is there already, or if there is no such kind of export."""
+    if kind not in EXPORTS:
+        kinds = "; ".join(f"--as={name}: {what}" for name, what in EXPORTS.items())
+        raise DataError(f"--as={kind}: must be one of three. {kinds}")
+    if os.path.lexists(folder):
+        raise DataError(f"{folder} is there already: give another folder")
 
 
 def role_of(state, kind, path):

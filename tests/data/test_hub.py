@@ -366,34 +366,20 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
         assert not torch.allclose(torch.from_numpy(model.encode(texts)), ours, atol=0.1)
 
 
-def test_merging(state, folder, tmp_path):
-    """A checkpoint with a hub folder: the average, recorded in the card. What does not fit is refused."""
-    checkpoint.save(tmp_path / "a.pt", state | {"optimizer": {}})
+def test_merging_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
+    """A mean of the weights, which is exported as the encoder."""
     other = state_of(random_weights(Transformer(ModelConfig(**SIZES)), seed=1))
-    write(other, tmp_path / "b", "llama")
-    checkpoint.merge(tmp_path / "a.pt", tmp_path / "b", tmp_path / "out/ckpt-0.pt", 0.75)
-    merged = checkpoint.load(tmp_path / "out")
+    (code,) = re.findall(r"```python\n([^`]*torch.lerp.*?)```", (ROOT / "docs/hub.md").read_text(), re.S)
+    monkeypatch.chdir(tmp_path)
+    for name, one in ("encoder", state), ("decoder", other):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        checkpoint.save(tmp_path / "out" / name / "ckpt-650.pt", one | {"optimizer": {}})
+    exec(code, {})
+    merged = checkpoint.load("out/merged.pt")
     for name, x in state["model"].items():
         torch.testing.assert_close(merged["model"][name], 0.75 * x + 0.25 * other["model"][name])
     assert merged["settings"] == SETTINGS and "optimizer" not in merged
-    checkpoint.export(tmp_path / "out", tmp_path / "exported", "eurobert")
-    card = (tmp_path / "exported/README.md").read_text()
-    assert re.search(r"The weights are merged: 0.75 \* `.*/a.pt` \+ 0.25 \* `.*/b`.\n", card), card
-
-    checkpoint.save(tmp_path / "wide.pt", state_of(Transformer(ModelConfig(**SIZES | dict(d_ff=64, rope_theta=5e5)))))
-    tokenizer = state["tokenizer"] | {"pattern": r"\s+|\S"}
-    checkpoint.save(tmp_path / "words.pt", state | {"tokenizer": tokenizer})
-    checkpoint.save(tmp_path / "tuned.pt", state | {"fine_tuned": {}})
-    for name, out, weight, message in (
-        ("wide.pt", "new.pt", 0.5, "differ in d_ff, rope_theta$"),
-        ("words.pt", "new.pt", 0.5, "differ in tokenizer$"),
-        ("tuned.pt", "new.pt", 0.5, "differ in a head of finetune.py$"),
-        ("b", "a.pt", 0.5, "a.pt is there already"),
-        ("b", "new.pt", 1.0, "--weight=1.0"),
-    ):
-        with pytest.raises(DataError, match=message):
-            checkpoint.merge(tmp_path / "a.pt", tmp_path / name, tmp_path / out, weight)
-    assert not (tmp_path / "new.pt").exists()
+    checkpoint.export("out/merged.pt", "exported", "eurobert")
 
 
 # ----------------------------------------------------------------------------
