@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import nearest, protect_output
+from errors import nearest, protect_output, report_ctrl_c
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
@@ -34,20 +34,21 @@ def load(script, argv, check=None, command=""):
     --help, or --check, which only checks. check: called with the settings (wrong values left out); yields a sentence
     for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
-    protect_output()  # here, because every script begins here
-    command, (defaults, about) = command or f"python {Path(script).name}", read_script(script)
+    command = command or f"python {Path(script).name}"
+    protect_output()  # these two here, because every script begins here
+    report_ctrl_c(command)
+    defaults, about = read_script(script)
     if "--help" in argv or "-h" in argv:
         print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{about}")
         sys.exit(0)
     settings, problems = parse([word for word in argv if word != "--check"], defaults)
-    try:
-        problems += (check(settings) if check else None) or ()
-    except OSError as error:  # such as a path that is too long
-        problems.append(str(error))
+    if check:
+        try:
+            problems += check(settings) or ()
+        except OSError as error:  # such as a path that is too long
+            problems.append(str(error))
     if problems:
-        listed = "".join(f"  {number}. {problem}\n" for number, problem in enumerate(problems, 1))
-        count = f"{len(problems)} problem{'s' * (len(problems) > 1)} in the settings; nothing was started."
-        print(f"{command}: {count}\n{listed}{command} --help lists every setting.", file=sys.stderr)
+        print_problems(problems, command)
         sys.exit(2)
     if "--check" in argv:
         print(f"{command}: the settings fit together")
@@ -55,28 +56,53 @@ def load(script, argv, check=None, command=""):
     return settings
 
 
+def print_problems(problems, command):
+    """Print a numbered list of problems to standard error."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    lines = [f"{command}: {count} in the settings; nothing was started."]
+    for number, problem in enumerate(problems, 1):
+        lines.append(f"  {number}. {problem}")
+    lines.append(f"{command} --help lists every setting.")
+    print("\n".join(lines), file=sys.stderr)
+
+
+# ----------------------------------------------------------------------------
+# From words and files to assignments
+
+
 def parse(argv, defaults):
     """Return the Settings that argv (see `load`) makes of `defaults`, and what is wrong with it, a sentence each."""
-    settings, problems = Settings(defaults), []
-    for word in argv:
-        name, equals, text = word.partition("=")
-        if not name.startswith("--"):
-            assigned = read_config(word, problems)
-        elif equals:
-            assigned = [(word, name[2:], value_of(text, type(defaults.get(name[2:]))))]
-        else:
-            problems.append(f"{word}: write {word}=VALUE, such as {word}=True")
+    settings = Settings(defaults)
+    problems = []
+    for origin, name, value in assignments(argv, defaults, problems):
+        if name not in defaults:
+            problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
             continue
-        for origin, name, value in assigned:
-            if name not in defaults:
-                problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
-            elif (converted := convert(value, defaults[name])) is not None:
-                settings[name] = converted
-            else:
-                default = defaults[name]
-                takes = TAKES.get(type(default)) or f"a tuple of {type((default or (0,))[0]).__name__}"
-                problems.append(f"{origin}: {name} takes {takes} (default {default!r}), got {value!r}")
+        converted = convert(value, defaults[name])
+        if converted is None:
+            problems.append(f"{origin}: {takes(name, defaults[name])}, got {value!r}")
+        else:
+            settings[name] = converted
     return settings, problems
+
+
+def assignments(argv, defaults, problems):
+    """Yield (where it stands, name, value) for each assignment in argv and its files; add other words to `problems`."""
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            yield from read_config(word, problems)
+            continue
+        name, equals, text = word[2:].partition("=")
+        if not equals and words and not words[0].startswith("--") and not words[0].endswith(".py"):
+            text = words.pop(0)
+            word = f"{word} {text}"
+            problems.append(f"{word}: write --{name}={text}")
+        elif not equals and name in defaults:
+            problems.append(f"{word}: write --{name}=VALUE; {takes(name, defaults[name])}")
+            continue
+        yield word, name, value_of(text, type(defaults.get(name)))
 
 
 def read_config(path, problems, may_have_base=True):
@@ -85,14 +111,16 @@ def read_config(path, problems, may_have_base=True):
     A line `base = "other.py"` stands for the lines of that file, which lies beside this one and has no base itself.
     """
     try:
-        tree = ast.parse(source := Path(path).read_text(encoding="utf-8"), path)
+        source = Path(path).read_text(encoding="utf-8")
+        tree = ast.parse(source, path)
     except (OSError, *NOT_LITERAL) as error:
         problems.append(f"{path}: neither --key=value nor a readable config file: {error}")
         return
     for node in tree.body:
         name, value = literal_assignment(node)
         if name == "base" and may_have_base:
-            yield from read_config(str(Path(path).with_name(str(value))), problems, may_have_base=False)
+            base = Path(path).with_name(str(value))
+            yield from read_config(str(base), problems, may_have_base=False)
         elif name:
             yield f"{path}:{node.lineno}", name, value
         else:
@@ -106,18 +134,22 @@ def read_script(path):
     Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
     bare expressions in between do not count, and names in capitals are constants.
     """
-    tree = ast.parse(source := Path(path).read_text(encoding="utf-8"), path)
-    defaults, first, last = {}, 0, 0
+    source = Path(path).read_text(encoding="utf-8")
+    tree = ast.parse(source, path)
+    defaults = {}
+    first = last = 0  # the lines of the settings in the file
     for node in tree.body:
         name, value = literal_assignment(node)
         if name and not name.isupper():
-            defaults[name], last = value, node.end_lineno
+            defaults[name] = value
+            last = node.end_lineno
         elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
             break
         elif not defaults:
             first = node.end_lineno
-    lines = "\n".join(source.splitlines()[first:last]).strip()
-    return defaults, f"{ast.get_docstring(tree) or ''}\n\n{lines}"
+    docstring = ast.get_docstring(tree) or ""
+    lines = "\n".join(source.splitlines()[first:last])
+    return defaults, f"{docstring}\n\n{lines.strip()}"
 
 
 def literal_assignment(node):
@@ -129,29 +161,61 @@ def literal_assignment(node):
     return "", None
 
 
+# ----------------------------------------------------------------------------
+# Values
+
+
 def value_of(text, kind):
     """Return what the text of a word stands for. A str needs no quotes, nor do the parts of a tuple."""
+    if kind is str:
+        return text
     with suppress(*NOT_LITERAL):
-        return text if kind is str else ast.literal_eval(text)
-    return [item for item in text.split(",") if item] if kind is tuple else text
+        return ast.literal_eval(text)
+    if kind is tuple:
+        return [item for item in text.split(",") if item]
+    return text
 
 
 def convert(value, default):
     """Return `value` as the type of `default` (1e6 as 1000000), None if it is of another type."""
     kind = type(default)
     if kind is tuple:
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        items = tuple(convert(item, (default or (0,))[0]) for item in items)
-        return None if None in items else items
-    if kind in (int, float) and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return kind(value) if kind(value) == value else None
-    return value if type(value) is kind in (bool, str) else None
+        values = value if isinstance(value, (tuple, list)) else [value]
+        items = [convert(item, first_item(default)) for item in values]
+        return None if None in items else tuple(items)
+    if kind in (int, float):
+        is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
+        return kind(value) if is_number and kind(value) == value else None
+    return value if type(value) is kind else None
+
+
+def first_item(default):
+    """Return the item of a tuple whose type all its items have; an empty tuple is one of integers."""
+    return default[0] if default else 0
+
+
+def takes(name, default):
+    """Return what a setting takes, as the beginning of a sentence."""
+    kind = TAKES.get(type(default))
+    if kind is None:
+        kind = f"a tuple of {type(first_item(default)).__name__}"
+    return f"{name} takes {kind} (default {default!r})"
 
 
 def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=(), below_1=()):
     """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
-    for low, names in ((1, at_least_1), (0, at_least_0)):
-        yield from (f"{k}={cfg[k]}: must be at least {low}" for k in names if cfg[k] < low)
-    yield from (f"{k}={cfg[k]}: must be above 0" for k in above_0 if cfg[k] <= 0)
-    yield from (f"{k}={cfg[k]}: must be below 1" for k in below_1 if cfg[k] >= 1)
-    yield from (f"{k}={cfg[k]}: must be one of {', '.join(v)}" for k, v in dict(choices).items() if cfg[k] not in v)
+    for name in at_least_1:
+        if cfg[name] < 1:
+            yield f"{name}={cfg[name]}: must be at least 1"
+    for name in at_least_0:
+        if cfg[name] < 0:
+            yield f"{name}={cfg[name]}: must be at least 0"
+    for name in above_0:
+        if cfg[name] <= 0:
+            yield f"{name}={cfg[name]}: must be above 0"
+    for name in below_1:
+        if cfg[name] >= 1:
+            yield f"{name}={cfg[name]}: must be below 1"
+    for name, values in dict(choices).items():
+        if cfg[name] not in values:
+            yield f"{name}={cfg[name]}: must be one of {', '.join(values)}"

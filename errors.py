@@ -30,7 +30,9 @@ def nearest(word, words):
     """Return " Did you mean ...?" for the end of a message about an unknown word; "" if no known word is like it."""
     if ALIASES.get(word) in words:
         return f" Here it is {ALIASES[word]}."
-    return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(word, words, 1))
+    for near in difflib.get_close_matches(word, words, 1):
+        return f" Did you mean {near!r}?"
+    return ""
 
 
 class Output:
@@ -56,9 +58,26 @@ class Output:
 def protect_output():
     """Make what this process prints from now on unable to stop it."""
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w")  # None: it was closed before Python started
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before Python started
+            stream = open(os.devnull, "w")
         if not isinstance(stream, Output):
             setattr(sys, name, Output(stream))
+
+
+def report_ctrl_c(command):
+    """Make Ctrl-C end this process with a sentence instead of a traceback; a shell sees the status 130.
+
+    A script that has something to save or to say catches KeyboardInterrupt itself.
+    """
+
+    def report(kind, error, trace):
+        if issubclass(kind, KeyboardInterrupt):
+            print(f"\n{command}: stopped by Ctrl-C", file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = report
 
 
 class LogLines(tqdm):
@@ -77,4 +96,6 @@ class LogLines(tqdm):
 def progress(*args, **options):
     """Return a tqdm progress bar, with its arguments, on a terminal; in a log it is a line each minute."""
     protect_output()
-    return tqdm(*args, **options, dynamic_ncols=True) if sys.stderr.isatty() else LogLines(*args, **options)
+    if sys.stderr.isatty():
+        return tqdm(*args, **options, dynamic_ncols=True)
+    return LogLines(*args, **options)

@@ -226,7 +226,7 @@ def show(function, *args):
     """Call a function that only prints or draws. If it fails, warn and go on: what it shows must never stop a run."""
     try:
         function(*args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # wandb exits where nobody is logged in
         warnings.warn(f"{getattr(function, '__name__', 'output')} failed and is left out: {error!r}")
 
 

@@ -318,7 +318,10 @@ def read_encoding(name):
     try:
         encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        offline = "offline, set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them, or give a rank file"
+        offline = (
+            "offline, give --tokenizer=embedded, which comes with the project, or a rank file, "
+            "or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
+        )
         raise DataError(f"tokenizer {name!r}: its ranks cannot be downloaded; {offline}") from error
     new = {token: encoding.n_vocab + i for i, token in enumerate(["[MASK]", "[PAD]", "[BOS]"])}
     special = encoding._special_tokens | new

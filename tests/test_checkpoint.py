@@ -145,12 +145,15 @@ def test_metrics_past_the_checkpoint_are_cut(tmp_path):
     assert path.read_text() == ""
 
 
-@pytest.mark.parametrize("fails, logged", [("", 2), ("init", 0), ("log", 2)])
-def test_weights_and_biases_gets_the_lines_and_cannot_stop_a_run(tmp_path, monkeypatch, recwarn, fails, logged):
+WANDB = [("", None, 2), ("init", SystemExit, 0), ("log", ConnectionError, 2), ("log", SystemExit, 2)]
+
+
+@pytest.mark.parametrize("fails, error, logged", WANDB)
+def test_weights_and_biases_gets_the_lines_and_cannot_stop_a_run(tmp_path, monkeypatch, recwarn, fails, error, logged):
     wandb = MagicMock()
     wandb.init.return_value = wandb
     if fails:
-        getattr(wandb, fails).side_effect = ConnectionError("the server is gone")
+        getattr(wandb, fails).side_effect = error("the server is gone")
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     log = checkpoint.MetricsLog(tmp_path / "metrics.jsonl", wandb_project="encoders", settings={"lr": 0.1})
     for step in (3, 4):

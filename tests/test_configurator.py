@@ -1,11 +1,15 @@
 """Settings: what wins, which types are taken, and that every mistake is reported before any work."""
 
 import ast
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import configurator
+from helpers import ROOT
 
 SCRIPT = '''\
 """A sample script.
@@ -162,8 +166,25 @@ def test_help_shows_the_lines_of_the_script(capsys):
     assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\nsettings = dict")])
 
 
-def test_a_word_without_a_value_and_a_name_of_another_code_base(problems):
-    assert problems("--flag", "--learning_rate=1") == [
-        "--flag: write --flag=VALUE, such as --flag=True",
-        "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr.",
-    ]
+WORDS = [
+    ("--resume", "--resume: write --resume=VALUE; resume takes True or False (default False)"),
+    ("--lr 1e-3", "--lr 1e-3: write --lr=1e-3"),
+    ("--offset -3", "--offset -3: write --offset=-3"),
+    ("--flag", "--flag: unknown setting 'flag'."),
+    ("--learning_rate=1", "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr."),
+]
+
+
+@pytest.mark.parametrize("words, problem", WORDS)
+def test_words_that_are_not_understood(problems, words, problem):
+    assert problems(*words.split()) == [problem]
+    assert problems(*words.split(), "--resume=True", config("lr = 1.0\n")) == [problem]
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["-m", "train"]])
+def test_ctrl_c_is_no_traceback(command):
+    lines = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport configurator\nlr = 1.0\n"
+    Path("train.py").write_text(f"{lines}\nconfigurator.load(__file__, [])\nos.kill(os.getpid(), signal.SIGINT)\n")
+    shell = shlex.join([sys.executable, *command]) + "; exit $?"
+    process = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    assert (process.returncode, process.stderr.strip()) == (130, "python train.py: stopped by Ctrl-C")
