@@ -10,7 +10,7 @@ no dropout. Two options serve other decoders: biases in attention (Qwen 2), and 
 
 from __future__ import annotations  # the kernels' type hints must not need Triton
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import torch
@@ -20,6 +20,10 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 # ----------------------------------------------------------------------------
 # Configuration
+
+MAX_LAYERS = 1000
+MAX_WEIGHTS = 1e11
+MAX_SEQ_LEN = 2**22  # the rotary tables of so many positions take 4 GB with a head_dim of 128
 
 
 @dataclass
@@ -46,16 +50,37 @@ class ModelConfig:
             self.head_dim = self.d_model // self.n_head
 
     def problems(self):
-        """Return what is wrong with this shape, as a list of sentences."""
-        names = "vocab_size n_layer n_head n_kv_head d_model d_ff seq_len rope_theta norm_eps".split()
-        found = [f"{name}={getattr(self, name)}: must be above 0" for name in names if getattr(self, name) <= 0]
+        """Return what is wrong with this shape, as a list of sentences. Builds nothing."""
+        found = []
+        types = {"int": [int], "float": [float, int], "bool": [bool], "tuple": [tuple]}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) not in types[field.type]:
+                found.append(f"{field.name}={value!r:.80}: must be of type {field.type}")
+            elif field.type in ("int", "float") and field.name != "head_dim" and not 0 < value < 2**63:
+                found.append(f"{field.name}={value!r:.80}: must be above 0 and below 2**63")
         if found:
             return found
+
         if self.head_dim <= 0 or self.head_dim % 2:
             shape = f"d_model={self.d_model}, n_head={self.n_head}, head_dim={self.head_dim}"
             found.append(f"{shape}: head_dim, by default d_model / n_head, must be an even integer above 0")
         if self.n_head % self.n_kv_head:
             found.append(f"n_head={self.n_head}, n_kv_head={self.n_kv_head}: n_head must be a multiple of n_kv_head")
+        if self.n_layer > MAX_LAYERS:
+            found.append(f"n_layer={self.n_layer}: must be at most {MAX_LAYERS}")
+        if self.seq_len > MAX_SEQ_LEN:
+            found.append(f"seq_len={self.seq_len}: must be at most {MAX_SEQ_LEN}")
+        attention = 2 * (self.n_head + self.n_kv_head) * self.head_dim * self.d_model
+        mlp = 3 * self.d_ff * self.d_model
+        weights = self.n_layer * (attention + mlp) + self.vocab_size * self.d_model
+        if weights > MAX_WEIGHTS:
+            shape = f"n_layer={self.n_layer}, d_model={self.d_model}, d_ff={self.d_ff}, vocab_size={self.vocab_size}"
+            found.append(f"{shape}: {weights:.0e} weights are more than {MAX_WEIGHTS:.0e}")
+        if self.rope_scaling:
+            numbers = [x for x in self.rope_scaling if type(x) in (int, float) and 0 < x < 2**63]
+            if len(self.rope_scaling) != 4 or len(numbers) != 4 or numbers[1] >= numbers[2]:
+                found.append(f"rope_scaling={self.rope_scaling}: must be factor, low, high, context: above 0, low < high")
         return found
 
 

@@ -298,7 +298,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
         mask_ratio=(0.4, 0.01): masks not one token of 16
         window_split=random: needs seq_len of at least 24, got 16""",
     "--clm_windows=0.3": "clm_windows=0.3: is 4.8 of the 16 windows that each process has in a step, must be a whole",
-    "--n_layer=99999999": "n_layer=99999999, d_model=32: 8e+11 weights are too many",
+    "--n_layer=99999999": "n_layer=99999999: must be at most 1000",
     "--global_batch_tokens=3200000": "train tokens are fewer than the 3200000 of one batch",
     "--out_dir=README.md": "README.md cannot be written (File exists): give another folder",
     f"--out_dir={'x' * 300}": "File name too long: 'xxx",

@@ -472,8 +472,11 @@ OTHER = {"model.layers.0.mlp.down_proj.weight": torch.zeros(3), "score.weight": 
 OTHER |= {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4), hub.HEAD: torch.zeros(4096, 32).int()}
 REFUSED = [  # changes of config.json, what the error says
     (dict(model_type="phi3"), "model_type='phi3': must be one of llama, .* sl_model$"),
-    (dict(hidden_size=None), "config.json: damaged, or not of a model: TypeError"),
+    (dict(hidden_size=None), "d_model=None: must be of type int"),
+    (dict(model_type="mistral", sliding_window="wide"), "config.json: damaged, or not of a model: TypeError"),
     (dict(num_key_value_heads=3), "n_kv_head=3: n_head must be a multiple"),
+    (dict(num_hidden_layers=10_000_000), "n_layer=10000000: must be at most 1000"),
+    (dict(rms_norm_eps=float("nan"), vocab_size=2**70), "vocab_size=.*: must be above 0 .*; norm_eps=nan: must be"),
     (dict(hidden_act="gelu", mlp_bias=True), "hidden_act='gelu': must be silu; mlp_bias=True: must be False$"),
     (dict(rope_scaling=dict(rope_type="yarn", factor=4.0)), "rope_type='yarn': must be default"),
     (dict(partial_rotary_factor=0.5), "partial_rotary_factor=0.5: must be 1.0"),
