@@ -87,8 +87,8 @@ def describe_task(cfg):
     return find_task(cfg.task, folder=cfg.tasks_dir, **{name: cfg[name] for name in FIELDS})
 
 
-def check(cfg):
-    """Yield what is wrong with the settings, a sentence each."""
+def check(cfg, needs_checkpoint=True):
+    """Yield what is wrong with the settings, a sentence each. needs_checkpoint=False: init_from may not be there yet."""
     yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, below_1=BELOW_1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"
@@ -97,7 +97,7 @@ def check(cfg):
         describe_task(cfg)
     except DataError as error:
         yield str(error)
-    if why := hub_encoder.problem(cfg.init_from, cfg.causal):
+    if needs_checkpoint and (why := hub_encoder.problem(cfg.init_from, cfg.causal)):
         yield f"init_from: {why}"
     if Path(cfg.out_dir, "result.json").exists():
         yield f"{cfg.out_dir} already holds a result: give another --out_dir"

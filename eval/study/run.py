@@ -58,18 +58,14 @@ def problems_of(plan, runs, finetunes):
     if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
         yield f"processes={cfg.processes}", f"this machine has {n} GPUs"
     yield from ((run.folder.name, why) for run in runs if (why := changed(run)))
-    os.environ["WORLD_SIZE"] = str(cfg.processes)
-    yield from refusals(TRAIN, [(run.folder.name, [*arguments(run), new]) for run in runs])
-    del os.environ["WORLD_SIZE"]
+    yield from refusals(TRAIN, [(run.folder.name, [*arguments(run), new]) for run in runs], world_size=cfg.processes)
 
     tasks = plan.tasks if finetunes else {}
     commands = [
         (task_name(task), [*tasks[task], f"--task={task}", f"--lr={rate}", f"--seed={seed}", new])
         for task, rate, seed in itertools.product(tasks, cfg.rates, cfg.finetune_seeds)
     ]
-    for name, sentence in refusals(FINETUNE, commands):
-        if not sentence.startswith("init_from"):  # what is fine-tuned may not be there yet
-            yield name, sentence
+    yield from refusals(FINETUNE, commands, needs_checkpoint=False)
     defaults, causal = configurator.read_script(FINETUNE)[0], set()
     for task, args in tasks.items():
         its = configurator.parse(args, defaults)[0]
@@ -106,15 +102,16 @@ def changed(run):
     return ""
 
 
-def refusals(script, commands):
+def refusals(script, commands, **options):
     """Yield (name, sentence) for each thing that a script would refuse. commands: (name, its arguments).
 
-    The check is the script's own. It runs here: a process for each command would take longer than all checks together.
+    options: of the script's `check`: train.py's takes world_size, finetune.py's needs_checkpoint. The check is the
+    script's own. It runs here: a process for each command would take longer than all checks together.
     """
     check, (defaults, _) = runpy.run_path(str(script))["check"], configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
-        yield from ((name, problem) for problem in [*problems, *(check(settings) or ())])
+        yield from ((name, problem) for problem in [*problems, *check(settings, **options)])
 
 
 # ----------------------------------------------------------------------------
