@@ -189,7 +189,8 @@ class Batches:
         for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
             its = self.source[place] == k
             epoch, i = np.divmod(number[its], n)
-            yield stream, its, permute(i, n, hashed(self.seed, epoch, 0))
+            key = hashed(self.seed, epoch, 0) ^ np.uint64(k)  # each source has a shuffle of its own
+            yield stream, its, permute(i, n, key)
 
     def first_step_with(self, file, steps):
         """Return the first of `steps` steps that reads a shard, or `steps` if none does. file: its Path."""

@@ -87,19 +87,22 @@ def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer)
     assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != everything
 
 
-def test_each_source_of_a_mixture_is_drawn_as_if_it_were_alone(mixture, tokenizer):
-    """With its own epochs, each of them every window once."""
-    data, T, W = load_data(mixture), 512, 7
-    streams, draws = streams_of(data, "train"), [*data.draws.values()]
-    batches = Batches(streams, tokenizer, 3, T, W, draws=draws)
-    steps = range(3 * max(batches.n_windows) // W)
-    windows = torch.cat([batches.batch(step, CLM)["tokens"] for step in steps])
-    for k, stream in enumerate(streams):
-        source = batches.source[np.arange(len(windows)) % CYCLE] == k
-        alone = Batches([stream], tokenizer, 3, T, source.sum()).batch(0, CLM)["tokens"]
-        assert torch.equal(windows[source], alone) and (k or len(alone) > 2 * batches.n_windows[0])
-    drawn = np.bincount(batches.source[np.arange(len(windows)) % CYCLE])
-    assert list(batches.epochs(len(steps)).values()) == [n / of for n, of in zip(drawn, batches.n_windows)]
+def test_each_source_of_a_mixture_has_its_own_epochs_and_shuffle(mixture, tokenizer):
+    """The first one's windows come as in a run with it alone. Streams of equal length are not shuffled alike."""
+    T, W, (a, b) = 512, 7, streams_of(load_data(mixture), "train")
+    for streams, draws in ([a, b], (700, 300)), ([a, a], (500, 500)):
+        batches = Batches(streams, tokenizer, 3, T, W, draws=draws)
+        steps = range(5 * max(batches.n_windows) // W)
+        windows = torch.cat([batches.batch(step, CLM)["tokens"] for step in steps])
+        source = batches.source[np.arange(len(windows)) % CYCLE]
+        for k, (stream, n) in enumerate(zip(streams, batches.n_windows)):
+            drawn = windows[source == k]
+            assert batches.epochs(len(steps))[stream.folder] == len(drawn) / n > 0.9
+            alone = Batches([stream], tokenizer, 3, T, len(drawn)).batch(0, CLM)["tokens"]
+            assert torch.equal(drawn, alone) == (k == 0)
+            everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
+            for epoch in range(len(drawn) // n):
+                assert sorted(map(bytes, drawn[epoch * n : (epoch + 1) * n].numpy())) == everything
 
 
 @pytest.mark.parametrize("draws", [[1000], [1, 999], [333, 333, 334], [500, 300, 150, 50]])
