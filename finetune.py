@@ -27,7 +27,7 @@ from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
-from eval.tasks.result import build, evaluate, origin, table, write_result
+from eval.tasks.result import advice, build, evaluate, origin, remove_partial_files, table, write_result
 from eval.tasks.splits import read
 from runtime import device_problems, resolve_auto, show, use_determinism
 
@@ -179,7 +179,10 @@ def fine_tune(cfg):
     run = dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
     result = write_result(cfg, dataset, task, model, run, state)
     took = timedelta(seconds=round(time.perf_counter() - began))
-    show(print, f"{table(result)}\n{steps:,} steps and the scoring took {took}; wrote {cfg.out_dir}/result.json")
+    show(print, table(result))
+    if hint := advice(result):
+        show(print, hint)
+    show(print, f"{steps:,} steps and the scoring took {took}; wrote {cfg.out_dir}/result.json")
 
 
 def main():
@@ -189,6 +192,7 @@ def main():
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
         if Path(cfg.out_dir, "result.json").exists():  # written since `check` by a process that held the lock
             raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
+        remove_partial_files(cfg.out_dir)
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))

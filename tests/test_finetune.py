@@ -12,6 +12,7 @@ import torch
 
 import checkpoint
 from eval.tasks import metrics
+from eval.tasks.result import advice
 from helpers import ROOT, Run
 from task_helpers import Files
 
@@ -104,6 +105,7 @@ def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
     assert_learned(text, folder, "sc", "accuracy", 85)
     assert "The first example to train on, as it was read:\n  text " in text
     accuracy = read(folder)["metrics"]["test"]["accuracy"]
+    assert "no better than" not in text
     assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
     assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M), text
 
@@ -130,8 +132,26 @@ def test_each_family_learns_and_a_saved_model_scores_the_same(run, fine_tune, da
         assert code == 0 and f"{metric} {read(folder)['metrics']['test'][metric]:.2f}" in text
 
 
+@pytest.mark.parametrize(
+    "main, test, baselines, said",
+    [
+        (["accuracy"], {"accuracy": 40.0}, {"majority": {"accuracy": 40.0}}, "accuracy 40.0, where majority has 40.0"),
+        (["accuracy"], {"accuracy": 41.0}, {"majority": {"accuracy": 40.0}, "tfidf": {"accuracy": 90.0}}, ""),
+        (["accuracy", "f1"], {"accuracy": 60, "f1": 20}, {"majority": {"accuracy": 70, "f1": 0}}, ""),  # by the mean
+        (["entity_f1"], {"entity_f1": 0.0}, {"word": {"entity_f1": 50.0}}, "entity_f1 0.0, where no skill has 0.0"),
+        (["x/ndcg@10"], {"x/ndcg@10": 0.1}, {"bm25": {"x/ndcg@10": 50.0}}, ""),
+    ],
+)
+def test_a_model_that_is_no_better_than_the_trivial_baseline_is_told_what_to_try(main, test, baselines, said):
+    result = dict(main={"field": main}, metrics={"test": test}, baselines=baselines, lr=1e-4, steps=6)
+    text = advice(result)
+    assert bool(text) == bool(said) and said in text
+    assert not said or "Try a higher --lr (such as 0.001) or more --epochs; this run made 6 steps" in text
+
+
 def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
-    a, b = (fine_tune([*args(data, "tc"), "--max_steps=5", "--test_examples=20"])[1] for _ in "ab")
+    (text, a), (_, b) = (fine_tune([*args(data, "tc"), "--max_steps=5", "--test_examples=20"]) for _ in "ab")
+    assert "This is no better than no skill" in text
     for name in ("result.json", "instances.npz", "metrics.jsonl", "predictions.jsonl"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
@@ -204,11 +224,16 @@ def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, c
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}
 
 
-def test_ctrl_c_stops_without_a_traceback(encoder, data, tmp_path):
-    more = ["--max_steps=1000000", "--eval_interval=1", f"--init_from={encoder}", f"--out_dir={tmp_path}/out"]
+def test_ctrl_c_stops_without_a_traceback_and_leftovers_of_killed_runs_go(encoder, data, tmp_path):
+    out = tmp_path / "out"
+    more = ["--max_steps=1000000", "--eval_interval=1", f"--init_from={encoder}", f"--out_dir={out}"]
+    out.mkdir()
+    for name in ("model.pt.123.partial", "result.json.7.partial", "mine.7.partial"):  # of killed runs, and another file
+        (out / name).write_text("half")
     run = Run([*args(data, "sc"), "--epochs=1000000", *more], tmp_path / "text", "finetune.py")
-    run.until((tmp_path / "out" / "metrics.jsonl").exists)
+    run.until((out / "metrics.jsonl").exists)
+    assert [path.name for path in out.glob("*.partial")] == ["mine.7.partial"]
     os.kill(run.process.pid, signal.SIGINT)
     code, text = run.wait()
     assert code == 1 and "stopped by Ctrl-C" in text and "Traceback" not in text, text
-    assert not (tmp_path / "out" / "result.json").exists()
+    assert not (out / "result.json").exists()

@@ -16,6 +16,7 @@ neither predictions nor scores here: export it, and search with sentence-transfo
 A row that cannot be read stops the command with its line and exit code 1, and leaves no file for --out.
 """
 
+import os
 import sys
 from collections import Counter
 from functools import partial
@@ -88,12 +89,20 @@ def run(path, source, cfg):
         print(f"scores of {len(examples):,} examples: {text}", file=sys.stdout if cfg.out else sys.stderr)
 
 
+def same_file(path, other):
+    """Return whether two paths are one regular file, through links and under other spellings too."""
+    return os.path.isfile(path) and os.path.exists(other) and os.path.samefile(path, other)
+
+
 def main(argv):
     paths = [arg for arg in argv if not arg.startswith("-")]
     cfg = configurator.load(__file__, [arg for arg in argv if arg.startswith("-")], device_problems, USAGE)
     if len(paths) not in (1, 2):
         print(f"usage: {USAGE} [--key=value ...]    (--help lists the settings)", file=sys.stderr)
         sys.exit(2)
+    for path in paths:
+        if same_file(cfg.out, path):
+            sys.exit(f"--out={cfg.out} is {path}, which would be overwritten: give another file")
     use_determinism()
     try:
         run(paths[0], [*paths, STDIN][1], resolve_auto(cfg))

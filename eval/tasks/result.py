@@ -20,6 +20,8 @@ from model import Transformer
 from runtime import choose_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
+TRIVIAL = ("majority", "no_answer")  # the baselines that learn nothing from a text
+WRITTEN = ("metrics.jsonl", "model.pt", "predictions.jsonl", "instances.npz", "result.json")
 NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
 
 
@@ -105,6 +107,36 @@ def table(result):
         rows.append([f"{metric} (main)" if metric in main else metric, *scores])
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("   ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+
+
+def advice(result):
+    """Return what to try if the model is no better than the trivial baseline, "" if it is.
+
+    Where a task has no such baseline, the score of a model that has learned nothing is 0.
+    """
+    main = result["main"]["field"] or result["main"]["paper"]
+
+    def main_score(scores):
+        return np.mean([scores.get(metric, 0.0) for metric in main])
+
+    trivial = {name: main_score(scores) for name, scores in result["baselines"].items() if name in TRIVIAL}
+    name = max(trivial, key=trivial.get, default="no skill")
+    found, needed = main_score(result["metrics"]["test"]), trivial.get(name, 0.0)
+    if found > needed:
+        return ""
+    score = f"{' and '.join(main)} {metrics.rounded(found):.1f}"
+    return (
+        f"This is no better than {name}: {score}, where {name} has {metrics.rounded(needed):.1f}. Try a higher --lr "
+        f"(such as {10 * result['lr']:g}) or more --epochs; this run made {result['steps']:,} steps"
+    )
+
+
+def remove_partial_files(out_dir):
+    """Remove what a killed process left of its files. The caller holds the lock of the folder."""
+    for path in Path(out_dir).glob("*.partial"):
+        name, _, process = path.name.removesuffix(".partial").rpartition(".")
+        if name in WRITTEN and process.isdecimal():
+            path.unlink()
 
 
 def size(examples):

@@ -78,6 +78,20 @@ def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, family
     assert re.search(message, stop.value.code) and not [*tmp_path.glob("out.jsonl*")]
 
 
+@pytest.mark.parametrize("spelling", ["new.jsonl", "x/../new.jsonl", "link", "hard", "model.pt"])
+def test_the_output_is_never_the_input_or_the_model(saved, files, tmp_path, monkeypatch, spelling):
+    saved("sc")
+    monkeypatch.chdir(tmp_path)
+    files.put("new.jsonl", [dict(title="a", body="b", end="c")])
+    (tmp_path / "x").mkdir()
+    (tmp_path / "link").symlink_to("new.jsonl")
+    (tmp_path / "hard").hardlink_to(tmp_path / "new.jsonl")
+    before = {name: (tmp_path / name).read_bytes() for name in ("new.jsonl", "model.pt")}
+    with pytest.raises(SystemExit, match=f"--out={spelling} is .* give another file"):
+        predict.main(["model.pt", "new.jsonl", f"--out={spelling}"])
+    assert before == {name: (tmp_path / name).read_bytes() for name in before} and (tmp_path / "link").is_symlink()
+
+
 def test_a_model_that_finetune_did_not_save_is_refused(saved, encoder, tmp_path):
     with pytest.raises(SystemExit, match="is not a model that finetune.py --save_model=True kept"):
         predict.main([str(encoder), "a.txt"])
