@@ -12,8 +12,8 @@ from data.files import is_locked, lock_folder, write_whole
 from errors import DataError
 
 
-def test_what_is_not_a_regular_file_is_written_directly(tmp_path):
-    """As root, a rename would replace a device. A link is replaced, not followed."""
+def test_a_pipe_is_written_directly(tmp_path):
+    """As root, a rename would replace a device."""
     os.mkfifo(tmp_path / "pipe")
     received = []
     reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
@@ -22,11 +22,36 @@ def test_what_is_not_a_regular_file_is_written_directly(tmp_path):
     reader.join()
     assert received == [b"text"] and stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
 
-    (tmp_path / "other").write_text("other")
-    (tmp_path / "link").symlink_to("other")
-    write_whole(tmp_path / "link", lambda file: file.write(b"text"))
-    assert (tmp_path / "other").read_text() == "other" and (tmp_path / "link").read_text() == "text"
-    assert sorted(os.listdir(tmp_path)) == ["link", "other", "pipe"]
+
+@pytest.mark.parametrize("target", ["folder/there", "folder/missing", "second", "/dev/null"])
+def test_a_link_is_followed(tmp_path, target):
+    """To a file, to one that is missing, through another link, and to a device."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/there").write_text("old")
+    (tmp_path / "second").symlink_to("folder/there")
+    (tmp_path / "link").symlink_to(target)
+    write_whole(tmp_path / "link", lambda file: file.write(b"new"))
+    assert os.readlink(tmp_path / "link") == target and (tmp_path / "second").is_symlink()
+    assert (tmp_path / "link").read_bytes() == (b"" if target == "/dev/null" else b"new")
+    assert {*os.listdir(tmp_path / "folder")} <= {"there", "missing"}
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_whole(tmp_path / "loop", lambda file: file.write(b"new"))
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_a_lock_is_a_file(tmp_path, kind):
+    """What has its name is neither emptied, made nor waited for."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("content")
+    lock = tmp_path / "run" / "lock"
+    makers = {"pipe": os.mkfifo, "folder": os.mkdir}
+    target = {"link": "../precious", "dangling link": "../missing"}
+    makers[kind](lock) if kind in makers else lock.symlink_to(target[kind])
+    with pytest.raises(DataError, match="lock is no file that this program made: move it away"):
+        lock_folder(tmp_path / "run")
+    assert sorted(os.listdir(tmp_path)) == ["precious", "run"]
+    assert (tmp_path / "precious").read_text() == "content"
 
 
 def test_a_second_process_is_told_who_holds_the_lock(tmp_path):
