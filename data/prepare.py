@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 import configurator
-from data.shards import check_out, fingerprint, unfinished_folder
+from data.shards import check_out, fingerprint, token_dtype, unfinished_folder
 from data.sources import READABLE, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -92,10 +92,6 @@ def in_batches(documents):
 # Encoding
 
 
-def token_dtype(tokenizer):
-    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
-
-
 def encode_batch(texts, tokenizer=None):
     """Return the tokens of all texts, with eos after each, as one array, and the number of each one's as another.
 
@@ -105,7 +101,7 @@ def encode_batch(texts, tokenizer=None):
     eos = np.array([tokenizer.eos_id], np.uint32)
     parts = [np.append(tokenizer.encode_array(text), eos) for text in texts]
     lengths = np.array([len(ids) for ids in parts], np.int64)
-    return np.concatenate(parts).astype(token_dtype(tokenizer)), lengths
+    return np.concatenate(parts).astype(token_dtype(tokenizer.vocab_size)), lengths
 
 
 def encode(batches, tokenizer, workers):
@@ -185,7 +181,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     workers = cfg.workers or (cores if size > POOL_BYTES else 1)
     meta = {
         "tokenizer": tokenizer.state(),
-        "dtype": token_dtype(tokenizer).name,
+        "dtype": token_dtype(tokenizer.vocab_size).name,
         "splits": {split: {"documents": 0, "tokens": 0, "bytes": 0, "shards": []} for split in ("train", "val")},
         "source": cfg.source,
     }

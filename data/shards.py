@@ -194,20 +194,30 @@ def load_meta(folder):
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """
     folder = Path(folder)
-    if not folder.is_dir():
+    if not folder.exists():
         raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
+    if not (folder / "meta.json").exists():
+        command = f"python -m data.prepare --source={folder} --out=data/prepared/{folder.resolve().stem}"
+        raise DataError(f"{folder} is not a prepared folder (no meta.json). If it holds text, prepare it: {command}")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         same = fingerprint(meta, tokenizer_bytes(folder, meta)) == meta["fingerprint"]
+        same = same and meta["dtype"] == token_dtype(meta["tokenizer"]["vocab_size"]).name
         for record in meta["splits"].values():
             same = same and record["tokens"] == sum(shard["tokens"] for shard in record["shards"])
         if not same:
             raise ValueError("the tokenizer or meta.json has changed since it was written")
         check_sizes(folder, meta)
     except MALFORMED as error:
-        what = f"{folder} is not a prepared folder, or is damaged ({type(error).__name__}: {error})"
-        raise DataError(f"{what}: remove it and prepare it again") from None
+        what = f"{folder} is damaged, or was not prepared by this version ({type(error).__name__}: {error})"
+        again = "python -m data.prepare --source=... --out=..."
+        raise DataError(f"{what}: prepare the text again, into another folder: {again}") from None
     return meta
+
+
+def token_dtype(vocab_size):
+    """Return the dtype of token ids on disk."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def check_sizes(folder, meta):
@@ -305,6 +315,8 @@ def load_data(data):
     if different := [folder for folder, other in zip([*sources][1:], others) if other != first]:
         raise DataError(f"data={data}: {different[0]} was not prepared with the tokenizer of the first folder")
     prints = [meta["fingerprint"] for meta in sources.values()]
+    if len({*prints}) < len(prints):
+        raise DataError(f"data={data}: two of the folders hold the same data: name each once, with its whole fraction")
     if len(prints) > 1:
         prints = [hashlib.sha256(json.dumps([*draws.values(), *prints]).encode()).hexdigest()]
     return Data(sources, draws, prints[0])

@@ -126,6 +126,10 @@ def test_the_fingerprint_of_a_mixture_and_what_cannot_be_mixed(mixture, tmp_path
     with pytest.raises(DataError, match="/c was not prepared with the tokenizer of the first folder"):
         load_data(f"{a}:0.5,{tmp_path / 'c'}:0.5")
     copy = shutil.copytree(b, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(b)
+    for same in f"{b}/", copy, tmp_path / "link":
+        with pytest.raises(DataError, match="two of the folders hold the same data"):
+            load_data(f"{b}:0.7,{same}:0.3")
     flip_bit(copy / "val-00000.bin", 9)
     assert changed_shard_in_background(load_data(f"{a}:0.7,{copy}:0.3")).result() == copy / "val-00000.bin"
 

@@ -165,7 +165,8 @@ def test_dead_worker_ends_the_preparation():
     "name, old, new, message",
     [
         ("train-00000.bin", b"", b"!", "train-00000.bin is missing or not .* bytes long"),
-        ("meta.json", b'"tokens"', b'"tokans"', "is damaged .KeyError"),
+        ("meta.json", b'"tokens"', b'"tokans"', "is damaged, .*KeyError.*prepare the text again, into another folder"),
+        ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
         ("meta.json", b"val-00000.bin", b"../in.txt", "'../in.txt' is not the name of a file in this folder"),
         ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed|damaged"),
     ],
@@ -176,6 +177,15 @@ def test_damage_is_found(sources, tmp_path, name, old, new, message):
     (tmp_path / "out" / name).write_bytes(whole.replace(old, new, 1))
     with pytest.raises(DataError, match=message):
         load_meta(tmp_path / "out")
+
+
+def test_a_folder_of_text_is_not_damaged(sources):
+    """The message says how to prepare it, and gives no advice to delete it."""
+    for text in sources["source"].parent, sources["source"]:
+        name = text.stem
+        with pytest.raises(DataError, match=f"data.prepare --source={text} --out=data/prepared/{name}$") as raised:
+            load_meta(text)
+        assert "remove" not in str(raised.value)
 
 
 def test_the_command_and_all_wrong_settings_in_one_message(sources, tmp_path):
