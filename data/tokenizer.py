@@ -34,7 +34,13 @@ PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+ROLES = ("mask", "pad", "bos", "eos")
+USUAL = ("[MASK]", "[PAD]", "[BOS]", "[EOS]")  # the names of special tokens where a file does not name any
+
 LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special ids follow, bos and eos first
+LLAMA3_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "[MASK]"]
+LLAMA3_SPECIAL += [f"<|reserved_special_token_{i}|>" for i in range(253)]
+LLAMA3_ROLES = ("[MASK]", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text|>")
 
 # tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
 # each block of so many characters that has nothing else.
@@ -57,12 +63,14 @@ class Tokenizer:
     """
 
     def __init__(self, name, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None):
-        self.name, self.special_tokens = name, special_tokens
+        self.name = name
+        self.special_tokens = special_tokens
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
-        self.vocab_size = vocab_size or -(-(max(*special_tokens.values(), int(self.ordinary_ids[-1])) + 1) // 128) * 128
-        # eos last: where padding is eos, it is shown as [EOS].
-        self.shown = {i: name for name, i in special_tokens.items()}
-        self.shown |= {mask_id: "[MASK]", pad_id: "[PAD]", bos_id: "[BOS]", eos_id: "[EOS]"}
+        last_id = max([int(self.ordinary_ids[-1]), *special_tokens.values()])
+        self.vocab_size = vocab_size or (last_id // 128 + 1) * 128
+        self.shown = {i: token for token, i in special_tokens.items()}
+        for shown, i in zip(USUAL, (mask_id, pad_id, bos_id, eos_id)):  # where padding is eos, it is shown as [EOS]
+            self.shown[i] = shown
 
     @staticmethod
     def load(spec):
@@ -70,11 +78,14 @@ class Tokenizer:
 
         Raises DataError.
         """
-        spec, path = str(spec), EMBEDDED if str(spec) == "embedded" else Path(spec)
+        spec = str(spec)
+        path = EMBEDDED if spec == "embedded" else Path(spec)
         try:
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
-            return read_hub(path) if path.is_dir() or path.suffix == ".json" else read_ranks(path)
+            if path.is_dir() or path.suffix == ".json":
+                return read_hub(path)
+            return read_ranks(path)
         except DataError:
             raise
         except MALFORMED as error:
@@ -90,7 +101,7 @@ class Tokenizer:
     @staticmethod
     def file_name_of(state):
         """Return the file_name of the tokenizer with this state()."""
-        return (JsonTokenizer if state.get("kind") == "json" else RankTokenizer).file_name
+        return JsonTokenizer.file_name if state.get("kind") == "json" else RankTokenizer.file_name
 
     def state(self):
         """Return everything but file_bytes(), as plain values for JSON."""
@@ -114,8 +125,8 @@ class Tokenizer:
 
         It is empty for tokenizers that begin each text with a space themselves (SentencePiece) or ignore spaces (BERT).
         """
-        one = self.encode("a")
-        return "" if self.encode("a a") == one + one else " "
+        word = self.encode("a")
+        return "" if self.encode("a a") == word + word else " "
 
     def encode_masked(self, text):
         """As `encode`, but each [MASK] becomes mask_id.
@@ -123,14 +134,18 @@ class Tokenizer:
         One space before [MASK] is dropped: a word's token usually includes the space before it, so the mask of
         "The [MASK] is" stands for " cat", space included.
         """
-        pieces = [self.encode(piece) for piece in re.split(r" ?\[MASK\]", text)]
-        return pieces[0] + [i for piece in pieces[1:] for i in (self.mask_id, *piece)]
+        first, *others = re.split(r" ?\[MASK\]", text)
+        ids = self.encode(first)
+        for piece in others:
+            ids += [self.mask_id, *self.encode(piece)]
+        return ids
 
     def encodes_like(self, other):
         """Return whether both have the same ordinary ids and give the same ids for the text of all of them."""
         text = self.decode(self.ordinary_ids) + "e\u0301"  # which NFC would change
-        same = np.array_equal(self.ordinary_ids, other.ordinary_ids)
-        return same and np.array_equal(self.encode_array(text), other.encode_array(text))
+        if not np.array_equal(self.ordinary_ids, other.ordinary_ids):
+            return False
+        return np.array_equal(self.encode_array(text), other.encode_array(text))
 
 
 class RankTokenizer(Tokenizer):
@@ -142,7 +157,8 @@ class RankTokenizer(Tokenizer):
     file_name = "tokenizer.tiktoken"
 
     def __init__(self, ranks, pattern, *, name, special_tokens, **ids):
-        self.ranks, self.pattern = ranks, pattern
+        self.ranks = ranks
+        self.pattern = pattern
         self.token_bytes = {i: token for token, i in ranks.items()}
         self.ordinary_ids = np.array(sorted(self.token_bytes))
         self.encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special_tokens)
@@ -157,10 +173,14 @@ class RankTokenizer(Tokenizer):
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
         text = self.normalize(text)
-        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
-        cuts = [0, *(start for start in blocks if text[start : start + BLANK_BLOCK].isspace()), len(text)]
-        pieces = [text[start:end] for start, end in itertools.pairwise(cuts)]
-        return np.concatenate([self.encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
+        cuts = [0]
+        for start in range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK):
+            if text[start : start + BLANK_BLOCK].isspace():
+                cuts.append(start)
+        ids = []
+        for start, end in itertools.pairwise([*cuts, len(text)]):
+            ids.append(self.encoding.encode_to_numpy(text[start:end], disallowed_special=()))
+        return np.concatenate(ids)
 
     def encode_with_offsets(self, text):
         """Return the ids and, for each, (start, end) in characters of normalize(text).
@@ -168,11 +188,14 @@ class RankTokenizer(Tokenizer):
         A token that holds part of a character covers all of it.
         """
         ids = self.encode(text)
-        first_byte = (np.frombuffer(self.normalize(text).encode(), np.uint8) & 0xC0) != 0x80
-        character = np.cumsum(first_byte)  # of each byte, counted from 1
-        end = np.cumsum([len(self.token_bytes[i]) for i in ids], dtype=np.int64)  # of each token, in bytes
-        start = np.append(0, end[:-1])[: len(ids)]
-        return ids, list(zip((character[start] - 1).tolist(), character[end - 1].tolist()))
+        text_bytes = np.frombuffer(self.normalize(text).encode(), np.uint8)
+        begins_character = (text_bytes & 0xC0) != 0x80
+        character = np.cumsum(begins_character)  # of each byte, counted from 1
+        sizes = np.array([len(self.token_bytes[i]) for i in ids], dtype=np.int64)
+        end = np.cumsum(sizes)  # of each token, in bytes
+        first = character[end - sizes] - 1
+        last = character[end - 1]
+        return ids, list(zip(first.tolist(), last.tolist()))
 
     def decode(self, ids):
         """Return the text of ids, for reading.
@@ -180,8 +203,12 @@ class RankTokenizer(Tokenizer):
         Special tokens appear by name ([MASK], [PAD], [BOS], [EOS], or their own), ids without a token as [UNUSED],
         invalid UTF-8 as U+FFFD.
         """
-        ids = map(int, ids)
-        tokens = (self.shown[i].encode() if i in self.shown else self.token_bytes.get(i, b"[UNUSED]") for i in ids)
+        tokens = []
+        for i in map(int, ids):
+            if i in self.shown:
+                tokens.append(self.shown[i].encode())
+            else:
+                tokens.append(self.token_bytes.get(i, b"[UNUSED]"))
         return b"".join(tokens).decode("utf-8", "replace")
 
     def to_json(self):
@@ -191,8 +218,12 @@ class RankTokenizer(Tokenizer):
         the token of the lowest rank, so both take the same steps. Whole pieces are looked up first, as in tiktoken.
         """
         vocab = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
-        splits = ((token[:i], token[i:]) for token in sorted(vocab, key=vocab.get) for i in range(1, len(token)))
-        merges = [pair for pair in splits if pair[0] in vocab and pair[1] in vocab]
+        merges = []
+        for token in sorted(vocab, key=vocab.get):
+            for i in range(1, len(token)):
+                left, right = token[:i], token[i:]
+                if left in vocab and right in vocab:
+                    merges.append((left, right))
         # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.
         pattern = re.sub(r"(\\p\{\w+\}\{\d+,\d+\})\+", r"(?>\1)", self.pattern).replace("++$", r"++\z")
         engine = byte_level_bpe(pattern, vocab=vocab | self.special_tokens, merges=merges, ignore_merges=True)
@@ -283,8 +314,11 @@ def rank_file(ranks):
 
 def parse_ranks(file_bytes):
     """Return {token bytes: rank} of a rank file's bytes. Raises ValueError."""
-    lines = (line.split() for line in file_bytes.splitlines())
-    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    ranks = {}
+    for line in file_bytes.splitlines():
+        token, rank = line.split()
+        ranks[base64.b64decode(token, validate=True)] = int(rank)
+    return ranks
 
 
 def read_ranks(path):
@@ -296,21 +330,20 @@ def read_ranks(path):
     file_bytes = path.read_bytes()  # not through tiktoken: it caches files by path and would miss a change
     size = len(file_bytes.splitlines())
     ranks = parse_ranks(file_bytes)
-    if sorted(ranks.values()) != list(range(size)) or not all(bytes([byte]) in ranks for byte in range(256)):
+    in_order = sorted(ranks.values()) == list(range(size))
+    if not in_order or not all(bytes([byte]) in ranks for byte in range(256)):
         raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
     if size == LLAMA3_RANKS:
-        name, reserved = "llama3", [f"<|reserved_special_token_{i}|>" for i in range(253)]
-        bos, eos, mask = "<|begin_of_text|>", "<|end_of_text|>", "[MASK]"
-        pad, names = eos, [bos, eos, mask, *reserved]
+        name, names, roles = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES
     else:
-        name, names = path.stem, ["[MASK]", "[PAD]", "[BOS]", "[EOS]"]
-        mask, pad, bos, eos = names
+        name, names, roles = path.stem, USUAL, USUAL
     special = {token: size + i for i, token in enumerate(names)}
-    return RankTokenizer(ranks, PATTERN, name=name, special_tokens=special, **role_ids(special, mask, pad, bos, eos))
+    return RankTokenizer(ranks, PATTERN, name=name, special_tokens=special, **role_ids(special, roles))
 
 
-def role_ids(ids, mask, pad, bos, eos):
-    return {"mask_id": ids[mask], "pad_id": ids[pad], "bos_id": ids[bos], "eos_id": ids[eos]}
+def role_ids(ids, names):
+    """Return {"mask_id": ...} of the tokens with these names, in the order of ROLES."""
+    return {f"{role}_id": ids[name] for role, name in zip(ROLES, names)}
 
 
 def read_encoding(name):
@@ -323,9 +356,9 @@ def read_encoding(name):
             "or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
         )
         raise DataError(f"tokenizer {name!r}: its ranks cannot be downloaded; {offline}") from error
-    new = {token: encoding.n_vocab + i for i, token in enumerate(["[MASK]", "[PAD]", "[BOS]"])}
-    special = encoding._special_tokens | new
-    ids = role_ids(special, "[MASK]", "[PAD]", "[BOS]", "<|endoftext|>")
+    new = USUAL[:3]
+    special = encoding._special_tokens | {token: encoding.n_vocab + i for i, token in enumerate(new)}
+    ids = role_ids(special, (*new, "<|endoftext|>"))
     return RankTokenizer(encoding._mergeable_ranks, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
@@ -348,34 +381,48 @@ def read_hub(path):
         raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
     file_bytes = file.read_bytes()
     engine = json_engine(file_bytes, file)
-    ids, added = engine.get_vocab(), engine.get_added_tokens_decoder()  # {name: id}, {id: AddedToken}, ascending
-    special = {token.content: i for i, token in added.items() if token.special}
+    ids = engine.get_vocab()  # {name: id}
+    added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     configs = {name: read_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json")}
+
+    find = functools.partial(find_token, configs, ids, added)
     reserved = [token.content for token in added.values() if "reserved" in token.content]
-    mask = named("mask", configs, ids, added, "[MASK]", "<mask>", *reserved) or "[MASK]"
-    eos = named("eos", configs, ids, added) or named("sep", configs, ids, added, "[SEP]") or "[EOS]"
-    bos = named("bos", configs, ids, added) or named("cls", configs, ids, added, "[CLS]") or eos
-    pad = named("pad", configs, ids, added) or eos
+    mask = find("mask", "[MASK]", "<mask>", *reserved) or "[MASK]"
+    eos = find("eos") or find("sep", "[SEP]") or "[EOS]"
+    bos = find("bos") or find("cls", "[CLS]") or eos
+    pad = find("pad") or eos
+
+    special = {token.content: i for i, token in added.items() if token.special}
     for name in mask, eos, bos, pad:
-        special[name] = ids.setdefault(name, max(ids.values()) + 1)
-    fields = role_ids(special, mask, pad, bos, eos)
+        new_id = max(ids.values()) + 1
+        special[name] = ids.setdefault(name, new_id)
     rows = configs["config.json"].get("vocab_size") or 0
-    fields["vocab_size"] = rows if rows > max(ids.values()) else None
-    return JsonTokenizer(file_bytes, name=file.resolve().parent.name, special_tokens=special, **fields)
+    return JsonTokenizer(
+        file_bytes,
+        name=file.resolve().parent.name,
+        special_tokens=special,
+        vocab_size=rows if rows > max(ids.values()) else None,
+        **role_ids(special, (mask, pad, bos, eos)),
+    )
 
 
-def named(kind, configs, ids, added, *usual):
+def find_token(configs, ids, added, kind, *usual):
     """Return the name of the mask, pad, bos, eos, sep or cls token: what a config names, or a usual name, or None."""
     for file, config in configs.items():
-        token, i = config.get(f"{kind}_token"), config.get(f"{kind}_token_id")
-        token = token.get("content") if isinstance(token, dict) else token
+        token = config.get(f"{kind}_token")
+        if isinstance(token, dict):
+            token = token.get("content")
         if token in ids:
             return token
+        i = config.get(f"{kind}_token_id")
         if isinstance(i, int) and i in added:  # a config may have the default ids of its class, which mean nothing here
             return added[i].content
         if token:
             raise DataError(f"{file}: {kind}_token {token!r} is not a token of tokenizer.json")
-    return next((name for name in usual if name in ids), None)
+    for name in usual:
+        if name in ids:
+            return name
+    return None
 
 
 def read_json(path):
