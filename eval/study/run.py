@@ -18,7 +18,7 @@ import torch
 
 import checkpoint
 import configurator
-from data.files import is_locked
+from data.files import MALFORMED, is_locked
 from errors import DataError
 from eval.study.jobs import ROOT, Job, run_all, slots
 from eval.study.plan import TRAIN, task_name
@@ -90,13 +90,18 @@ def changed(run):
     path = run.folder / "config.json"
     if not path.exists():
         return ""
-    record = json.loads(path.read_bytes())
-    before = {k: tuple(v) if type(v) is list else v for k, v in record["settings"].items()}
+    try:
+        record = json.loads(path.read_bytes())
+        before = {k: tuple(v) if type(v) is list else v for k, v in record["settings"].items()}
+        data = str(record["data_fingerprint"])
+    except MALFORMED as error:
+        why = "is damaged, or not the record of a run. Remove this file: the checkpoints have the settings too"
+        return f"{path} {why} ({error!r})"
     now = run.settings | {"seed": run.train_seed}
     begins = {"branch_from", "init_from"} if run.parent else ()
     now |= {k: before.get(k) for k, v in now.items() if v == "auto" or k in begins}
     try:
-        checkpoint.check_same_run({"settings": before, "data": record["data_fingerprint"]}, now, run.folder)
+        checkpoint.check_same_run({"settings": before, "data": data}, now, run.folder)
     except DataError as error:
         return f"{error}. Give the row another name, or remove {run.folder}"
     return ""

@@ -116,6 +116,19 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
     assert code == 1 and "only=finetune:0/3: is none of its runs" in output and "Traceback" not in output, output
 
 
+DAMAGED = "", "{", "[" * 10**5, "\xff", "null", "[]", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
+def test_a_damaged_config_of_a_run_is_named_before_any_work(tmp_path, text):
+    plan = plan_of(out_dir=tmp_path)
+    run = plan.runs["mlm", 1]
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.json").write_text(text, encoding="latin-1")
+    ((name, why),) = [problem for problem in carry_out.problems_of(plan, [run], None) if "config.json" in problem[1]]
+    assert name == "mlm-seed-1" and f"{run.folder}/config.json is damaged" in why
+
+
 # ----------------------------------------------------------------------------
 # What is trained, and at which rate it is fine-tuned
 
