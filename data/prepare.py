@@ -6,16 +6,23 @@
 docs/data.md lists the sources and tokenizers, and what the prepared folder holds. In short: train-00000.bin, ... and
 val-00000.bin, ... with raw token ids, one document after the other, each ended by eos; the tokenizer; and meta.json.
 
-It is written in OUT.partial and renamed when it is complete. After a kill or an error, the same command continues after
-the last shard that was written, and the result is the same to the byte.
+The input is cut into pieces of about equal size, at beginnings of documents. A worker turns a piece into a shard of
+each split and a record of it. The pieces are independent, so they can be made in any order and on several machines:
+
+    files -> cut_into_pieces -> make_piece, for each in OUT.partial -> data.shards.join -> OUT
+
+After a kill or an error, the same command makes what is missing. The tokens are the same, whoever makes the pieces.
 """
 
-import collections
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
+import itertools
+import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,8 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 import configurator
-from data.shards import check_out, fingerprint, token_dtype, unfinished_folder
-from data.sources import READABLE, find_files, read_file
+from data.shards import SPLITS, check_out, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
+from data.sources import READABLE, cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
 from errors import progress as progress_bar
@@ -38,109 +45,169 @@ text_field = "text"  # the field that holds the text, in .jsonl and .parquet
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 out = "data/prepared/embedded"  # folder to write; must not exist
-shard_tokens = 250_000_000  # a shard ends with the document that reaches this; it is in memory until then
-workers = 0  # processes that encode; 0 = one per core, and none for a few MB of text
+shard_bytes = 0  # of text that become a shard; 0 = a 256th of the source, from 4 MB to 256 MB
+workers = 0  # processes that encode; 0 = one per core
+part = ""  # 3/16: make the third sixteenth of the shards; the command without it makes the others and completes `out`
 
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
-BATCH_BYTES = 1 << 20  # text that a worker gets at a time
-POOL_BYTES = 8 << 20  # a smaller source is encoded before worker processes have started
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Reading
+# The plan
 
 
-class Document(NamedTuple):
-    file: int  # its input file, counted from 0
-    number: int  # in its file, counted from 1
-    position: int  # bytes of all input files read so far
-    text: str
-    size: int  # bytes of the text
-    split: str  # train or val
+class InputFile(NamedTuple):
+    path: Path
+    size: int
+    changed: int  # its time of change, in ns
 
 
-def read_input(files, cfg, begin=0, skip=0):
-    """Yield the Documents of files[begin:], without the first `skip`.
+def input_file(path):
+    status = path.stat()
+    return InputFile(path, status.st_size, status.st_mtime_ns)
 
-    files: [(file, size), ...]. A hash of the text chooses the split, so that a document keeps it when the corpus grows.
+
+def cut_into_pieces(files, size):
+    """Return the pieces of about `size` bytes of text, each a list of ranges: (index of the file, start, end).
+
+    They follow from the files alone, so that several machines cut alike.
     """
-    before = sum(size for _, size in files[:begin])
-    for index, (file, size) in enumerate(files[begin:], begin):
-        for number, (position, text) in enumerate(read_file(file, cfg.text_field), 1):
-            if index == begin and number <= skip:
-                continue
-            data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
-            draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
-            split = "val" if draw < cfg.val_fraction else "train"
-            yield Document(index, number, before + position, text, len(data), split)
-        before += size
+    pieces, piece, filled = [], [], 0
+    for index, file in enumerate(files):
+        for start, end in itertools.pairwise(cut_places(file.path, size)):
+            piece.append((index, start, end))
+            filled += min(end, file.size) - start
+            if filled > size / 2:
+                pieces.append(piece)
+                piece, filled = [], 0
+    if piece:
+        pieces.append(piece)
+    return pieces
 
 
-def in_batches(documents):
-    """Yield lists of about BATCH_BYTES of text."""
-    batch, size = [], 0
-    for document in documents:
-        batch.append(document)
-        size += document.size
-        if size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def digest_of_plan(files, pieces, tokenizer, cfg):
+    """Return a checksum of all that decides what a piece holds. Folders may have other names on other machines."""
+    above = files[0].path.parent
+    inputs = [(os.path.relpath(file.path, above), file.size, file.changed) for file in files]
+    tokens = tokenizer.state(), hashlib.sha256(tokenizer.file_bytes()).hexdigest()
+    plan = inputs, pieces, tokens, cfg.val_fraction, cfg.text_field
+    return hashlib.sha256(json.dumps(plan).encode()).hexdigest()[:16]
+
+
+def part_of(text):
+    """Return (3, 16) of "3/16", (1, 1) of "", or None of something else."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
+    if not found:
+        return None
+    number, count = map(int, found.groups())
+    return (number, count) if 1 <= number <= count else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Encoding
+# One piece
 
 
-def encode_batch(texts, tokenizer=None):
-    """Return the tokens of all texts, with eos after each, as one array, and the number of each one's as another.
+def make_piece(folder, files, tokenizer, cfg, number, ranges, limit=None):
+    """Write the shards of a piece, and its record. Returns the record, {split: {"documents": ..., "tokens": ..., ...}}.
 
-    tokenizer: None means that of the worker process.
+    A piece that is whole already is not made again. limit: stop before the document with which train would have more
+    tokens, and keep no record, so that this piece is not taken for a whole one.
     """
-    tokenizer = tokenizer or worker_tokenizer
+    if limit is None and (record := load_record(folder, number)):
+        return record
+    counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
     eos = np.array([tokenizer.eos_id], np.uint32)
-    parts = [np.append(tokenizer.encode_array(text), eos) for text in texts]
-    lengths = np.array([len(ids) for ids in parts], np.int64)
-    return np.concatenate(parts).astype(token_dtype(tokenizer.vocab_size)), lengths
+    dtype = token_dtype(tokenizer.vocab_size)
+
+    def encoded():
+        for text in read_piece(files, ranges, cfg.text_field):
+            split, size = split_of(text, cfg.val_fraction)
+            ids = np.append(tokenizer.encode_array(text), eos).astype(dtype)
+            count = counts[split]
+            if limit is not None and split == "train" and count["tokens"] + len(ids) > limit:
+                return
+            count["documents"] += 1
+            count["tokens"] += len(ids)
+            count["bytes"] += size
+            yield split, ids
+
+    checksums = write_shards(folder, number, encoded())
+    record = {split: counts[split] | {"sha256": checksums[split]} for split in SPLITS}
+    if limit is None:
+        save_record(folder, number, record)
+    return record
 
 
-def encode(batches, tokenizer, workers):
-    """Yield (batch, tokens, lengths) in the order of the batches: encode_batch() of each, in `workers` processes.
+def read_piece(files, ranges, text_field):
+    """Yield the text of each document of a piece. Raises DataError if a file is not what it was."""
+    for index, start, end in ranges:
+        yield from read_file(files[index].path, text_field, start, end)
+        if input_file(files[index].path) != files[index]:
+            raise DataError(f"{files[index].path} has changed since the preparation began: choose another --out")
 
-    At most 2 * workers + 1 batches are in memory. One worker means this process.
+
+def split_of(text, val_fraction):
+    """Return the split of a text and its size in bytes.
+
+    A hash of the text chooses the split, so that a document keeps it when the corpus grows.
     """
+    data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
+    draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
+    return "val" if draw < val_fraction else "train", len(data)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All pieces
+
+
+def make_pieces(make, pieces, workers):
+    """Yield make(*piece) of each piece in order, made by `workers` processes. One worker means this process."""
     if workers == 1:
-        for batch in batches:
-            yield batch, *encode_batch([document.text for document in batch], tokenizer)
+        yield from itertools.starmap(make, pieces)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-    pool = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, [tokenizer])
-    pending = collections.deque()
+    alive, parent = context.Pipe(duplex=False)
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, [make, alive])
     try:
-        for batch in batches:
-            pending.append((batch, pool.submit(encode_batch, [document.text for document in batch])))
-            if len(pending) > 2 * workers:
-                batch, future = pending.popleft()
-                yield batch, *future.result()
-        for batch, future in pending:
-            yield batch, *future.result()
+        yield from pool.map(make_in_worker, pieces)
     except concurrent.futures.BrokenExecutor:
         raise DataError("a worker process was killed, perhaps for want of memory: give fewer --workers") from None
     finally:
+        parent.close()  # ends the workers
         pool.shutdown(cancel_futures=True)
 
 
-def start_worker(tokenizer):
-    """Keep the tokenizer for encode_batch(), and end this process when its parent is killed."""
-    global worker_tokenizer
-    worker_tokenizer = tokenizer
+def start_worker(make, alive):
+    """Keep `make` for make_in_worker(), and end this process when its parent is killed or closes its end of `alive`."""
+    global make_here
+    make_here = make
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
 
     def exit_with_parent():
-        multiprocessing.parent_process().join()
+        with contextlib.suppress(EOFError):
+            alive.recv()
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()
+
+
+def make_in_worker(piece):
+    return make_here(*piece)
+
+
+def make_until_full(make, pieces, max_tokens, workers, progress):
+    """Make pieces up to the one with which train has more than max_tokens; 0 = all. Returns the records before it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = max(1, min(workers or cores, len(pieces)))
+    records, tokens = [], 0
+    bar = progress_bar(total=len(pieces), unit="shards", disable=not progress)
+    with bar, contextlib.closing(make_pieces(make, pieces, workers)) as made:
+        for record in made:
+            tokens += record["train"]["tokens"]
+            if 0 < max_tokens < tokens:
+                break
+            records.append(record)
+            bar.update()
+    return records
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -156,14 +223,17 @@ def check(cfg):
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
         yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"
-    yield from configurator.outside_limits(cfg, at_least_1=["shard_tokens"], at_least_0=["workers", "max_tokens"])
+    if part_of(cfg.part) is None:
+        yield f"part={cfg.part}: expected a number and how many parts there are, from 1/16 to 16/16"
+    yield from configurator.outside_limits(cfg, at_least_0=["shard_bytes", "workers", "max_tokens"])
 
 
 def prepare(source, out, tokenizer="embedded", progress=True, **settings):
-    """Encode `source` into the folder `out` and return its meta.json. The settings are those at the top of this file.
+    """Encode `source` into the folder `out` and return its meta.json, or None with `part`, which leaves OUT.partial.
 
-    For more than POOL_BYTES, or with workers > 1, the calling script needs the `if __name__ == "__main__":` that
-    multiprocessing asks for. Raises DataError for bad input and OSError where the disk fails; `out` is then as before.
+    The settings are those at the top of this file. For more than 4 MB, the calling script needs the
+    `if __name__ == "__main__":` that multiprocessing asks for. Raises DataError for bad input and OSError where the
+    disk fails; `out` is then as before.
     """
     cfg = configurator.load(__file__, [])
     if unknown := settings.keys() - cfg.keys():
@@ -171,42 +241,36 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     cfg.update(settings, source=str(source), out=str(Path(out).absolute()), tokenizer=str(tokenizer))
     if problems := list(check(cfg)):
         raise DataError("\n".join(problems))
+    started = time.perf_counter()
     tokenizer = Tokenizer.load(cfg.tokenizer)
     found, ignored = find_files(cfg.source)
     if ignored:
         print(f"{cfg.source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
-    files = [(file, file.stat().st_size) for file in found]
-    size = sum(size for _, size in files)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = cfg.workers or (cores if size > POOL_BYTES else 1)
-    meta = {
-        "tokenizer": tokenizer.state(),
-        "dtype": token_dtype(tokenizer.vocab_size).name,
-        "splits": {split: {"documents": 0, "tokens": 0, "bytes": 0, "shards": []} for split in ("train", "val")},
-        "source": cfg.source,
-    }
-    names = "source", "val_fraction", "text_field", "max_tokens", "shard_tokens"
-    plan = {name: cfg[name] for name in names} | {"tokenizer": fingerprint(meta, tokenizer.file_bytes())}
-    inputs = [[str(file), size, file.stat().st_mtime_ns] for file, size in files]
-    started = time.perf_counter()
-    with unfinished_folder(Path(cfg.out), plan, inputs, meta) as output:
-        if output.place != (0, 0):
-            print(f"{cfg.out}: going on after document {output.place[1]} of {files[output.place[0]][0]}")
-        batches = in_batches(read_input(files, cfg, *output.place))
-        done = sum(size for _, size in files[: output.place[0]])
-        bar = progress_bar(total=size, initial=done, unit="B", unit_scale=True, disable=not progress)
-        with bar, contextlib.closing(encode(batches, tokenizer, workers)) as encoded:
-            for batch, tokens, lengths in encoded:
-                output.write(batch, tokens, lengths)
-                bar.update(batch[-1].position - bar.n)
-                if output.full:
-                    break
-        output.finish(tokenizer)
+
+    files = [input_file(file) for file in found]
+    size = sum(file.size for file in files)
+    pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, 4 << 20), 256 << 20))
+    plan = digest_of_plan(files, pieces, tokenizer, cfg)
+    number, parts = part_of(cfg.part)
+    mine = list(enumerate(pieces))[number - 1 :: parts]
+    with unfinished_folder(Path(cfg.out), plan, cfg.part) as folder:
+        make = functools.partial(make_piece, folder, files, tokenizer, cfg)
+        records = make_until_full(make, mine, cfg.max_tokens / parts, cfg.workers, progress)
+        if cfg.part:
+            done = f"{len(records)} of {len(pieces)} shards are made"
+            print(f"{out}, part {cfg.part}: {done}. When all parts are done, give the same command without --part")
+            return None
+        is_full = len(records) < len(pieces)
+        if is_full:
+            left = cfg.max_tokens - sum(record["train"]["tokens"] for record in records)
+            records.append(make(*mine[len(records)], limit=left))
+        meta = join(Path(cfg.out), folder, records, tokenizer, cfg, is_full)
     if progress:
-        documents, tokens, size = (sum(r[k] for r in output.splits.values()) for k in ("documents", "tokens", "bytes"))
+        splits = meta["splits"].values()
+        documents, tokens, size = (sum(split[name] for split in splits) for name in ("documents", "tokens", "bytes"))
         counts = f"{documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token"
         print(f"{Path(out).name}: {counts}, {time.perf_counter() - started:.1f} s")
-    return output.meta
+    return meta
 
 
 def prepare_embedded():

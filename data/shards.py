@@ -1,9 +1,14 @@
 """Prepared folders: write one whole or not at all, go on after a kill, read and verify it.
 
-While OUT is written, the folder OUT.partial holds the new folder and progress.json: meta.json as it was after the last
-shard that was written, and the document with which that shard ended. A process that goes on begins after that document.
-The file OUT.partial/prepare.lock is locked all the time. It also marks the folder as ours: another OUT.partial is left
-alone. An OUT that exists is never replaced.
+While OUT is written, the folder OUT.partial holds
+
+    prepare*.lock           held by the processes that work there; they also mark the folder as ours
+    PLAN/00017.json         the record of a piece of text that is done
+    PLAN/shards/            train-00017.bin and val-00017.bin of each piece, and in the end all of OUT
+
+PLAN is a checksum of the input files and the settings, so that what belongs to others is never taken. The shards of a
+piece count when its record is there and fits. Otherwise the piece is made again. So `join` may change shards in place,
+and a kill needs no care. Another OUT.partial is left alone. An OUT that exists is never replaced.
 """
 
 import concurrent.futures
@@ -23,158 +28,185 @@ from data.files import MALFORMED, lock_folder, sync, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
-LOCK = "prepare.lock"
+SPLITS = "train", "val"
+LOCKS = "prepare*.lock"
 CYCLE = 1000  # a mixture of sources repeats after so many windows: its fractions have at most three decimals
 
 
 def check_out(out):
     """Raise DataError if `out` exists."""
     if os.path.lexists(out):
-        raise DataError(f"{out} exists: choose another --out, or remove it")
+        raise DataError(f"{out} exists, and is not replaced: choose another --out")
 
 
 @contextlib.contextmanager
-def unfinished_folder(out, *args):
-    """Yield the Output that writes `out`, for this process alone; the arguments are those of Output.
+def unfinished_folder(out, plan, part=""):
+    """Yield the folder for the pieces of a plan. Without `part`, it is for this process alone.
 
-    After an error, OUT.partial stays if another process can continue it. Raises DataError if another process is
-    writing the same folder, or if OUT.partial is something else.
+    Processes with different parts share it. After an error, what is done stays. Raises DataError if another process
+    is at work, or if OUT.partial is something else.
     """
+    check_out(out)
     partial = out.with_name(f"{out.name}.partial")
-    names = os.listdir(partial) if partial.exists() else []
-    if names and LOCK not in names:
-        raise DataError(f"{partial} is in the way, and no preparation made it (it has no {LOCK}): choose another --out")
-    with lock_folder(partial, LOCK):
-        output = Output(out, partial, *args)
+    if partial.exists() and os.listdir(partial) and not any(partial.glob(LOCKS)):
+        raise DataError(f"{partial} is in the way, and no preparation made it: choose another --out")
+    whose = part.replace("/", "-of-") or "all"
+    with lock_folder(partial, "prepare.lock", shared=bool(part)), lock_folder(partial, f"prepare-{whose}.lock"):
+        check_out(out)  # again: the process before may have made it
+        if any(path.name != plan and not path.match(LOCKS) for path in partial.iterdir()):
+            what = "other settings, or of input files that have changed since"
+            anew = f"choose another --out, or remove {partial} to start anew"
+            raise DataError(f"{partial} holds an unfinished preparation with {what}: give those of then, {anew}")
+        folder = partial / plan
         try:
-            yield output
-        finally:
-            if output.folder.exists() and output.progress_file.exists():
-                print(f"{partial} keeps what is done: the same command continues from there", file=sys.stderr)
+            (folder / "shards").mkdir(parents=True, exist_ok=True)
+            yield folder
+        except BaseException:
+            if part or any(folder.glob("*.json")):
+                print(f"{partial} keeps what is done: the same command goes on from there", file=sys.stderr)
             else:
-                output.clear()
-                shutil.rmtree(partial, ignore_errors=True)  # with the lock, so that what a kill leaves of it is marked
+                remove(partial, folder)
+            raise
+        if not part:
+            remove(partial, folder)
 
 
-class Output:
-    """Write a prepared folder in `partial`, and move it to `out` when it is complete.
+def remove(partial, folder):
+    """Delete OUT.partial, its locks last, so that what a kill leaves of it is marked as ours."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)
 
-    plan: {setting: value} of everything that decides the content, except the input files.
-    files: [name, size, time of change] of each input file.
-    meta: meta.json of a folder without tokens.
 
-    A part is a shard of each split, in memory until it has `shard_tokens`, and then the record in progress.json. If
-    `partial` holds the progress of the same plan, then `meta` is as it was after the last part, which ended with
-    document number `place[1]` of file `place[0]`. The progress of another plan, or of input files that have changed
-    since, raises DataError.
+# ---------------------------------------------------------------------------------------------------------------------
+# The shards of a piece, and its record
+
+
+def shard_name(split, number):
+    return f"{split}-{number:05d}.bin"
+
+
+def write_shards(folder, number, encoded):
+    """Write a shard of each split. encoded: yields (split, some of its tokens). Returns {split: sha256}."""
+    paths = {split: folder / "shards" / shard_name(split, number) for split in SPLITS}
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for split, path in paths.items():
+            path.unlink(missing_ok=True)  # it could be a link
+            files[split] = stack.enter_context(open(path, "wb"))
+        for split, tokens in encoded:
+            files[split].write(tokens)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    sync(folder / "shards")
+    return {split: sha256_of([path]) for split, path in paths.items()}
+
+
+def save_record(folder, number, record):
+    """Write the record of a piece whose shards are on the disk, with a checksum of its own."""
+    content = json.dumps(record).encode()
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    write_whole(folder / f"{number:05d}.json", lambda file: file.write(content + b"\n" + checksum))
+
+
+def load_record(folder, number):
+    """Return the record of a piece, or None if it or its shards are missing or damaged."""
+    try:
+        content, _, checksum = (folder / f"{number:05d}.json").read_bytes().partition(b"\n")
+        if hashlib.sha256(content).hexdigest().encode() != checksum:
+            return None
+        record = json.loads(content)
+        for split in SPLITS:
+            if sha256_of([folder / "shards" / shard_name(split, number)]) != record[split]["sha256"]:
+                return None
+    except MALFORMED:
+        return None
+    return record
+
+
+def sha256_of(paths):
+    """Return the checksum of files as one stream."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:  # a failing disk would kill a process that has mapped the file into memory
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The join
+
+
+def join(out, folder, records, tokenizer, cfg, is_full):
+    """Make the shards of all pieces the folder `out`, and return its meta.json.
+
+    records: of each piece, in order. is_full: whether max_tokens cut the text off.
     """
-
-    def __init__(self, out, partial, plan, files, meta):
-        self.out, self.plan, self.files, self.folder = out, plan, files, partial / out.name
-        self.progress_file = partial / "progress.json"
-        self.meta, self.place, self.full = meta, (0, 0), False
-        self.part, self.part_tokens = {"train": [], "val": []}, 0  # arrays of tokens, one for each document
-        check_out(out)
-        if self.progress_file.exists() and self.folder.exists():  # without the folder: it was moved to its place
-            self.go_on()
-        else:
-            self.clear()
-            self.folder.mkdir()
-        self.splits = self.meta["splits"]
-
-    def clear(self):
-        """Delete everything in OUT.partial but the lock."""
-        self.progress_file.unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def go_on(self):
-        """Read progress.json, and delete what was written later. Raises DataError if it does not fit."""
-        partial = self.progress_file.parent
-        anew = f"choose another --out, or remove {partial} to start anew"
-        try:
-            content, _, digest = self.progress_file.read_bytes().partition(b"\n")
-            if hashlib.sha256(content).hexdigest().encode() != digest:
-                raise ValueError(f"{self.progress_file} has changed since it was written")
-            progress = json.loads(content)
-            plan, files, self.meta, self.place = (progress[key] for key in ("plan", "files", "meta", "place"))
-            self.place = tuple(self.place)
-            shards = check_sizes(self.folder, self.meta)
-            if path := changed_shard(self.folder, self.meta):
-                raise ValueError(f"{path} has changed since it was written")
-        except MALFORMED as error:
-            raise DataError(f"{partial} is damaged ({error}): {anew}") from None
-        if plan != self.plan or files != self.files[: len(files)]:
-            other = "an unfinished preparation with other settings, or of files that have changed since"
-            raise DataError(f"{partial} holds {other}: give those of then, or {anew}")
-        for path in self.folder.iterdir():
-            if path not in shards:
-                path.unlink()
-
-    def write(self, batch, tokens, lengths):
-        """Add a list of data.prepare.Documents: the tokens (n,) of all of them, and the number of tokens of each.
-
-        Sets `full` and stops before the document with which train would have more than max_tokens.
-        """
-        for document, ids in zip(batch, np.split(tokens, np.cumsum(lengths)[:-1]), strict=True):
-            if self.part_tokens >= self.plan["shard_tokens"]:
-                self.save_part()
-            record, limit = self.splits[document.split], self.plan["max_tokens"]
-            if limit and document.split == "train" and record["tokens"] + len(ids) > limit:
-                self.full = True
-                return
-            self.part[document.split].append(ids)
-            self.part_tokens += len(ids)
-            for name, count in ("documents", 1), ("tokens", len(ids)), ("bytes", document.size):
-                record[name] += count
-            self.place = document.file, document.number
-
-    def save_part(self):
-        """Write a shard of each split that has tokens in memory, then the record that lets another process go on."""
-        for split, arrays in self.part.items():
-            if arrays:
-                shards, tokens = self.splits[split]["shards"], np.concatenate(arrays)
-                name = f"{split}-{len(shards):05d}.bin"
-                write_whole(self.folder / name, lambda file: file.write(tokens))
-                shards.append({"file": name, "tokens": len(tokens), "sha256": hashlib.sha256(tokens).hexdigest()})
-        self.part, self.part_tokens = {"train": [], "val": []}, 0
-        progress = {"plan": self.plan, "files": self.files[: self.place[0] + 1], "place": self.place, "meta": self.meta}
-        content = json.dumps(progress).encode()
-        digest = hashlib.sha256(content).hexdigest().encode()  # a changed `place` would not show in the data
-        write_whole(self.progress_file, lambda file: file.write(content + b"\n" + digest))
-
-    def empty_split(self):
-        """Return the name of a split without text, or None. Each document has one eos."""
-        return next((name for name, record in self.splits.items() if record["tokens"] == record["documents"]), None)
-
-    def cut_tail(self):
-        """Make the tail of the text validation where the hash put all documents into one split, as with one book."""
-        if self.empty_split() == "train" and not self.full and not self.splits["val"]["shards"]:
-            for pair in self.splits, self.part:
-                pair["train"], pair["val"] = pair["val"], pair["train"]
-        train, val = self.splits["train"], self.splits["val"]
-        if self.empty_split() == "val" and self.part["train"]:
-            tokens = np.concatenate(self.part["train"])
-            n = min(max(2, round(self.plan["val_fraction"] * train["tokens"])), len(tokens) // 2)
-            self.part = {"train": [tokens[:-n], tokens[-1:]], "val": [tokens[-n:]]}  # the head gets an eos too
-            val.update(documents=1, tokens=n, bytes=train["bytes"] * n // train["tokens"])
-            train["bytes"] -= val["bytes"]
-            train["tokens"] -= n - 1
-            print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
-
-    def finish(self, tokenizer):
-        """Complete the folder and move it to its place."""
-        self.cut_tail()
-        if split := self.empty_split():
-            self.clear()  # going on would not help
+    shards = folder / "shards"
+    splits = {split: split_of_records(records, split) for split in SPLITS}
+    empty = [split for split in SPLITS if is_empty(splits[split])]
+    if empty == ["val"] or (empty == ["train"] and not is_full):
+        splits = cut_tail(folder, splits, token_dtype(tokenizer.vocab_size), cfg.val_fraction)
+    for split in SPLITS:
+        if is_empty(splits[split]):
+            shutil.rmtree(folder)  # going on would not help
             raise DataError(f"no text is left for the {split} split: give more text")
-        if any(self.part.values()):
-            self.save_part()  # a process that is killed from here on leaves only this function to do
-        self.meta["fingerprint"] = fingerprint(self.meta, tokenizer.file_bytes())
-        write_whole(self.folder / tokenizer.file_name, lambda file: file.write(tokenizer.file_bytes()))
-        write_whole(self.folder / "meta.json", lambda file: file.write(json.dumps(self.meta, indent=1).encode()))
-        check_out(self.out)  # again: the preparation may have taken days
-        self.folder.rename(self.out)
-        sync(self.out.parent)
+
+    files = {split: [shard["file"] for shard in splits[split]["shards"]] for split in SPLITS}
+    for split in SPLITS:
+        checksum = sha256_of(shards / name for name in files[split])
+        splits[split] = {"sha256": checksum} | splits[split]
+    dtype = token_dtype(tokenizer.vocab_size).name
+    meta = {"tokenizer": tokenizer.state(), "dtype": dtype, "splits": splits, "source": cfg.source}
+    meta["fingerprint"] = fingerprint(meta, tokenizer.file_bytes())
+
+    for path in shards.iterdir():
+        if path.name not in [*files["train"], *files["val"]]:  # of a killed process, or of pieces after max_tokens
+            path.unlink()
+    write_whole(shards / tokenizer.file_name, lambda file: file.write(tokenizer.file_bytes()))
+    write_whole(shards / "meta.json", lambda file: file.write(json.dumps(meta, indent=1).encode()))
+    check_out(out)  # again: the preparation may have taken days
+    shards.rename(out)
+    sync(out.parent)
+    return meta
+
+
+def split_of_records(records, split):
+    """Return what meta.json says of a split whose pieces have these records."""
+    counts = {name: sum(record[split][name] for record in records) for name in ("documents", "tokens", "bytes")}
+    shards = []
+    for number, record in enumerate(records):
+        if record[split]["tokens"]:
+            entry = {"tokens": record[split]["tokens"], "sha256": record[split]["sha256"]}
+            shards.append({"file": shard_name(split, number)} | entry)
+    return counts | {"shards": shards}
+
+
+def is_empty(split):
+    """Whether no document has a token besides its eos."""
+    return split["tokens"] == split["documents"]
+
+
+def cut_tail(folder, splits, dtype, val_fraction):
+    """Make the tail of the text validation where the hash put all documents into one split, as with one book.
+
+    Returns the new splits, each of one shard. The text is in memory: it has few documents.
+    """
+    whole = splits["train"] if is_empty(splits["val"]) else splits["val"]
+    shards = [np.fromfile(folder / "shards" / shard["file"], dtype) for shard in whole["shards"]]
+    tokens = np.concatenate(shards)
+    n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
+    print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
+
+    head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
+    checksums = write_shards(folder, 0, [("train", head), ("val", tokens[-n:])])
+    val_bytes = whole["bytes"] * n // len(tokens)
+    train = {"documents": whole["documents"], "tokens": len(head), "bytes": whole["bytes"] - val_bytes}
+    record = {"train": train, "val": {"documents": 1, "tokens": n, "bytes": val_bytes}}
+    for split in SPLITS:
+        record[split]["sha256"] = checksums[split]
+    return {split: split_of_records([record], split) for split in SPLITS}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,9 +214,9 @@ class Output:
 
 
 def fingerprint(meta, file_bytes):
-    """Return one checksum of all that a training run reads: the tokenizer and the shards."""
-    shards = [shard["sha256"] for split in ("train", "val") for shard in meta["splits"][split]["shards"]]
-    parts = [meta["tokenizer"], hashlib.sha256(file_bytes).hexdigest(), shards]
+    """Return one checksum of all that decides what is learned: the tokenizer and the streams of tokens."""
+    streams = [meta["splits"][split]["sha256"] for split in SPLITS]
+    parts = [meta["tokenizer"], hashlib.sha256(file_bytes).hexdigest(), streams]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -241,14 +273,7 @@ def shard_files(folder, meta):
 
 def changed_shard(folder, meta):
     """Return the path of the first shard that is not as it was written, or None. Computes the checksum of each."""
-    for path, shard in shard_files(folder, meta):
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:  # a failing disk would kill a process that has mapped the file into memory
-            while block := file.read(1 << 22):
-                digest.update(block)
-        if digest.hexdigest() != shard["sha256"]:
-            return path
-    return None
+    return next((path for path, shard in shard_files(folder, meta) if sha256_of([path]) != shard["sha256"]), None)
 
 
 def changed_shard_in_background(data):

@@ -1,8 +1,9 @@
 """Read the documents of files and folders.
 
-A reader takes a file and the name of the field that holds the text. For each document it yields
+A reader takes a file, the name of the field that holds the text, and a range of the file: [start, end), one of those
+between the places that `cut_places` returns. For each document that begins in the range it yields
 
-    (place, position, record)       "line 7" or "row 7", the bytes of the file read so far, {field: value}
+    (place, record)       "line 7" or "row 7", {field: value}
 
 To support another format, write a reader and add it to READERS.
 """
@@ -13,6 +14,8 @@ import io
 import itertools
 import json
 import os
+import re
+import sys
 from pathlib import Path
 
 from data.tokenizer import optional_package
@@ -20,13 +23,14 @@ from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded") / "python-docs.jsonl.gz"  # the text that comes with the project
 PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
+END = sys.maxsize  # of a range: the end of the file
 
 
-def read_text(path, field):
+def read_text(path, field, start, end):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
     document, first, blank = bytearray(), 1, 0  # the lines so far, the number of the first; blank lines since the last
-    blank_end = [(path.stat().st_size, b"")] * 2
-    for number, (position, line) in enumerate(itertools.chain(read_lines(path), blank_end), 1):
+    blank_end = [(0, b"")] * 2
+    for number, line in itertools.chain(read_lines(path, start, end), blank_end):
         if line.strip():
             if document:
                 document += b"\n\n" if blank else b"\n"
@@ -37,13 +41,13 @@ def read_text(path, field):
         else:
             blank += 1
             if blank == 2 and document:
-                yield f"line {first}", position, {field: decode(document, first)}
+                yield f"line {first}", {field: decode(document, first)}
                 document = bytearray()
 
 
-def read_jsonl(path, field):
+def read_jsonl(path, field, start, end):
     """Read JSON lines: each line holds one document, an object with the field."""
-    for number, (position, line) in enumerate(read_lines(path), 1):
+    for number, line in read_lines(path, start, end):
         if line.strip():
             try:
                 record = json.loads(decode(line, number))
@@ -52,14 +56,27 @@ def read_jsonl(path, field):
                 raise DataError(f"line {number}: cannot be read as JSON: {fault}") from None
             if not isinstance(record, dict):
                 raise DataError(f"line {number}: expected a JSON object, got a {type(record).__name__}")
-            yield f"line {number}", position, record
+            yield f"line {number}", record
 
 
-def read_lines(path):
-    """Yield (bytes of the file read so far, line without its line break)."""
+def read_lines(path, start, end):
+    """Yield (number, line without its line break) of a range.
+
+    Lines count from 1 at the start of a file. In its middle they count from 2: see `in_whole_file`.
+    """
     with open(path, "rb") as file:
-        for line in io.BufferedReader(gzip.open(file)) if path.suffix.lower() == ".gz" else file:
-            yield file.tell(), line.removesuffix(b"\n")
+        lines = io.BufferedReader(gzip.open(file)) if is_compressed(path) else file
+        lines.seek(start)
+        position = start
+        for number, line in enumerate(lines, 1 if start == 0 else 2):
+            if position >= end:
+                break
+            position += len(line)
+            yield number, line.removesuffix(b"\n")
+
+
+def is_compressed(path):
+    return path.suffix.lower() == ".gz"
 
 
 def decode(data, first):
@@ -75,17 +92,86 @@ def decode(data, first):
         raise DataError(f"line {number}: byte 0x{byte:02x} is not UTF-8: convert the text (iconv -t UTF-8)") from None
 
 
-def read_parquet(path, field):
+def read_parquet(path, field, start, end):
     """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
     from pyarrow import parquet
 
-    number, size = 0, path.stat().st_size
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
-        for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
+        groups = list(enumerate(group_places(file, path)))
+        number = sum(file.metadata.row_group(group).num_rows for group, place in groups if place < start)
+        groups = [group for group, place in groups if start <= place < end]
+        for batch in file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False):
             for record in batch.to_pylist():
                 number += 1
-                yield f"row {number}", size * number // file.metadata.num_rows, record
+                yield f"row {number}", record
+
+
+def group_places(file, path):
+    """Return where the row groups of an open parquet file begin, in bytes, as if they were equally long."""
+    size, groups = path.stat().st_size, file.num_row_groups
+    return [size * group // groups for group in range(groups)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranges of a file
+
+
+def cut_places(path, size):
+    """Return [0, ..., END]: places where documents of a file begin, about `size` bytes apart. A .gz has only these two.
+
+    They are a function of the content. The documents of all ranges between them are those of the file.
+    """
+    total = path.stat().st_size
+    after = range(size, total, size)
+    if is_compressed(path):
+        after = []
+    find = row_group_after if format_of(path) == ".parquet" else document_after
+    places = {find(path, position) for position in after}
+    return [0, *sorted(places - {total}), END]
+
+
+def row_group_after(path, position):
+    """Return where the first row group after a position of a parquet file begins, or the size of the file."""
+    from pyarrow import parquet
+
+    size = path.stat().st_size
+    try:
+        with parquet.ParquetFile(path) as file:
+            places = group_places(file, path)
+    except Exception:  # reading will say what is wrong
+        places = []
+    return min((place for place in places if place >= position), default=size)
+
+
+def document_after(path, position):
+    """Return where the first document begins that lies after a line end after a position, or the size of the file.
+
+    Two blank lines must be seen before it, except in .jsonl. So a later position never has an earlier answer.
+    """
+    needed = 0 if format_of(path) == ".jsonl" else 2
+    blank = 0
+    with open(path, "rb") as file:
+        file.seek(position)
+        file.readline()  # the rest of a line
+        start = file.tell()
+        for line in file:
+            if line.strip():
+                if blank >= needed:
+                    break
+                blank = 0
+            else:
+                blank += 1
+            start += len(line)
+    return start
+
+
+def in_whole_file(place, file, start):
+    """Return the text `place`, which may begin with a line's number, with the line counted from the file's start."""
+    if start == 0:
+        return place
+    before = sum(1 for _ in read_lines(file, 0, start)) - 1
+    return re.sub(r"^line (\d+)", lambda found: f"line {before + int(found[1])}", place)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -138,23 +224,23 @@ def find_files(source):
 def read_documents(source, text_field):
     """Yield the documents of a source as strings."""
     for file in find_files(source)[0]:
-        for _, text in read_file(file, text_field):
-            yield text
+        yield from read_file(file, text_field)
 
 
-def read_file(file, text_field):
-    """Yield (bytes read so far, text) for each document of a file that is not empty. Raises DataError."""
+def read_file(file, text_field, start=0, end=END):
+    """Yield the text of each document of a range of a file that is not empty. Raises DataError."""
     place = "the start"
     try:
-        for place, position, record in READERS.get(format_of(file), read_text)(file, text_field):
+        for place, record in READERS.get(format_of(file), read_text)(file, text_field, start, end):
             if text_field not in record:
                 raise DataError(f"{place}: no field {text_field!r}, only {', '.join(record) or 'nothing'}")
             text = record[text_field]
             if not isinstance(text, str | None):
                 raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
             if text and not text.isspace():
-                yield position, text
+                yield text
     except DataError as error:
-        raise DataError(f"{file}, {error}") from None
+        raise DataError(f"{file}, {in_whole_file(str(error), file, start)}") from None
     except Exception as error:  # each library has errors of its own for damage
+        place = in_whole_file(place, file, start)
         raise DataError(f"{file}, after {place}: damaged or unreadable: {type(error).__name__}: {error}") from error

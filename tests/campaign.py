@@ -112,7 +112,7 @@ def tuned(folder):
 
 
 TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 --resume=True"
-PREPARE = "--val_fraction=0.2 --shard_tokens=2001 --source={}/texts --out={}/prepared"
+PREPARE = "--val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/prepared"
 TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
 TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
 # Commands, with {} for a case's folder, and functions of that folder that return what a command leaves. set_up adds

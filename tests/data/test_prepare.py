@@ -1,6 +1,5 @@
 """Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
 
-import json
 import multiprocessing
 import os
 import resource
@@ -12,12 +11,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data import prepare as module
-from data.prepare import Document, encode, encode_batch, prepare
-from data.shards import load_meta
+from data.prepare import make_pieces, prepare
+from data.shards import load_meta, unfinished_folder
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
@@ -52,22 +50,24 @@ def test_tokens_and_meta(sources, tmp_path):
     assert meta == load_meta(tmp_path / "out")
     names = ["meta.json", "tokenizer.tiktoken", "train-00000.bin", "val-00000.bin"]
     assert sorted(os.listdir(tmp_path / "out")) == names
-    shards = prepare(**sources, out=tmp_path / "three", shard_tokens=4)["splits"]["train"]["shards"]
+    shards = prepare(**sources, out=tmp_path / "three", shard_bytes=1)["splits"]["train"]["shards"]
     assert [shard["tokens"] for shard in shards] == [len(tokenizer.encode(text)) + 1 for text in DOCUMENTS]
     assert tokens(tmp_path / "three", "train") == expected
+    assert load_meta(tmp_path / "three")["fingerprint"] == meta["fingerprint"]
     with pytest.raises(DataError, match="no text is left for the train split"):
         prepare(**sources, out=tmp_path / "none", max_tokens=3)
     (tmp_path / "in.txt").write_text("Other text.")
     assert prepare(**sources, out=tmp_path / "other")["fingerprint"] != meta["fingerprint"]
 
 
-def test_dtype_follows_the_vocabulary():
+def test_dtype_follows_the_vocabulary(sources, tmp_path, monkeypatch):
     small = Tokenizer.load("embedded")
-    expected, _ = encode_batch(DOCUMENTS, small)
+    expected = prepare(**sources, out=tmp_path / "out") and tokens(tmp_path / "out", "train")
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
         large = Tokenizer.from_state({**small.state(), "vocab_size": vocab_size}, small.file_bytes())
-        found, _ = encode_batch(DOCUMENTS, large)
-        assert found.dtype == dtype and np.array_equal(found, expected)
+        monkeypatch.setattr(Tokenizer, "load", lambda spec: large)
+        assert prepare(**sources, out=tmp_path / dtype)["dtype"] == dtype
+        assert tokens(tmp_path / dtype, "train") == expected
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.49])
@@ -83,29 +83,28 @@ def test_a_single_book(tmp_path, text, fraction):
     assert meta == load_meta(tmp_path / "out") and meta["splits"]["train"]["tokens"] == len(train)
 
 
-def test_workers_do_not_change_the_result(tmp_path):
-    """Several batches, a token limit within them, and a val split chosen by the text."""
-    documents = [f"{i} " + f"{i * i % 997} is a number. " * 200 for i in range(800)]
+@pytest.mark.parametrize("max_tokens", [0, 100_000])
+def test_workers_and_parts_do_not_change_the_result(tmp_path, max_tokens):
+    """A val split chosen by the text, and a token limit within a piece. Where the shards end does not matter either."""
+    documents = [f"{i} " + f"{i * i % 997} is a number. " * 20 for i in range(800)]
     source = write_texts(tmp_path / "in.jsonl", documents)
-    options = dict(val_fraction=0.1, shard_tokens=300_000, max_tokens=1_000_000, progress=False)
-    for workers in 1, 2:
-        meta = prepare(source, tmp_path / str(workers), workers=workers, **options)
-    assert content(tmp_path / "1") == content(tmp_path / "2")
-    train, val = texts(tmp_path / "1", "train"), set(texts(tmp_path / "1", "val"))
-    assert train == [text for text in documents if text not in val][: len(train)] and 400 < len(train) < 700 > len(val)
-    record = meta["splits"]["train"]
+    options = dict(val_fraction=0.1, max_tokens=max_tokens, progress=False)
+    one = prepare(source, tmp_path / "one", **options)
+    two = prepare(source, tmp_path / "two", workers=2, shard_bytes=50_000, **options)
+    for part in "3/3", "1/3":
+        assert prepare(source, tmp_path / "parts", part=part, shard_bytes=20_000, workers=1, **options) is None
+    parts = prepare(source, tmp_path / "parts", shard_bytes=20_000, workers=1, **options)
+    assert len(one["splits"]["train"]["shards"]) == 1 < len(two["splits"]["train"]["shards"])
+    for name, meta in ("two", two), ("parts", parts):
+        assert meta["fingerprint"] == one["fingerprint"] and not (tmp_path / f"{name}.partial").exists()
+        for split, record in meta["splits"].items():
+            assert tokens(tmp_path / name, split) == tokens(tmp_path / "one", split)
+            assert record | {"shards": []} == one["splits"][split] | {"shards": []}
+    train, val = texts(tmp_path / "one", "train"), set(texts(tmp_path / "one", "val"))
+    assert train == [text for text in documents if text not in val][: len(train)] and 400 < len(train) > len(val) > 20
+    record = one["splits"]["train"]
     assert record["documents"] == len(train) and record["bytes"] == sum(map(len, train))
-    assert 998_000 < record["tokens"] <= 1_000_000
-
-
-@pytest.mark.parametrize("workers, most", [(1, 1), (2, 5)])
-def test_few_batches_are_in_memory(workers, most):
-    """No batch is read long before a worker needs it."""
-    read = iter(range(100))
-    encoded = encode(([Document(0, 1, 0, "Text.", 5, "train")] for _ in read), Tokenizer.load("embedded"), workers)
-    for done, _ in zip(range(1, 20), encoded):
-        assert 100 - read.__length_hint__() <= done + most
-    encoded.close()
+    assert not max_tokens or 99_000 < record["tokens"] <= max_tokens
 
 
 def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
@@ -137,11 +136,11 @@ def test_killed_with_its_workers(tmp_path, number):
     """Neither looks like a finished folder, nor leaves a worker behind."""
     source, out = write_texts(tmp_path / "in.jsonl", many_documents(1_000)), tmp_path / "out"
     source.write_bytes(source.read_bytes() * 300)  # takes seconds to encode
-    command = [*COMMAND, f"--source={source}", f"--out={out}", "--workers=2", "--shard_tokens=300_000"]
+    command = [*COMMAND, f"--source={source}", f"--out={out}", "--workers=2", "--shard_bytes=300_000"]
     output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells ignore it in what runs in the background
     process = subprocess.Popen(command, cwd=ROOT, preexec_fn=heeded, **output)
-    wait_for(lambda: list(tmp_path.glob("out.partial/*/*.bin")))
+    wait_for(lambda: list(tmp_path.glob("out.partial/*/*.json")))
     tasks = Path(f"/proc/{process.pid}/task")  # on Linux; elsewhere the workers are not looked for
     workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
     assert len(workers) >= 2 or not tasks.exists()
@@ -155,10 +154,7 @@ def test_killed_with_its_workers(tmp_path, number):
 
 def test_dead_worker_ends_the_preparation():
     with pytest.raises(DataError, match="a worker process was killed"):
-        endless = ([Document(0, 1, 0, "Text.", 5, "train")] for _ in range(10**6))
-        for _ in encode(endless, Tokenizer.load("embedded"), 2):
-            for child in multiprocessing.active_children()[:1]:
-                child.kill()
+        list(make_pieces(os._exit, [(9,), (9,)], 2))
 
 
 @pytest.mark.parametrize(
@@ -195,9 +191,9 @@ def test_the_command_and_all_wrong_settings_in_one_message(sources, tmp_path):
     done = run(f"--source={sources['source']}", "--val_fraction=0.3", f"--out={tmp_path / 'out'}")
     assert done.returncode == 0 and "bytes per token" in done.stdout and (tmp_path / "out/meta.json").exists()
     settings = [f"--source={'x' * 300}", "--tokenizer=gtp2", "--val_fraction=0.5"]
-    found = run(*settings, "--shard_tokens=0", "--workers=-1", "--max_tokens=-1", f"--out={tmp_path}")
-    assert found.returncode == 2 and "7 problems" in found.stderr and "Traceback" not in found.stderr
-    for value in "File name too long", "gtp2", "0.5", str(tmp_path):
+    found = run(*settings, "--shard_bytes=-1", "--workers=-1", "--max_tokens=-1", "--part=17/16", f"--out={tmp_path}")
+    assert found.returncode == 2 and "8 problems" in found.stderr and "Traceback" not in found.stderr
+    for value in "File name too long", "gtp2", "0.5", "17/16", str(tmp_path):
         assert value in found.stderr
     with pytest.raises(TypeError, match="sharding"):
         prepare("embedded", tmp_path / "out", sharding=0)
@@ -211,7 +207,7 @@ def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
     file.parent.mkdir(parents=True)
     file.write_text("precious")
     before = sorted(tmp_path.rglob("*"))
-    message = "no preparation made it" if "partial" in place else "out exists: choose another --out, or remove it"
+    message = "no preparation made it" if "partial" in place else "out exists, and is not replaced: choose another --out"
     with pytest.raises(DataError, match=message):
         prepare(**sources, out=tmp_path / "out")
     assert sorted(tmp_path.rglob("*")) == before and file.read_text() == "precious"
@@ -222,15 +218,15 @@ def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
 # ---------------------------------------------------------------------------------------------------------------------
 # Killed, and gone on with
 
-OPTIONS = dict(shard_tokens=1500, val_fraction=0.1, progress=False)
+OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1, progress=False)
 
 
 def quickly(source, out, options, end, limit, send):
-    """Prepare with small batches; end as if killed before change `end` of the disk.
+    """Prepare small pieces; end as if killed before change `end` of the disk.
 
     limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
     """
-    module.BATCH_BYTES, changes = 3_000, 0
+    changes = 0
 
     def count(event, args):
         nonlocal changes
@@ -274,10 +270,14 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def progress(out):
-    """Return the file and the number in it of the document after which another process goes on; (0, 0) at first."""
-    file = out.with_name("out.partial") / "progress.json"
-    return tuple(json.loads(file.read_text().splitlines()[0])["place"]) if file.exists() else (0, 0)
+def result(out):
+    """Return all of a prepared folder but the name of its source."""
+    return content(out) | {"meta.json": load_meta(out) | {"source": ""}}
+
+
+def records(out):
+    """Return the records of the pieces that are done."""
+    return sorted(out.with_name("out.partial").glob("*/*.json"))
 
 
 @pytest.mark.parametrize(
@@ -292,73 +292,125 @@ def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
         return out, *in_child(corpus / "in", out, options, end=end)
 
     out, code, changes = run("all")
-    expected, places = content(out), set()
+    expected, done = content(out), set()
     assert code == 0 and (options or expected == content(corpus / "expected"))
     for end in sorted({*range(0, changes, changes // number if number else 1), *range(changes - 6, changes)}):
         out, code, _ = run(str(end), end)
         assert code == 7
-        places.add(progress(out))
+        done.add(len(records(out)))
         if not out.exists():
             assert run(str(end))[1] == 0 and os.listdir(out.parent) == ["out"]
         assert content(out) == expected
-    assert len(places) > 3
+    assert len(done) > 3
 
 
 @pytest.fixture
 def unfinished(corpus, tmp_path):
-    """A folder of which some parts are done, beside a copy of the corpus."""
+    """A folder of which some pieces are done, beside a copy of the corpus."""
     shutil.copytree(corpus / "in", tmp_path / "in")
     assert in_child(tmp_path / "in", tmp_path / "out", end=60)[0] == 7
-    assert 2 <= progress(tmp_path / "out")[0] <= 6
+    assert 5 < len(records(tmp_path / "out")) < 12
     return tmp_path / "out"
 
 
-def test_what_is_done_is_not_done_again(unfinished, corpus, capsys):
-    """Documents before the last part are not encoded again, files before its own are not even read."""
-    source, (last, number) = unfinished.parent / "in", progress(unfinished)
-    (source / "9.txt").write_text("A new last file does not matter.")
-    for path in sorted(source.iterdir())[:last]:  # size and time of change stay, so only reading would tell
-        changed = path.stat().st_mtime_ns
-        path.write_bytes(b"\xff" * path.stat().st_size)
-        os.utime(path, ns=(changed, changed))
-    prepare(source, unfinished, **OPTIONS)
-    assert f"going on after document {number} of {sorted(source.iterdir())[last]}" in capsys.readouterr().out
-    for split in "train", "val":
-        expected = texts(corpus / "expected", split)
-        assert texts(unfinished, split)[: len(expected)] == expected
+def test_what_is_done_is_not_done_again(unfinished, corpus):
+    done = [path.name for path in records(unfinished)]
+    shards = {path.name: path.stat() for path in unfinished.with_name("out.partial").glob("*/shards/train*")}
+    shards = {name: status for name, status in shards.items() if f"{name[6:11]}.json" in done}
+    assert len(shards) > 5
+    prepare(unfinished.parent / "in", unfinished, **OPTIONS)
+    for name, status in shards.items():
+        after = (unfinished / name).stat()
+        assert (after.st_ino, after.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+    assert result(unfinished) == result(corpus / "expected")
 
 
-@pytest.mark.parametrize(
-    "changed, message",
-    [
-        ("tokenizer", "with other settings, or of files that have changed"),
-        ("in/0.jsonl", "with other settings, or of files that have changed"),
-        ("out.partial/progress.json", "out.partial is damaged .*progress.json has changed"),
-        ("out.partial/out/train-00000.bin", "out.partial is damaged .*train-00000.bin has changed"),
-    ],
-)
-def test_an_unfinished_folder_that_does_not_fit(unfinished, corpus, tmp_path, changed, message):
-    """Another setting, another input, or damage: an error, and nothing is lost."""
+@pytest.mark.parametrize("kind", ["00001.json", "shards/train-00001.bin"])
+@pytest.mark.parametrize("damage", ["bit", "half", "gone", "link"])
+def test_a_damaged_piece_is_made_again(unfinished, corpus, tmp_path, kind, damage):
+    (path,) = unfinished.with_name("out.partial").glob(f"*/{kind}")
+    whole = path.read_bytes()
+    path.unlink()
+    (tmp_path / "precious").write_bytes(b"content")
+    if damage == "bit":
+        path.write_bytes(whole[:30] + bytes([whole[30] ^ 1]) + whole[31:])
+    elif damage == "half":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "link" and kind.startswith("shards"):
+        path.symlink_to(tmp_path / "precious")
+    prepare(tmp_path / "in", unfinished, **OPTIONS)
+    assert result(unfinished) == result(corpus / "expected")
+    assert (tmp_path / "precious").read_bytes() == b"content" and not (unfinished / path.name).is_symlink()
+
+
+@pytest.mark.parametrize("changed", ["tokenizer", "in/0.jsonl", "in/9.txt"])
+def test_an_unfinished_folder_of_other_settings_or_input(unfinished, corpus, tmp_path, changed):
+    """An error, and nothing is lost."""
     options, path = {}, tmp_path / changed
+    before = path.stat() if path.exists() else None
     if changed == "tokenizer":
         path.write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
         options = {"tokenizer": str(path)}
-    before = path.read_bytes()
-    if not options:  # one bit
-        path.write_bytes(before[:200] + bytes([before[200] ^ 1]) + before[201:])
-    with pytest.raises(DataError, match=f"{message}.*or remove"):
+    elif before:
+        os.utime(path)
+    else:
+        path.write_text("A new document.")
+    with pytest.raises(DataError, match="with other settings, or of input files that have changed since.*or remove"):
         prepare(tmp_path / "in", unfinished, **OPTIONS, **options)
-    path.write_bytes(before)
     if changed == "in/0.jsonl":
-        shutil.rmtree(tmp_path / "out.partial")
-    meta = prepare(tmp_path / "in", unfinished, **OPTIONS)
-    assert meta["fingerprint"] == load_meta(corpus / "expected")["fingerprint"]
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        path.unlink()
+    prepare(tmp_path / "in", unfinished, **OPTIONS)
+    assert result(unfinished) == result(corpus / "expected")
 
 
-@pytest.mark.parametrize("size", [0, 2_000, 20_000])
+def test_input_that_changes_while_it_is_read(corpus, tmp_path, monkeypatch):
+    shutil.copytree(corpus / "in", tmp_path / "in")
+    plain = module.read_file
+
+    def read_file(path, *rest):
+        yield from plain(path, *rest)
+        if path.name == "5.txt":
+            os.utime(path)
+
+    monkeypatch.setattr(module, "read_file", read_file)
+    with pytest.raises(DataError, match="5.txt has changed since the preparation began"):
+        prepare(tmp_path / "in", tmp_path / "out", **OPTIONS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_share_a_folder_and_each_has_a_lock(tmp_path):
+    """A part runs beside other parts, but not beside itself or the command that completes the folder."""
+
+    def held(plan, part):
+        return unfinished_folder(tmp_path / "out", plan, part)
+
+    with held("plan", "1/2") as folder:
+        with held("plan", "2/2") as other:
+            assert other == folder
+        for part in "1/2", "":
+            with pytest.raises(DataError, match=f"in use by process {os.getpid()}"), held("plan", part):
+                pass
+        with pytest.raises(DataError, match="with other settings"), held("another", "2/2"):
+            pass
+    with held("plan", ""), pytest.raises(DataError, match="in use by"), held("plan", "1/2"):
+        pass
+
+
+def test_an_unfinished_folder_of_an_earlier_version_is_left_alone(sources, tmp_path):
+    (tmp_path / "out.partial/out").mkdir(parents=True)
+    for name in "prepare.lock", "progress.json", "out/train-00000.bin":
+        (tmp_path / "out.partial" / name).touch()
+    with pytest.raises(DataError, match="out.partial holds an unfinished preparation"):
+        prepare(**sources, out=tmp_path / "out")
+    assert (tmp_path / "out.partial/progress.json").exists() and (tmp_path / "out.partial/out/train-00000.bin").exists()
+
+
+@pytest.mark.parametrize("size", [0, 200, 20_000])
 def test_a_full_disk(corpus, tmp_path, size):
     _, error = in_child(corpus / "in", tmp_path / "out", limit=size)
     assert "File too large" in error and not (tmp_path / "out").exists()
-    assert (progress(tmp_path / "out") > (0, 0)) == (size == 20_000)  # what can be gone on with stays
+    assert bool(records(tmp_path / "out")) == (size == 20_000)  # what can be gone on with stays
     assert in_child(corpus / "in", tmp_path / "out")[0] == 0
     assert content(tmp_path / "out") == content(corpus / "expected")

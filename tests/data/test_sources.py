@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import itertools
 import os
 import random
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from data.prepare import prepare
-from data.sources import EMBEDDED, find_files, read_documents
+from data.sources import EMBEDDED, cut_places, find_files, read_documents, read_file
 from errors import DataError
 from prepare_helpers import texts, write_texts
 
@@ -33,6 +34,26 @@ def test_records(tmp_path, kind):
     for field, message in ("body", "no field 'body', only id, text"), ("id", "no string in the field 'id'"):
         with pytest.raises(DataError, match=f"(line|row) 1: {message}"):
             list(read_documents(source, field))
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "jsonl.gz", "parquet"])
+def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind):
+    """Wherever it is cut, with long and short documents, paragraphs, blank lines and byte-order marks in it."""
+    rng, path = random.Random(0), tmp_path / f"in.{kind}"
+    documents = ["\ufeff" * (i % 3) + "one line\n" * rng.choice([1, 2, 30]) + f"\n\n{i}" for i in range(60)]
+    if kind == "txt":
+        separators = "\n\n\n", "\r\n\r\n\r\n", "\n\n\n \n\t\n\n"
+        documents = [text.replace("\n\n\n", "\n\n") for text in documents]
+        path.write_bytes("".join(rng.choice(separators) + text for text in documents).encode())
+    else:
+        write_texts(path, documents)
+    whole = list(read_file(path, "text"))
+    assert len(whole) == 60
+    for size in [1, 2, 7, 10, *range(11, 400, 13), 2000, 10**6]:
+        ranges = list(itertools.pairwise(cut_places(path, size)))
+        assert [text for start, end in ranges for text in read_file(path, "text", start, end)] == whole
+    most = {"txt": 60, "jsonl": 60, "jsonl.gz": 1, "parquet": 2}[kind]
+    assert len(cut_places(path, 1)) - 1 == most
 
 
 def test_a_folder_is_read_in_order(tmp_path, capsys):
@@ -91,6 +112,9 @@ def test_bad_lines(tmp_path, name, content, message):
         path.write_bytes(data)
         with pytest.raises(DataError, match=f"{path.name}, {message}"):
             list(read_documents(path, "text"))
+        with pytest.raises(DataError, match=f"{path.name}, {message}"):
+            for start, end in itertools.pairwise(cut_places(path, 1)):
+                list(read_file(path, "text", start, end))
 
 
 def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
