@@ -27,7 +27,7 @@ from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
-from eval.tasks.result import advice, build, evaluate, origin, remove_partial_files, table, write_result
+from eval.tasks.result import advice, build, evaluate, mean_score, origin, remove_partial_files, table, write_result
 from eval.tasks.splits import read
 from runtime import device_problems, resolve_auto, show, use_determinism
 
@@ -136,7 +136,7 @@ def fine_tune(cfg):
     log = checkpoint.MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
-    eval_set = subsample(dataset.validation, cfg.eval_examples, judged_only=True)
+    eval_set = subsample(dataset.validation, cfg.eval_examples)
     loss_sum = 0.0  # of the steps since the last validation
 
     bar = progress(total=steps, desc=dataset.name, unit="steps", mininterval=1)
@@ -169,7 +169,7 @@ def fine_tune(cfg):
         scores = {}
         if not last:  # after the last step all of the validation set is scored, below
             scores, *_ = evaluate(task, model, eval_set)
-            score = np.mean([scores[name] for name in dataset.main["field"] or dataset.main["paper"]])
+            score = mean_score(scores, dataset.main["field"] or dataset.main["paper"])
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
 

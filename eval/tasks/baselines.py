@@ -9,13 +9,12 @@
 scikit-learn and bm25s are optional. Without them `baselines` leaves their scores out and says so.
 """
 
-import re
 from collections import Counter, defaultdict
 
-from errors import progress
 from eval.tasks import metrics
+from eval.tasks.readers import by_set
 
-WORD = re.compile(r"\w+")
+WORD = r"\w+"
 # Words that say little about the topic of a text: Lucene's stop words, and the words that questions begin with.
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
@@ -45,30 +44,31 @@ def baselines(dataset):
 
 
 def rank(dataset, method):
-    """Return {metric: instances}. method(queries, corpus), of {id: text}, returns {query id: {document id: score}}."""
-    runs, judged = {}, dataset.judged()
-    for name, (queries, corpus, qrels) in dataset.test.items():
-        queries = {query: queries[query] for query in qrels}
-        known = {document: text for document, text in corpus.items() if document in judged[id(corpus)]}
-        runs[name] = {"judged": method(queries, known)}
+    """Return {metric: instances}. method(queries, corpus): see `bm25`."""
+    runs, judged = [], dataset.judged()
+    for queries in by_set(dataset.test).values():
+        texts, name = [query.text for query in queries], queries[0].corpus
+        corpus = dataset.corpora[name]
+        known = {document: text for document, text in corpus.items() if document in judged[name]}
+        found = [{"judged": run} for run in method(texts, known)]
         if dataset.main["field"]:  # empty if the corpus holds judged documents only
-            runs[name]["corpus"] = method(queries, corpus)
+            for run, whole in zip(found, method(texts, corpus)):
+                run["corpus"] = whole
+        runs += found
     return metrics.retrieval_scores(runs, dataset.test)
 
 
-def words(text):
-    return WORD.findall(text.lower())
-
-
 def majority(dataset):
-    return [Counter(example.label for example in dataset.train).most_common(1)[0][0]] * len(dataset.test)
+    counts = Counter(example.label for example in dataset.train)
+    label, _ = counts.most_common(1)[0]
+    return [label] * len(dataset.test)
 
 
 def tfidf(dataset):
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD.pattern)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD)
     features = vectorizer.fit_transform([example.text for example in dataset.train])
     model = LogisticRegression(max_iter=1000) if dataset.labels else Ridge()
     model.fit(features, [example.label for example in dataset.train])
@@ -89,22 +89,22 @@ def no_answer(dataset):
 
 
 def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
-    """Return the best k documents of each query, only those that share a word with it.
+    """Return {document id: score} for each of the queries, of its best k documents, only those that share a word with it.
 
-    The formula is Lucene's; k1 and b are Anserini's defaults, but words are not stemmed. Stop words do not count.
+    queries: texts. corpus: {document id: text}. The formula is Lucene's; k1 and b are Anserini's defaults, but words
+    are not stemmed. Stop words do not count.
     """
     import bm25s
 
-    asked = [[word for word in words(text) if word not in STOP_WORDS] for text in queries.values()]
-    # The index needs the queries' words only. All others share id 0: they count for a document's length.
-    vocabulary = {word: i for i, word in enumerate(dict.fromkeys(word for found in asked for word in found), 1)}
-    texts = progress(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False)
-    documents = [[vocabulary.get(word, 0) for word in words(text) if word not in STOP_WORDS] for text in texts]
+    options = dict(token_pattern=WORD, stopwords=list(STOP_WORDS), show_progress=False)
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
-    index.index((documents, {"other words": 0} | vocabulary), show_progress=False)
-    best, scores = index.retrieve(asked, corpus=list(corpus), k=min(k, len(corpus)), show_progress=False)
-    rows = zip(queries, best.tolist(), scores.tolist())
-    return {query: {doc: score for doc, score in zip(docs, values) if score > 0} for query, docs, values in rows}
+    index.index(bm25s.tokenize(list(corpus.values()), **options), show_progress=False)
+    words = bm25s.tokenize(queries, return_ids=False, **options)
+    best, scores = index.retrieve(words, corpus=list(corpus), k=min(k, len(corpus)), show_progress=False)
+    runs = []
+    for documents, values in zip(best.tolist(), scores.tolist()):
+        runs.append({document: score for document, score in zip(documents, values) if score > 0})
+    return runs
 
 
 METHODS = {

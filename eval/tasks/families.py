@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from data.loader import to_device
 from eval.tasks import metrics
+from eval.tasks.readers import by_set
 
 
 class Item(NamedTuple):
@@ -28,13 +29,16 @@ class Answer(NamedTuple):
 
     predicted: object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: ids of documents
     score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
-    tokens: tuple = ()  # qa: the positions of the tokens that are predicted, and of those in the first gold answer
+    extra: object = None  # what the metrics need; qa: see QuestionAnswering.answers; ir: see metrics.retrieval_scores
 
     def line(self, id, **gold):
         """Return a line of predictions.jsonl as bytes, the score with six digits after the point."""
-        score = None if self.score is None else np.round(np.float64(self.score), 6).tolist()
-        text = json.dumps(dict(id=id, **gold, predicted=self.predicted, score=score), ensure_ascii=False)
-        return text.encode(errors="backslashreplace") + b"\n"  # half a surrogate pair is escaped, as UTF-8 has none
+        score = self.score
+        if score is not None:
+            score = np.round(np.float64(score), 6).tolist()
+        record = dict(id=id, **gold, predicted=self.predicted, score=score)
+        text = json.dumps(record, ensure_ascii=False) + "\n"
+        return text.encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 
 class Family:
@@ -74,7 +78,9 @@ class Family:
     def lines(self, answers, examples):
         """Yield a line of predictions.jsonl for each example, with its id or its number, from 1."""
         for number, (answer, example) in enumerate(zip(answers, examples), 1):
-            yield answer.line(getattr(example, "id", number), gold=example.gold)
+            name = getattr(example, "set", "")
+            id = metrics.in_set(name, getattr(example, "id", number))
+            yield answer.line(id, gold=example.gold)
 
 
 class SequenceClassification(Family):
@@ -86,46 +92,64 @@ class SequenceClassification(Family):
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        numbers = [] if self.labels else [example.label for example in dataset.train]
-        self.mean, self.std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (0.0, 1.0)
+        self.mean, self.std = 0.0, 1.0
+        if dataset.train and not self.labels:
+            numbers = [example.label for example in dataset.train]
+            self.mean, self.std = float(np.mean(numbers)), float(np.std(numbers))
 
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text))
         if self.labels:
-            return [Item(ids, self.index.get(example.label, -1))]
-        return [Item(ids, ((example.label or 0) - self.mean) / self.std)]  # new text may have no label
+            target = self.index.get(example.label, -1)
+        else:
+            number = example.label or 0  # new text may have no label
+            target = (number - self.mean) / self.std
+        return [Item(ids, target)]
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
         target = to_device(torch.tensor([item.target for item in items]), output.device)
-        return F.cross_entropy(output, target) if self.labels else F.mse_loss(output[:, 0], target)
+        if self.labels:
+            return F.cross_entropy(output, target)
+        return F.mse_loss(output[:, 0], target)
 
     @torch.no_grad()
     def finish(self, model):
         """Let the head give numbers as the labels have them, when training has ended."""
         if not self.labels:
-            model.head[-1].weight *= self.std
-            model.head[-1].bias.mul_(self.std).add_(self.mean)
+            last = model.head[-1]
+            last.weight *= self.std
+            last.bias.mul_(self.std).add_(self.mean)
 
     def answers(self, outputs, items, examples, split):
         logits = np.stack(outputs)
         if not self.labels:
             return [Answer(float(number), None) for (number,) in logits]
-        return [Answer(self.labels[i], p[i]) for i, p in zip(logits.argmax(-1), softmax(logits))]
+        best = logits.argmax(-1)
+        return [Answer(self.labels[i], p[i]) for i, p in zip(best, softmax(logits))]
 
 
 class TokenClassification(Family):
     def items(self, example, split):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
-        words = [self.tokenizer.encode(word and self.tokenizer.word_prefix + word) for word in example.words]
-        ids = self.truncate([token for word in words for token in word])
-        word_of = np.repeat(np.arange(len(words)), np.array([len(word) for word in words], int))[: len(ids) - 1]
-        label = np.array([self.index.get(tag, -1) for tag in example.tags or [None] * len(words)] + [-1])
-        return [Item(ids, label[np.append(word_of, -1)], word_of)]
+        tokens, word_of = [], []  # of each token, the number of its word
+        for number, word in enumerate(example.words):
+            text = self.tokenizer.word_prefix + word if word else ""
+            found = self.tokenizer.encode(text)
+            tokens += found
+            word_of += [number] * len(found)
+        ids = self.truncate(tokens)
+        word_of = np.array(word_of[: len(ids) - 1], np.int64)
+        target = np.full(len(ids), -1)  # eos keeps that
+        if example.tags is not None:
+            label = np.array([self.index.get(tag, -1) for tag in example.tags], np.int64)
+            target[:-1] = label[word_of]
+        return [Item(ids, target, word_of)]
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
-        target = to_device(torch.from_numpy(np.concatenate([item.target for item in items])), output.device)
+        target = np.concatenate([item.target for item in items])
+        target = to_device(torch.from_numpy(target), output.device)
         return F.cross_entropy(output, target, ignore_index=-1)
 
     def answers(self, outputs, items, examples, split):
@@ -137,11 +161,15 @@ class TokenClassification(Family):
         for logits, item, example in zip(outputs, items, examples):
             word_of, n_words = item.extra, len(example.words)
             votes = np.zeros((n_words, len(self.labels)))
-            np.add.at(votes, (word_of, logits[:-1].argmax(-1)), 1)  # without that of eos
+            best = logits[:-1].argmax(-1)  # of each token but eos
+            np.add.at(votes, (word_of, best), 1)
             chosen, n_tokens = votes.argmax(1), votes.sum(1)
-            p = softmax(logits)[np.arange(len(word_of)), chosen[word_of]]  # of each token, of its word's tag
-            score = np.bincount(word_of, p, minlength=n_words) / np.maximum(1, n_tokens)
-            found.append(Answer([self.labels[i] if n else "O" for i, n in zip(chosen, n_tokens)], score))
+            tags = [self.labels[i] if n else "O" for i, n in zip(chosen, n_tokens)]
+
+            numbers = np.arange(len(word_of))
+            p = softmax(logits)[numbers, chosen[word_of]]  # of each token, of its word's tag
+            total = np.bincount(word_of, p, minlength=n_words)
+            found.append(Answer(tags, total / np.maximum(1, n_tokens)))
         return found
 
 
@@ -165,10 +193,12 @@ class QuestionAnswering(Family):
         before the context, the window's first token in the context, character offsets (n, 2) of the context's n tokens
         in the text, the text: normalize(context)).
         """
-        prompt = self.tokenizer.encode(self.prompt.format(example.question))[: self.max_len // 2]
+        prompt = self.tokenizer.encode(self.prompt.format(example.question))
+        prompt = prompt[: self.max_len // 2]
         context, offsets = self.tokenizer.encode_with_offsets(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
-        text, inside = self.tokenizer.normalize(example.context), self.inside_answer(example, offsets)
+        text = self.tokenizer.normalize(example.context)
+        inside = self.inside_answer(example, offsets)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
         starts = [0]  # the first token of each window; with room for 40 of 100 tokens: 0, 20, 40, 60
         while starts[-1] + room < len(context):
@@ -187,28 +217,40 @@ class QuestionAnswering(Family):
         """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
         inside = np.zeros(len(offsets), np.int64)
         answer, start = example.answers[0] if example.answers else ("", -1)
-        if start >= 0:  # -1: the context does not hold the answer's text
-            before, through = example.context[:start], example.context[: start + len(answer)]
-            first, last = (len(self.tokenizer.normalize(text)) for text in (before, through))
-            inside[(offsets[:, 1] > first) & (offsets[:, 0] < last)] = 1
+        if start == -1:  # the context does not hold the answer's text
+            return inside
+        end = start + len(answer)
+        first = len(self.tokenizer.normalize(example.context[:start]))
+        last = len(self.tokenizer.normalize(example.context[:end]))
+        inside[(offsets[:, 1] > first) & (offsets[:, 0] < last)] = 1
         return inside
 
     def answers(self, outputs, items, examples, split):
+        """An Answer's `extra` is the positions of the tokens that are predicted, and of those in the first gold answer."""
         texts = self.merge_windows(outputs, items)
 
         def best_spans(threshold):
-            return [self.best_span(odds[first:-1], *context, threshold) for (odds, _), first, *context in texts]
+            spans = []
+            for (odds, _), first, offsets, text in texts:
+                spans.append(self.best_span(odds[first:-1], offsets, text, threshold))
+            return spans
 
         def f1(threshold):
-            return metrics.score(metrics.squad([text for text, _ in best_spans(threshold)], examples)["f1"])
+            predicted = [text for text, _ in best_spans(threshold)]
+            return metrics.score(metrics.squad(predicted, examples)["f1"])
 
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
-        positions = ((set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside))) for (odds, inside), *_ in texts)
-        return [Answer(*span, tokens) for span, tokens in zip(best_spans(self.threshold), positions)]
+        answers = []
+        for (text, score), ((odds, inside), *_) in zip(best_spans(self.threshold), texts):
+            positions = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside))
+            answers.append(Answer(text, score, positions))
+        return answers
 
     def metrics(self, answers, examples):
-        paper = metrics.token_set_f1(*zip(*(answer.tokens for answer in answers)))
+        predicted = [answer.extra[0] for answer in answers]
+        gold = [answer.extra[1] for answer in answers]
+        paper = metrics.token_set_f1(predicted, gold)
         return super().metrics(answers, examples) | {"token_set_f1": paper}
 
     def merge_windows(self, outputs, items):
@@ -220,10 +262,11 @@ class QuestionAnswering(Family):
         merged = []
         for logits, item in zip(outputs, items):
             prompt, start, offsets, text = item.extra
-            tokens = np.stack([logits[:, 1] - logits[:, 0], item.target])  # (2, tokens of the item)
+            odds = logits[:, 1] - logits[:, 0]
+            tokens = np.stack([odds, item.target])  # (2, tokens of the item)
             if start > 0:  # a further window of the same context, in place of the eos of the windows before
-                before = merged.pop()[0][:, :-1]
-                overlap_start, overlap_end = prompt + start, before.shape[1]  # in the whole text
+                before, *_ = merged.pop()
+                overlap_start, overlap_end = prompt + start, before.shape[1] - 1  # in the whole text
                 middle = (overlap_start + overlap_end) // 2
                 tokens = np.concatenate([before[:, :middle], tokens[:, middle - start :]], 1)
             merged.append((tokens, prompt, offsets, text))
@@ -234,12 +277,14 @@ class QuestionAnswering(Family):
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
         total = np.append(0, np.cumsum(odds - threshold))
-        gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
+        lowest = np.minimum.accumulate(total[:-1])
+        gain = total[1:] - lowest  # of the best span that ends at each token
         last = gain.argmax()
         if gain[last] <= 0 and self.may_be_none:
             return "", gain[last]
         first = total[: last + 1].argmin()
-        return text[offsets[first, 0] : offsets[last, 1]].strip(), gain[last]
+        begin, end = offsets[first, 0], offsets[last, 1]
+        return text[begin:end].strip(), gain[last]
 
 
 class InformationRetrieval(Family):
@@ -252,8 +297,8 @@ class InformationRetrieval(Family):
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        self.embedded = {}  # {name of the set: (corpus, its vectors)}: validation and test mostly share a corpus
-        self.judged = dataset.judged()
+        self.corpora, self.judged = dataset.corpora, dataset.judged()
+        self.vectors = {}  # {name of a corpus: the vectors of its documents}
 
     def query(self, text):
         return Item(self.truncate(self.tokenizer.encode(f"Query: {text}")), None)
@@ -269,15 +314,17 @@ class InformationRetrieval(Family):
 
         output: (2n, d_model), query and document in turn.
         """
-        query, document = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1]).unbind(1)  # (n, d) each
+        pairs = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1])
+        query, document = pairs.unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
         texts = np.array([item.target for item in items[1::2]], dtype=object)
-        copy = to_device(torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False), scores.device)
-        return F.cross_entropy(scores.masked_fill(copy, -torch.inf), torch.arange(len(texts), device=scores.device))
+        copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False)
+        scores = scores.masked_fill(to_device(copy, scores.device), -torch.inf)
+        return F.cross_entropy(scores, torch.arange(len(texts), device=scores.device))
 
-    def embed(self, forward, corpus, chunk=2**15):
-        """Embed a corpus {id: text}: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
-        texts, vectors = [*corpus.values()], None
+    def embed(self, forward, texts, chunk=2**15):
+        """Embed documents: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
+        vectors = None
         for begin in range(0, len(texts), chunk):
             part = forward([self.document(text) for text in texts[begin : begin + chunk]])
             if vectors is None:
@@ -285,35 +332,45 @@ class InformationRetrieval(Family):
             vectors[begin : begin + chunk] = part
         return vectors
 
-    def predict(self, forward, sets, split):
-        """Rank documents for {name: Retrieval}. Returns {name: {"judged", "corpus": see `nearest_documents`}}."""
-        found = {}
-        for name, (queries, corpus, qrels) in sets.items():
-            before, vectors = self.embedded.get(name, (None, None))
-            if before is not corpus:
-                vectors = self.embed(forward, corpus)
-            if split:  # else the model is still changing
-                self.embedded[name] = corpus, vectors
-            query_ids, document_ids = metrics.answerable(qrels), list(corpus)
-            query_vectors = np.stack(forward([self.query(queries[q]) for q in query_ids]))
-            known = self.judged.get(id(corpus), corpus)  # a subsample has judged documents only
-            judged = [i for i, d in enumerate(document_ids) if d in known]
-            judged_ids = [document_ids[i] for i in judged]
-            found[name] = {"judged": nearest_documents(query_vectors, vectors[judged], query_ids, judged_ids)}
+    def documents(self, forward, queries, split):
+        """Return the ids and the vectors of the documents that queries of one set search.
+
+        They are the corpus, which is embedded once. In validations during training, when the model still changes, they
+        are the documents judged for these queries.
+        """
+        name = queries[0].corpus
+        corpus = self.corpora[name]
+        if split is None:
+            ids = list(dict.fromkeys(document for query in queries for document in query.grades))
+            return ids, self.embed(forward, [corpus[document] for document in ids])
+        if name not in self.vectors:
+            self.vectors[name] = self.embed(forward, list(corpus.values()))
+        return list(corpus), self.vectors[name]
+
+    def predict(self, forward, queries, split):
+        answers = []
+        for part in by_set(queries).values():
+            ids, vectors = self.documents(forward, part, split)
+            outputs = np.stack(forward([self.query(query.text) for query in part]))
+            judged = [i for i, document in enumerate(ids) if document in self.judged[part[0].corpus]]
+            judged_ids = [ids[i] for i in judged]
+            runs = [{"judged": run} for run in nearest_documents(outputs, vectors[judged], judged_ids)]
             if self.full_corpus:
-                found[name]["corpus"] = nearest_documents(query_vectors, vectors, query_ids, document_ids)
-        return found
+                for run, whole in zip(runs, nearest_documents(outputs, vectors, ids)):
+                    run["corpus"] = whole
+            answers += [ten_best(run) for run in runs]
+        return answers
 
-    def metrics(self, answers, sets):
-        return metrics.retrieval_scores(answers, sets)
+    def metrics(self, answers, queries):
+        return metrics.retrieval_scores([answer.extra for answer in answers], queries)
 
-    def lines(self, answers, sets):
-        """Yield a line for each query, with the ten best documents, and the judged ones with their grades as gold."""
-        for name, runs in answers.items():
-            for query, documents in runs.get("corpus", runs["judged"]).items():
-                best = sorted(documents.items(), key=lambda item: item[::-1], reverse=True)[:10]  # as `metrics.gains`
-                answer = Answer([document for document, _ in best], [score for _, score in best])
-                yield answer.line(metrics.in_set(name, query), gold=sets[name].qrels[query])
+
+def ten_best(run):
+    """Return the Answer of a query: the ten best documents of its run, in the order that `metrics.gains` gives them."""
+    found = run.get("corpus", run["judged"])
+    ranking = sorted(found, key=lambda document: (found[document], document), reverse=True)
+    best = ranking[:10]
+    return Answer(best, [found[document] for document in best], run)
 
 
 def softmax(logits):
@@ -321,38 +378,33 @@ def softmax(logits):
     return torch.from_numpy(logits).softmax(-1).numpy()
 
 
-def nearest_documents(queries, documents, query_ids, document_ids, k=100, chunk=2**16):
-    """Find the k documents with the largest cosine for each query. Returns {query id: {document id: cosine}}.
+def nearest_documents(queries, documents, document_ids, k=100, chunk=2**16):
+    """Find the k documents with the largest cosine for each query. Returns {document id: cosine} for each.
 
     queries: (n, d). documents: (m, d), of which `chunk` are compared at a time.
     """
     queries = F.normalize(torch.from_numpy(queries), dim=-1)
     best, index = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
     for begin in range(0, len(documents), chunk):
-        scores = queries @ F.normalize(torch.from_numpy(documents[begin : begin + chunk]), dim=-1).T  # (n, chunk)
-        here = torch.arange(begin, begin + scores.shape[1]).expand_as(scores)
-        best, index = torch.cat((best, scores), 1), torch.cat((index, here), 1)
+        part = F.normalize(torch.from_numpy(documents[begin : begin + chunk]), dim=-1)
+        scores = queries @ part.T  # (n, chunk)
+        numbers = torch.arange(begin, begin + len(part)).expand_as(scores)
+        best, index = torch.cat((best, scores), 1), torch.cat((index, numbers), 1)
         best, order = best.topk(min(k, best.shape[1]), dim=1)
         index = index.gather(1, order)
-    names = [[document_ids[j] for j in row] for row in index.tolist()]
-    return {query: dict(zip(row, scores)) for query, row, scores in zip(query_ids, names, best.tolist())}
+    runs = []
+    for numbers, scores in zip(index.tolist(), best.tolist()):
+        runs.append({document_ids[i]: score for i, score in zip(numbers, scores)})
+    return runs
 
 
-def subsample(examples, n, judged_only=False):
-    """Return n of the examples, spread evenly over them, or all if there are no more.
-
-    examples: a list; or {name: Retrieval}, of which n queries each are kept. judged_only: also keep only the
-    documents that are judged for those queries.
-    """
-    if isinstance(examples, list):
-        return [examples[i * len(examples) // n] for i in range(n)] if n < len(examples) else examples
-    small = {}
-    for name, part in examples.items():
-        qrels = {query: part.qrels[query] for query in subsample([*part.qrels], n)}
-        judged = [document for grades in qrels.values() for document in grades]
-        corpus = {document: part.corpus[document] for document in judged} if judged_only else part.corpus
-        small[name] = part._replace(corpus=corpus, qrels=qrels)
-    return small
+def subsample(examples, n):
+    """Return n of the examples of each set, spread evenly over them, or all if there are no more."""
+    kept = []
+    for part in by_set(examples).values():
+        size = min(n, len(part))
+        kept += [part[i * len(part) // size] for i in range(size)]
+    return kept
 
 
 FAMILIES = dict(sc=SequenceClassification, tc=TokenClassification, qa=QuestionAnswering, ir=InformationRetrieval)

@@ -32,7 +32,9 @@ def is_ours(folder):
     library = optional_package("transformers")
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
-    config = library.CONFIG_MAPPING[kind] if kind in library.CONFIG_MAPPING else library.PretrainedConfig
+    config = library.PretrainedConfig
+    if kind in library.CONFIG_MAPPING:
+        config = library.CONFIG_MAPPING[kind]
     decodes = content.get("is_encoder_decoder", config.is_encoder_decoder) or content.get("is_decoder")
     if decodes or config not in library.MODEL_FOR_MASKED_LM_MAPPING:
         why = "nor is it an encoder of transformers for masked language modeling, and code that comes with a model"
@@ -48,7 +50,9 @@ def problem(path, causal=False):
             return why
     except (Damaged, DataError) as error:
         return str(error)
-    return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}" if causal else ""
+    if not causal:
+        return ""
+    return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}"
 
 
 def load(path, report=print):
@@ -80,26 +84,53 @@ def read_folder(folder):
 
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
-    tokenizer, library = Tokenizer.load(folder), optional_package("transformers")
-    engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.file_bytes())
-    engine.no_padding()
-    plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
-    start = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
-    tokenizer.eos_id = [tokenizer.eos_id, *whole[start + len(plain) :]][-1]
+    tokenizer = Tokenizer.load(folder)
+    before, after = added_tokens(tokenizer)
+    if after:
+        tokenizer.eos_id = after[-1]
+    library = optional_package("transformers")
     options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:
         model, info = library.AutoModel.from_pretrained(folder, **options)
-        parts = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
-        skipped = [part.padding_idx + 1 for part in parts if getattr(part, "padding_idx", None) is not None]  # RoBERTa
-        seq_len = model.config.max_position_embeddings - sum(skipped) - start
+        seq_len = max_positions(model) - len(before)
     except Exception as error:  # of many kinds
         raise DataError(f"{folder}: transformers cannot open it: {error}") from error
-    weights = {f"model.{name}": x for name, x in model.state_dict().items() if not name.startswith("pooler.")}
-    if missing := sorted(name for name in info["missing_keys"] if f"model.{name}" in weights):
+    names = [name for name in model.state_dict() if not name.startswith("pooler.")]
+    if missing := sorted(set(info["missing_keys"]) & set(names)):
         raise DataError(f"{folder}: tensors are missing: {', '.join(missing)}")
-    state = {"step": 0, "model": weights, "config": read_json(folder / "config.json"), "settings": {}}
-    state |= {"tokenizer": tokenizer.state(), "tokenizer_ranks": tokenizer.file_bytes()}
-    return state | {"hub": {"before": whole[:start], "pad_id": tokenizer.pad_id, "seq_len": seq_len}}
+    weights = model.state_dict()
+    return {
+        "step": 0,
+        "model": {f"model.{name}": weights[name] for name in names},
+        "config": read_json(folder / "config.json"),
+        "settings": {},
+        "tokenizer": tokenizer.state(),
+        "tokenizer_ranks": tokenizer.file_bytes(),
+        "hub": {"before": before, "pad_id": tokenizer.pad_id, "seq_len": seq_len},
+    }
+
+
+def added_tokens(tokenizer):
+    """Return the ids that the tokenizer of a model folder puts before a text, and those that it puts after it."""
+    engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.file_bytes())
+    engine.no_padding()
+    plain = engine.encode("a", add_special_tokens=False).ids
+    whole = engine.encode("a", add_special_tokens=True).ids
+    for start in range(len(whole)):
+        end = start + len(plain)
+        if whole[start:end] == plain:
+            return whole[:start], whole[end:]
+    return [], whole[len(plain) :]
+
+
+def max_positions(model):
+    """Return the largest number of tokens that a model of transformers has positions for."""
+    size = model.config.max_position_embeddings
+    for name, part in model.named_modules():
+        padding = getattr(part, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:  # RoBERTa: its first position comes after it
+            size -= padding + 1
+    return size
 
 
 def encoder_of(state, random_weights=False):
@@ -130,14 +161,18 @@ class HubEncoder(nn.Module):
 
     def forward(self, tokens, causal, doc_start, doc_end):
         """As Transformer.forward, but 0 outside of all texts. Each text gets its own row, with `before` and padding."""
-        inside, lengths = doc_end > doc_start, doc_end - doc_start  # (B, T)
-        lengths = lengths[inside & (doc_start == torch.arange(tokens.shape[1], device=tokens.device))]  # (n,)
-        real = torch.arange(int(lengths.max()), device=tokens.device) < lengths[:, None]  # (n, L)
-        texts, before = tokens.new_full(real.shape, self.pad_id), tokens.new_tensor(self.before).expand(len(real), -1)
+        device, dtype = tokens.device, self.compute_dtype
+        inside = doc_end > doc_start  # (B, T)
+        is_first = doc_start == torch.arange(tokens.shape[1], device=device)
+        lengths = (doc_end - doc_start)[inside & is_first]  # (n,)
+        real = torch.arange(int(lengths.max()), device=device) < lengths[:, None]  # (n, L)
+        texts = tokens.new_full(real.shape, self.pad_id)
         texts[real] = tokens[inside]
+        before = tokens.new_tensor(self.before).expand(len(real), -1)
+        rows = torch.cat((before, texts), 1)
         mask = torch.cat((torch.ones_like(before), real), 1)
-        with torch.autocast(tokens.device.type, self.compute_dtype, self.compute_dtype != torch.float32):
-            hidden = self.model(torch.cat((before, texts), 1), attention_mask=mask).last_hidden_state
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            hidden = self.model(rows, attention_mask=mask).last_hidden_state
         out = hidden.new_zeros(*tokens.shape, hidden.shape[-1])
-        out[inside] = hidden[:, before.shape[1] :][real]
+        out[inside] = hidden[:, len(self.before) :][real]
         return out

@@ -29,9 +29,12 @@ def score(instances):
 
 def score_of_sums(sums):
     """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
-    counted = sums[..., 1] > 0
-    ratios = np.divide(sums[..., 0], sums[..., 1], out=np.zeros_like(sums[..., 0]), where=counted)
-    return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
+    numerators, denominators = sums[..., 0], sums[..., 1]
+    counted = denominators > 0
+    zeros = np.zeros_like(numerators)
+    ratios = np.divide(numerators, denominators, out=zeros, where=counted)
+    n_classes = np.maximum(counted.sum(-1), 1)
+    return 100 * (ratios.sum(-1) / n_classes)
 
 
 def in_set(name, what, between="/"):
@@ -46,7 +49,8 @@ def rounded(score, digits=1):
 
 def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
-    terms = np.broadcast_arrays(np.asarray(numerators, np.float64), denominators)
+    numerators = np.asarray(numerators, np.float64)
+    terms = np.broadcast_arrays(numerators, denominators)
     return np.stack(terms, -1)[:, None]
 
 
@@ -56,7 +60,10 @@ def scores(family, predicted, examples, labels):
         return squad(predicted, examples)
     gold = [example.gold for example in examples]
     if family == "tc":
-        return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
+        return {
+            "entity_f1": entity_f1(predicted, gold),
+            "sentence_macro_f1": sentence_macro_f1(predicted, gold),
+        }
     return text_scores(predicted, gold, labels)
 
 
@@ -66,7 +73,8 @@ def scores(family, predicted, examples, labels):
 
 def accuracy(predicted, gold):
     """Per text: 1 if it is right, over 1. A gold label that training did not have counts as an error."""
-    return one_class([p == g for p, g in zip(predicted, gold, strict=True)])
+    right = [p == g for p, g in zip(predicted, gold, strict=True)]
+    return one_class(right)
 
 
 def f1(predicted, gold, labels):
@@ -75,10 +83,12 @@ def f1(predicted, gold, labels):
     With two labels, only the second, the positive class, counts (C = 1). With more, all count alike (macro F1,
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
-    classes = np.array(labels[1:] if len(labels) == 2 else labels, dtype=object)
-    pairs = np.array([*zip(predicted, gold, strict=True)], dtype=object).reshape(-1, 2, 1)
-    member = pairs == classes  # (n, 2, C): of the predicted label, of the gold one
-    return np.stack([2.0 * member.all(1), member.sum(1)], -1)
+    counted = labels[1:] if len(labels) == 2 else labels
+    pairs = list(zip(predicted, gold, strict=True))
+    pairs = np.array(pairs, dtype=object).reshape(-1, 2, 1)
+    member = pairs == np.array(counted, dtype=object)  # (n, 2, C): of the predicted label, of the gold one
+    right = 2.0 * member.all(1)
+    return np.stack([right, member.sum(1)], -1)
 
 
 def correlation(predicted, gold):
@@ -92,13 +102,16 @@ def correlation(predicted, gold):
     z -= z.mean(1, keepdims=True)
     std = z.std(1, keepdims=True)
     z /= np.where(std > 0, std, 1)
-    return one_class(z[0] * z[1], (z[0] ** 2 + z[1] ** 2) / 2)
+    z_p, z_g = z
+    return one_class(z_p * z_g, (z_p**2 + z_g**2) / 2)
 
 
 def ranks(values):
     """The rank of each value, from 1; equal values have the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    last = np.cumsum(counts)  # the highest rank of each distinct value
+    mean = last - (counts - 1) / 2
+    return mean[inverse]
 
 
 def text_scores(predicted, gold, labels):
@@ -108,11 +121,18 @@ def text_scores(predicted, gold, labels):
     a gold label that training did not have counts as the label that was not predicted.
     """
     if not labels:
-        return {"pearson": correlation(predicted, gold), "spearman": correlation(ranks(predicted), ranks(gold))}
+        return {
+            "pearson": correlation(predicted, gold),
+            "spearman": correlation(ranks(predicted), ranks(gold)),
+        }
     scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
     if len(labels) == 2:
-        positive = [p == labels[1] for p in predicted]
-        scores["matthews"] = correlation(positive, [x == (p == g) for x, p, g in zip(positive, predicted, gold)])
+        predicted_1, gold_1 = [], []  # whether the second label is predicted, and is right
+        for p, g in zip(predicted, gold):
+            is_second = p == labels[1]
+            predicted_1.append(is_second)
+            gold_1.append(is_second if p == g else not is_second)
+        scores["matthews"] = correlation(predicted_1, gold_1)
     return scores
 
 
@@ -131,8 +151,13 @@ def entities(tags):
     for i, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")
         if prefix != "O":
-            begins = prefix in ("B", "S") or before[0] in ("O", "E", "S") or before[1] != kind
-            found.append((kind, i if begins else found.pop()[1], i + 1))
+            prefix_before, kind_before = before
+            ended = prefix_before in ("O", "E", "S") or kind_before != kind
+            if ended or prefix in ("B", "S"):
+                begin = i
+            else:
+                _, begin, _ = found.pop()
+            found.append((kind, begin, i + 1))
         before = prefix, kind
     return found
 
@@ -142,8 +167,12 @@ def entity_f1(predicted, gold):
 
     Its score is conlleval's FB1, micro-averaged over types.
     """
-    pairs = [(set(entities(p)), set(entities(g))) for p, g in zip(predicted, gold, strict=True)]
-    return one_class([2 * len(p & g) for p, g in pairs], [len(p) + len(g) for p, g in pairs])
+    right, total = [], []
+    for predicted_tags, gold_tags in zip(predicted, gold, strict=True):
+        p, g = set(entities(predicted_tags)), set(entities(gold_tags))
+        right.append(2 * len(p & g))
+        total.append(len(p) + len(g))
+    return one_class(right, total)
 
 
 def sentence_macro_f1(predicted, gold):
@@ -155,7 +184,8 @@ def sentence_macro_f1(predicted, gold):
     for p, g in zip(predicted, gold, strict=True):
         right = Counter(a for a, b in zip(p, g, strict=True) if a == b)
         total = Counter(p) + Counter(g)
-        means.append(sum(2 * right[tag] / total[tag] for tag in total) / len(total))
+        f1_of_tags = [2 * right[tag] / total[tag] for tag in total]
+        means.append(sum(f1_of_tags) / len(total))
     return one_class(means)
 
 
@@ -169,13 +199,16 @@ NO_ANSWER = "."  # stands for no answer; normalized texts have no punctuation
 
 def normalize_answer(text):
     """Normalize a text as SQuAD's scripts do: lower case, then no punctuation, then no articles, single spaces."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+    text = text.lower().translate(NO_PUNCTUATION)
+    text = ARTICLES.sub(" ", text)
+    return " ".join(text.split())
 
 
 def word_f1(a, b):
     """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
     a, b = Counter(a.split()), Counter(b.split())
-    return 2 * (a & b).total() / max(1, a.total() + b.total())
+    total = a.total() + b.total()
+    return 2 * (a & b).total() / max(1, total)
 
 
 def squad(predicted, questions):
@@ -194,7 +227,8 @@ def squad(predicted, questions):
         answer = normalize_answer(text)
         gold = {normalize_answer(text) for text, _ in question.answers}
         if v2:
-            answer, gold = answer or NO_ANSWER, gold - {""} or {NO_ANSWER}
+            answer = answer or NO_ANSWER
+            gold = gold - {""} or {NO_ANSWER}
         exact_match.append(answer in gold)
         overlap.append(max(word_f1(answer, text) for text in gold))
     return {"exact_match": one_class(exact_match), "f1": one_class(overlap)}
@@ -203,8 +237,11 @@ def squad(predicted, questions):
 def token_set_f1(predicted, gold):
     """The paper's metric: per question the F1 of two sets of token positions, over 1. An empty set counts as {0}, so an
     unanswerable question without a predicted token scores 1."""
-    pairs = [(p or {0}, g or {0}) for p, g in zip(predicted, gold, strict=True)]
-    return one_class([2 * len(p & g) / (len(p) + len(g)) for p, g in pairs])
+    values = []
+    for p, g in zip(predicted, gold, strict=True):
+        p, g = p or {0}, g or {0}
+        values.append(2 * len(p & g) / (len(p) + len(g)))
+    return one_class(values)
 
 
 # -----------------------------------------------------------------------------
@@ -213,69 +250,69 @@ def token_set_f1(predicted, gold):
 DISCOUNT = 1 / np.log2(np.arange(2, 12))  # (10,), for ranks 1 to 10
 
 
-def answerable(qrels):
-    """List the ids of the queries with a relevant document (grade > 0), the instances of the retrieval metrics."""
-    return [query for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())]
-
-
-def gains(run, qrels):
-    """Return the grades of each answerable query's first 100 documents: (n, 100), negative and missing ones as 0.
+def gains(runs, grades):
+    """Return the grades of each query's first 100 documents: (n, 100), negative and missing ones as 0.
 
     The ranking is trec_eval's: by score in float32, highest first; documents of equal score by id, in reverse order.
     """
-    queries = answerable(qrels)
-    found = np.zeros((len(queries), 100))
-    for row, query in zip(found, queries):
-        documents = run.get(query, {})
-        scores = np.array([*documents.values()], np.float32).tolist()
-        ranking = sorted(zip(scores, documents), reverse=True)[:100]
-        row[: len(ranking)] = [max(qrels[query].get(document, 0), 0) for _, document in ranking]
+    found = np.zeros((len(grades), 100))
+    for row, run, grade_of in zip(found, runs, grades, strict=True):
+        scores = np.array(list(run.values()), np.float32).tolist()
+        ranking = sorted(zip(scores, run), reverse=True)
+        for rank, (_, document) in enumerate(ranking[:100]):
+            row[rank] = max(grade_of.get(document, 0), 0)
     return found
 
 
-def retrieval(run, qrels):
+def retrieval(runs, grades):
     """Compute {"ndcg@10": ..., "mrr@10": ..., "recall@100": ...}, instances (n, 1, 2) each, as trec_eval does.
 
-    run: {query id: {document id: score}}, each query's best 100 documents at least. qrels: {query id: {document id:
-    grade}}. The instances are the queries of `answerable(qrels)`, in that order. One that run lacks scores 0. In nDCG
-    the gain is the grade and the discount log2(rank + 1). MRR is 0 if no relevant document is among the first ten
-    (trec_eval's recip_rank has no such cut).
+    runs: for each query {document id: score} of its best 100 documents at least, {} if none was found. grades: for each
+    query {document id: grade}, with a grade above 0. In nDCG the gain is the grade and the discount log2(rank + 1). MRR
+    is 0 if no relevant document is among the first ten (trec_eval's recip_rank has no such cut).
     """
-    gain = gains(run, qrels)  # (n, 100)
-    relevant = [[grade for grade in qrels[query].values() if grade > 0] for query in answerable(qrels)]
+    gain = gains(runs, grades)  # (n, 100)
     ideal = np.zeros((len(gain), 10))
-    for row, grades in zip(ideal, relevant):
-        row[: len(grades)] = sorted(grades, reverse=True)[:10]
+    n_relevant = np.zeros(len(gain))
+    for i, grade_of in enumerate(grades):
+        relevant = sorted((grade for grade in grade_of.values() if grade > 0), reverse=True)
+        n_relevant[i] = len(relevant)
+        ideal[i, : len(relevant)] = relevant[:10]
     first_ten = gain[:, :10] > 0
+    first_rank = first_ten.argmax(1) + 1
     return {
         "ndcg@10": one_class(gain[:, :10] @ DISCOUNT / (ideal @ DISCOUNT)),
-        "mrr@10": one_class(first_ten.any(1) / (first_ten.argmax(1) + 1)),
-        "recall@100": one_class((gain > 0).sum(1) / [len(grades) for grades in relevant]),
+        "mrr@10": one_class(first_ten.any(1) / first_rank),
+        "recall@100": one_class((gain > 0).sum(1) / n_relevant),
     }
 
 
-def ndcg_retrieved(run, qrels):
+def ndcg_retrieved(runs, grades):
     """The paper's nDCG@10, instances (n, 1, 2): the DCG over that of the best order of the same ten documents.
 
     The gain of a document is 1, whatever its grade above 0. The result is 0 if none of the ten is relevant. Relevant
-    documents that were not retrieved cost nothing. The paper ranks only judged documents; the caller makes the run, and
-    sees to that. Arguments and instances are those of `retrieval`.
+    documents that were not retrieved cost nothing. The paper ranks only judged documents; the caller makes the runs,
+    and sees to that. Arguments and instances are those of `retrieval`.
     """
-    gain = gains(run, qrels)[:, :10] > 0
-    best = np.sort(gain)[:, ::-1] @ DISCOUNT
+    gain = gains(runs, grades)[:, :10] > 0
+    best_order = np.sort(gain)[:, ::-1]
+    best = best_order @ DISCOUNT
     return one_class(gain @ DISCOUNT / np.where(best > 0, best, 1))
 
 
-def retrieval_scores(runs, sets):
-    """Compute all metrics of retrieval, of {name of the set: {"judged": run, and maybe "corpus": run}}.
+def retrieval_scores(runs, queries):
+    """Compute all metrics of retrieval; those of a named set have its name and a slash before their own.
 
-    The paper's metric is that of a run over the judged documents, the field's are those of a run over the corpus. The
-    name of a set, if it has one, stands before the metric's, with a slash. sets: {name: Retrieval}.
+    runs: for each Query {"judged": its run over the judged documents, and maybe "corpus": that over the corpus}. The
+    paper's metric is that of the first, the field's are those of the second.
     """
     scores = {}
-    for name, found in runs.items():
-        values = {"ndcg@10_judged": ndcg_retrieved(found["judged"], sets[name].qrels)}
-        if "corpus" in found:
-            values |= retrieval(found["corpus"], sets[name].qrels)
-        scores |= {in_set(name, metric): value for metric, value in values.items()}
+    for name in dict.fromkeys(query.set for query in queries):
+        found = [run for run, query in zip(runs, queries, strict=True) if query.set == name]
+        grades = [query.grades for query in queries if query.set == name]
+        values = {"ndcg@10_judged": ndcg_retrieved([run["judged"] for run in found], grades)}
+        if "corpus" in found[0]:
+            values |= retrieval([run["corpus"] for run in found], grades)
+        for metric, instances in values.items():
+            scores[in_set(name, metric)] = instances
     return scores

@@ -20,18 +20,29 @@ def pack_texts(sequences, capacity):
     """
     lengths = np.array([len(ids) for ids in sequences])
     capacity = max(capacity, lengths.max())
-    row, start, used = np.zeros(len(lengths), int), np.zeros(len(lengths), int), []  # of each text; of each row
+    row_of = np.zeros(len(lengths), int)
+    start_of = np.zeros(len(lengths), int)
+    used = []  # tokens of each row
     for i in np.argsort(-lengths, kind="stable"):
-        row[i] = next((r for r, n in enumerate(used) if n + lengths[i] <= capacity), len(used))
-        if row[i] == len(used):
+        with_room = (row for row, n in enumerate(used) if n + lengths[i] <= capacity)
+        row = next(with_room, len(used))
+        if row == len(used):
             used.append(0)
-        start[i] = used[row[i]]
-        used[row[i]] += lengths[i]
-    B, T = row.max() + 1, (start + lengths).max()
-    tokens, doc_start, doc_end = np.zeros((B, T), np.int64), np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
-    for ids, r, a, n in zip(sequences, row, start, lengths):
-        tokens[r, a : a + n], doc_start[r, a : a + n], doc_end[r, a : a + n] = ids, a, a + n
-    positions = np.concatenate([np.arange(n) + r * T + a for r, a, n in zip(row, start, lengths)])
+        row_of[i], start_of[i] = row, used[row]
+        used[row] += lengths[i]
+
+    T = max(used)
+    shape = len(used), T
+    tokens = np.zeros(shape, np.int64)
+    doc_start, doc_end = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    positions = []
+    for ids, row, start in zip(sequences, row_of, start_of):
+        end = start + len(ids)
+        tokens[row, start:end] = ids
+        doc_start[row, start:end] = start
+        doc_end[row, start:end] = end
+        positions.append(np.arange(start, end) + row * T)
+    positions = np.concatenate(positions)
     arrays = dict(tokens=tokens, doc_start=doc_start, doc_end=doc_end, positions=positions, lengths=lengths)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -54,13 +65,18 @@ class TaskModel(nn.Module):
         elif family != "ir":
             self.head.extend([nn.Dropout(dropout), nn.Linear(d, n_outputs)])
         for name, p in self.head.named_parameters():
-            nn.init.zeros_(p) if name.endswith("bias") else nn.init.normal_(p, std=0.02)
+            if name.endswith("bias"):
+                nn.init.zeros_(p)
+            else:
+                nn.init.normal_(p, std=0.02)
 
     @property
     def capacity(self):
         """How many tokens a row has: on a CPU few, as it computes and masks what the GPU kernels skip."""
         seq_len = self.encoder.config.seq_len
-        return seq_len if self.encoder.device.type == "cuda" else min(64, seq_len)
+        if self.encoder.device.type == "cuda":
+            return seq_len
+        return min(64, seq_len)
 
     def forward(self, tokens, doc_start, doc_end, positions, lengths):
         """Compute the outputs of n texts with N tokens in all, packed by `pack_texts`.
@@ -73,8 +89,10 @@ class TaskModel(nn.Module):
         hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
         if self.pools:
             n, N = len(lengths), len(positions)
-            text = torch.repeat_interleave(torch.arange(n, device=hidden.device), lengths, output_size=N)  # (N,)
-            hidden = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text, hidden) / lengths[:, None]  # (n, d)
+            numbers = torch.arange(n, device=hidden.device)
+            text_of = numbers.repeat_interleave(lengths, output_size=N)  # (N,)
+            total = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text_of, hidden)  # (n, d)
+            hidden = total / lengths[:, None]
         return self.head(hidden)
 
 
@@ -86,21 +104,29 @@ def predict(model, items, batch_tokens=None):
     item, n_outputs) for tc and qa. batch_tokens: tokens of a batch; None = 2,048 on a CPU, which suits its caches, and
     16,384 on a GPU.
     """
-    batch_tokens = batch_tokens or (2**14 if model.encoder.device.type == "cuda" else 2**11)
-    model.eval()
-    batches, size = [], 0
-    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):  # texts of similar length together
-        size += len(items[i].ids)
-        if not batches or size > batch_tokens:
-            batches.append([])
-            size = len(items[i].ids)
-        batches[-1].append(i)
+    device = model.encoder.device
+    if batch_tokens is None:
+        batch_tokens = 2**14 if device.type == "cuda" else 2**11
+    batches = batches_of([len(item.ids) for item in items], batch_tokens)
     outputs = [None] * len(items)
+    model.eval()
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
         packed = pack_texts([items[i].ids for i in batch], model.capacity)
-        result = model(**to_device(packed, model.encoder.device)).cpu()
+        result = model(**to_device(packed, device)).cpu()
         parts = result if model.pools else result.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):
             outputs[i] = part.numpy()
     model.train()
     return outputs
+
+
+def batches_of(lengths, batch_tokens):
+    """Divide texts, given by their lengths, into batches of at most `batch_tokens`, those of similar length together."""
+    batches, size = [], 0
+    for i in np.argsort(-np.array(lengths), kind="stable").tolist():
+        size += lengths[i]
+        if not batches or size > batch_tokens:
+            batches.append([])
+            size = lengths[i]
+        batches[-1].append(i)
+    return batches

@@ -18,7 +18,6 @@ A row that cannot be read stops the command with its line and exit code 1, and l
 
 import os
 import sys
-from collections import Counter
 from functools import partial
 from itertools import islice
 
@@ -50,7 +49,8 @@ def load(path, cfg):
     saved = state["fine_tuned"]
     with checkpoint.trusting(path):
         settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
-        task, model = build(settings, Dataset("", saved["family"], saved["labels"], [], {}, {}, {}, {}), state)
+        dataset = Dataset("", saved["family"], saved["labels"], train=[], validation=[], test=[], counts={}, main={})
+        task, model = build(settings, dataset, state)
         model.head.load_state_dict(saved["head"])
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
         return task, model, Task(**saved["task"])
@@ -73,7 +73,7 @@ def run(path, source, cfg):
     labeled = []  # (example, Answer), or None for a row without labels
 
     def lines():
-        pairs = predict(task, model, READERS[spec.family](source, spec, "new", Counter()))
+        pairs = predict(task, model, READERS[spec.family](source, spec, unlabeled=True))
         for example, answer in progress(pairs, "predicting", unit=" texts", unit_scale=True):
             labeled.append(None if example.gold is None else (example, answer))
             yield answer.line(getattr(example, "id", len(labeled)))
@@ -84,9 +84,11 @@ def run(path, source, cfg):
         sys.stdout.buffer.writelines(lines())
     if labeled and all(labeled):
         examples, answers = zip(*labeled)
-        scores = task.metrics(answers, examples).items()
-        text = "   ".join(f"{name} {metrics.rounded(metrics.score(x), 2):.2f}" for name, x in scores)
-        print(f"scores of {len(examples):,} examples: {text}", file=sys.stdout if cfg.out else sys.stderr)
+        scores = []
+        for name, instances in task.metrics(answers, examples).items():
+            scores.append(f"{name} {metrics.rounded(metrics.score(instances), 2):.2f}")
+        file = sys.stdout if cfg.out else sys.stderr
+        print(f"scores of {len(examples):,} examples: {'   '.join(scores)}", file=file)
 
 
 def same_file(path, other):

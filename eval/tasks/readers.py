@@ -3,9 +3,8 @@
 First come the examples and the file formats, then the readers of each family and of the parts of a retrieval set. All
 text is UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
 
-Arguments that several readers take: `task` is an eval.tasks.registry.Task. `split` is "train", "validation" or "test",
-or "new" for what a saved model predicts, which may have no labels. `counts` is a Counter to which a reader adds how
-often it applied a rule.
+Arguments that several readers take: `task` is an eval.tasks.registry.Task. `counts` is a Counter to which a reader adds
+how often it applied a rule. `unlabeled` allows rows without a label, whose example then has None in its place.
 """
 
 import csv
@@ -14,7 +13,6 @@ import gzip
 import json
 import re
 import zlib
-from collections import Counter
 from contextlib import suppress
 from itertools import chain, dropwhile, groupby
 from math import isfinite
@@ -28,6 +26,7 @@ from eval.tasks.metrics import entities
 
 SPLITS = ("train", "validation", "test")
 STDIN = "/dev/stdin"  # read as JSON lines
+OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
 
@@ -77,19 +76,44 @@ class Pair(NamedTuple):
     document: str
 
 
+class Query(NamedTuple):
+    """Information retrieval, evaluation: a query, and the grades of some documents. Above 0 they are relevant."""
+
+    id: str
+    text: str
+    grades: dict  # {document id: grade}
+    corpus: str  # the name of the corpus that it searches
+    set: str = ""  # the name of its set, if a task has several
+
+    gold = property(lambda self: self.grades)
+
+
+def by_set(examples):
+    """Return {name of the set: its examples}; the name is "" where there is one set only."""
+    sets = {}
+    for example in examples:
+        sets.setdefault(getattr(example, "set", ""), []).append(example)
+    return sets
+
+
 # ----------------------------------------------------------------------------
 # Files
 
 
 def find_files(path):
     """Return the files of a path: itself, or itself with .gz, or the sorted matches of a pattern; [] if none exists."""
-    found = [name for name in (path, path + ".gz") if Path(name).is_file()]
-    return found[:1] or sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
+    for name in (path, path + ".gz"):
+        if Path(name).is_file():
+            return [name]
+    return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
 def file_format(path):
     """Return "jsonl" for a.jsonl, for a.jsonl.gz and for standard input."""
-    return "jsonl" if path == STDIN else Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
+    if path == STDIN:
+        return "jsonl"
+    name = path.lower().removesuffix(".gz")
+    return Path(name).suffix.removeprefix(".")
 
 
 def lines(path):
@@ -106,7 +130,8 @@ def lines(path):
 # ----------------------------------------------------------------------------
 # Tables
 
-DELIMITED = ("tsv", "txt", "csv")
+TABLES = ("tsv", "txt", "csv", "jsonl")
+EMPTY = (None, "", [], {})
 
 
 def rows(path, columns, counts=None, optional=""):
@@ -119,61 +144,80 @@ def rows(path, columns, counts=None, optional=""):
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
     optional: one of the columns, whose value is None where it is missing or empty.
     """
-    formats, kind = dict.fromkeys(DELIMITED, delimited_rows) | {"jsonl": json_rows}, file_format(path)
-    if kind not in formats:
+    kind = file_format(path)
+    if kind not in TABLES:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz)")
-    for number, row in formats[kind](path, columns, counts):
+    found = json_rows(path) if kind == "jsonl" else delimited_rows(path, columns, counts)
+    for number, row in found:
         location = f"{path}, line {number}"
         for column, expected in columns.items():
-            if column == optional and row.get(column) in (None, "", [], {}):
+            if column == optional and row.get(column) in EMPTY:
                 row[column] = None
             elif column not in row:
-                hint = " (sc: without such names, give numbers, from 0)"
-                line, hint = (1, hint) if kind in DELIMITED else (number, "")
-                raise DataError(f"{path}, line {line}: no column {column}; the columns are {', '.join(row)}{hint}")
+                raise no_column(path, number, column, row)
             elif not isinstance(row[column], expected):
                 expected = getattr(expected, "__name__", expected)
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
         yield location, row
 
 
+def no_column(path, number, column, row):
+    """Return the DataError about a row without one of the columns."""
+    hint = ""
+    if file_format(path) != "jsonl":  # what is wrong is the header
+        number, hint = 1, " (sc: without such names, give numbers, from 0)"
+    return DataError(f"{path}, line {number}: no column {column}; the columns are {', '.join(row)}{hint}")
+
+
 def delimited_rows(path, columns, counts):
-    if file_format(path) == "csv":
-        reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
-        table = ((reader.line_num, fields) for fields in reader)
-    else:
-        table = ((number, text.split("\t")) for number, text in lines(path))
+    """Yield (line number, {column: text}) for each row of a .tsv, .txt or .csv file."""
+    table = csv_fields(path) if file_format(path) == "csv" else tab_fields(path)
+    _, header = next(table, (0, []))
+    by_number = all(column.isdecimal() for column in columns)
+    if by_number and not {*columns} <= {*header}:  # the first line is a row
+        table = chain([(1, header)], table)
+        header = [str(i) for i in range(len(header))]
+    if len({*header}) < len(header):
+        raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
     number, wrong = 0, []
-    try:
-        _, header = next(table, (0, []))
-        if not {*columns} <= {*header} and all(map(str.isdecimal, columns)):  # there is none
-            table, header = chain([(1, header)], table), [*map(str, range(len(header)))]
-        if len({*header}) < len(header):
-            raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
-        for number, fields in table:
-            if len(fields) == len(header):
-                yield number, dict(zip(header, fields))
-            elif fields not in ([], [""]):  # an empty line
-                wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {len(header)}")
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if len(wrong) > (number / 100 if counts is not None else 0):
+    for number, fields in table:
+        if len(fields) == len(header):
+            yield number, dict(zip(header, fields))
+        elif fields not in ([], [""]):  # an empty line
+            wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {len(header)}")
+    allowed = 0 if counts is None else number / 100
+    if len(wrong) > allowed:
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
-def json_rows(path, *_):
+def tab_fields(path):
+    for number, text in lines(path):
+        yield number, text.split("\t")
+
+
+def csv_fields(path):
+    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
+    try:
+        for fields in reader:
+            yield reader.line_num, fields
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def json_rows(path):
     """Yield (line number, object) for each line of JSON."""
     for number, text in lines(path):
-        if text and not text.isspace():
-            try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
-                raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
-            if not isinstance(record, dict):
-                raise DataError(f"{path}, line {number}: expected a JSON object, got a {type(record).__name__}")
-            yield number, record
+        if not text or text.isspace():
+            continue
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
+            raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
+        if not isinstance(record, dict):
+            raise DataError(f"{path}, line {number}: expected a JSON object, got a {type(record).__name__}")
+        yield number, record
 
 
 # ----------------------------------------------------------------------------
@@ -193,17 +237,30 @@ def conll_sentences(path, word=0, tag=-1):
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
     least = max(2, *(column + 1 if column >= 0 else -column for column in (word, tag)))
-    for is_end, numbered in groupby(lines(path), key=lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
-        numbered = [] if is_end else list(dropwhile(lambda line: COMMENT.match(line[1]), numbered))
+    for is_end, numbered in groupby(lines(path), key=ends_sentence):
+        if is_end:
+            continue
         words, tags = [], []
-        for number, line in numbered:
+        for number, line in dropwhile(is_comment, numbered):
             fields = line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
             if len(fields) < least:
                 raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
+            if not words:
+                location = f"{path}, sentence of line {number}"
             words.append(fields[word])
             tags.append(fields[tag])
         if words:
-            yield f"{path}, sentence of line {numbered[0][0]}", words, without_brackets(tags)
+            yield location, words, without_brackets(tags)
+
+
+def ends_sentence(numbered_line):
+    _, line = numbered_line
+    return line.split()[:1] in ([], ["-DOCSTART-"])
+
+
+def is_comment(numbered_line):
+    _, line = numbered_line
+    return COMMENT.match(line)
 
 
 def without_brackets(tags):
@@ -213,8 +270,10 @@ def without_brackets(tags):
     bio, kind = [], ""
     for tag in tags:
         kind = tag.strip("(*)") or kind
-        bio.append(f"{'B' if tag.startswith('(') else 'I'}-{kind}" if kind else "O")
-        kind = "" if tag.endswith(")") else kind
+        prefix = "B" if tag.startswith("(") else "I"
+        bio.append(f"{prefix}-{kind}" if kind else "O")
+        if tag.endswith(")"):
+            kind = ""
     return bio
 
 
@@ -243,21 +302,26 @@ def squad_questions(path):
     try:
         for number, article in enumerate(json.loads(text)["data"], 1):
             location = f"{path}, article {number}"
-            record = "passage" in article
-            question, start = ("query", "start") if record else ("question", "answer_start")
-            for paragraph in [article["passage"] | article] if record else article["paragraphs"]:
+            if "passage" in article:  # ReCoRD
+                context, question, start = "text", "query", "start"
+                paragraphs = [article["passage"] | {"qas": article["qas"]}]
+            else:
+                context, question, start = "context", "question", "answer_start"
+                paragraphs = article["paragraphs"]
+            for paragraph in paragraphs:
                 for qa in paragraph["qas"]:
-                    answers = [(a["text"], int(a[start])) for a in qa["answers"]]
-                    yield location, qa["id"], qa[question], paragraph["text" if record else "context"], answers
+                    answers = [(answer["text"], int(answer[start])) for answer in qa["answers"]]
+                    yield location, qa["id"], qa[question], paragraph[context], answers
     except MALFORMED as error:
         expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
         raise DataError(f"{location}: not in SQuAD's layout ({error!r}): expected {expected}") from None
 
 
-def table_questions(path, optional):
+def table_questions(path, unlabeled):
     """Yield the same from a table with question, context, answers, and maybe id (default: the row's number)."""
     columns = {"question": str, "context": str, "answers": dict}
-    for number, (location, row) in enumerate(rows(path, columns, optional=optional), 1):
+    table = rows(path, columns, optional="answers" if unlabeled else "")
+    for number, (location, row) in enumerate(table, 1):
         answers = row["answers"]
         if answers is not None:
             try:
@@ -280,89 +344,109 @@ def find_answer(answer, start, context):
 # The families' examples
 
 
-def read_texts(path, task, split, counts):
+def read_texts(path, task, counts=None, unlabeled=False):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
-    columns, label, new = task.columns or ("text",), task.label or "label", split == "new"
-    form = (task.form or "\n".join("{}" for _ in columns)).split("{}")
-    if len(form) != len(columns) + 1:
+    columns, label = task.columns or ("text",), task.label or "label"
+    form = task.form or "\n".join("{}" for _ in columns)
+    before, *after = form.split("{}")
+    if len(after) != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     expected = dict.fromkeys(columns, str) | {label: object}
-    for location, row in rows(path, expected, None if new else counts, label if new else ""):
-        text = form[0] + "".join(row[column] + after for column, after in zip(columns, form[1:]))
-        yield Text(text, None if new and row[label] is None else read_label(row[label], task, location))
+    for location, row in rows(path, expected, counts, label if unlabeled else ""):
+        parts = [row[column] + text for column, text in zip(columns, after)]
+        given = row[label]
+        if given is not None or not unlabeled:
+            given = read_label(given, task, location)
+        yield Text(before + "".join(parts), given)
 
 
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
-    expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
     if task.regression:
         expected = f"a number, as metric={task.metric} needs"
         with suppress(ValueError, TypeError, OverflowError):
-            if isfinite(number := float(value)):
+            number = float(value)
+            if isfinite(number):
                 return number
-    elif isinstance(value, str | int) and value != "" and not isinstance(value, bool):
-        return {str(i): name for i, name in enumerate(task.names)}.get(str(value), str(value))
+    else:
+        expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
+        if isinstance(value, str | int) and value != "" and not isinstance(value, bool):
+            names = {str(i): name for i, name in enumerate(task.names)}
+            return names.get(str(value), str(value))
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
-def read_sentences(path, task, split, counts):
+def read_sentences(path, task, counts=None, unlabeled=False):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
-    new = split == "new"
-    if file_format(path) == "jsonl":
-        column = next((name for name in task.columns if not name.isdecimal()), "tokens")  # CoNLL columns have numbers
-        label = task.label or "label"
-        table = rows(path, {column: list, label: list}, optional=label if new else "")
-        found = ((location, row[column], row[label]) for location, row in table)
-    else:
-        given = f"--columns={','.join(task.columns) or 0} --label={task.label or -1}"
-        try:
-            word, tag = int((*task.columns, 0)[0]), int(task.label or -1)
-        except ValueError:
-            raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
-        found = [*conll_sentences(path, word, tag)]
-        counts_up = [words == [*map(str, range(1, len(words) + 1))] for _, words, _ in found if len(words) > 1]
-        if 2 * sum(counts_up) > len(counts_up):
-            raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    found = table_sentences(path, task, unlabeled) if file_format(path) == "jsonl" else column_sentences(path, task)
     for location, words, tags in found:
         known = ["O"] * len(words) if tags is None else tags
         if len(words) != len(known) or not all(isinstance(word, str) for word in words):
             raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
-        if wrong := [tag for tag in known if not TAG.fullmatch(str(tag))]:
-            raise DataError(f"{location}: the tag {wrong[0]!r} is not O or B-, I-, E- or S- and a type")
-        if words or new:
+        for tag in known:
+            if not TAG.fullmatch(str(tag)):
+                raise DataError(f"{location}: the tag {tag!r} is not O or B-, I-, E- or S- and a type")
+        if words or unlabeled:
             yield Sentence(words, None if tags is None else to_bio(tags, task.outside))
 
 
-def read_questions(path, task, split, counts):
-    """Yield the Questions of a SQuAD file or a table, with each answer's start where the context has its text.
+def table_sentences(path, task, unlabeled):
+    """Yield (location, words, tags) of a table. With `unlabeled` the tags may be None."""
+    named = [name for name in task.columns if not name.isdecimal()]  # numbers are those of CoNLL columns
+    column, label = (*named, "tokens")[0], task.label or "label"
+    for location, row in rows(path, {column: list, label: list}, optional=label if unlabeled else ""):
+        yield location, row[column], row[label]
 
-    In training, an answer that is not in its context is left out, and a question that has no other answer with it.
-    Testing needs only the answer's text, so there it is kept, with -1 as its start.
-    """
-    is_table = file_format(path) == "jsonl"
-    found = table_questions(path, "answers" if split == "new" else "") if is_table else squad_questions(path)
+
+def column_sentences(path, task):
+    """Return [(location, words, tags)] of a file in CoNLL columns. Raises DataError if the words are mere numbers."""
+    word, tag = (*task.columns, "0")[0], task.label or "-1"
+    given = f"--columns={','.join(task.columns) or 0} --label={tag}"
+    try:
+        columns = int(word), int(tag)
+    except ValueError:
+        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
+    found = list(conll_sentences(path, *columns))
+    long = [words for _, words, _ in found if len(words) > 1]
+    counting = [words for words in long if words == [str(i + 1) for i in range(len(words))]]
+    if 2 * len(counting) > len(long):
+        raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    return found
+
+
+def read_questions(path, task, counts=None, unlabeled=False):
+    """Yield the Questions of a SQuAD file or a table, with each answer's start where the context has its text, or -1."""
+    found = table_questions(path, unlabeled) if file_format(path) == "jsonl" else squad_questions(path)
     for location, id, question, context, given in found:
-        if not all(isinstance(text, str) for text in (question, context, *(answer for answer, _ in given or ()))):
+        texts = [question, context, *(answer for answer, _ in given or ())]
+        if not all(isinstance(text, str) for text in texts):
             raise DataError(f"{location}: the question, context and answers must be text")
-        answers = given and [(answer, find_answer(answer, start, context)) for answer, start in given]
-        if split == "train":
-            inside = [(answer, start) for answer, start in answers if start >= 0]
-            if answers and not inside:
-                counts["questions left out, as no answer is in the context"] += 1
-                continue
-            answers = inside
-        yield Question(str(id), question, context, answers)
+        if given is not None:
+            given = [(answer, find_answer(answer, start, context)) for answer, start in given]
+        yield Question(str(id), question, context, given)
 
 
-def read_pairs(path, task, split, counts):
-    """Yield the Pairs of a table with query and document, or of the questions and contexts of a SQuAD file."""
+def to_train_on(questions, counts):
+    """Return Questions without the answers that are not in their context. Those that had no other are left out.
+
+    Testing needs only the text of an answer, so there all are kept.
+    """
+    kept = []
+    for question in questions:
+        inside = [(answer, start) for answer, start in question.answers if start >= 0]
+        if inside or not question.answers:
+            kept.append(question._replace(answers=inside))
+        else:
+            counts["questions left out, as no answer is in the context"] += 1
+    return kept
+
+
+def read_pairs(path, task, counts=None):
+    """Yield the Pairs of a table with query and document."""
     if file_format(path) == "json":
-        for question in read_questions(path, task, "test", Counter()):
-            if question.answers:
-                yield Pair(question.question, question.context)
-    else:
-        for _, row in rows(path, {"query": str, "document": str}):
-            yield Pair(row["query"], row["document"])
+        raise DataError(f"{path}: expected a table with the columns query and document; {OTHER_FORM}")
+    for _, row in rows(path, {"query": str, "document": str}):
+        yield Pair(row["query"], row["document"])
 
 
 # ----------------------------------------------------------------------------
@@ -370,43 +454,40 @@ def read_pairs(path, task, split, counts):
 
 
 def read_texts_by_id(path, wanted=None, form=""):
-    """Return a file of documents or queries as {id: text}.
+    """Return BEIR's file of documents or queries as {id: text}.
 
-    A line is an object with "_id" (BEIR) or "docid" (MLDR), "text", and maybe a "title", which goes before the text.
-    wanted: ids to keep, so that a few documents of a large corpus take little memory; None keeps all. form: of a title
-    and a text; "" = BEIR's, "{} {}".
+    A line is an object with "_id", "text", and maybe a "title", which goes before the text. wanted: ids to keep, so
+    that a few documents of a large corpus take little memory; None keeps all. form: of a title and a text; "" = BEIR's,
+    "{} {}".
     """
-    texts = {}
+    texts, form = {}, form or "{} {}"
     for location, row in rows(path, {"text": str}):
-        key, text = row.get("_id", row.get("docid")), row["text"]
+        key = row.get("_id")
         key = "" if key is None else str(key)
         if not key or key in texts:
-            raise DataError(f'{location}: expected an "_id" or "docid" that no other line has, got {key!r}')
-        if wanted is None or key in wanted:
-            texts[key] = (form or "{} {}").format(row["title"], text) if row.get("title") else text
+            raise DataError(f'{location}: expected an "_id" that no other line has, got {key!r}; {OTHER_FORM}')
+        if wanted is not None and key not in wanted:
+            continue
+        title = row.get("title")
+        texts[key] = form.format(title, row["text"]) if title else row["text"]
     return texts
 
 
 def read_qrels(path):
-    """Return relevance judgments as {query id: {document id: grade}}, and {query id: text} if the file has it.
+    """Return BEIR's judgments, a .tsv with query-id, corpus-id and score, as {query id: {document id: grade}}.
 
-    path: .tsv with the columns query-id, corpus-id and score (BEIR), whose queries are in another file; or .jsonl with
-        query_id, query and positive_passages (MLDR), which get grade 1.
+    Queries without a relevant document are left out: no metric is defined for them.
     """
-    qrels, queries, is_mldr = {}, {}, file_format(path) == "jsonl"
-    beir, mldr = ("query-id", "corpus-id", "score"), {"query_id": str | int, "query": str, "positive_passages": list}
-    for location, row in rows(path, mldr if is_mldr else dict.fromkeys(beir, str)):
+    if file_format(path) == "jsonl":
+        raise DataError(f"{path}: judgments are a .tsv with query-id, corpus-id and score; {OTHER_FORM}")
+    qrels = {}
+    for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
         try:
-            if is_mldr:
-                query = str(row["query_id"])
-                queries[query], qrels[query] = row["query"], {str(its["docid"]): 1 for its in row["positive_passages"]}
-            else:
-                qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
-        except MALFORMED as error:
-            raise DataError(
-                f'{location}: expected a whole number as score, or passages with "docid": {error}'
-            ) from None
-    return qrels, queries
+            grade = int(row["score"])
+        except ValueError:
+            raise DataError(f"{location}: expected a whole number as score, got {row['score']!r}") from None
+        qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = grade
+    return {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
 
 
 READERS = {"sc": read_texts, "tc": read_sentences, "qa": read_questions, "ir": read_pairs}  # by family

@@ -9,10 +9,11 @@ The names are in datasets.ini; `python -m eval.tasks` lists them. splits.py read
 import configparser
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import configurator
 from errors import DataError, nearest
-from eval.tasks.readers import DELIMITED, SPLITS, file_format, find_files
+from eval.tasks.readers import SPLITS, TABLES, file_format, find_files
 
 ROOT = Path(__file__).parents[2]
 REGRESSION = ("pearson", "spearman")
@@ -25,6 +26,8 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
 SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 PATHS = (*SPLITS, "corpus")
+VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
+JUDGMENTS = {"train": "qrels/train.tsv", "validation": "qrels/dev.tsv", "test": "qrels/test.tsv"}  # in a BEIR folder
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Task:
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
     outside: tuple = ()  # tc: types of entities that are read as O
     source: str = ""  # where to get the files, and under which terms
-    sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: paths of each}
+    sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: its paths, and maybe "held_out"}
 
     @property
     def title(self):
@@ -61,47 +64,83 @@ class Task:
 # Files
 
 
+class Searched(NamedTuple):
+    """A row of the table of a retrieval task: queries, the corpus that they search, and who judges what they find."""
+
+    set: str  # the name of the set, "" if there is only one, and for training
+    split: str
+    corpus: str  # these three are files
+    queries: str
+    judgments: str
+    held_out: float = 0.0  # the fraction of the judged queries that this row takes away from other rows of this file
+
+
+def retrieval_table(task):
+    """Return the Searched of a task of ir, all of whose paths are given. Training on a table of pairs has no row."""
+    rows = []
+    train = task.paths["train"]
+    if is_folder(train):
+        rows.append(searched("", "train", train, ""))
+    for name, paths in (task.sets or {"": task.paths}).items():
+        corpus, validation = paths["corpus"], paths.get("validation", "")
+        held_out = float(paths.get("held_out", 0))
+        if not validation and not find_files(f"{corpus}/{JUDGMENTS['validation']}"):
+            validation, held_out = f"{corpus}/{JUDGMENTS['train']}", VALIDATION_FRACTION
+        rows.append(searched(name, "validation", corpus, validation)._replace(held_out=held_out))
+        rows.append(searched(name, "test", corpus, paths.get("test", "")))
+    return rows
+
+
+def searched(name, split, corpus, given):
+    """Return the row of a split. given: judgments of this corpus, a folder with its own corpus, or ""."""
+    if is_folder(given):
+        corpus, given = given, ""
+    judgments = given or f"{corpus}/{JUDGMENTS[split]}"
+    return Searched(name, split, f"{corpus}/corpus.jsonl", f"{corpus}/queries.jsonl", judgments)
+
+
+def is_folder(path):
+    """Return whether a path of ir is a folder in the BEIR layout, and not a table of pairs or judgments."""
+    return bool(path) and file_format(path) not in ("json", *TABLES)
+
+
 def missing(task):
     """Return a text that lists the missing files and where to get them; "" if none is missing.
 
     A setting such as "--train" stands for a file that the user must name.
     """
-    if task.family == "ir":
-        settings, train = () if task.sets else ("corpus", "train"), task.paths.get("train", "")
-        needed = [train] if train and not is_beir(train) else []
-        for _, _, folder, judgments in judgment_files(task):
-            needed += [f"{folder}/corpus.jsonl", judgments]
-            needed += [f"{folder}/queries.jsonl"] if file_format(judgments) == "tsv" else []
+    if task.family != "ir":
+        settings, files = ["train", "test"], task.paths.values()
     else:
-        settings, needed = ("train", "test"), task.paths.values()
+        settings, files = [] if task.sets else ["corpus", "train"], needed_for_retrieval(task)
     absent = [f"--{name}" for name in settings if name not in task.paths]
-    unfound = [path for path in dict.fromkeys(needed) if not find_files(path)]
-    absent += [path + " (is a folder; expected a file)" * Path(path).is_dir() for path in unfound]
+    for path in dict.fromkeys(files):
+        if not find_files(path):
+            absent.append(path + why_needed(task, path))
+    if not absent:
+        return ""
     source = f"Get them from {task.source}".splitlines() if task.source else []
-    return "\n  ".join(["missing:", *absent, *source]) if absent else ""
+    return "\n  ".join(["missing:", *absent, *source])
 
 
-def is_beir(path):
-    """Return whether a path of ir is a folder in the BEIR layout, and not a file of pairs or judgments."""
-    return file_format(path) not in ("json", "jsonl", *DELIMITED)
+def needed_for_retrieval(task):
+    """Yield the files that a task of ir needs; none if a path has to be named first."""
+    if "train" not in task.paths or not (task.sets or "corpus" in task.paths):
+        return
+    if not is_folder(task.paths["train"]):
+        yield task.paths["train"]
+    for row in retrieval_table(task):
+        yield from (row.corpus, row.judgments, row.queries)
 
 
-def judgment_files(task):
-    """Return [(name of the set, split, folder of its corpus, file of judgments)] of a task of ir.
-
-    A path of validation or test is a file of judgments on the corpus of its set, or a folder with its own corpus.
-    """
-    found = []
-    for name, paths in (task.sets or {"": task.paths}).items():
-        for split, file in (("validation", "qrels/dev.tsv"), ("test", "qrels/test.tsv")):
-            given, corpus = paths.get(split, ""), paths.get("corpus", "")
-            if given and not is_beir(given):
-                found += [(name, split, corpus, given)] if corpus else []
-            elif given or (corpus and (split == "test" or find_files(f"{corpus}/{file}"))):
-                found.append((name, split, given or corpus, f"{given or corpus}/{file}"))
-    if is_beir(train := task.paths.get("train", "a.jsonl")):
-        found.append(("", "train", train, f"{train}/qrels/train.tsv"))
-    return found
+def why_needed(task, path):
+    """Return what is to be said about a missing file, for the end of its line."""
+    if Path(path).is_dir():
+        return " (is a folder; expected a file)"
+    corpus = task.paths.get("corpus")
+    if corpus and path == f"{corpus}/{JUDGMENTS['train']}":
+        return f" (to validate on, as there is no {JUDGMENTS['validation']} either; or give --validation=JUDGMENTS.tsv)"
+    return ""
 
 
 # ----------------------------------------------------------------------------
@@ -110,21 +149,28 @@ def judgment_files(task):
 
 def parsed(fields):
     """Return fields of a Task, all text, as it has them: commas divide lists, and a line break may be written as \\n."""
-    lists = {name: tuple(fields[name].split(",")) for name in ("columns", "names", "outside") if name in fields}
-    return fields | lists | ({"form": fields["form"].replace(r"\n", "\n")} if "form" in fields else {})
+    fields = dict(fields)
+    for name in ("columns", "names", "outside"):
+        if name in fields:
+            fields[name] = tuple(fields[name].split(","))
+    if "form" in fields:
+        fields["form"] = fields["form"].replace(r"\n", "\n")
+    return fields
 
 
 def read_table(path):
     """Return {name: Task} of datasets.ini."""
-    table, tasks = configparser.ConfigParser(interpolation=None, delimiters="="), {}
+    table = configparser.ConfigParser(interpolation=None, delimiters="=")
     table.read_string(path.read_text(encoding="utf-8"))
+    tasks = {}
     for section in table.sections():
-        fields, (name, _, part) = dict(table[section]), section.partition("/")
-        paths = {key: fields.pop(key) for key in PATHS if key in fields}
+        fields = dict(table[section])
+        name, _, part = section.partition("/")
         if part:
-            tasks[name].sets[part] = paths
-        else:
-            tasks[name] = Task(name=name, paths=paths, **parsed(fields))
+            tasks[name].sets[part] = fields
+            continue
+        paths = {key: fields.pop(key) for key in PATHS if key in fields}
+        tasks[name] = Task(name=name, paths=paths, **parsed(fields))
     return tasks
 
 
@@ -148,10 +194,11 @@ def find_task(task="", folder="data/tasks", **fields):
 def in_folder(task, folder):
     """Return the task with its paths joined to a folder."""
 
-    def join(paths):
-        return {name: str(Path(folder, path)) for name, path in paths.items()}
+    def join(fields):
+        return {name: str(Path(folder, x)) if name in PATHS else x for name, x in fields.items()}
 
-    return replace(task, paths=join(task.paths), sets={name: join(paths) for name, paths in task.sets.items()})
+    sets = {name: join(fields) for name, fields in task.sets.items()}
+    return replace(task, paths=join(task.paths), sets=sets)
 
 
 def read_task_file(path):
@@ -176,12 +223,14 @@ def customize(task, fields):
     if unused := [f"{name}={value}" for name, value in given.items() if name not in allowed]:
         takes = ", ".join(sorted(allowed))
         raise DataError(f"{', '.join(unused)}: {task.title} ({task.family}) takes only {takes} of your own")
-    # Path gives a folder one spelling, because train and corpus are compared.
-    paths = task.paths | {name: str(Path(given.pop(name))) for name in PATHS if name in given}
+    paths = dict(task.paths)
+    for name in PATHS:
+        if name in given:
+            paths[name] = str(Path(given.pop(name)))  # one spelling: rows of a retrieval task are compared by their files
     if task.family == "ir" and not task.sets:  # one folder is enough: it is both
-        if "train" not in paths and "corpus" in paths:
-            paths["train"] = paths["corpus"]
-        if "corpus" not in paths and "train" in paths and is_beir(paths["train"]):
+        if "corpus" in paths:
+            paths.setdefault("train", paths["corpus"])
+        elif is_folder(paths.get("train", "")):
             paths["corpus"] = paths["train"]
     task = replace(task, paths=paths, **parsed(given))
     groups = METRICS[task.family]

@@ -15,7 +15,7 @@ from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
 from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
-from eval.tasks.readers import SPLITS
+from eval.tasks.readers import SPLITS, Query, by_set
 from model import Transformer
 from runtime import choose_attention
 
@@ -84,12 +84,13 @@ def write_result(cfg, dataset, task, model, run, state):
         test_set=test_set_id(dataset.test),
         **run,
         metrics={"validation": validation, "test": test},
-        examples={split: size(getattr(dataset, split)) for split in SPLITS},
+        examples={split: len(getattr(dataset, split)) for split in SPLITS},
         settings={name: value for name, value in cfg.items() if name not in NO_PART},
         versions=checkpoint.versions(torch.device(cfg.device)),
     )
-    out, arrays = Path(cfg.out_dir), {name: x.astype(np.float32) for name, x in instances.items()}
-    if size(dataset.test) <= MAX_PREDICTIONS:
+    out = Path(cfg.out_dir)
+    arrays = {name: x.astype(np.float32) for name, x in instances.items()}
+    if len(dataset.test) <= MAX_PREDICTIONS:
         write_whole(out / "predictions.jsonl", lambda f: f.writelines(task.lines(answers, dataset.test)))
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
@@ -98,37 +99,52 @@ def write_result(cfg, dataset, task, model, run, state):
 
 def table(result):
     """Return the scores of a result.json as text: a row for each metric, a column for each split and baseline."""
-    columns = {"test": result["metrics"]["test"], "validation": result["metrics"]["validation"]}
-    columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
-    main = result["main"]["field"] or result["main"]["paper"]
+    columns = {split: result["metrics"][split] for split in ("test", "validation")}
+    for name, scores in result["baselines"].items():
+        columns[f"{name} (baseline)"] = scores
+    main = main_metrics(result)
+    others = [metric for metric in columns["test"] if metric not in main]
     rows = [["in percent", *columns]]
-    for metric in sorted(columns["test"], key=lambda metric: metric not in main):
-        scores = [f"{metrics.rounded(x[metric], 2):.2f}" if metric in x else "" for x in columns.values()]
-        rows.append([f"{metric} (main)" if metric in main else metric, *scores])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("   ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+    for metric in main + others:
+        row = [f"{metric} (main)" if metric in main else metric]
+        for scores in columns.values():
+            row.append(f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "")
+        rows.append(row)
+    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
+    lines = []
+    for name, *cells in rows:
+        cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:])]
+        lines.append("   ".join([name.ljust(widths[0]), *cells]))
+    return "\n".join(lines)
 
 
 def advice(result):
     """Return what to try if the model is no better than the trivial baseline, "" if it is.
 
-    Where a task has no such baseline, the score of a model that has learned nothing is 0.
+    Where a task has no such baseline, a model that has learned nothing has a score of 0.
     """
-    main = result["main"]["field"] or result["main"]["paper"]
-
-    def main_score(scores):
-        return np.mean([scores.get(metric, 0.0) for metric in main])
-
-    trivial = {name: main_score(scores) for name, scores in result["baselines"].items() if name in TRIVIAL}
-    name = max(trivial, key=trivial.get, default="no skill")
-    found, needed = main_score(result["metrics"]["test"]), trivial.get(name, 0.0)
-    if found > needed:
+    main = main_metrics(result)
+    found, trivial = mean_score(result["metrics"]["test"], main), 0.0
+    for name in TRIVIAL:
+        if name in result["baselines"]:
+            trivial = mean_score(result["baselines"][name], main)
+    if found > trivial:
         return ""
-    score = f"{' and '.join(main)} {metrics.rounded(found):.1f}"
+    score, trivial = (metrics.rounded(x) for x in (found, trivial))
     return (
-        f"This is no better than {name}: {score}, where {name} has {metrics.rounded(needed):.1f}. Try a higher --lr "
-        f"(such as {10 * result['lr']:g}) or more --epochs; this run made {result['steps']:,} steps"
+        f"{' and '.join(main)} {score:.1f} is no better than the {trivial:.1f} of a model that ignores the texts. "
+        f"Try a higher --lr, such as {10 * result['lr']:g}, or more --epochs: there were {result['steps']:,} steps"
     )
+
+
+def main_metrics(result):
+    """Return the names of the metrics whose mean is the score of a result: the field's, if it has them."""
+    return result["main"]["field"] or result["main"]["paper"]
+
+
+def mean_score(scores, names):
+    """Return the mean of some of the {metric: percentage}."""
+    return np.mean([scores[name] for name in names])
 
 
 def remove_partial_files(out_dir):
@@ -139,14 +155,11 @@ def remove_partial_files(out_dir):
             path.unlink()
 
 
-def size(examples):
-    """The number of examples; of retrieval sets, the number of queries."""
-    return len(examples) if isinstance(examples, list) else sum(len(part.qrels) for part in examples.values())
-
-
 def test_set_id(test):
-    """A checksum that tells test sets apart: of all examples, or of the judgements of retrieval sets."""
-    facts = test if isinstance(test, list) else {name: part.qrels for name, part in test.items()}
+    """A checksum that tells test sets apart: of all examples, or of the judgments of retrieval sets."""
+    facts = test
+    if isinstance(test[0], Query):
+        facts = {name: {query.id: query.grades for query in part} for name, part in by_set(test).items()}
     return f"{zlib.crc32(repr(facts).encode()):08x}"
 
 
@@ -157,17 +170,23 @@ def origin(state, path, name, random_weights):
     `phases` is the record of what was trained. `mask_ratio` is the largest in it; pure CLM has that of its validation.
     `data` is the fingerprint of the prepared data.
     """
-    facts, phases = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from=""), phases_of(state)
-    settings, step = state["settings"] or facts, state["step"]
+    phases, step = phases_of(state), state["step"]
+    settings = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="")  # of a model of the hub
+    if state["settings"]:
+        settings = state["settings"]
+        name = f"{Path(path).resolve().parent.name}-{step}"
+    mask_ratios = [max(phase["mask_ratio"]) for phase in phases]
     return dict(
-        name=f"{Path(path).resolve().parent.name}-{step}" if state["settings"] else name,
+        name=name,
         path=str(path),
         revision=state.get("revision", ""),  # of a model of the hub
         step=step,
-        **{fact: settings[fact] for fact in ("max_steps", "seed", "init_from")},
+        max_steps=settings["max_steps"],
+        seed=settings["seed"],
+        init_from=settings["init_from"],
         phases=phases,
-        clm_steps=sum(its["clm_steps"] for its in phases),
-        mask_ratio=max((max(its["mask_ratio"]) for its in phases), default=0.0) or settings["mask_ratio"][0],
+        clm_steps=sum(phase["clm_steps"] for phase in phases),
+        mask_ratio=max(mask_ratios, default=0.0) or settings["mask_ratio"][0],
         untrained=random_weights,
         model=state["config"],
         settings=dict(state["settings"]),  # of train.py; {} of a model of the hub

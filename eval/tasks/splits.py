@@ -7,29 +7,19 @@ is on one side of a random split only.
 
 import textwrap
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from os.path import realpath
+from pathlib import Path
 
 import numpy as np
 
 from errors import DataError
-from eval.tasks import readers
-from eval.tasks.metrics import answerable, in_set
-from eval.tasks.readers import READERS, Pair, find_files
-from eval.tasks.registry import is_beir, judgment_files, missing
+from eval.tasks.metrics import in_set
+from eval.tasks.readers import READERS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
+from eval.tasks.registry import VALIDATION_FRACTION, missing, retrieval_table
 
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
-VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
-
-
-class Retrieval(NamedTuple):
-    """Information retrieval, evaluation: a grade above 0 marks a relevant document."""
-
-    queries: dict  # {id: text}
-    corpus: dict  # {id: text}
-    qrels: dict  # {query id: {document id: grade}}
 
 
 @dataclass
@@ -38,28 +28,32 @@ class Dataset:
     family: str  # "sc", "tc", "qa" or "ir"
     labels: list  # sc: the classes, [] if they are numbers; tc: the tags, "O" first; both as seen in training; else []
     train: list  # of Text, Sentence, Question or Pair
-    validation: list  # the same; ir: {name of the set: Retrieval}, the name "" if there is only one set
-    test: list  # the same
+    validation: list  # the same; ir: of Query
+    test: list  # as validation
     counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
     main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
     task: object = None  # the Task that it was read from, see registry.py
+    corpora: dict = field(default_factory=dict)  # ir: {name of a corpus: {document id: text}}, those to search
 
     def judged(self):
-        """Return {id(corpus): ids of the documents that validation or test judge in it}. They mostly share a corpus."""
+        """Return {name of a corpus: ids of the documents in it that validation or test judge}."""
         found = defaultdict(set)
-        for part in (*self.validation.values(), *self.test.values()):
-            found[id(part.corpus)].update(*part.qrels.values())
+        for query in (*self.validation, *self.test):
+            found[query.corpus].update(query.grades)
         return found
 
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""
-        lines = [f"{self.name} ({self.family}), {' and '.join(self.main['field'] or self.main['paper'])}"]
+        main = self.main["field"] or self.main["paper"]
+        lines = [f"{self.name} ({self.family}), {' and '.join(main)}"]
         if self.labels:
             lines.append(f"labels: {', '.join(self.labels)}")
-        lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
+        for rule, count in self.counts.items():
+            lines.append(f"{rule}: {count:,}")
         lines.append("The first example to train on, as it was read:")
-        fields = self.train[0]._asdict().items()
-        return "\n".join([*lines, *(f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in fields)])
+        for name, value in self.train[0]._asdict().items():
+            lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
+        return "\n".join(lines)
 
 
 def read(task, full_corpus=True):
@@ -75,15 +69,23 @@ def read(task, full_corpus=True):
         raise DataError(f"{task.title}: {absent}")
     counts = Counter()
     if task.family == "ir":
-        splits = retrieval_splits(task, full_corpus, counts)
+        parts = retrieval_splits(task, full_corpus, counts)
     else:
-        splits = example_splits(task, counts)
-    field = task.metrics if full_corpus or task.family != "ir" else []
-    paper = task.metrics if task.regression else [PAPER[task.family]]
-    main = {"field": field, "paper": paper}
-    main = {name: [in_set(part, x) for part in [*task.sets] or [""] for x in chosen] for name, chosen in main.items()}
-    labels = label_names(task, splits["train"])
-    return Dataset(task.name or task.family, task.family, labels, **splits, counts=dict(counts), main=main, task=task)
+        parts = example_splits(task, counts)
+    labels = label_names(task, parts["train"])
+    main = main_metrics(task, full_corpus)
+    return Dataset(task.name or task.family, task.family, labels, **parts, counts=dict(counts), main=main, task=task)
+
+
+def main_metrics(task, full_corpus):
+    """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
+    main = {"field": task.metrics, "paper": [PAPER[task.family]]}
+    if task.regression:
+        main["paper"] = task.metrics
+    if task.family == "ir" and not full_corpus:
+        main["field"] = []
+    sets = list(task.sets) or [""]
+    return {name: [in_set(part, metric) for part in sets for metric in chosen] for name, chosen in main.items()}
 
 
 def label_names(task, train):
@@ -118,17 +120,20 @@ def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
         few = f"too few different examples ({len(distinct)}) to hold some of them out"
         raise DataError(f"{path}: {few}: give --validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
-    held = {distinct[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(distinct))[:count]}
-    pairs = list(zip(examples, keys, strict=True))
-    return [example for example, key in pairs if key not in held], [example for example, key in pairs if key in held]
+    order = np.random.RandomState(SPLIT_SEED).permutation(len(distinct))
+    held_keys = {distinct[i] for i in order[:count]}
+    kept, held = [], []
+    for example, key in zip(examples, keys, strict=True):
+        (held if key in held_keys else kept).append(example)
+    return kept, held
 
 
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
     splits = {split: read_all(path, task, split, counts) for split, path in task.paths.items()}
     if "validation" not in splits:
-        train = splits["train"]
-        splits["train"], splits["validation"] = hold_out(task.paths["train"], train, [example.key for example in train])
+        keys = [example.key for example in splits["train"]]
+        splits["train"], splits["validation"] = hold_out(task.paths["train"], splits["train"], keys)
         counts["validation: held out of train, at random"] = len(splits["validation"])
     return splits
 
@@ -136,7 +141,9 @@ def example_splits(task, counts):
 def read_all(path, task, split, counts):
     """Return the examples of all files of a path."""
     rules = Counter()
-    examples = [example for file in find_files(path) for example in READERS[task.family](file, task, split, rules)]
+    examples = [example for file in find_files(path) for example in READERS[task.family](file, task, rules)]
+    if task.family == "qa" and split == "train":
+        examples = to_train_on(examples, rules)
     if not examples:
         why = "".join(f"; {rule}: {count}" for rule, count in rules.items())
         raise DataError(f"{path}: there are no examples in it{why}")
@@ -148,73 +155,91 @@ def read_all(path, task, split, counts):
 # Retrieval
 
 
-class Judgments(NamedTuple):
-    """What a file of judgments says, with the texts of its queries."""
-
-    path: str
-    folder: str  # of the corpus that they judge
-    queries: dict  # {id: text}, and maybe others
-    qrels: dict  # {query id: {document id: grade}}, of queries with a relevant document
-
-
 def retrieval_splits(task, full_corpus, counts):
-    """Return the splits of ir: Pairs to train on, and {name of the set: Retrieval} for validation and for test."""
-    sets, judged = task.sets or {"": task.paths}, read_judgments(task)
-    for name, paths in sets.items():
-        if (name, "validation") not in judged:
-            source, fraction = (name, "test"), 0.5
-            if paths["corpus"] == task.paths.get("train"):
-                source, fraction = ("", "train"), VALIDATION_FRACTION
-            path, folder, texts, qrels = judged[source]
-            kept, held = hold_out(path, qrels.items(), [texts[query] for query in qrels], fraction)
-            judged[source] = Judgments(path, folder, texts, dict(kept))
-            judged[name, "validation"] = Judgments(path, folder, texts, dict(held))
-            counts[in_set(name, f"validation: queries held out of {source[1]}, at random", ": ")] = len(held)
+    """Return {split: examples} of ir, and the corpora; see Dataset."""
+    table = retrieval_table(task)
+    texts = {}  # {file of queries: {query id: text}}
+    for row in table:
+        if row.queries not in texts:
+            texts[row.queries] = read_texts_by_id(find_files(row.queries)[0])
+    judged = judged_queries(table, texts, counts)  # in the order of the table
+    tested = {row.corpus for row in table if row.split != "train"}
+    corpora = read_corpora(judged, tested if full_corpus else (), task.form)
 
-    tested = [judged[name, split] for name in sets for split in ("validation", "test")]
-    searched = {part.folder for part in tested} if full_corpus else {}
-    named = defaultdict(set)  # {folder: ids of the documents that its judgments name}
-    for part in judged.values():
-        named[part.folder].update(*part.qrels.values())
-    documents = {}  # {folder: {id: text}}
-    for folder, ids in named.items():
-        path = find_files(f"{folder}/corpus.jsonl")[0]
-        documents[folder] = readers.read_texts_by_id(path, None if folder in searched else ids, task.form)
-        if absent := sorted(ids - documents[folder].keys()):
-            raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
+    splits = {"train": [], "validation": [], "test": []}
+    for row, found in judged.items():
+        if row.split == "train":
+            splits["train"] = relevant_pairs(found, corpora[row.corpus])
+        else:
+            splits[row.split] += found
+    if not splits["train"]:
+        splits["train"] = read_all(task.paths["train"], task, "train", counts)
 
-    train = task.paths.get("train")
-    if is_beir(train):
-        _, _, texts, qrels = judged["", "train"]
-        relevant = ((query, document) for query, grades in qrels.items() for document in grades if grades[document] > 0)
-        pairs = [Pair(texts[query], documents[train][document]) for query, document in relevant]
+    if full_corpus:
+        searched = {name: corpora[name] for name in tested}
     else:
-        pairs = read_all(train, task, "train", counts)
-
-    if not full_corpus:
-        judged_only = defaultdict(dict)  # {folder: {id: text}}, of those that validation or test judge
-        for _, folder, _, qrels in tested:
-            ids = (document for grades in qrels.values() for document in grades)
-            judged_only[folder] |= {document: documents[folder][document] for document in ids}
-        documents = judged_only
-    splits = {"train": pairs, "validation": {}, "test": {}}
-    for name, split in ((name, split) for name in sets for split in ("validation", "test")):
-        _, folder, texts, qrels = judged[name, split]
-        splits[split][name] = Retrieval({query: texts[query] for query in qrels}, documents[folder], qrels)
-    return splits
+        searched = {name: {} for name in tested}
+        for row, found in judged.items():
+            if row.split != "train":
+                documents = (document for query in found for document in query.grades)
+                searched[row.corpus] |= {document: corpora[row.corpus][document] for document in documents}
+    return splits | {"corpora": searched}
 
 
-def read_judgments(task):
-    """Return {(name of the set, split): Judgments}."""
+def judged_queries(table, texts, counts):
+    """Return {row: its Queries} of a retrieval table, after queries were held out to validate on.
+
+    texts: {file of queries: {query id: text}}.
+    """
+    files = {row: find_files(row.judgments)[0] for row in table}
+    qrels = {}  # {file, without links: {query id: {document id: grade}}}
+    for row, file in files.items():
+        grades = read_qrels(file)
+        if absent := sorted(grades.keys() - texts[row.queries].keys()):
+            raise DataError(f"{file}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
+        if not grades:
+            raise DataError(f"{file}: no query has a relevant document")
+        qrels[realpath(file)] = grades
+
+    held_out = {}  # {row: its part of a file}
+    for row, file in files.items():
+        if row.held_out:
+            grades = qrels[realpath(file)]
+            keys = [texts[row.queries][query] for query in grades]
+            kept, held = hold_out(file, grades.items(), keys, row.held_out)
+            qrels[realpath(file)], held_out[row] = dict(kept), dict(held)
+            rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
+            counts[in_set(row.set, rule, ": ")] = len(held)
+
     judged = {}
-    read_queries = cache(lambda folder: readers.read_texts_by_id(find_files(f"{folder}/queries.jsonl")[0]))
-    for name, split, folder, path in judgment_files(task):
-        qrels, texts = readers.read_qrels(find_files(path)[0])
-        texts = texts or read_queries(folder)
-        if absent := sorted(qrels.keys() - texts.keys()):
-            raise DataError(f"{path}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-        useful = {query: qrels[query] for query in answerable(qrels)}
-        if not useful:
-            raise DataError(f"{path}: no query has a relevant document")
-        judged[name, split] = Judgments(path, folder, texts, useful)
+    for row, file in files.items():
+        grades = held_out.get(row) or qrels[realpath(file)]
+        judged[row] = [Query(id, texts[row.queries][id], x, row.corpus, row.set) for id, x in grades.items()]
     return judged
+
+
+def read_corpora(judged, whole, form):
+    """Return {corpus: {document id: text}} of all corpora in {row: its Queries}.
+
+    whole: the corpora of which all documents are kept. Of others those are that a query judges.
+    """
+    wanted = defaultdict(set)
+    for row, found in judged.items():
+        for query in found:
+            wanted[row.corpus].update(query.grades)
+    corpora = {}
+    for name, ids in wanted.items():
+        corpora[name] = read_texts_by_id(find_files(name)[0], None if name in whole else ids, form)
+        if absent := sorted(ids - corpora[name].keys()):
+            raise DataError(f"{name}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
+    return corpora
+
+
+def relevant_pairs(queries, corpus):
+    """Return the Pairs of queries and their relevant documents."""
+    pairs = []
+    for query in queries:
+        for document, grade in query.grades.items():
+            if grade > 0:
+                pairs.append(Pair(query.text, corpus[document]))
+    return pairs

@@ -6,12 +6,13 @@ from math import log, log2
 import pytest
 
 from eval.tasks.baselines import baselines, bm25, tfidf
-from eval.tasks.readers import Question, Sentence, Text
-from eval.tasks.splits import Dataset, Retrieval
+from eval.tasks.readers import Query, Question, Sentence, Text
+from eval.tasks.splits import Dataset
 
 
 def dataset(family, train, test, labels=(), field=("some metric",)):
-    return Dataset("toy", family, list(labels), train, test, test, {}, {"field": list(field), "paper": []})
+    main = {"field": list(field), "paper": []}
+    return Dataset("toy", family, list(labels), train, test, test, counts={}, main=main, corpora={"c": CORPUS})
 
 
 CORPUS = {"a": "Red fish, blue fish.", "b": "the red house", "c": "green", "d": "A blue-green sea of blue"}
@@ -24,25 +25,25 @@ def test_bm25_by_hand():
     def term(df, tf, length, k1=0.9, b=0.4):
         return log(1 + (4 - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / 2.75))
 
-    run = bm25({"q": "The red FISH", "twice": "red red", "none": "of the", "absent": "yellow"}, CORPUS)
-    assert run["q"] == pytest.approx({"a": term(1, 2, 4) + term(2, 1, 4), "b": term(2, 1, 2)})
-    assert run["twice"] == pytest.approx({"a": 2 * term(2, 1, 4), "b": 2 * term(2, 1, 2)})
-    assert run["none"] == run["absent"] == {}
-    assert [*bm25({"q": "blue"}, CORPUS, k=1)["q"]] == ["d"]
+    one, twice, none, absent = bm25(["The red FISH", "red red", "of the", "yellow"], CORPUS)
+    assert one == pytest.approx({"a": term(1, 2, 4) + term(2, 1, 4), "b": term(2, 1, 2)})
+    assert twice == pytest.approx({"a": 2 * term(2, 1, 4), "b": 2 * term(2, 1, 2)})
+    assert none == absent == {} and [[*run] for run in bm25(["blue"], CORPUS, k=1)] == [["d"]]
 
 
 def test_several_retrieval_sets():
     pytest.importorskip("bm25s")
-    one = Retrieval({"q": "red fish", "r": "sea", "unjudged": "green"}, CORPUS, {"q": {"b": 1}, "r": {"d": 1}})
-    scores = baselines(dataset("ir", [], {"x": one, "y": one}))["bm25"]
+    one = [Query("q", "red fish", {"b": 1}, "c"), Query("r", "sea", {"d": 1}, "c")]
+    both = [query._replace(set=name) for name in "xy" for query in one]
+    scores = baselines(dataset("ir", [], both))["bm25"]
     names = {"ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"}
     assert set(scores) == {f"{name}/{metric}" for name in "xy" for metric in names}
     assert scores["x/mrr@10"] == 75 and scores["x/recall@100"] == 100 and scores["x/ndcg@10_judged"] == 100
     assert scores["x/ndcg@10"] == pytest.approx(50 * (1 + 1 / log2(3)))
-    toy = dataset("ir", [], {"": one}, field=())  # the field's metrics need a whole corpus
+    toy = dataset("ir", [], one, field=())  # the field's metrics need a whole corpus
     scores = baselines(toy)
     assert scores == {"bm25": {"ndcg@10_judged": 100}}
-    toy.validation = {"": one._replace(qrels={"other": {"a": 1, "none": 0}})}  # a is better than b for the first query
+    toy.validation = [Query("other", "?", {"a": 1, "none": 0}, "c")]  # a is better than b for the first query
     assert baselines(toy)["bm25"]["ndcg@10_judged"] == pytest.approx(50 * (1 + 1 / log2(3)))
 
 
@@ -68,7 +69,7 @@ def test_a_missing_package_leaves_its_baseline_out(monkeypatch, capsys, family, 
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     texts = [Text(*text) for text in TEXTS]
-    test = {"": Retrieval({"q": "sea"}, CORPUS, {"q": {"d": 1}})} if family == "ir" else texts
+    test = [Query("q", "sea", {"d": 1}, "c")] if family == "ir" else texts
     assert [*baselines(dataset(family, texts, test, ["cold", "warm"]))] == left
     assert "requirements-extra.txt" in capsys.readouterr().out
 

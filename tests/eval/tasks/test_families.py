@@ -8,8 +8,7 @@ import torch
 
 from eval.tasks import metrics
 from eval.tasks.families import nearest_documents, subsample
-from eval.tasks.readers import Question, Sentence, Text
-from eval.tasks.splits import Retrieval
+from eval.tasks.readers import Query, Question, Sentence, Text
 from task_helpers import TOKENIZER, family, logits, score
 
 
@@ -116,14 +115,16 @@ def test_the_nearest_documents_do_not_depend_on_the_chunk(chunk):
     queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
     unit = documents / np.linalg.norm(documents, axis=1, keepdims=True)
     best = np.argsort(-(queries @ unit.T), axis=1)[:, :10]
-    found = nearest_documents(queries, documents, "abcde", range(300), k=10, chunk=chunk)
-    assert [list(found[q]) for q in "abcde"] == best.tolist()
+    found = nearest_documents(queries, documents, range(300), k=10, chunk=chunk)
+    assert [list(run) for run in found] == best.tolist()
 
 
 def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
-    corpus = {"d1": "red", "d2": "green", "d3": "blue", "d4": "red too"}
-    sets = {"": Retrieval({"q1": "red", "q2": "green"}, corpus, {"q1": {"d1": 1}, "q2": {"d2": 1, "d1": 0}})}
-    ir, calls = family("ir", validation=sets, test=sets), []
+    corpora = {"a": {"d1": "red", "d2": "green", "d3": "blue", "d4": "red too"}}
+    corpora["b"] = {"d2": "green", "d1": "red", "d3": "blue"}
+    queries = [Query("q1", "red", {"d1": 1}, "a"), Query("q2", "green", {"d2": 1, "d1": 0}, "a")]
+    other = [query._replace(corpus="b", set="s") for query in queries]
+    ir, calls = family("ir", validation=queries, test=queries + other, corpora=corpora), []
     vectors = {"red": [1, 0, 0], "red too": [1, 0.01, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
 
     def predict(items):
@@ -131,31 +132,27 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
         calls.append(len(texts))
         return [np.array([1, 0.02, 0] if t == "Query: red" else vectors[t.partition(": ")[2]], "f") for t in texts]
 
-    found = score(ir, predict, sets, "validation")
+    found = score(ir, predict, queries, "validation")
     assert found["mrr@10"] == 75  # d4 comes before d1 for q1
     assert found["ndcg@10_judged"] == 100  # but nobody judged d4
-    score(ir, predict, sets, "test")
-    assert calls == [4, 2, 2]  # the corpus is embedded once for both splits
-    calls.clear()
-    lines = [*map(json.loads, ir.lines(ir.predict(predict, sets, "test"), sets))]
+    score(ir, predict, queries + other, "test")
+    assert calls == [4, 2, 2, 3, 2]  # each corpus is embedded once for all splits
+    lines = [*map(json.loads, ir.lines(ir.predict(predict, queries, "test"), queries))]
     assert [(line["id"], line["gold"], line["predicted"][:2]) for line in lines] == [
         ("q1", {"d1": 1}, ["d4", "d1"]),
         ("q2", {"d2": 1, "d1": 0}, ["d2", "d4"]),
     ]
     assert all(line["score"] == sorted(line["score"], reverse=True) and len(line["score"]) == 4 for line in lines)
-    other = {"": sets[""]._replace(corpus={"d2": "green", "d1": "red", "d3": "blue"})}
-    score(ir, predict, other, "test")
-    assert calls == [2, 3, 2]  # and another corpus anew
-    small = subsample(sets, 2, judged_only=True)
-    score(ir, predict, small, None)
-    score(ir, predict, small, None)
-    assert calls[3:] == [2, 2, 2, 2]  # and in the validations during training each time
+    calls.clear()
+    score(ir, predict, queries, None)
+    score(ir, predict, queries, None)
+    assert calls == [2, 2, 2, 2]  # in the validations during training, the judged documents, each time
     ir.full_corpus = False
-    assert [*score(ir, predict, sets, "test")] == ["ndcg@10_judged"]
+    assert [*score(ir, predict, queries + other, "test")] == ["ndcg@10_judged", "s/ndcg@10_judged"]
+    assert json.loads(next(ir.lines(ir.predict(predict, other, "test"), other)))["id"] == "s/q1"
 
 
 def test_a_subsample_is_spread_evenly():
     assert subsample([*range(10)], 4) == [0, 2, 5, 7] and subsample([1, 2], 3) == [1, 2]
-    sets = {"": Retrieval({"q1": "x", "q2": "y"}, {"d1": "x", "d2": "y"}, {"q1": {"d1": 1}, "q2": {"d2": 1}})}
-    assert subsample(sets, 1)[""].corpus is sets[""].corpus  # so that its vectors are kept
-    assert subsample(sets, 1, judged_only=True)[""][1:] == ({"d1": "x"}, {"q1": {"d1": 1}})
+    queries = [Query(f"q{i}", "?", {}, "c", name) for name in "ab" for i in range(4)]
+    assert [(query.set, query.id) for query in subsample(queries, 2)] == [(s, q) for s in "ab" for q in ("q0", "q2")]

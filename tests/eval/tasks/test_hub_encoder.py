@@ -39,8 +39,8 @@ def eurobert(encoder, tmp_path_factory):
 
 def task_of(family):
     """A Dataset: a few examples of an embedded task."""
-    data = load(f"embedded-{family}")
-    data.train, data.test = data.train[:24], subsample(data.test, 24, judged_only=True)
+    data = load(f"embedded-{family}", full_corpus=False)
+    data.train, data.test = data.train[:24], subsample(data.test, 24)
     return data
 
 

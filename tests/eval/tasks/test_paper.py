@@ -154,7 +154,7 @@ def test_long_contexts_are_read_in_windows_that_overlap():
 
 def test_a_second_copy_of_a_document_is_no_negative():
     """Declared; in the paper it is one."""
-    ir = family("ir", validation={}, test={})
+    ir = family("ir")
     items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
     output = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     scores = normalize(output[0::2], dim=-1) @ normalize(output[1::2], dim=-1).T / 0.05
@@ -173,5 +173,5 @@ def test_a_second_copy_of_a_document_is_no_negative():
     ],
 )
 def test_ndcg_has_binary_gains_and_the_ideal_of_the_retrieved_ten(run, expected):
-    qrels = {"q": {"a": 1, "b": 3, "c": 2, "zero": 0, "y": -1}}
-    assert metrics.score(metrics.ndcg_retrieved({"q": run}, qrels)) == pytest.approx(100 * expected)
+    grades = {"a": 1, "b": 3, "c": 2, "zero": 0, "y": -1}
+    assert metrics.score(metrics.ndcg_retrieved([run], [grades])) == pytest.approx(100 * expected)

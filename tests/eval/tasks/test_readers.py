@@ -7,14 +7,14 @@ import pytest
 
 from errors import DataError
 from eval.tasks.readers import Pair, Question, Sentence, Text, find_files, read_pairs, read_qrels
-from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio
+from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio, to_train_on
 from eval.tasks.registry import Task
 
 
-def read(reader, path, split="test", **fields):
+def read(reader, path, **fields):
     """Return the examples of a file, and the rules that applied."""
     counts = Counter()
-    examples = list(reader(path, Task("sc", **fields), split, counts))
+    examples = list(reader(path, Task("sc", **fields), counts))
     return examples, dict(+counts)
 
 
@@ -73,11 +73,6 @@ def test_formats(files, reader, case):
     assert read(reader, files.put(name, content), **fields) == (examples, {})
 
 
-def test_pairs_from_questions(files):
-    path = files.squad("squad.json", ("In Rome.", [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]))
-    assert read(read_pairs, path)[0] == [Pair("Where?", "In Rome.")]
-
-
 def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
     lines = [f"t{i}\t{i % 2}\n" for i in range(100)]
     text = "text\tlabel\n" + "".join(lines[:7]) + "half a line\n" + "".join(lines[7:])
@@ -121,11 +116,11 @@ QUESTIONS = [
 
 def test_answers_outside_their_context(files):
     path = files.squad("a.json", (CONTEXT, QUESTIONS))
-    train, counts = read(read_questions, path, "train")
+    test, _ = read(read_questions, path)
+    train = to_train_on(test, counts := Counter())
     answers = {"right": [("Rome", 9)], "near": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
     assert {question.id: question.answers for question in train} == answers
     assert counts == {"questions left out, as no answer is in the context": 1}
-    test, _ = read(read_questions, path, "test")
     answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
     assert {question.id: question.answers for question in test} == answers
 
@@ -143,7 +138,6 @@ def question(text, start):
 
 
 TOKENS = {"tokens": ["a"], "label": ["O"]}
-MLDR = {"query_id": "q", "query": "?", "positive_passages": [{"docid": "d"}]}
 HEADER = "query-id\tcorpus-id\tscore\n"
 FAULTS = {  # {reader: (name, content, what the message says after the path, maybe fields of the Task)}
     read_texts: [
@@ -176,16 +170,20 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         ("a.json", {"data": [squad_layout()]}, "article 1: .*'question'"),
         *(("a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [float("inf")], 5)),
     ],
-    read_pairs: [("a.tsv", "q\td\nwho\tme\n", "line 1: .*query.*q, d")],
+    read_pairs: [
+        ("a.tsv", "q\td\nwho\tme\n", "line 1: .*query.*q, d"),
+        ("train-v1.1.json", {"data": []}, "query and document; docs/finetuning.md"),
+    ],
     lambda path, *_: read_texts_by_id(path): [
-        ("a.jsonl", [{"docid": 1, "text": "x"}] * 2, "line 2"),
+        ("a.jsonl", [{"_id": 1, "text": "x"}] * 2, "line 2"),
+        ("a.jsonl", [{"docid": 1, "text": "x"}], "line 1: .*docs/finetuning.md"),
         *(("a.jsonl", [{"text": "x"} | more], "line 1") for more in ({}, {"_id": None}, {"_id": ""})),
     ],
     lambda path, *_: read_qrels(path): [
         ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'"),
         ("a.tsv", HEADER + "q3 d3 1\n", "line 2"),
         ("a.tsv", "q3\td3\t1\nq4\td4\t1\n", "line 1: no column query-id"),
-        *(("a.jsonl", [{**MLDR, "positive_passages": wrong}], "line 1") for wrong in (["d"], None)),
+        ("a.jsonl", [{"query_id": "q"}], "judgments are a .tsv .*docs/finetuning.md"),
     ],
 }
 

@@ -1,11 +1,16 @@
 """Each declared data set in miniature, the splits, your own data, and what is missing or wrong."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 
 from errors import DataError
-from eval.tasks.readers import SPLITS, Pair, Question, Sentence, Text
+from eval.tasks.readers import SPLITS, Pair, Question, Sentence, Text, by_set
 from eval.tasks.registry import TASKS
-from eval.tasks.result import size, test_set_id as checksum
+from eval.tasks.result import test_set_id as checksum
+from helpers import ROOT
 from task_helpers import load
 
 SOURCES = {name: task.source for name, task in TASKS.items() if task.source}
@@ -86,12 +91,30 @@ def record(files, _):
 def msmarco(files, _=None):
     files.beir("nq_beir", test=8)
     files.beir("msmarco_beir", train=30, dev=4, test=2, gz=".gz")
-    files.put("mldr_en/corpus.jsonl.gz", [{"docid": f"doc-{i}", "text": f"long text {i}"} for i in range(9)])
+    documents = [{"docid": f"doc-{i}", "text": f"long text {i}"} for i in range(9)]
+    files.put("mldr_en/corpus.jsonl", documents)
     for split, numbers in (("dev", range(3)), ("test", range(3, 6))):
-        passages = {i: [{"docid": f"doc-{i}", "text": "x"}] for i in numbers}
-        queries = [{"query_id": f"q-{i}", "query": f"query {i}", "positive_passages": passages[i]} for i in numbers]
-        files.put(f"mldr_en/{split}.jsonl.gz", queries)
+        lines = [
+            {"query_id": f"q-{i}", "query": f"query {i}", "positive_passages": [documents[i]], "negative_passages": []}
+            for i in numbers
+        ]
+        files.put(f"mldr_en/{split}.jsonl", lines)
+    run_docs("mldr_en", files.folder)
     return Pair("query 0", "Title 0. text 0"), []
+
+
+def run_docs(word, folder):
+    """Run the Python block of docs/finetuning.md that holds a word, in a folder."""
+    (block,) = re.findall(rf"```python\n((?:(?!```).)*{word}.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)
+    subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)
+
+
+def texts_of(queries):
+    return {query.id: query.text for query in queries}
+
+
+def grades_of(queries):
+    return {query.id: query.grades for query in queries}
 
 
 def scifact(files, _=None):
@@ -121,13 +144,16 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
     data, names = load("msmarco", folder=tmp_path), ("nq", "msmarco", "mldr")
     assert data.main["field"] == [f"{name}/ndcg@10" for name in names]
     assert data.main["paper"] == [f"{name}/ndcg@10_judged" for name in names]
-    sizes = {name: (len(data.validation[name].queries), len(data.test[name].queries)) for name in data.test}
-    assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}
-    assert not {*data.validation["nq"].queries} & {*data.test["nq"].queries}
+    validation, test = by_set(data.validation), by_set(data.test)
+    sizes = {name: (len(validation[name]), len(test[name])) for name in test}
+    assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}  # NQ: half of the test queries each, as in the paper
+    assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}
     assert data.counts["nq: validation: queries held out of test, at random"] == 4
-    assert data.test["msmarco"].qrels == {"q34": {"d34": 1}, "q35": {"d35": 1}}
-    assert data.test["nq"].corpus["d3"] == "Title 3. text 3"  # as in the paper
-    assert data.test["mldr"].corpus["doc-3"] == "long text 3" and len(data.test["mldr"].corpus) == 9
+    assert grades_of(test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
+    assert data.corpora[test["nq"][0].corpus]["d3"] == "Title 3. text 3"  # as in the paper
+    corpus = data.corpora[test["mldr"][0].corpus]
+    assert corpus["doc-3"] == "long text 3" and len(corpus) == 9
+    assert test["mldr"][0][:3] == ("q-3", "query 3", {"doc-3": 1})
 
 
 EMBEDDED = [  # train, validation and test; the checksum of the test set
@@ -142,9 +168,9 @@ EMBEDDED = [  # train, validation and test; the checksum of the test set
 def test_the_embedded_tasks_hold_what_they_held_and_no_text_is_in_two_splits(family, sizes, test_set):
     data = load(f"embedded-{family}")
     splits = {split: getattr(data, split) for split in SPLITS}
-    assert tuple(map(size, splits.values())) == sizes and checksum(data.test) == test_set and data.counts == {}
+    assert tuple(map(len, splits.values())) == sizes and checksum(data.test) == test_set and data.counts == {}
     if family == "ir":
-        documents = [{*part[""].corpus.values()} for part in (data.validation, data.test)]
+        documents = [{*corpus.values()} for corpus in data.corpora.values()]
         documents.append({pair.document for pair in data.train})
         assert sum(map(len, documents)) == len(set().union(*documents))
         return
@@ -198,39 +224,53 @@ def test_your_own_beir_folder(files):
     """One is enough. Queries are held out, equal ones together, if it has none to validate on."""
     folder = files.beir("a", train=20, dev=3, test=4)
     expected = load(family="ir", corpus=folder)
-    assert len(expected.train) == 20 and len(expected.validation[""].queries) == 3
+    assert len(expected.train) == 20 and len(expected.validation) == 3
     for fields in (dict(train=folder), dict(train=folder, validation=folder, test=folder)):
         found = load(family="ir", **fields)
         assert (found.train, found.validation, found.test) == (expected.train, expected.validation, expected.test)
     folder = files.beir("b", train=40, test=3)
     data = load(family="ir", corpus=folder + "/", train=folder)
-    held = data.validation[""]
-    assert len(held.queries) == 2 and len(data.train) == 38 and len(held.corpus) == 48
-    assert not {*held.queries.values()} & {pair.query for pair in data.train}
-    assert data.test[""].queries == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
+    held = texts_of(data.validation)
+    assert len(held) == 2 and len(data.train) == 38 and [len(corpus) for corpus in data.corpora.values()] == [48]
+    assert not {*held.values()} & {pair.query for pair in data.train}
+    assert texts_of(data.test) == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
     assert data.counts == {"validation: queries held out of train, at random": 2}
     files.put("b/queries.jsonl", [{"_id": f"q{i}", "text": f"query {i % 4}"} for i in range(43)])
-    queries = load(family="ir", corpus=folder).validation[""].queries
+    queries = texts_of(load(family="ir", corpus=folder).validation)
     assert len(queries) == 10 and len({*queries.values()}) == 1
+    (files.folder / "link").symlink_to(folder)  # the same folder by two names
+    linked = load(family="ir", corpus=folder, train=f"{files.folder}/link")
+    assert not {*queries.values()} & {pair.query for pair in linked.train} and texts_of(linked.validation) == queries
 
 
 def test_a_beir_folder_to_validate_on_is_searched_in_its_own_corpus(files):
     one, other = files.beir("one", train=4, test=3), files.beir("other", dev=2, test=1)
     for full, sizes in ((True, (8, 12)), (False, (2, 3))):
         data = load(family="ir", train=one, validation=other, full_corpus=full)
-        assert tuple(len(part[""].corpus) for part in (data.validation, data.test)) == sizes
-        assert data.validation[""].queries == {"q0": "query 0", "q1": "query 1"} and [*data.test[""].queries][0] == "q4"
+        assert tuple(len(data.corpora[part[0].corpus]) for part in (data.validation, data.test)) == sizes
+        assert texts_of(data.validation) == {"q0": "query 0", "q1": "query 1"} and data.test[0].id == "q4"
         assert [*data.judged().values()] == [{"d0", "d1"}, {"d4", "d5", "d6"}]
 
 
 def test_retrieval_trained_on_other_files(files):
-    corpus = files.beir("b", test=6)
-    data = load(family="ir", corpus=corpus, train=files.put("pairs.jsonl", [{"query": "who", "document": "me"}]))
-    assert data.train == [Pair("who", "me")]
-    assert len(data.validation[""].queries) == len(data.test[""].queries) == 3  # half of test each
+    """No query of the test set is used to validate on, unless one says so."""
+    corpus, pairs = files.beir("b", test=6), files.put("pairs.jsonl", [{"query": "who", "document": "me"}])
+    with pytest.raises(DataError, match="b/qrels/train.tsv .*no qrels/dev.tsv either; or give --validation="):
+        load(family="ir", corpus=corpus, train=pairs)
     judgments = f"{corpus}/qrels/test.tsv"
     data = load(family="ir", corpus=corpus, train=files.beir("c", train=4, test=1), validation=judgments)
-    assert len(data.train) == 4 and data.validation == data.test
+    assert len(data.train) == 4 and data.validation == data.test and len(data.test) == 6
+    data = load(family="ir", corpus=files.beir("d", train=40, test=6), train=pairs)
+    assert data.train == [Pair("who", "me")] and (len(data.validation), len(data.test)) == (2, 6)
+
+
+def test_pairs_from_squad(files):
+    """By the lines of the page."""
+    asked = [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]
+    files.squad("train-v1.1.json", ("In Rome.", asked))
+    run_docs("train-v1.1.json", files.folder)
+    data = load(family="ir", corpus=files.beir("b", train=40, test=6), train=f"{files.folder}/squad-pairs.jsonl")
+    assert data.train == [Pair("Where?", "In Rome.")]
 
 
 def test_judged_documents_only(files):
@@ -239,8 +279,8 @@ def test_judged_documents_only(files):
     files.put("b/corpus.jsonl", [{"_id": f"d{i}", "title": "", "text": f"text {i}" * (i != 1)} for i in range(30)])
     data = load(family="ir", corpus=folder, full_corpus=False)
     corpus = {"d20": "text 20", "d21": "text 21", "d22": "text 22", "d1": ""}
-    assert data.test[""].corpus == data.validation[""].corpus == corpus
-    assert data.test[""].qrels == {"q22": {"d22": 2, "d1": 0}} and data.test[""].queries == {"q22": "query 22"}
+    assert [*data.corpora.values()] == [corpus]
+    assert grades_of(data.test) == {"q22": {"d22": 2, "d1": 0}} and texts_of(data.test) == {"q22": "query 22"}
     assert len(data.train) == 20 and data.main == {"field": [], "paper": ["ndcg@10_judged"]}
     # A document without a text, a query without one, no relevant document.
     for judgment in (("q3", "none", 1), ("nobody", "d3", 1), ("q3", "d3", 0)):
