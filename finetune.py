@@ -115,8 +115,9 @@ def learning_rate(cfg, step, steps):
 
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
-    began, path = time.perf_counter(), checkpoint.find(cfg.init_from)
-    state, dataset = hub_encoder.load(path), read(describe_task(cfg), cfg.full_corpus)
+    began = time.perf_counter()
+    path, state = hub_encoder.find_and_load(cfg.init_from)
+    dataset = read(describe_task(cfg), cfg.full_corpus)
     show(print, dataset.summary())
     if cfg.test_examples:
         dataset.validation = subsample(dataset.validation, cfg.test_examples)

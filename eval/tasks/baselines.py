@@ -11,6 +11,7 @@ scikit-learn and bm25s are optional. Without them `baselines` leaves their score
 
 from collections import Counter, defaultdict
 
+from errors import progress
 from eval.tasks import metrics
 from eval.tasks.readers import by_set
 
@@ -97,13 +98,16 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     import bm25s
 
     options = dict(token_pattern=WORD, stopwords=list(STOP_WORDS), show_progress=False)
+    ids = list(corpus)
+    texts = progress(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False)
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
-    index.index(bm25s.tokenize(list(corpus.values()), **options), show_progress=False)
+    index.index(bm25s.tokenize(texts, **options), show_progress=False)
     words = bm25s.tokenize(queries, return_ids=False, **options)
-    best, scores = index.retrieve(words, corpus=list(corpus), k=min(k, len(corpus)), show_progress=False)
+    best, scores = index.retrieve(words, corpus=ids, k=min(k, len(ids)), show_progress=False)
     runs = []
     for documents, values in zip(best.tolist(), scores.tolist()):
-        runs.append({document: score for document, score in zip(documents, values) if score > 0})
+        found = zip(documents, values)
+        runs.append({document: score for document, score in found if score > 0})
     return runs
 
 

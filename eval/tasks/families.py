@@ -49,15 +49,18 @@ class Family:
     The split is None in validations during training. temperature, full_corpus: see InformationRetrieval.
     """
 
-    threshold = 0.0  # see QuestionAnswering
+    threshold = 0.0  # these two: see QuestionAnswering
+    may_be_none = False
 
     def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
-        self.family, self.labels = dataset.family, dataset.labels
-        self.n_outputs = 2 if dataset.family == "qa" else len(dataset.labels) or 1
+        self.family = dataset.family
+        self.labels = dataset.labels
         self.index = {label: i for i, label in enumerate(dataset.labels)}
-        self.tokenizer, self.max_len = tokenizer, max_len
-        self.temperature, self.full_corpus = temperature, full_corpus
-        self.may_be_none = dataset.family == "qa" and any(not question.answers for question in dataset.train)
+        self.n_outputs = len(dataset.labels) or 1
+        self.tokenizer = tokenizer
+        self.max_len = max_len
+        self.temperature = temperature
+        self.full_corpus = full_corpus
 
     def finish(self, model):
         """Do what is left to do with a TaskModel when training has ended."""
@@ -95,7 +98,8 @@ class SequenceClassification(Family):
         self.mean, self.std = 0.0, 1.0
         if dataset.train and not self.labels:
             numbers = [example.label for example in dataset.train]
-            self.mean, self.std = float(np.mean(numbers)), float(np.std(numbers))
+            self.mean = float(np.mean(numbers))
+            self.std = float(np.std(numbers))
 
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text))
@@ -108,7 +112,8 @@ class SequenceClassification(Family):
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
-        target = to_device(torch.tensor([item.target for item in items]), output.device)
+        target = torch.tensor([item.target for item in items])
+        target = to_device(target, output.device)
         if self.labels:
             return F.cross_entropy(output, target)
         return F.mse_loss(output[:, 0], target)
@@ -125,8 +130,11 @@ class SequenceClassification(Family):
         logits = np.stack(outputs)
         if not self.labels:
             return [Answer(float(number), None) for (number,) in logits]
-        best = logits.argmax(-1)
-        return [Answer(self.labels[i], p[i]) for i, p in zip(best, softmax(logits))]
+        probability = softmax(logits)
+        answers = []
+        for row, best in enumerate(logits.argmax(-1)):
+            answers.append(Answer(self.labels[best], probability[row, best]))
+        return answers
 
 
 class TokenClassification(Family):
@@ -159,17 +167,22 @@ class TokenClassification(Family):
         """
         found = []
         for logits, item, example in zip(outputs, items, examples):
-            word_of, n_words = item.extra, len(example.words)
+            word_of = item.extra
+            n_words = len(example.words)
             votes = np.zeros((n_words, len(self.labels)))
             best = logits[:-1].argmax(-1)  # of each token but eos
             np.add.at(votes, (word_of, best), 1)
-            chosen, n_tokens = votes.argmax(1), votes.sum(1)
-            tags = [self.labels[i] if n else "O" for i, n in zip(chosen, n_tokens)]
+            chosen = votes.argmax(1)
+            n_tokens = votes.sum(1)
+            tags = [self.labels[i] for i in chosen]
+            for word in np.flatnonzero(n_tokens == 0):
+                tags[word] = "O"
 
             numbers = np.arange(len(word_of))
             p = softmax(logits)[numbers, chosen[word_of]]  # of each token, of its word's tag
             total = np.bincount(word_of, p, minlength=n_words)
-            found.append(Answer(tags, total / np.maximum(1, n_tokens)))
+            score = total / np.maximum(1, n_tokens)
+            found.append(Answer(tags, score))
         return found
 
 
@@ -185,6 +198,11 @@ class QuestionAnswering(Family):
     prompt = "Question: {}\nContext: "
     thresholds = [x / 2 for x in range(4, -17, -1)]
     loss = TokenClassification.loss
+
+    def __init__(self, dataset, *options):
+        super().__init__(dataset, *options)
+        self.n_outputs = 2
+        self.may_be_none = any(not question.answers for question in dataset.train)
 
     def items(self, example, split):
         """Cut the context into windows that overlap by half. In training, take the first that holds the answer.
@@ -203,15 +221,18 @@ class QuestionAnswering(Family):
         starts = [0]  # the first token of each window; with room for 40 of 100 tokens: 0, 20, 40, 60
         while starts[-1] + room < len(context):
             starts.append(starts[-1] + room // 2)
-        if split == "train":
-            whole = [start for start in starts if inside[start : start + room].sum() == inside.sum()]
-            starts = whole[:1] or starts[:1]
         items = []
         for start in starts:
-            ids = prompt + context[start : start + room] + [self.tokenizer.eos_id]
-            target = np.pad(inside[start : start + room], (len(prompt), 1))
+            window = slice(start, start + room)
+            ids = prompt + context[window] + [self.tokenizer.eos_id]
+            target = np.pad(inside[window], (len(prompt), 1))
             items.append(Item(ids, target, (len(prompt), start, offsets, text)))
-        return items
+        if split != "train":
+            return items
+        for item in items:
+            if item.target.sum() == inside.sum():
+                return [item]
+        return items[:1]
 
     def inside_answer(self, example, offsets):
         """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
@@ -219,10 +240,12 @@ class QuestionAnswering(Family):
         answer, start = example.answers[0] if example.answers else ("", -1)
         if start == -1:  # the context does not hold the answer's text
             return inside
-        end = start + len(answer)
-        first = len(self.tokenizer.normalize(example.context[:start]))
-        last = len(self.tokenizer.normalize(example.context[:end]))
-        inside[(offsets[:, 1] > first) & (offsets[:, 0] < last)] = 1
+        before = example.context[:start]
+        begin = len(self.tokenizer.normalize(before))
+        end = len(self.tokenizer.normalize(before + answer))
+        ends_after_begin = offsets[:, 1] > begin
+        begins_before_end = offsets[:, 0] < end
+        inside[ends_after_begin & begins_before_end] = 1
         return inside
 
     def answers(self, outputs, items, examples, split):
@@ -242,9 +265,9 @@ class QuestionAnswering(Family):
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
         answers = []
-        for (text, score), ((odds, inside), *_) in zip(best_spans(self.threshold), texts):
-            positions = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside))
-            answers.append(Answer(text, score, positions))
+        for (text, score), (tokens, *_) in zip(best_spans(self.threshold), texts):
+            predicted, gold = (set(np.flatnonzero(x > 0)) for x in tokens)
+            answers.append(Answer(text, score, (predicted, gold)))
         return answers
 
     def metrics(self, answers, examples):
@@ -264,11 +287,13 @@ class QuestionAnswering(Family):
             prompt, start, offsets, text = item.extra
             odds = logits[:, 1] - logits[:, 0]
             tokens = np.stack([odds, item.target])  # (2, tokens of the item)
-            if start > 0:  # a further window of the same context, in place of the eos of the windows before
+            if start > 0:  # a further window of the same context
                 before, *_ = merged.pop()
-                overlap_start, overlap_end = prompt + start, before.shape[1] - 1  # in the whole text
+                overlap_start = prompt + start  # in the whole text
+                overlap_end = before.shape[1] - 1  # where the eos of the windows before is
                 middle = (overlap_start + overlap_end) // 2
-                tokens = np.concatenate([before[:, :middle], tokens[:, middle - start :]], 1)
+                rest = tokens[:, middle - start :]
+                tokens = np.concatenate([before[:, :middle], rest], 1)
             merged.append((tokens, prompt, offsets, text))
         return merged
 
@@ -276,7 +301,8 @@ class QuestionAnswering(Family):
         """Return the best span of a text, "" for no answer, and its score. odds: (n,), of the tokens at the offsets."""
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
-        total = np.append(0, np.cumsum(odds - threshold))
+        total = np.cumsum(odds - threshold)
+        total = np.append(0, total)
         lowest = np.minimum.accumulate(total[:-1])
         gain = total[1:] - lowest  # of the best span that ends at each token
         last = gain.argmax()
@@ -314,22 +340,25 @@ class InformationRetrieval(Family):
 
         output: (2n, d_model), query and document in turn.
         """
-        pairs = F.normalize(output, dim=-1).view(-1, 2, output.shape[-1])
-        query, document = pairs.unbind(1)  # (n, d) each
+        output = F.normalize(output, dim=-1)
+        query, document = output.unflatten(0, (-1, 2)).unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
-        texts = np.array([item.target for item in items[1::2]], dtype=object)
-        copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False)
-        scores = scores.masked_fill(to_device(copy, scores.device), -torch.inf)
+        texts = [item.target for item in items[1::2]]
+        texts = np.array(texts, dtype=object)
+        copy = torch.from_numpy(texts[:, None] == texts)
+        copy = to_device(copy.fill_diagonal_(False), scores.device)
+        scores = scores.masked_fill(copy, -torch.inf)
         return F.cross_entropy(scores, torch.arange(len(texts), device=scores.device))
 
     def embed(self, forward, texts, chunk=2**15):
         """Embed documents: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
         vectors = None
         for begin in range(0, len(texts), chunk):
-            part = forward([self.document(text) for text in texts[begin : begin + chunk]])
-            if vectors is None:
-                vectors = np.empty((len(texts), len(part[0])), np.float32)
-            vectors[begin : begin + chunk] = part
+            part = slice(begin, begin + chunk)
+            outputs = forward([self.document(text) for text in texts[part]])
+            if vectors is None:  # at once: two copies of a large corpus may not fit into memory
+                vectors = np.empty((len(texts), len(outputs[0])), np.float32)
+            vectors[part] = outputs
         return vectors
 
     def documents(self, forward, queries, split):
@@ -341,8 +370,11 @@ class InformationRetrieval(Family):
         name = queries[0].corpus
         corpus = self.corpora[name]
         if split is None:
-            ids = list(dict.fromkeys(document for query in queries for document in query.grades))
-            return ids, self.embed(forward, [corpus[document] for document in ids])
+            ids = {}  # in their order
+            for query in queries:
+                ids |= query.grades
+            texts = [corpus[document] for document in ids]
+            return list(ids), self.embed(forward, texts)
         if name not in self.vectors:
             self.vectors[name] = self.embed(forward, list(corpus.values()))
         return list(corpus), self.vectors[name]
@@ -351,14 +383,17 @@ class InformationRetrieval(Family):
         answers = []
         for part in by_set(queries).values():
             ids, vectors = self.documents(forward, part, split)
-            outputs = np.stack(forward([self.query(query.text) for query in part]))
-            judged = [i for i, document in enumerate(ids) if document in self.judged[part[0].corpus]]
+            outputs = forward([self.query(query.text) for query in part])
+            outputs = np.stack(outputs)
+            known = self.judged[part[0].corpus]
+            judged = [i for i, document in enumerate(ids) if document in known]
             judged_ids = [ids[i] for i in judged]
             runs = [{"judged": run} for run in nearest_documents(outputs, vectors[judged], judged_ids)]
             if self.full_corpus:
                 for run, whole in zip(runs, nearest_documents(outputs, vectors, ids)):
                     run["corpus"] = whole
-            answers += [ten_best(run) for run in runs]
+            for run in runs:
+                answers.append(ten_best(run))
         return answers
 
     def metrics(self, answers, queries):
@@ -384,17 +419,21 @@ def nearest_documents(queries, documents, document_ids, k=100, chunk=2**16):
     queries: (n, d). documents: (m, d), of which `chunk` are compared at a time.
     """
     queries = F.normalize(torch.from_numpy(queries), dim=-1)
-    best, index = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
+    best = torch.empty(len(queries), 0)
+    index = torch.empty(len(queries), 0, dtype=torch.int64)
     for begin in range(0, len(documents), chunk):
-        part = F.normalize(torch.from_numpy(documents[begin : begin + chunk]), dim=-1)
+        part = torch.from_numpy(documents[begin : begin + chunk])
+        part = F.normalize(part, dim=-1)
         scores = queries @ part.T  # (n, chunk)
-        numbers = torch.arange(begin, begin + len(part)).expand_as(scores)
-        best, index = torch.cat((best, scores), 1), torch.cat((index, numbers), 1)
+        numbers = torch.arange(begin, begin + len(part))
+        best = torch.cat((best, scores), 1)
+        index = torch.cat((index, numbers.expand_as(scores)), 1)
         best, order = best.topk(min(k, best.shape[1]), dim=1)
         index = index.gather(1, order)
     runs = []
     for numbers, scores in zip(index.tolist(), best.tolist()):
-        runs.append({document_ids[i]: score for i, score in zip(numbers, scores)})
+        ids = [document_ids[i] for i in numbers]
+        runs.append(dict(zip(ids, scores)))
     return runs
 
 

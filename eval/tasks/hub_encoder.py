@@ -57,16 +57,25 @@ def problem(path, causal=False):
 
 def load(path, report=print):
     """As `checkpoint.load`, also for model folders and saved models that are not of our kinds."""
+    _, state = find_and_load(path, report)
+    return state
+
+
+def find_and_load(path, report=print):
+    """Return the Path of the file or folder that `path` stands for, and its dict, which is read once; see `load`."""
+    found, state = checkpoint.newest(path, report)  # of the folder of a run
+    if state:
+        return found, state
     found = checkpoint.find(path, FILES, report)
     if not found.is_dir():
-        return checkpoint.load(found, report=report, ours=False)
+        return found, checkpoint.load(found, report=report, ours=False)
     if is_ours(found):
         state = checkpoint.load(found, report=report)
     else:
         if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
             checkpoint.find(path, ("pytorch_model*.bin",))
         state = read_folder(found)
-    return state | {"revision": revision(found)}
+    return found, state | {"revision": revision(found)}
 
 
 def revision(folder):
@@ -76,7 +85,8 @@ def revision(folder):
         return folder.name
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
     sizes = sorted((file.name, file.stat().st_size) for file in weights)
-    return f"{zlib.crc32((folder / 'config.json').read_bytes() + repr(sizes).encode()):08x}"
+    config = (folder / "config.json").read_bytes()
+    return f"{zlib.crc32(config + repr(sizes).encode()):08x}"
 
 
 def read_folder(folder):

@@ -83,12 +83,15 @@ def f1(predicted, gold, labels):
     With two labels, only the second, the positive class, counts (C = 1). With more, all count alike (macro F1,
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
-    counted = labels[1:] if len(labels) == 2 else labels
-    pairs = list(zip(predicted, gold, strict=True))
-    pairs = np.array(pairs, dtype=object).reshape(-1, 2, 1)
-    member = pairs == np.array(counted, dtype=object)  # (n, 2, C): of the predicted label, of the gold one
-    right = 2.0 * member.all(1)
-    return np.stack([right, member.sum(1)], -1)
+    counted = labels
+    if len(labels) == 2:
+        counted = labels[1:]
+    terms = np.zeros((len(gold), len(counted), 2))
+    for values, p, g in zip(terms, predicted, gold, strict=True):
+        for i, label in enumerate(counted):
+            occurs = (p == label) + (g == label)
+            values[i] = 2 * (occurs == 2), occurs
+    return terms
 
 
 def correlation(predicted, gold):
@@ -101,9 +104,11 @@ def correlation(predicted, gold):
     z = np.array([predicted, gold], np.float64)  # (2, n)
     z -= z.mean(1, keepdims=True)
     std = z.std(1, keepdims=True)
-    z /= np.where(std > 0, std, 1)
+    std[std == 0] = 1
+    z /= std
     z_p, z_g = z
-    return one_class(z_p * z_g, (z_p**2 + z_g**2) / 2)
+    squares = z_p**2 + z_g**2
+    return one_class(z_p * z_g, squares / 2)
 
 
 def ranks(values):
@@ -127,12 +132,9 @@ def text_scores(predicted, gold, labels):
         }
     scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
     if len(labels) == 2:
-        predicted_1, gold_1 = [], []  # whether the second label is predicted, and is right
-        for p, g in zip(predicted, gold):
-            is_second = p == labels[1]
-            predicted_1.append(is_second)
-            gold_1.append(is_second if p == g else not is_second)
-        scores["matthews"] = correlation(predicted_1, gold_1)
+        second = [p == labels[1] for p in predicted]
+        right = [p == g for p, g in zip(predicted, gold)]
+        scores["matthews"] = correlation(second, np.equal(second, right))
     return scores
 
 
@@ -168,10 +170,11 @@ def entity_f1(predicted, gold):
     Its score is conlleval's FB1, micro-averaged over types.
     """
     right, total = [], []
-    for predicted_tags, gold_tags in zip(predicted, gold, strict=True):
-        p, g = set(entities(predicted_tags)), set(entities(gold_tags))
-        right.append(2 * len(p & g))
-        total.append(len(p) + len(g))
+    for tags, gold_tags in zip(predicted, gold, strict=True):
+        found = set(entities(tags))
+        wanted = set(entities(gold_tags))
+        right.append(2 * len(found & wanted))
+        total.append(len(found) + len(wanted))
     return one_class(right, total)
 
 
@@ -181,9 +184,12 @@ def sentence_macro_f1(predicted, gold):
     A tag occurs if it is the predicted or gold tag of a word. O is a tag like others, and B-PER and I-PER are two.
     """
     means = []
-    for p, g in zip(predicted, gold, strict=True):
-        right = Counter(a for a, b in zip(p, g, strict=True) if a == b)
-        total = Counter(p) + Counter(g)
+    for tags, gold_tags in zip(predicted, gold, strict=True):
+        right, total = Counter(), Counter(tags)
+        total.update(gold_tags)
+        for tag, gold_tag in zip(tags, gold_tags, strict=True):
+            if tag == gold_tag:
+                right[tag] += 1
         f1_of_tags = [2 * right[tag] / total[tag] for tag in total]
         means.append(sum(f1_of_tags) / len(total))
     return one_class(means)
@@ -228,19 +234,26 @@ def squad(predicted, questions):
         gold = {normalize_answer(text) for text, _ in question.answers}
         if v2:
             answer = answer or NO_ANSWER
-            gold = gold - {""} or {NO_ANSWER}
+            gold.discard("")
+            gold = gold or {NO_ANSWER}
         exact_match.append(answer in gold)
-        overlap.append(max(word_f1(answer, text) for text in gold))
-    return {"exact_match": one_class(exact_match), "f1": one_class(overlap)}
+        best = max(word_f1(answer, text) for text in gold)
+        overlap.append(best)
+    return {
+        "exact_match": one_class(exact_match),
+        "f1": one_class(overlap),
+    }
 
 
 def token_set_f1(predicted, gold):
     """The paper's metric: per question the F1 of two sets of token positions, over 1. An empty set counts as {0}, so an
     unanswerable question without a predicted token scores 1."""
     values = []
-    for p, g in zip(predicted, gold, strict=True):
-        p, g = p or {0}, g or {0}
-        values.append(2 * len(p & g) / (len(p) + len(g)))
+    for found, wanted in zip(predicted, gold, strict=True):
+        found = found or {0}
+        wanted = wanted or {0}
+        total = len(found) + len(wanted)
+        values.append(2 * len(found & wanted) / total)
     return one_class(values)
 
 
@@ -257,10 +270,11 @@ def gains(runs, grades):
     """
     found = np.zeros((len(grades), 100))
     for row, run, grade_of in zip(found, runs, grades, strict=True):
-        scores = np.array(list(run.values()), np.float32).tolist()
-        ranking = sorted(zip(scores, run), reverse=True)
+        scores = np.array(list(run.values()), np.float32)
+        ranking = sorted(zip(scores.tolist(), run), reverse=True)
         for rank, (_, document) in enumerate(ranking[:100]):
-            row[rank] = max(grade_of.get(document, 0), 0)
+            grade = grade_of.get(document, 0)
+            row[rank] = max(grade, 0)
     return found
 
 
@@ -273,17 +287,20 @@ def retrieval(runs, grades):
     """
     gain = gains(runs, grades)  # (n, 100)
     ideal = np.zeros((len(gain), 10))
-    n_relevant = np.zeros(len(gain))
-    for i, grade_of in enumerate(grades):
-        relevant = sorted((grade for grade in grade_of.values() if grade > 0), reverse=True)
-        n_relevant[i] = len(relevant)
-        ideal[i, : len(relevant)] = relevant[:10]
-    first_ten = gain[:, :10] > 0
-    first_rank = first_ten.argmax(1) + 1
+    n_relevant = []
+    for row, grade_of in zip(ideal, grades):
+        relevant = [grade for grade in grade_of.values() if grade > 0]
+        relevant.sort(reverse=True)
+        row[: len(relevant)] = relevant[:10]
+        n_relevant.append(len(relevant))
+    ten = gain[:, :10]
+    is_relevant = ten > 0
+    first_rank = is_relevant.argmax(1) + 1
+    n_found = (gain > 0).sum(1)
     return {
-        "ndcg@10": one_class(gain[:, :10] @ DISCOUNT / (ideal @ DISCOUNT)),
-        "mrr@10": one_class(first_ten.any(1) / first_rank),
-        "recall@100": one_class((gain > 0).sum(1) / n_relevant),
+        "ndcg@10": one_class(ten @ DISCOUNT / (ideal @ DISCOUNT)),
+        "mrr@10": one_class(is_relevant.any(1) / first_rank),
+        "recall@100": one_class(n_found / n_relevant),
     }
 
 
@@ -297,7 +314,8 @@ def ndcg_retrieved(runs, grades):
     gain = gains(runs, grades)[:, :10] > 0
     best_order = np.sort(gain)[:, ::-1]
     best = best_order @ DISCOUNT
-    return one_class(gain @ DISCOUNT / np.where(best > 0, best, 1))
+    best[best == 0] = 1
+    return one_class(gain @ DISCOUNT / best)
 
 
 def retrieval_scores(runs, queries):
@@ -308,11 +326,14 @@ def retrieval_scores(runs, queries):
     """
     scores = {}
     for name in dict.fromkeys(query.set for query in queries):
-        found = [run for run, query in zip(runs, queries, strict=True) if query.set == name]
-        grades = [query.grades for query in queries if query.set == name]
-        values = {"ndcg@10_judged": ndcg_retrieved([run["judged"] for run in found], grades)}
-        if "corpus" in found[0]:
-            values |= retrieval([run["corpus"] for run in found], grades)
-        for metric, instances in values.items():
-            scores[in_set(name, metric)] = instances
+        judged, corpus, grades = [], [], []
+        for run, query in zip(runs, queries, strict=True):
+            if query.set == name:
+                judged.append(run["judged"])
+                corpus.append(run.get("corpus"))
+                grades.append(query.grades)
+        scores[in_set(name, "ndcg@10_judged")] = ndcg_retrieved(judged, grades)
+        if corpus[0] is not None:
+            for metric, instances in retrieval(corpus, grades).items():
+                scores[in_set(name, metric)] = instances
     return scores

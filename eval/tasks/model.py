@@ -24,11 +24,12 @@ def pack_texts(sequences, capacity):
     start_of = np.zeros(len(lengths), int)
     used = []  # tokens of each row
     for i in np.argsort(-lengths, kind="stable"):
-        with_room = (row for row, n in enumerate(used) if n + lengths[i] <= capacity)
-        row = next(with_room, len(used))
+        room = capacity - lengths[i]
+        row = next((row for row, n in enumerate(used) if n <= room), len(used))
         if row == len(used):
             used.append(0)
-        row_of[i], start_of[i] = row, used[row]
+        row_of[i] = row
+        start_of[i] = used[row]
         used[row] += lengths[i]
 
     T = max(used)
@@ -107,13 +108,15 @@ def predict(model, items, batch_tokens=None):
     device = model.encoder.device
     if batch_tokens is None:
         batch_tokens = 2**14 if device.type == "cuda" else 2**11
-    batches = batches_of([len(item.ids) for item in items], batch_tokens)
+    sequences = [item.ids for item in items]
+    batches = batches_of([len(ids) for ids in sequences], batch_tokens)
     outputs = [None] * len(items)
     model.eval()
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
-        packed = pack_texts([items[i].ids for i in batch], model.capacity)
-        result = model(**to_device(packed, device)).cpu()
-        parts = result if model.pools else result.split(packed["lengths"].tolist())
+        packed = pack_texts([sequences[i] for i in batch], model.capacity)
+        parts = model(**to_device(packed, device)).cpu()
+        if not model.pools:
+            parts = parts.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):
             outputs[i] = part.numpy()
     model.train()

@@ -49,7 +49,8 @@ def load(path, cfg):
     saved = state["fine_tuned"]
     with checkpoint.trusting(path):
         settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
-        dataset = Dataset("", saved["family"], saved["labels"], train=[], validation=[], test=[], counts={}, main={})
+        nothing = dict(train=[], validation=[], test=[], counts={}, main={})
+        dataset = Dataset("", saved["family"], saved["labels"], **nothing)
         task, model = build(settings, dataset, state)
         model.head.load_state_dict(saved["head"])
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]

@@ -34,23 +34,31 @@ def build(cfg, dataset, state, random_weights=False):
         torch.manual_seed(state["settings"]["seed"])
     encoder = encoder_of(state, random_weights)
     torch.manual_seed(cfg.seed)  # of the head and dropout
-    encoder.compute_dtype = getattr(torch, cfg.dtype)
-    max_len = min(cfg.max_len, encoder.config.seq_len)
+    dtype = getattr(torch, cfg.dtype)
+    encoder.compute_dtype = dtype
     if cfg.device == "cuda" and isinstance(encoder, Transformer):
-        choose_attention(torch.device(cfg.device), encoder.compute_dtype, encoder.config, (cfg.causal,), documents=True)
-    task = FAMILIES[dataset.family](dataset, checkpoint.tokenizer_of(state), max_len, cfg.temperature, cfg.full_corpus)
+        choose_attention(torch.device(cfg.device), dtype, encoder.config, (cfg.causal,), documents=True)
+    tokenizer = checkpoint.tokenizer_of(state)
+    max_len = min(cfg.max_len, encoder.config.seq_len)
+    task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, cfg.full_corpus)
     model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.dropout)
     return task, model.to(cfg.device)
 
 
 def save_model(cfg, dataset, task, model, run, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without optimizers, and how to use the head."""
-    fine_tuned = dict(family=dataset.family, labels=dataset.labels, head=model.head.state_dict(), settings=dict(cfg))
-    fine_tuned |= dict(may_be_none=task.may_be_none, threshold=task.threshold)
-    fine_tuned |= dict(task=vars(dataset.task), done=run)
-    kept = state | dict(model=model.encoder.state_dict(), fine_tuned=fine_tuned)
-    for name in ("optimizer", "muon"):
-        kept.pop(name, None)
+    fine_tuned = dict(
+        family=dataset.family,
+        labels=dataset.labels,
+        head=model.head.state_dict(),
+        settings=dict(cfg),
+        may_be_none=task.may_be_none,
+        threshold=task.threshold,
+        task=vars(dataset.task),
+        done=run,
+    )
+    kept = {name: part for name, part in state.items() if name not in ("optimizer", "muon")}
+    kept |= {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
 
 
@@ -103,18 +111,15 @@ def table(result):
     for name, scores in result["baselines"].items():
         columns[f"{name} (baseline)"] = scores
     main = main_metrics(result)
-    others = [metric for metric in columns["test"] if metric not in main]
-    rows = [["in percent", *columns]]
-    for metric in main + others:
-        row = [f"{metric} (main)" if metric in main else metric]
+    names = sorted(columns["test"], key=lambda metric: metric not in main)
+    lines = [f"{'in percent':24}" + "".join(f"{name:>23}" for name in columns)]
+    for metric in names:
+        line = f"{metric} (main)" if metric in main else metric
+        line = line.ljust(24)
         for scores in columns.values():
-            row.append(f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "")
-        rows.append(row)
-    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
-    lines = []
-    for name, *cells in rows:
-        cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:])]
-        lines.append("   ".join([name.ljust(widths[0]), *cells]))
+            cell = f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else ""
+            line += cell.rjust(23)
+        lines.append(line)
     return "\n".join(lines)
 
 
