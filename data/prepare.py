@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 import configurator
-from data.shards import SPLITS, check_out, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
+from data.shards import check_out, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
 from data.sources import READABLE, cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -107,52 +107,46 @@ def part_of(text):
 
 
 def make_piece(folder, files, tokenizer, cfg, number, ranges, limit=None):
-    """Write the shards of a piece, and its record. Returns the record, {split: {"documents": ..., "tokens": ..., ...}}.
+    """Write the shards of a piece and its record, and return the record; see `write_shards`.
 
     A piece that is whole already is not made again. limit: stop before the document with which train would have more
     tokens, and keep no record, so that this piece is not taken for a whole one.
     """
-    if limit is None and (record := load_record(folder, number)):
-        return record
-    counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
-    eos = np.array([tokenizer.eos_id], np.uint32)
-    dtype = token_dtype(tokenizer.vocab_size)
-
-    def encoded():
-        for text in read_piece(files, ranges, cfg.text_field):
-            split, size = split_of(text, cfg.val_fraction)
-            ids = np.append(tokenizer.encode_array(text), eos).astype(dtype)
-            count = counts[split]
-            if limit is not None and split == "train" and count["tokens"] + len(ids) > limit:
-                return
-            count["documents"] += 1
-            count["tokens"] += len(ids)
-            count["bytes"] += size
-            yield split, ids
-
-    checksums = write_shards(folder, number, encoded())
-    record = {split: counts[split] | {"sha256": checksums[split]} for split in SPLITS}
-    if limit is None:
+    if limit is not None:
+        return write_shards(folder, number, up_to(limit, encoded_piece(files, tokenizer, cfg, ranges)))
+    record = load_record(folder, number)
+    if record is None:
+        record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges))
         save_record(folder, number, record)
     return record
 
 
-def read_piece(files, ranges, text_field):
-    """Yield the text of each document of a piece. Raises DataError if a file is not what it was."""
-    for index, start, end in ranges:
-        yield from read_file(files[index].path, text_field, start, end)
-        if input_file(files[index].path) != files[index]:
-            raise DataError(f"{files[index].path} has changed since the preparation began: choose another --out")
-
-
-def split_of(text, val_fraction):
-    """Return the split of a text and its size in bytes.
+def encoded_piece(files, tokenizer, cfg, ranges):
+    """Yield (split, tokens, bytes of text) of each document of a piece. Raises DataError if a file is not what it was.
 
     A hash of the text chooses the split, so that a document keeps it when the corpus grows.
     """
-    data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
-    draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
-    return "val" if draw < val_fraction else "train", len(data)
+    dtype = token_dtype(tokenizer.vocab_size)
+    eos = np.array([tokenizer.eos_id], dtype)
+    for index, start, end in ranges:
+        path = files[index].path
+        for text in read_file(path, cfg.text_field, start, end):
+            data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
+            draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
+            split = "val" if draw < cfg.val_fraction else "train"
+            yield split, np.append(tokenizer.encode_array(text).astype(dtype), eos), len(data)
+        if input_file(path) != files[index]:
+            raise DataError(f"{path} has changed since the preparation began: choose another --out")
+
+
+def up_to(limit, encoded):
+    """Yield documents up to the one with which train would have more than `limit` tokens."""
+    for split, tokens, size in encoded:
+        if split == "train":
+            limit -= len(tokens)
+        if limit < 0:
+            return
+        yield split, tokens, size
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -257,8 +251,7 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
         make = functools.partial(make_piece, folder, files, tokenizer, cfg)
         records = make_until_full(make, mine, cfg.max_tokens / parts, cfg.workers, progress)
         if cfg.part:
-            done = f"{len(records)} of {len(pieces)} shards are made"
-            print(f"{out}, part {cfg.part}: {done}. When all parts are done, give the same command without --part")
+            print(f"{out}: part {cfg.part} is done. When all parts are, give the same command without --part")
             return None
         is_full = len(records) < len(pieces)
         if is_full:

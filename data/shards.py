@@ -81,25 +81,31 @@ def remove(partial, folder):
 # The shards of a piece, and its record
 
 
-def shard_name(split, number):
-    return f"{split}-{number:05d}.bin"
-
-
 def write_shards(folder, number, encoded):
-    """Write a shard of each split. encoded: yields (split, some of its tokens). Returns {split: sha256}."""
-    paths = {split: folder / "shards" / shard_name(split, number) for split in SPLITS}
+    """Write a shard of each split. encoded: yields (split, tokens of a document, its bytes of text).
+
+    Returns {split: {"file": its name, "documents": how many, "tokens": ..., "bytes": ..., "sha256": ...}}.
+    """
+    shards, files = {}, {}
     with contextlib.ExitStack() as stack:
-        files = {}
-        for split, path in paths.items():
+        for split in SPLITS:
+            name = f"{split}-{number:05d}.bin"
+            path = folder / "shards" / name
             path.unlink(missing_ok=True)  # it could be a link
             files[split] = stack.enter_context(open(path, "wb"))
-        for split, tokens in encoded:
+            shards[split] = {"file": name, "documents": 0, "tokens": 0, "bytes": 0}
+        for split, tokens, size in encoded:
             files[split].write(tokens)
+            shards[split]["documents"] += 1
+            shards[split]["tokens"] += len(tokens)
+            shards[split]["bytes"] += size
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
     sync(folder / "shards")
-    return {split: sha256_of([path]) for split, path in paths.items()}
+    for shard in shards.values():
+        shard["sha256"] = sha256_of([folder / "shards" / shard["file"]])
+    return shards
 
 
 def save_record(folder, number, record):
@@ -116,8 +122,8 @@ def load_record(folder, number):
         if hashlib.sha256(content).hexdigest().encode() != checksum:
             return None
         record = json.loads(content)
-        for split in SPLITS:
-            if sha256_of([folder / "shards" / shard_name(split, number)]) != record[split]["sha256"]:
+        for shard in record.values():
+            if sha256_of([folder / "shards" / shard["file"]]) != shard["sha256"]:
                 return None
     except MALFORMED:
         return None
@@ -144,26 +150,26 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     records: of each piece, in order. is_full: whether max_tokens cut the text off.
     """
     shards = folder / "shards"
-    splits = {split: split_of_records(records, split) for split in SPLITS}
-    empty = [split for split in SPLITS if is_empty(splits[split])]
-    if empty == ["val"] or (empty == ["train"] and not is_full):
-        splits = cut_tail(folder, splits, token_dtype(tokenizer.vocab_size), cfg.val_fraction)
-    for split in SPLITS:
-        if is_empty(splits[split]):
+    dtype = token_dtype(tokenizer.vocab_size)
+    splits = splits_of(records)
+    only_train = is_empty(splits["val"]) and not is_empty(splits["train"])
+    only_val = is_empty(splits["train"]) and not is_empty(splits["val"])
+    if only_train or (only_val and not is_full):
+        splits = splits_of([cut_tail(folder, splits, dtype, cfg.val_fraction)])
+    names = set()
+    for split, record in splits.items():
+        if is_empty(record):
             shutil.rmtree(folder)  # going on would not help
             raise DataError(f"no text is left for the {split} split: give more text")
-
-    files = {split: [shard["file"] for shard in splits[split]["shards"]] for split in SPLITS}
-    for split in SPLITS:
-        checksum = sha256_of(shards / name for name in files[split])
-        splits[split] = {"sha256": checksum} | splits[split]
-    dtype = token_dtype(tokenizer.vocab_size).name
-    meta = {"tokenizer": tokenizer.state(), "dtype": dtype, "splits": splits, "source": cfg.source}
-    meta["fingerprint"] = fingerprint(meta, tokenizer.file_bytes())
-
+        files = [shard["file"] for shard in record["shards"]]
+        names.update(files)
+        record["sha256"] = sha256_of(shards / name for name in files)
     for path in shards.iterdir():
-        if path.name not in [*files["train"], *files["val"]]:  # of a killed process, or of pieces after max_tokens
+        if path.name not in names:  # of a killed process, or of a piece after max_tokens
             path.unlink()
+
+    meta = {"tokenizer": tokenizer.state(), "dtype": dtype.name, "splits": splits, "source": cfg.source}
+    meta["fingerprint"] = fingerprint(meta, tokenizer.file_bytes())
     write_whole(shards / tokenizer.file_name, lambda file: file.write(tokenizer.file_bytes()))
     write_whole(shards / "meta.json", lambda file: file.write(json.dumps(meta, indent=1).encode()))
     check_out(out)  # again: the preparation may have taken days
@@ -172,15 +178,14 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     return meta
 
 
-def split_of_records(records, split):
-    """Return what meta.json says of a split whose pieces have these records."""
-    counts = {name: sum(record[split][name] for record in records) for name in ("documents", "tokens", "bytes")}
-    shards = []
-    for number, record in enumerate(records):
-        if record[split]["tokens"]:
-            entry = {"tokens": record[split]["tokens"], "sha256": record[split]["sha256"]}
-            shards.append({"file": shard_name(split, number)} | entry)
-    return counts | {"shards": shards}
+def splits_of(records):
+    """Return what meta.json says of the splits, but their checksums. records: of each piece, in order."""
+    splits = {}
+    for split in SPLITS:
+        shards = [record[split] for record in records]
+        splits[split] = {name: sum(shard[name] for shard in shards) for name in ("documents", "tokens", "bytes")}
+        splits[split]["shards"] = [shard for shard in shards if shard["tokens"]]
+    return splits
 
 
 def is_empty(split):
@@ -191,22 +196,20 @@ def is_empty(split):
 def cut_tail(folder, splits, dtype, val_fraction):
     """Make the tail of the text validation where the hash put all documents into one split, as with one book.
 
-    Returns the new splits, each of one shard. The text is in memory: it has few documents.
+    Returns the record of the only piece that is left. The text is in memory: it has few documents.
     """
     whole = splits["train"] if is_empty(splits["val"]) else splits["val"]
-    shards = [np.fromfile(folder / "shards" / shard["file"], dtype) for shard in whole["shards"]]
-    tokens = np.concatenate(shards)
+    tokens = np.concatenate([np.fromfile(folder / "shards" / shard["file"], dtype) for shard in whole["shards"]])
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
 
     head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
-    checksums = write_shards(folder, 0, [("train", head), ("val", tokens[-n:])])
     val_bytes = whole["bytes"] * n // len(tokens)
-    train = {"documents": whole["documents"], "tokens": len(head), "bytes": whole["bytes"] - val_bytes}
-    record = {"train": train, "val": {"documents": 1, "tokens": n, "bytes": val_bytes}}
-    for split in SPLITS:
-        record[split]["sha256"] = checksums[split]
-    return {split: split_of_records([record], split) for split in SPLITS}
+    train = "train", head, whole["bytes"] - val_bytes
+    val = "val", tokens[-n:], val_bytes
+    record = write_shards(folder, 0, [train, val])
+    record["train"]["documents"] = whole["documents"]
+    return record
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -239,7 +242,10 @@ def load_meta(folder):
             same = same and record["tokens"] == sum(shard["tokens"] for shard in record["shards"])
         if not same:
             raise ValueError("the tokenizer or meta.json has changed since it was written")
-        check_sizes(folder, meta)
+        for path, shard in shard_files(folder, meta):
+            size = shard["tokens"] * np.dtype(meta["dtype"]).itemsize
+            if not path.is_file() or path.stat().st_size != size:
+                raise ValueError(f"{path} is missing or not {size} bytes long")
     except MALFORMED as error:
         what = f"{folder} is damaged, or was not prepared by this version ({type(error).__name__}: {error})"
         again = "python -m data.prepare --source=... --out=..."
@@ -250,16 +256,6 @@ def load_meta(folder):
 def token_dtype(vocab_size):
     """Return the dtype of token ids on disk."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
-def check_sizes(folder, meta):
-    """Return {path: bytes} of the shards. Raises ValueError if one is missing or has another size."""
-    itemsize = np.dtype(meta["dtype"]).itemsize
-    sizes = {path: shard["tokens"] * itemsize for path, shard in shard_files(folder, meta)}
-    for path, size in sizes.items():
-        if not path.is_file() or path.stat().st_size != size:
-            raise ValueError(f"{path} is missing or not {size} bytes long")
-    return sizes
 
 
 def shard_files(folder, meta):
@@ -281,14 +277,15 @@ def changed_shard_in_background(data):
 
     The thread does not keep the process from ending.
     """
-    sources, future = data.sources.items(), concurrent.futures.Future()
-    size = sum(sum(check_sizes(folder, meta).values()) for folder, meta in sources)
-    if size > 1e9:
-        print(f"the checksums of {size / 1e9:.0f} GB of data are computed in the background")
+    future = concurrent.futures.Future()
+    tokens = sum(record["tokens"] for meta in data.sources.values() for record in meta["splits"].values())
+    if tokens > 5e8:
+        print(f"the checksums of {tokens / 1e9:.1f} billion tokens of data are computed in the background")
 
     def run():
+        changed = (changed_shard(folder, meta) for folder, meta in data.sources.items())
         try:
-            future.set_result(next(filter(None, (changed_shard(folder, meta) for folder, meta in sources)), None))
+            future.set_result(next(filter(None, changed), None))
         except OSError as error:
             future.set_exception(error)
 
@@ -336,9 +333,13 @@ def load_data(data):
     """Return the Data of a setting `data`. Raises DataError if a folder cannot be used, or if the tokenizers differ."""
     draws = draws_of(data)
     sources = {folder: load_meta(folder) for folder in draws}
-    first, *others = ((it["tokenizer"] | {"name": ""}, tokenizer_bytes(folder, it)) for folder, it in sources.items())
-    if different := [folder for folder, other in zip([*sources][1:], others) if other != first]:
-        raise DataError(f"data={data}: {different[0]} was not prepared with the tokenizer of the first folder")
+    tokenizers = {}
+    for folder, meta in sources.items():
+        tokenizers[folder] = meta["tokenizer"] | {"name": ""}, tokenizer_bytes(folder, meta)
+    first, *others = sources
+    for folder in others:
+        if tokenizers[folder] != tokenizers[first]:
+            raise DataError(f"data={data}: {folder} was not prepared with the tokenizer of the first folder")
     prints = [meta["fingerprint"] for meta in sources.values()]
     if len({*prints}) < len(prints):
         raise DataError(f"data={data}: two of the folders hold the same data: name each once, with its whole fraction")

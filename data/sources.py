@@ -98,19 +98,19 @@ def read_parquet(path, field, start, end):
 
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
-        groups = list(enumerate(group_places(file, path)))
-        number = sum(file.metadata.row_group(group).num_rows for group, place in groups if place < start)
-        groups = [group for group, place in groups if start <= place < end]
+        places = group_places(path, file.num_row_groups)
+        number = sum(file.metadata.row_group(group).num_rows for group, place in places.items() if place < start)
+        groups = [group for group, place in places.items() if start <= place < end]
         for batch in file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False):
             for record in batch.to_pylist():
                 number += 1
                 yield f"row {number}", record
 
 
-def group_places(file, path):
-    """Return where the row groups of an open parquet file begin, in bytes, as if they were equally long."""
-    size, groups = path.stat().st_size, file.num_row_groups
-    return [size * group // groups for group in range(groups)]
+def group_places(path, groups):
+    """Return {row group: where it begins}, in bytes of a parquet file, as if its groups were equally long."""
+    size = path.stat().st_size
+    return {group: size * group // groups for group in range(groups)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -123,25 +123,24 @@ def cut_places(path, size):
     They are a function of the content. The documents of all ranges between them are those of the file.
     """
     total = path.stat().st_size
-    after = range(size, total, size)
     if is_compressed(path):
-        after = []
-    find = row_group_after if format_of(path) == ".parquet" else document_after
-    places = {find(path, position) for position in after}
-    return [0, *sorted(places - {total}), END]
+        places = []
+    elif format_of(path) == ".parquet":
+        groups = group_places(path, count_row_groups(path)).values()
+        places = {place // size: place for place in groups}.values()  # the last of those in `size` bytes
+    else:
+        places = [document_after(path, position) for position in range(size, total, size)]
+    return [*sorted({0, *places} - {total}), END]
 
 
-def row_group_after(path, position):
-    """Return where the first row group after a position of a parquet file begins, or the size of the file."""
+def count_row_groups(path):
+    """Return how many row groups a parquet file has; 0 if it cannot be read, as reading will say what is wrong."""
     from pyarrow import parquet
 
-    size = path.stat().st_size
     try:
-        with parquet.ParquetFile(path) as file:
-            places = group_places(file, path)
-    except Exception:  # reading will say what is wrong
-        places = []
-    return min((place for place in places if place >= position), default=size)
+        return parquet.read_metadata(path).num_row_groups
+    except Exception:
+        return 0
 
 
 def document_after(path, position):
