@@ -29,6 +29,7 @@ from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
 from eval.tasks.result import advice, build, evaluate, mean_score, origin, remove_partial_files, table, write_result
 from eval.tasks.splits import read
+from run import MetricsLog
 from runtime import device_problems, resolve_auto, show, use_determinism
 
 # --- what ---
@@ -134,7 +135,7 @@ def fine_tune(cfg):
     betas = (cfg.beta1, cfg.beta2)
     optimizer = torch.optim.AdamW(params, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)
 
-    log = checkpoint.MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
+    log = MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
     eval_set = subsample(dataset.validation, cfg.eval_examples)

@@ -13,12 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 import model
 from configurator import outside_limits
 
-# Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
-RESUME_MAY_CHANGE = set(
-    "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
-    "verify_data device compile recompute deterministic".split()
-)
-
 # Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
 # sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell.
 PEAK_FLOPS = {

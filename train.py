@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import checkpoint
 import configurator
+import run
 import runtime
 from data.files import lock_folder
 from data.loader import batch_problems, make_batches, prefetch, to_device
@@ -153,8 +154,8 @@ def check(cfg, world_size=None):
     origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
     need(not origin, f"init_from: {origin}")
     if cfg.model in choices["model"] and not origin:
-        config = checkpoint.model_config(cfg, vocab_size=128)
-        problems += [*config.problems(), *batch_problems(cfg, config.seq_len, world_size), *checkpoint.conflicts(cfg)]
+        config = run.model_config(cfg, vocab_size=128)
+        problems += [*config.problems(), *batch_problems(cfg, config.seq_len, world_size), *run.conflicts(cfg)]
     return problems
 
 
@@ -191,7 +192,7 @@ def open_folders(cfg, rank, world_size):
         dist.barrier()
     data = load_data(cfg.data)
     tokenizer = load_tokenizer(data)
-    config = checkpoint.model_config(cfg, tokenizer.vocab_size)
+    config = run.model_config(cfg, tokenizer.vocab_size)
     return lock, data, tokenizer, config, *make_batches(cfg, data, tokenizer, config.seq_len)
 
 
@@ -213,7 +214,7 @@ def make_optimizers(transformer, cfg):
     matrices = [p for p in transformer.blocks.parameters() if p.ndim == 2] if cfg.optimizer == "muon" else []
     rest = [p for p in params if not any(p is matrix for matrix in matrices)]
     assert len(rest) + len(matrices) == len(params)
-    optimizers = {"optimizer": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
+    optimizers = {"adamw": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
     if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
         optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
     return optimizers
@@ -246,7 +247,7 @@ def evaluate(loss_module, val_batches, cfg, device, rank, world_size):
 def save(cfg, facts, step, phases, log, transformer, optimizers):
     """Write a checkpoint and delete those that are not to be kept."""
     state = dict(facts, step=step, phases=phases, log=log.sync(), model=transformer.state_dict())
-    state |= {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
+    state["optimizer"] = {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
     checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
     keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
     checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
@@ -263,8 +264,8 @@ def train(cfg, finished):
     parts_of = partial(micro_batches, objective, cfg, train_batches.windows_per_step, rank, world_size)  # of a step
     transformer, loss_module = make_model(cfg, config, device)
     optimizers = make_optimizers(transformer, cfg)
-    step, phases, resumed = checkpoint.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
-    facts = checkpoint.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
+    step, phases, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
+    facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
         case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
         earlier = resumed and resumed["versions"]
@@ -275,7 +276,7 @@ def train(cfg, finished):
         ddp = runtime.wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
     if rank == 0:
-        log = checkpoint.open_records(facts, transformer.parameters(), world_size, resumed)
+        log = run.open_records(facts, transformer.parameters(), world_size, resumed)
         runtime.show(print_start, cfg, transformer, train_batches, parts_of, step, world_size, facts["versions"])
 
     batches = prefetch(train_batches.batch, ((s, *part) for s in range(step, cfg.max_steps) for part in parts_of(s)))
@@ -287,7 +288,9 @@ def train(cfg, finished):
 
     bar = progress(total=cfg.max_steps, initial=step, unit="steps", mininterval=0.5, disable=rank > 0)
     while step < cfg.max_steps and not stopping:
-        checkpoint.check_data(cfg, changed, train_batches, step)
+        if step == cfg.max_steps - 1:
+            run.wait_for_checksums(changed, device, world_size)
+        run.check_data(changed, train_batches, step)
         started, parts = time.perf_counter(), parts_of(step)
         last_phase, phase = phase, phase_of(parts)
 

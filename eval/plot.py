@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from checkpoint import path_of, read_metrics
+from checkpoint import path_of
 from errors import DataError
+from run import read_metrics
 from runtime import show, step_flops
 
 NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import checkpoint
+import run
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
 
@@ -64,17 +65,22 @@ def test_a_pickle_is_never_executed(tmp_path):
     assert not (tmp_path / "exploded").exists() and "weights_only" not in str(error.value)  # torch says: turn it off
 
 
-FORGED = [  # keys, and what is there instead; None: nothing
-    *[([name], value) for name in checkpoint.PARTS for value in (None, torch.zeros(2))],
-    *[(["config", "d_model"], value) for value in (None, "8", -1, 2**62)],
-    (["config", "depth"], 3),
-    *[(["model", "norm.weight"], value) for value in (None, torch.zeros(3))],
-    (["tokenizer_ranks"], b"no ranks"),
+DAMAGED = "ckpt-7.pt is damaged or not a checkpoint of this project: "
+EDITED = "ckpt-7.pt was made by another model.py"
+FORGED = [  # keys, what is there instead (None: nothing), and what is said
+    *[([name], value, DAMAGED) for name in checkpoint.PARTS for value in (None, torch.zeros(2))],
+    *[(["config", "d_model"], value, EDITED) for value in (None, "8", -1)],
+    (["config", "depth"], 3, EDITED),
+    (["model", "norm.weight"], None, f"{EDITED}: these weights differ: norm.weight"),
+    (["model", "norm.weight"], torch.zeros(3), f"{EDITED}: these weights differ: norm.weight"),
+    (["model", "extra.weight"], torch.zeros(3), f"{EDITED}: these weights differ: extra.weight"),
+    (["tokenizer_ranks"], b"no ranks", DAMAGED),
 ]
 
 
-@pytest.mark.parametrize("keys, value", FORGED, ids=str)
-def test_what_train_py_did_not_write_is_refused(state, tmp_path, keys, value):
+@pytest.mark.parametrize("keys, value, message", FORGED, ids=str)
+def test_what_train_py_did_not_write_is_refused(state, tmp_path, keys, value, message):
+    """Weights of an edited model.py are not called damaged: nobody should delete them."""
     *outer, last = keys
     forged = part = copy.deepcopy(state)
     for name in outer:
@@ -82,9 +88,12 @@ def test_what_train_py_did_not_write_is_refused(state, tmp_path, keys, value):
     part.pop(last, None)
     if value is not None:
         part[last] = value
-    torch.save(forged, tmp_path / "ckpt-7.pt")
-    with pytest.raises(Damaged, match="ckpt-7.pt is damaged or not a checkpoint of this project: "):
-        checkpoint.load(tmp_path / "ckpt-7.pt")
+    path = tmp_path / "ckpt-7.pt"
+    torch.save(forged, path)
+    with pytest.raises(Damaged if message == DAMAGED else DataError, match=message):
+        loaded = checkpoint.load(path)
+        checkpoint.tokenizer_of(loaded, path)
+        checkpoint.model_from(loaded, path)
 
 
 def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatch):
@@ -92,23 +101,24 @@ def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatc
     old, new, read = checkpoint.path_of(tmp_path, 5), checkpoint.path_of(tmp_path, 10), checkpoint.read
     checkpoint.save(old, state)
     monkeypatch.setattr(checkpoint, "read", lambda path, weights: (old.exists() and old.rename(new), read(path))[1])
-    assert checkpoint.newest(tmp_path)[0] == new
+    assert checkpoint.open_newest(tmp_path)[0] == new
 
 
 def test_newest_passes_over_damaged_ones(state, tmp_path):
-    assert checkpoint.newest(tmp_path)[0] is None
+    with pytest.raises(DataError, match="neither a checkpoint nor a folder with one"):
+        checkpoint.open_newest(tmp_path)
     for step in (5, 20, 100):
         checkpoint.save(checkpoint.path_of(tmp_path, step), state)
     (tmp_path / "ckpt-300.pt.partial").write_bytes(b"killed in the middle of a save")
-    assert checkpoint.newest(tmp_path)[0] == checkpoint.path_of(tmp_path, 100)
+    assert checkpoint.open_newest(tmp_path)[0] == checkpoint.path_of(tmp_path, 100)
     checkpoint.path_of(tmp_path, 100).write_bytes(b"no")
     said = []
-    assert checkpoint.newest(tmp_path, said.append)[0] == checkpoint.path_of(tmp_path, 20)
+    assert checkpoint.open_newest(tmp_path, report=said.append)[0] == checkpoint.path_of(tmp_path, 20)
     assert len(said) == 1 and "ckpt-100.pt is damaged" in said[0]
     for step in (5, 20):
         checkpoint.path_of(tmp_path, step).write_bytes(b"no")
     with pytest.raises(Damaged, match="no checkpoint in .* is whole"):
-        checkpoint.newest(tmp_path, said.append)
+        checkpoint.open_newest(tmp_path, report=said.append)
 
 
 def test_prune_keeps_the_newest_and_the_named(tmp_path):
@@ -125,7 +135,7 @@ def test_what_a_run_did_not_make_is_left_alone(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "ckpt-9.pt").mkdir()
     facts = dict(settings=dict(out_dir=str(tmp_path), wandb_project=""), config={}, data="", versions={}, source={})
-    checkpoint.open_records(facts, [], 1, resumed=None)
+    run.open_records(facts, [], 1, resumed=None)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"notes.partial", "notes.txt.1.partial", "ckpt-9.pt", "config.json", "metrics.jsonl"}
     assert checkpoint.steps(tmp_path) == []
@@ -133,15 +143,15 @@ def test_what_a_run_did_not_make_is_left_alone(tmp_path):
 
 def test_metrics_past_the_checkpoint_are_cut(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    log = checkpoint.MetricsLog(path)
+    log = run.MetricsLog(path)
     for step in range(6):
         log.write(step=step, loss=1.5)
     with open(path, "a") as file:
         file.write('{"step": 2, "lo')  # killed while writing
-    log = checkpoint.MetricsLog(path, after=3)
+    log = run.MetricsLog(path, after=3)
     log.write(step=4, loss=2.5)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2, 3, 4]
-    checkpoint.MetricsLog(path)
+    run.MetricsLog(path)
     assert path.read_text() == ""
 
 
@@ -155,7 +165,7 @@ def test_weights_and_biases_gets_the_lines_and_cannot_stop_a_run(tmp_path, monke
     if fails:
         getattr(wandb, fails).side_effect = error("the server is gone")
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    log = checkpoint.MetricsLog(tmp_path / "metrics.jsonl", wandb_project="encoders", settings={"lr": 0.1})
+    log = run.MetricsLog(tmp_path / "metrics.jsonl", wandb_project="encoders", settings={"lr": 0.1})
     for step in (3, 4):
         log.write(step=step, loss=1.5)
     wandb.init.assert_called_once_with(project="encoders", name=tmp_path.name, group=tmp_path.name, config={"lr": 0.1})

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import checkpoint
+from run import read_metrics
 from eval.tasks import metrics
 from eval.tasks.result import advice
 from helpers import ROOT, Run
@@ -187,7 +188,7 @@ def test_what_the_settings_change(fine_tune, data):
     losses = set()
     for more in ("--seed=1", "--causal=True", "--random_weights=True", "--seed=2"):
         _, folder = fine_tune([*args(data, "sc"), "--max_steps=2", "--baseline=False", "--test_examples=9", more])
-        losses.add(checkpoint.read_metrics(folder)[-1]["loss"])
+        losses.add(read_metrics(folder)[-1]["loss"])
         result = read(folder)
         assert result["checkpoint"]["untrained"] == (more == "--random_weights=True")
         assert result["baselines"] == {} and result["examples"]["test"] == 9

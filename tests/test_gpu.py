@@ -14,6 +14,7 @@ import checkpoint
 import helpers
 from helpers import ROOT, Run, assert_same_end, copy_up_to, succeed
 from model import linear_cross_entropy
+from run import last_logged
 
 assert_same_losses = partial(helpers.assert_same_losses, also=())  # a gradient's norm differs more between machines
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -55,7 +56,7 @@ def test_210m_at_its_real_width_resumes_bit_for_bit(train, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train([*args, f"--out_dir={whole}"])
     first = Run([*args, f"--out_dir={stopped}"], tmp_path / "output")
-    first.until(lambda: checkpoint.last_logged(stopped) >= 2)
+    first.until(lambda: last_logged(stopped) >= 2)
     first.process.terminate()
     assert first.wait()[0] == 128 + signal.SIGTERM and 0 < checkpoint.steps(stopped)[-1] < 12
     train([*args, f"--out_dir={stopped}", "--resume=True"])

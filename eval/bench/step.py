@@ -20,13 +20,13 @@ import torch
 from torch.profiler import profile
 
 import configurator
-from checkpoint import model_config
 from data.loader import make_batches, prefetch, to_device
 from data.objective import CLM, Objective
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import load_data, load_tokenizer
 from eval.bench.timing import alternating, wall_seconds
 from model import PRESETS, PretrainingLoss, Transformer
+from run import model_config
 from runtime import resolve_auto, utilization
 
 model = "demo"  # demo (train.py's default), or 210m, 610m or 1b: a preset in config/

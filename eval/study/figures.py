@@ -13,7 +13,7 @@ from eval.plot import new_figure, save_figure
 from eval.study.plan import flops
 from eval.study.results import Results
 from model import ModelConfig
-from runtime import RESUME_MAY_CHANGE
+from run import RESUME_MAY_CHANGE
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]

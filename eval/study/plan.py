@@ -24,7 +24,8 @@ from errors import DataError, nearest
 from eval.study.jobs import ROOT
 from eval.study.results import without_seed
 from eval.tasks.registry import find_task
-from runtime import PEAK_FLOPS, RESUME_MAY_CHANGE, flops_per_token
+from run import RESUME_MAY_CHANGE, last_logged, model_config
+from runtime import PEAK_FLOPS, flops_per_token
 
 TRAIN = ROOT / "train.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]
@@ -78,7 +79,7 @@ class Run:
 
     def ended(self):
         """Return whether the log is at the last step. The checkpoints may be gone."""
-        return checkpoint.last_logged(self.folder) >= self.max_steps
+        return last_logged(self.folder) >= self.max_steps
 
 
 @dataclass(eq=False)
@@ -301,7 +302,7 @@ def flops_of(run):
         vocab_size = load_meta(folder)["tokenizer"]["vocab_size"]
     pure = min(run.steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
     clm, ratio = pure + cfg.clm_windows * (run.steps - pure), (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
-    return cfg.global_batch_tokens * flops(checkpoint.model_config(cfg, vocab_size), clm, run.steps - clm, ratio)
+    return cfg.global_batch_tokens * flops(model_config(cfg, vocab_size), clm, run.steps - clm, ratio)
 
 
 def flops(config, clm_steps, mlm_steps, mask_ratio):

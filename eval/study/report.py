@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint import last_logged, read_metrics
 from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, read
 from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import rounded
+from run import last_logged, read_metrics
 
 MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
 ANSWER = """\

@@ -25,6 +25,7 @@ from eval.study.plan import TRAIN, task_name
 from eval.study.results import read_rows
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import find_task, missing
+from run import check_same_run
 
 FINETUNE = ROOT / "finetune.py"
 JOB = """\
@@ -101,7 +102,7 @@ def changed(run):
     begins = {"branch_from", "init_from"} if run.parent else ()
     now |= {k: before.get(k) for k, v in now.items() if v == "auto" or k in begins}
     try:
-        checkpoint.check_same_run({"settings": before, "data": data}, now, run.folder)
+        check_same_run({"settings": before, "data": data}, now, run.folder)
     except DataError as error:
         return f"{error}. Give the row another name, or remove {run.folder}"
     return ""

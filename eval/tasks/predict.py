@@ -47,7 +47,7 @@ def load(path, cfg):
     if "fine_tuned" not in state:
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
     saved = state["fine_tuned"]
-    with checkpoint.trusting(path):
+    with checkpoint.refuse_damage(path):
         settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
         nothing = dict(train=[], validation=[], test=[], counts={}, main={})
         dataset = Dataset("", saved["family"], saved["labels"], **nothing)

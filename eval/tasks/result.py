@@ -17,6 +17,7 @@ from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
 from model import Transformer
+from run import versions
 from runtime import choose_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
@@ -94,7 +95,7 @@ def write_result(cfg, dataset, task, model, run, state):
         metrics={"validation": validation, "test": test},
         examples={split: len(getattr(dataset, split)) for split in SPLITS},
         settings={name: value for name, value in cfg.items() if name not in NO_PART},
-        versions=checkpoint.versions(torch.device(cfg.device)),
+        versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}

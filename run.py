@@ -1,0 +1,319 @@
+"""What a run of train.py is: how it starts and resumes, and its records config.json and metrics.jsonl."""
+
+import json
+import os
+import platform
+import re
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import checkpoint
+from data.files import MALFORMED, write_whole
+from data.objective import phases_of
+from data.shards import draws_of, load_data
+from errors import Damaged, DataError
+from model import PRESETS, ModelConfig
+from runtime import resolve_auto, show
+
+ROOT = Path(__file__).resolve().parent
+SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what decides what a run learns
+
+# Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
+RESUME_MAY_CHANGE = set(
+    "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
+    "verify_data device compile recompute deterministic".split()
+)
+
+
+def model_config(settings, vocab_size):
+    """Return the ModelConfig that train.py's settings describe.
+
+    vocab_size: of the tokenizer. A larger one of the original model stays.
+    """
+    base = PRESETS.get(settings["model"])
+    if base is None:  # "origin"
+        begun = checkpoint.steps(settings["out_dir"])
+        base = checkpoint.shape(settings["out_dir"] if begun else settings["init_from"])
+    fields = {**base, "vocab_size": max(vocab_size, base.get("vocab_size", 0))}
+    for name in vars(ModelConfig()):
+        if settings.get(name):
+            fields[name] = settings[name]
+    return ModelConfig(**fields)
+
+
+# ----------------------------------------------------------------------------
+# Is it the same run?
+
+
+def conflicts(cfg):
+    """Yield why a run with these settings cannot use its out_dir, one sentence each."""
+    out = Path(cfg["out_dir"])
+    begun = checkpoint.steps(out)
+    if not cfg["resume"]:
+        if begun or (out / "config.json").exists() or (out / "metrics.jsonl").exists():
+            yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
+        return
+    try:
+        if begun:
+            _, state = checkpoint.open_newest(out, weights=False, report=lambda _: None)
+            check_same_run(state, cfg, out)
+        elif last_logged(out) > min(cfg["checkpoint_interval"], cfg["max_steps"], *cfg["keep_steps"]):
+            yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
+    except (Damaged, DataError) as error:
+        yield str(error)
+
+
+def check_same_run(state, cfg, path):
+    """Raise DataError if a checkpoint is of a run with other data or other settings that decide what is learned."""
+    before, now = state["settings"], resolve_auto(cfg)
+    different = []
+    for name, value in now.items():
+        if name not in RESUME_MAY_CHANGE and value != before.get(name):
+            different.append(f"{name}={value}, but the run in {path} has {name}={before.get(name)}")
+    if all(os.path.exists(folder) for folder in draws_of(cfg["data"])):
+        if load_data(cfg["data"]).fingerprint != state["data"]:
+            different.append(f"the data are not those that the run in {path} was trained on")
+    if different:
+        raise DataError(f"{'; '.join(different)}. To change what is learned, start another run with branch_from")
+
+
+def check_same_model(state, config, tokenizer, path, report):
+    """Raise DataError unless a checkpoint's model has this shape, a dict, and this Tokenizer.
+
+    The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used. The context
+    and its rotary positions may change, which is reported.
+    """
+    different, context = [], []
+    for name, value in state["config"].items():
+        if value != config.get(name):
+            sentences = context if name in ("seq_len", "rope_theta") else different
+            sentences.append(f"{name} is {value}, here {config.get(name)}")
+    if context:
+        report(f"{path}: {'; '.join(context)}")
+    theirs = checkpoint.tokenizer_of(state, path)
+    same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
+    from_hub = not state["settings"]
+    if not same_ids or not (from_hub or tokenizer.mask_id == theirs.mask_id):
+        different.append(f"its tokenizer is {theirs.name}, here {tokenizer.name}")
+    if different:
+        why = f"{'; '.join(different)} (--model=origin takes the shape of init_from)"
+        raise DataError(f"{path}: not a checkpoint of this model: {why}")
+
+
+# ----------------------------------------------------------------------------
+# Start
+
+
+def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
+    """Load what the run starts from, in place. Returns (step, phases so far, the checkpoint if it is resumed or None).
+
+    In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
+    """
+    own = newest_for_all(cfg, rank, world_size)
+    path = own or cfg.branch_from or cfg.init_from
+    if not path:
+        return 0, [], None
+    print0 = print if rank == 0 else lambda _: None
+    state = checkpoint.load(path, report=print0)
+    check_same_model(state, vars(transformer.config), tokenizer, path, print0)
+    checkpoint.check_weights(transformer, state, path)
+    if own:  # again: this may be an older checkpoint than the one before any work
+        check_same_run(state, cfg, path)
+    transformer.load_state_dict(state.pop("model"))
+    if not own and cfg.init_from:
+        return 0, [], None
+    load_optimizers(optimizers, state, path)
+    if state["step"] > cfg.max_steps:
+        raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
+    return state["step"], phases_of(state), state if own else None
+
+
+def newest_for_all(cfg, rank, world_size):
+    """Return the Path of the newest whole checkpoint of a run that resumes, or None. Rank 0 decides for all processes."""
+    found = [None]
+    if rank == 0 and cfg.resume and checkpoint.steps(cfg.out_dir):
+        found = [checkpoint.open_newest(cfg.out_dir)[0]]
+    if world_size > 1:
+        dist.broadcast_object_list(found)
+    return found[0]
+
+
+def load_optimizers(optimizers, state, path):
+    """Load a dict of optimizers by name from a checkpoint's dict, in place. Their groups keep their own settings."""
+    saved = state.pop("optimizer")
+    if saved.keys() != optimizers.keys():
+        names = f"{', '.join(saved)}; here they are {', '.join(optimizers)}"
+        raise DataError(f"{path} has other optimizers: {names}. init_from takes its weights only")
+    for name, optimizer in optimizers.items():
+        ours = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        try:
+            optimizer.load_state_dict(saved[name])  # with the settings of the run that saved it
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: {name} has other groups of parameters here: {error}") from None
+        for group, settings in zip(optimizer.param_groups, ours):
+            group.update(settings)
+
+
+# ----------------------------------------------------------------------------
+# Records
+
+
+def versions(device):
+    """Return the versions and the device that a run uses, as a dict of strings for its records."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
+
+
+def run_facts(cfg, config, data, tokenizer, device):
+    """Return what each checkpoint of a run holds beside step, weights and optimizers, as a dict of plain values."""
+    return dict(
+        config=vars(config),
+        settings=dict(cfg),
+        data=data.fingerprint,
+        versions=versions(device),
+        source={file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES},
+        tokenizer=tokenizer.state(),
+        tokenizer_ranks=tokenizer.file_bytes(),
+    )
+
+
+def open_records(facts, params, processes, resumed):
+    """Write config.json and source/ about this start of a run, and return its MetricsLog.
+
+    The caller holds the lock of out_dir. facts: what `run_facts` returns. resumed: the dict of the checkpoint with which
+    the run goes on; None for a new run.
+    """
+    cfg = facts["settings"]
+    out = Path(cfg["out_dir"])
+    remove_partial_files(out)
+    record = dict(
+        settings=cfg,
+        model=facts["config"],
+        parameters=sum(p.numel() for p in params),
+        processes=processes,
+        data_fingerprint=facts["data"],
+        versions=facts["versions"],
+    )
+    write_whole(out / "config.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
+    for name, text in facts["source"].items():
+        path = out / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(text.encode()))
+    step = resumed["step"] if resumed else -1
+    log = MetricsLog(out / "metrics.jsonl", step, cfg["wandb_project"], cfg)
+    if resumed:
+        if resumed["log"] != log.checksum:
+            print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {step}")
+        changed = [file for file in SOURCES if resumed["source"].get(file) != facts["source"][file]]
+        if changed:
+            print(f"{', '.join(changed)}: changed since step {step} of this run")
+    return log
+
+
+def remove_partial_files(out):
+    """Remove what a process that was killed had begun to write. Only the lock's holder writes such files."""
+    for path in out.glob("*.partial"):
+        if re.fullmatch(r"(ckpt-\d+\.pt|config\.json|metrics\.jsonl)\.\d+\.partial", path.name):
+            path.unlink()
+
+
+def read_metrics(out_dir):
+    """Return the whole lines of a run's metrics.jsonl, a dict each. Raises DataError if a line is something else."""
+    path = Path(out_dir) / "metrics.jsonl"
+    lines = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):  # a process is writing it, or was killed
+                break
+            try:
+                values = json.loads(line)
+                values["step"] + 1
+            except MALFORMED:
+                expected = 'expected an object with a step, as {"step": 10, "loss": 5.1}; mend or delete this line'
+                raise DataError(f"{path}, line {number}: {line[:60]!r}: {expected}") from None
+            lines.append(values)
+    return lines
+
+
+def last_logged(out_dir):
+    """Return the last step in the whole lines of a run's metrics.jsonl; 0 without one."""
+    path = Path(out_dir) / "metrics.jsonl"
+    content = path.read_bytes() if path.is_file() else b""
+    return max(map(int, re.findall(rb'"step": (\d{1,18}),.*\n', content)), default=0)
+
+
+class MetricsLog:
+    """A run's metrics.jsonl: one JSON object per line, appended as the run goes.
+
+    after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because
+    those steps will be done again. -1 starts a new log. With wandb_project the lines also go to
+    Weights & Biases (the wandb package), with the settings. `checksum` is that of all lines so far: each checkpoint
+    holds it, so that a change of the file is noticed.
+    """
+
+    def __init__(self, path, after=-1, wandb_project="", settings=None):
+        path = Path(path)
+        lines = read_metrics(path.parent) if after >= 0 and path.exists() else []
+        kept = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= after).encode()
+        write_whole(path, lambda file: file.write(kept))
+        self.file = open(path, "ab")
+        self.checksum = zlib.crc32(kept)
+        self.wandb = None
+        if wandb_project:
+            show(self.start_wandb, wandb_project, path.parent.name, settings)
+
+    def start_wandb(self, project, name, settings):
+        import wandb
+
+        # Every start of a run is one run there; all are in one group.
+        self.wandb = wandb.init(project=project, name=name, group=name, config=settings)
+
+    def write(self, **values):
+        line = json.dumps(values).encode() + b"\n"
+        self.file.write(line)
+        self.file.flush()
+        self.checksum = zlib.crc32(line, self.checksum)
+        if self.wandb:
+            show(self.wandb.log, values, values["step"])
+
+    def sync(self):
+        """Wait until all lines are on the disk, and return their checksum for the checkpoint that is written next."""
+        os.fsync(self.file.fileno())
+        return self.checksum
+
+
+# ----------------------------------------------------------------------------
+# The data may change while a run trains
+
+
+def check_data(changed, batches, step):
+    """Raise Damaged if the background thread has found a shard that has changed; see `changed_shard_in_background`.
+
+    changed: its Future, or None. batches: of training. step: the next one.
+    """
+    path = changed.result() if changed and changed.done() else None
+    if path:
+        first = batches.first_step_with(path, step)
+        what = f"{path} has changed since it was prepared: mend it, or prepare the data again"
+        raise Damaged(f"{what}. Checkpoints up to step {first} do not depend on it; remove later ones, then resume")
+
+
+def wait_for_checksums(changed, device, world_size):
+    """Wait until the background thread of rank 0 has ended. All processes call this, rank 0 with the Future.
+
+    They ask once a second. If the others waited in one all-reduce, its time limit would end the run.
+    """
+    waiting = True
+    while waiting:
+        waiting = changed is not None and not changed.done()
+        if world_size > 1:
+            flag = torch.tensor(float(waiting), device=device)
+            dist.all_reduce(flag)
+            waiting = flag.item() > 0
+        if waiting:
+            time.sleep(1)
