@@ -284,7 +284,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
         mask_ratio=(1.5,): must be above 0
         lr=0.0: must be above 0
         unknown setting 'max_step'. Did you mean 'max_steps'?
-        --resume: write --resume=VALUE, such as --resume=True
+        --resume: write --resume=VALUE; resume takes True or False
         clm_windows=1.0: must be below 1
         predict_from=after: must be one of mask, before""",
     "--global_batch_tokens=100 --switch_step=21 --warmup_steps=16 --keep_steps=-5 --vocab_size=100 "
