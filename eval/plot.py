@@ -20,37 +20,46 @@ COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
 
 def switches(lines):
     """Return the pairs of neighboring lines of a log between which its phase changes."""
-    return [(a, b) for a, b in itertools.pairwise(lines) if a["phase"] != b["phase"]]
+    return [(before, after) for before, after in itertools.pairwise(lines) if before["phase"] != after["phase"]]
 
 
 def summary(out_dir):
     """Return both validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
     log = read_metrics(out_dir)
-    evaluated, ends = [line for line in log if "val_clm_loss" in line], [line for line, _ in switches(log)]
-    moments = [("start", evaluated[0]), *(("switch", line) for line in ends if len(ends) < 4), ("end", evaluated[-1])]
-    lines = ["validation loss       CLM     MLM   (nats per predicted token)"]
+    evaluated = [line for line in log if "val_clm_loss" in line]
+    ends = [before for before, _ in switches(log)]
+    moments = [("start", evaluated[0])]
+    if len(ends) < 4:
+        moments += [("switch", line) for line in ends if line in evaluated]
+    moments.append(("end", evaluated[-1]))
+    rows = ["validation loss       CLM     MLM   (nats per predicted token)"]
     for name, line in moments:
-        if line in evaluated:
-            moment = f"{name}, step {line['step']}"
-            lines.append(f"{moment:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
-    return "\n".join(lines)
+        moment = f"{name}, step {line['step']}"
+        rows.append(f"{moment:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
+    return "\n".join(rows)
 
 
 def print_start(cfg, transformer, batches, parts_of, step, world_size, versions):
     """Print the model, the budget with its data, and the machine, a line each."""
-    config, sampled = transformer.config, range(0, cfg.max_steps, -(-cfg.max_steps // 50))  # these stand for all steps
+    config = transformer.config
+    every = math.ceil(cfg.max_steps / 50)
+    sampled = range(0, cfg.max_steps, every)  # these steps stand for all
     parts = [part for s in sampled for part in parts_of(s)]
-    clm = sum(len(its) for kind, its in parts if kind.causal) / sum(len(its) for _, its in parts)
+    windows = sum(len(numbers) for _, numbers in parts)
+    clm = sum(len(numbers) for kind, numbers in parts if kind.causal) / windows
     flops = step_flops(config, parts, cfg.window_split) * world_size * cfg.max_steps / len(sampled)
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
-    tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
-    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
-    attention = "fused kernels" if versions.get("kernels_fail") == "" else "PyTorch's attention"
-    machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
+
+    tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
+    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
     print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
+
+    fused = versions.get("kernels_fail") == ""
+    attention = "fused kernels" if fused else "PyTorch's attention"
+    machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     print(f"machine  {machine}; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")
@@ -58,11 +67,13 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
 
 def print_losses(bar, step, phase, line):
     """Print both validation losses of a line of the log, if it has them, above a progress bar."""
-    if "val_clm_loss" in line:
-        losses = f"CLM {line['val_clm_loss']:.3f}, MLM {line['val_mlm_loss']:.3f}"
-        bar.write(f"step {step:,} ({phase}): validation loss {losses}")
-        for folder, loss in line.get("val_clm_loss_by_source", {}).items():
-            bar.write(f"  {folder}: CLM {loss:.3f}, MLM {line['val_mlm_loss_by_source'][folder]:.3f}")
+    if "val_clm_loss" not in line:
+        return
+    bar.write(f"step {step:,} ({phase}): validation loss CLM {line['val_clm_loss']:.3f}, MLM {line['val_mlm_loss']:.3f}")
+    if "val_clm_loss_by_source" in line:
+        for folder, clm in line["val_clm_loss_by_source"].items():
+            mlm = line["val_mlm_loss_by_source"][folder]
+            bar.write(f"  {folder}: CLM {clm:.3f}, MLM {mlm:.3f}")
 
 
 def print_end(cfg, bar, step):
@@ -71,18 +82,25 @@ def print_end(cfg, bar, step):
     if step < cfg.max_steps:
         print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
         return
-    steps, seconds = step - bar.initial, time.time() - bar.start_t
-    speed = f"{steps * cfg.global_batch_tokens / seconds:,.0f} tokens/s with evaluation and saving"
-    use = '--prompt="The following"' if cfg.switch_step == cfg.max_steps else '--fill="Return the [MASK] of the list."'
-    print(f"\n{summary(cfg.out_dir)}\n\n{steps:,} steps in {seconds / 60:,.1f} minutes, {speed}")
-    print(f"checkpoint  {path_of(cfg.out_dir, step)}\nnext        python -m eval.sample --ckpt={cfg.out_dir} {use}")
+    steps = step - bar.initial
+    seconds = time.time() - bar.start_t
+    tokens_per_s = steps * cfg.global_batch_tokens / seconds
+    use = '--fill="Return the [MASK] of the list."'
+    if cfg.switch_step == cfg.max_steps:  # pure CLM
+        use = '--prompt="The following"'
+    print(f"\n{summary(cfg.out_dir)}\n")
+    print(f"{steps:,} steps in {seconds / 60:,.1f} minutes, {tokens_per_s:,.0f} tokens/s with evaluation and saving")
+    print(f"checkpoint  {path_of(cfg.out_dir, step)}")
+    print(f"next        python -m eval.sample --ckpt={cfg.out_dir} {use}")
     show(print_figure, cfg.out_dir)
 
 
 def print_figure(out_dir):
     """Draw the figure of a run and say where it is."""
-    missing = f"not drawn: pip install matplotlib, then python -m eval.plot {out_dir}"
-    print(f"figure      {plot_run(out_dir) or missing}")
+    path = plot_run(out_dir)
+    if path is None:
+        path = f"not drawn: pip install matplotlib, then python -m eval.plot {out_dir}"
+    print(f"figure      {path}")
 
 
 def new_figure(width, height):
@@ -104,28 +122,45 @@ def save_figure(figure, path):
 
 def plot_run(out_dir):
     """Write out_dir/loss.png and return its path; None where matplotlib is not installed."""
-    if not (figure := new_figure(7, 4.2)):
+    figure = new_figure(7, 4.2)
+    if figure is None:
         return None
-    axes, lines = figure.subplots(), read_metrics(out_dir)
-    train = [line for line in lines if "loss" in line]
-    train_steps = [line["step"] for line in train]
-    for phase, name in NAMES.items():
-        losses = [line["loss"] if line["phase"] == phase else line.get(f"{phase}_loss", math.nan) for line in train]
-        if not all(map(math.isnan, losses)):  # nan: a gap for the other phase
-            axes.plot(train_steps, losses, color=COLORS[phase], alpha=0.5, lw=1, label=f"training, {name}")
-    evaluated = [line for line in lines if "val_clm_loss" in line]
-    steps = [line["step"] for line in evaluated]
-    for name, style in (("clm", "o-"), ("mlm", "s--")):
-        losses = [line[f"val_{name}_loss"] for line in evaluated]
-        axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {NAMES[name]}")
-    for before, line in switches(lines):
+    lines = read_metrics(out_dir)
+    axes = figure.subplots()
+    draw_training(axes, [line for line in lines if "loss" in line])
+    draw_validation(axes, [line for line in lines if "val_clm_loss" in line])
+    for before, after in switches(lines):
+        name = NAMES[after["phase"]]
         axes.axvline(before["step"], color="0.5", lw=1, ls=":")
-        axis, name = axes.get_xaxis_transform(), NAMES[line["phase"]]
-        axes.text(before["step"], 1, f" to {name}", transform=axis, va="top", color="0.35", fontsize=8)
-    axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
+        top = axes.get_xaxis_transform()  # y = 1 is the upper end
+        axes.text(before["step"], 1, f" to {name}", transform=top, va="top", color="0.35", fontsize=8)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats per predicted token)")
     axes.legend()
-    save_figure(figure, path := Path(out_dir) / "loss.png")
+    path = Path(out_dir, "loss.png")
+    save_figure(figure, path)
     return path
+
+
+def draw_training(axes, lines):
+    """Draw a curve of the training loss for each kind of phase, with gaps where the run was in another."""
+    steps = [line["step"] for line in lines]
+    for phase, name in NAMES.items():
+        losses = []
+        for line in lines:
+            part = line.get(f"{phase}_loss", math.nan)  # a mixed phase has both parts; nan is a gap
+            losses.append(line["loss"] if line["phase"] == phase else part)
+        if not all(math.isnan(loss) for loss in losses):
+            axes.plot(steps, losses, color=COLORS[phase], alpha=0.5, lw=1, label=f"training, {name}")
+
+
+def draw_validation(axes, lines):
+    """Draw a curve of each validation loss."""
+    steps = [line["step"] for line in lines]
+    clm = [line["val_clm_loss"] for line in lines]
+    mlm = [line["val_mlm_loss"] for line in lines]
+    axes.plot(steps, clm, "o-", color=COLORS["clm"], ms=4, label="validation, CLM")
+    axes.plot(steps, mlm, "s--", color=COLORS["mlm"], ms=4, label="validation, MLM")
 
 
 if __name__ == "__main__":

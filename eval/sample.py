@@ -39,12 +39,16 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
 
     predict_from: the position that predicts, see `data.objective.predicts_from`. With "before", an eos begins the text.
     """
-    before = predict_from == "before"
-    ids = [tokenizer.eos_id] * before + tokenizer.encode_masked(text)  # the eos of the document before, as in training
-    ids = torch.tensor([ids], device=model.device)  # (1, T)
-    hidden = model(ids, causal=False)[(ids == tokenizer.mask_id).roll(-before, dims=1)]  # (n_masks, d_model)
-    p, best = model.logits(hidden).float().softmax(-1).topk(k)
-    return [[(tokenizer.decode([i]), q) for i, q in zip(*row)] for row in zip(best.tolist(), p.tolist())]
+    ids = tokenizer.encode_masked(text)
+    masks = [i for i, token in enumerate(ids) if token == tokenizer.mask_id]
+    if predict_from == "before":
+        ids = [tokenizer.eos_id] + ids  # the eos of the document before, as in training: token i is now at i + 1
+    hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
+    p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
+    found = []
+    for values, best in zip(*(x.tolist() for x in p.topk(k))):
+        found.append([(tokenizer.decode([i]), value) for i, value in zip(best, values)])
+    return found
 
 
 @torch.no_grad()
@@ -55,9 +59,11 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
     for _ in range(n):
         window = torch.tensor([ids[-model.config.seq_len :]], device=model.device)  # (1, T)
         logits = model.logits(model(window, causal=True)[0, -1]).float().cpu()  # (V,)
-        chosen = int(logits.argmax())
         if temperature > 0:
-            chosen = int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=random))
+            p = (logits / temperature).softmax(-1)
+            chosen = torch.multinomial(p, 1, generator=random).item()
+        else:
+            chosen = logits.argmax().item()
         if chosen == tokenizer.eos_id:
             break
         ids.append(chosen)
@@ -70,9 +76,12 @@ def print_examples(bar, step, phase, model, tokenizer, predict_from):
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         for text in FILL:
             (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
-            lines.append(f"    {text}  " + ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask))
+            guesses = [f"{token.strip() or token!r} {p:.0%}" for token, p in mask]
+            lines.append(f"    {text}  {', '.join(guesses)}")
         lines.append("  continued (causal=True, temperature 0.7)")
-        lines += ["    " + continue_text(model, tokenizer, text, 24).replace("\n", " ") for text in CONTINUE]
+        for text in CONTINUE:
+            continued = continue_text(model, tokenizer, text, 24)
+            lines.append("    " + continued.replace("\n", " "))
     bar.write("\n".join(lines) + "\n")
 
 
@@ -87,11 +96,13 @@ def main(argv):
     cfg = configurator.load(__file__, argv, check, "python -m eval.sample")
     try:
         state = checkpoint.load(cfg.ckpt)
-        model, tokenizer = checkpoint.model_from(state), checkpoint.tokenizer_of(state)
+        model = checkpoint.model_from(state)
+        tokenizer = checkpoint.tokenizer_of(state)
         if cfg.fill:
-            found = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(state))
-            for mask, best in enumerate(found, 1):
-                print(f"mask {mask}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best))
+            masks = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(state))
+            for number, best in enumerate(masks, 1):
+                guesses = [f"{token!r} {p:.1%}" for token, p in best]
+                print(f"mask {number}: {', '.join(guesses)}")
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
     except (Damaged, ValueError, OSError) as error:  # such as a DataError, or a text that is longer than seq_len

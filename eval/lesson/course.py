@@ -21,11 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def commands(exercises=()):
     """Yield the commands of the parts of LESSON.md, then those of these exercises."""
-    for section in re.split(r"^##+ ", (ROOT / "LESSON.md").read_text(encoding="utf-8"), flags=re.M):
-        number = re.match(r"Exercise (\d+)", section)
-        if not number or int(number[1]) in exercises:
-            for block in re.findall(r"```sh\n(.*?)```", section, re.S):
-                yield from block.splitlines()
+    page = (ROOT / "LESSON.md").read_text(encoding="utf-8")
+    for section in re.split(r"^##+ ", page, flags=re.M):
+        exercise = re.match(r"Exercise (\d+)", section)
+        if exercise and int(exercise[1]) not in exercises:
+            continue
+        for block in re.findall(r"```sh\n(.*?)```", section, re.S):
+            yield from block.splitlines()
 
 
 def edited_copy(patch, copy):
@@ -39,15 +41,23 @@ def edited_copy(patch, copy):
 
 def main(cfg):
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path()
+        folder = Path()  # where commands run: here, or in an edited copy
         for command in commands(cfg.exercises):
-            args = shlex.split(command)
-            if args[:2] == ["git", "apply"]:
-                folder = Path() if args[2] == "-R" else edited_copy(args[2], Path(temporary, Path(args[2]).stem))
+            _, script, *args = shlex.split(command)
+            if command.startswith("git apply -R"):
+                folder = Path()
                 continue
-            if args[1] == "finetune.py" and Path(command.split("--out_dir=")[1], "result.json").exists():
+            if command.startswith("git apply"):
+                patch = args[0]
+                folder = edited_copy(patch, Path(temporary, Path(patch).stem))
                 continue
-            args = [sys.executable, *args[1:], *["--resume=True"] * (args[1] == "train.py")]
+            if script == "finetune.py":
+                out_dir = command.split("--out_dir=")[1]
+                if Path(out_dir, "result.json").exists():
+                    continue
+            if script == "train.py":
+                args.append("--resume=True")
             print(f"\n$ {command}", flush=True)
-            if code := subprocess.run(args, cwd=folder).returncode:
+            code = subprocess.run([sys.executable, script, *args], cwd=folder).returncode
+            if code:
                 sys.exit(f"stopped (status {code}) at: {command}\nTo continue, give the same command again.")

@@ -31,16 +31,21 @@ def example(state):
 
     state: the run's checkpoint. MLM is that of its validation; a target is at the position that predicts it.
     """
-    cfg, T = configurator.Settings(state["settings"]), state["config"]["seq_len"]
+    cfg = configurator.Settings(state["settings"])
+    T = state["config"]["seq_len"]
     tokenizer = checkpoint.tokenizer_of(state)
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, T)
+    mlm = Objective(False, cfg.mask_ratio[0], cfg.predict_from)
     shown = {}
-    for name, objective in {"CLM": CLM, "MLM": Objective(False, cfg.mask_ratio[0], cfg.predict_from)}.items():
-        batch, targets = batches.batch(state["step"], objective, [0]), torch.full((T,), -1)
+    for name, objective in (("CLM", CLM), ("MLM", mlm)):
+        batch = batches.batch(state["step"], objective, [0])
         predicted = batch["targets"] >= 0
-        targets[batch["positions"][predicted]] = batch["targets"][predicted]
-        rows = batch["tokens"][0, :TOKENS].tolist(), targets[:TOKENS].tolist()
-        shown[name] = [[token_name(tokenizer, i) for i in row] for row in rows]
+        positions = batch["positions"][predicted]
+        targets = torch.full((T,), -1)  # no target
+        targets[positions] = batch["targets"][predicted]
+        inputs = [token_name(tokenizer, i) for i in batch["tokens"][0, :TOKENS].tolist()]
+        answers = [token_name(tokenizer, i) for i in targets[:TOKENS].tolist()]
+        shown[name] = inputs, answers
     return shown
 
 
@@ -55,7 +60,8 @@ def predictions(model, ids, tokenizer, predict_from="mask"):
     hidden_in_turn = ids.repeat(len(ids), 1).fill_diagonal_(tokenizer.mask_id)  # (T, T): token i is hidden in row i
     if predict_from == "before":  # with an eos in front, so that position i of row i is the one before token i
         hidden_in_turn = F.pad(hidden_in_turn, (1, 0), value=tokenizer.eos_id)  # (T, T + 1)
-    mlm = model.logits(model(hidden_in_turn, causal=False).diagonal().T)  # the state at position i of row i
+    states = model(hidden_in_turn, causal=False)
+    mlm = model.logits(states.diagonal().T)  # the state at position i of row i
     return clm.float().softmax(-1), mlm.float().softmax(-1)
 
 
@@ -75,63 +81,88 @@ def attention_weights(model, ids, causal):
 
     `model.attention` never returns these. Here its formula is applied to the input of each layer.
     """
-    T, weights = len(ids), []
-    mask = attention_mask(T, causal, device=ids.device)
+    T = len(ids)
+    cos = model.cos[:T]
+    sin = model.sin[:T]
+    hidden = ~attention_mask(T, causal, device=ids.device)
+    weights = []
     for block, x in zip(model.blocks, hidden_states(model, ids[None], causal)):
         qkv = block.qkv(block.attn_norm(x))[0].view(T, sum(block.heads), -1)  # (T, H + 2 H_kv, D)
         q, k, _ = qkv.split(block.heads, dim=1)
-        q, k = (rotate(y, model.cos[:T], model.sin[:T]) for y in (block.q_norm(q), block.k_norm(k)))
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # query head h reads key head h // group
+        q = rotate(block.q_norm(q), cos, sin)
+        k = rotate(block.k_norm(k), cos, sin)
+        group = q.shape[1] // k.shape[1]
+        k = k.repeat_interleave(group, dim=1)  # query head h reads key head h // group
         scores = torch.einsum("qhd,khd->hqk", q, k).float() * q.shape[-1] ** -0.5
-        weights.append(scores.masked_fill(~mask, -torch.inf).softmax(-1))
+        weights.append(scores.masked_fill(hidden, -torch.inf).softmax(-1))
     return torch.stack(weights)
 
 
 def token_name(tokenizer, i):
     """Return a token as text; "" for a negative number, which stands for no token."""
-    return "" if i < 0 else "[MASK]" if i == tokenizer.mask_id else repr(tokenizer.decode([i]))
+    if i < 0:
+        return ""
+    if i == tokenizer.mask_id:
+        return "[MASK]"
+    return repr(tokenizer.decode([i]))
 
 
 def print_table(rows, justify=str.ljust):
     """Print rows of cells as a table."""
-    rows = [*rows]
-    widths = [max(map(len, column)) for column in zip(*rows)]
+    rows = list(rows)
+    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
     for row in rows:
-        print("  ".join(justify(cell, width) for cell, width in zip(row, widths)).rstrip())
+        cells = [justify(cell, width) for cell, width in zip(row, widths)]
+        print("  ".join(cells).rstrip())
+
+
+def likeliest(p, tokenizer):
+    """Return the likeliest tokens with their probabilities, as text. p (V,)."""
+    best, ids = p.topk(TOP_K)
+    return ", ".join(f"{token_name(tokenizer, i)} {q:.0%}" for q, i in zip(best.tolist(), ids.tolist()))
 
 
 def print_predictions(ids, tokenizer, clm, mlm):
     """Print what each objective predicts of each token. clm, mlm: see `predictions`."""
-
-    def cells(p, token):  # p (V,)
-        best = [f"{token_name(tokenizer, i)} {p[i]:.0%}" for i in p.topk(TOP_K).indices.tolist()]
-        return "" if token in (None, tokenizer.mask_id) else f"{p[token]:.1%}", ", ".join(best)
-
     rows = [("   i token", "p", "CLM: token i from tokens 0 .. i-1", "p", "MLM: token i, hidden, from all others")]
     for i, token in enumerate(ids):
-        before = cells(clm[i - 1], token) if i else ("", "no token before it")
-        rows.append((f"{i:>4} {token_name(tokenizer, token)}", *before, *cells(mlm[i], token)))
-    print_table([*rows, (f"{len(ids):>4} (next)", *cells(clm[-1], None), "", "")])
+        p_clm = p_mlm = ""
+        best_clm = "no token before it"
+        if i > 0:
+            best_clm = likeliest(clm[i - 1], tokenizer)
+        if token != tokenizer.mask_id:  # nobody knows the token behind a mask of the text
+            p_mlm = f"{mlm[i, token]:.1%}"
+            if i > 0:
+                p_clm = f"{clm[i - 1, token]:.1%}"
+        best_mlm = likeliest(mlm[i], tokenizer)
+        rows.append((f"{i:>4} {token_name(tokenizer, token)}", p_clm, best_clm, p_mlm, best_mlm))
+    rows.append((f"{len(ids):>4} (next)", "", likeliest(clm[-1], tokenizer), "", ""))
+    print_table(rows)
 
 
 def read(ckpt, text):
     """Return a checkpoint's dict, its model and tokenizer, the ids (T,) of the text, and the `predictions`."""
     state = checkpoint.load(checkpoint.find(ckpt))
-    model, tokenizer, predict_from = checkpoint.model_from(state), checkpoint.tokenizer_of(state), predicts_from(state)
-    ids, longest = tokenizer.encode_masked(text), min(LONGEST, model.config.seq_len - (predict_from == "before"))
+    model = checkpoint.model_from(state)
+    tokenizer = checkpoint.tokenizer_of(state)
+    predict_from = predicts_from(state)
+    ids = tokenizer.encode_masked(text)
+    longest = min(LONGEST, model.config.seq_len - (predict_from == "before"))  # an eos comes before it
     if not 0 < len(ids) <= longest:
         raise DataError(f"text: has {len(ids)} tokens, expected 1 to {longest}")
     ids = torch.tensor(ids)
-    return state, model, tokenizer, ids, *predictions(model, ids, tokenizer, predict_from)
+    clm, mlm = predictions(model, ids, tokenizer, predict_from)
+    return state, model, tokenizer, ids, clm, mlm
 
 
 def main(cfg):
     state, _, tokenizer, ids, clm, mlm = read(cfg.ckpt, cfg.text)
     if state.get("settings"):  # a model of the hub has none
         print(f"The first tokens of the batch of step {state['step']}\n")
-        rows = [("position", *map(str, range(TOKENS)))]
+        rows = [["position", *map(str, range(TOKENS))]]
         for name, (inputs, targets) in example(state).items():
-            rows += [(f"{name} input", *inputs), (f"{name} target", *targets)]
+            rows.append([f"{name} input", *inputs])
+            rows.append([f"{name} target", *targets])
         print_table(rows)
     print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the {TOP_K} likeliest)\n")
     print_predictions(ids.tolist(), tokenizer, clm, mlm)

@@ -19,74 +19,103 @@ figures = ("out/lesson/loss.png", "out/per_token.png", "out/switch.png")  # show
 out = "out/gallery"  # the folder to write
 
 CELL = 22  # pixels of a square
-SEEN, HIDDEN, UNSEEN = "#9db8d9", "#e8b78a", "#ffffff"  # colors of the mask pictures
+SEEN = "#9db8d9"  # colors of the mask pictures
+HIDDEN = "#e8b78a"
+UNSEEN = "#ffffff"
 # The page, with a part for each model between two lines.
 BEFORE, MODEL, AFTER = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8").split("<!-- models -->\n")
 
 
 def grid(title, labels, colors, targets):
     """Return an SVG picture: a row and a column for each label, a square for each of colors (T, T), targets at the right."""
-    x0, y0, size = 100, 110, CELL * len(labels)  # the squares begin at (x0, y0)
-    width, height = x0 + size + (110 if any(targets) else 30), y0 + size + 10
+    left = 100  # of the squares
+    top = 110
+    right = left + CELL * len(labels)
+    width = right + (110 if any(targets) else 30)
+    height = top + CELL * len(labels) + 10
     frame = f'width="{width}" height="{height}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} viewBox="0 0 {width} {height}" font-family="monospace" '
-        f'font-size="11"><rect {frame} fill="white"/><text x="4" y="16" font-size="14">{escape(title)}</text>'
-    ]
-    for i, (label, target, row) in enumerate(zip(labels, targets, colors)):
-        x, y, text = x0 + CELL * i, y0 + CELL * i, escape(label)
-        parts.append(f'<text transform="translate({x + 14} {y0 - 6}) rotate(-60)">{text}</text>')
-        parts.append(f'<text x="{x0 - 6}" y="{y + 15}" text-anchor="end">{text}</text>')
-        parts.append(f'<text x="{x0 + size + 6}" y="{y + 15}">{escape(target and f"→ {target}")}</text>')
-        for j, color in enumerate(row):
-            square = f'x="{x0 + CELL * j}" y="{y}" width="{CELL}" height="{CELL}" fill="{color}" stroke="#cccccc"'
+    font = 'font-family="monospace" font-size="11"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {frame} viewBox="0 0 {width} {height}" {font}>'
+    background = f'<rect {frame} fill="white"/>'
+    parts = [f'{head}{background}<text x="4" y="16" font-size="14">{escape(title)}</text>']
+    for i, label in enumerate(labels):
+        text = escape(label)
+        target = f"→ {escape(targets[i])}" if targets[i] else ""
+        x = left + CELL * i
+        y = top + CELL * i
+        parts.append(f'<text transform="translate({x + 14} {top - 6}) rotate(-60)">{text}</text>')
+        parts.append(f'<text x="{left - 6}" y="{y + 15}" text-anchor="end">{text}</text>')
+        parts.append(f'<text x="{right + 6}" y="{y + 15}">{target}</text>')
+        for j, color in enumerate(colors[i]):
+            x = left + CELL * j
+            square = f'x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{color}" stroke="#cccccc"'
             parts.append(f"<rect {square}/>")
-    return "\n".join([*parts, "</svg>"])
+    parts.append("</svg>")
+    return "\n".join(parts)
 
 
 def mask_picture(name, inputs, targets):
     """Draw which inputs each position sees, and the target that it must predict, if it has one."""
+    mask = attention_mask(len(inputs), explain.OBJECTIVES[name])
     color = [HIDDEN if token == "[MASK]" else SEEN for token in inputs]
-    mask = attention_mask(len(inputs), explain.OBJECTIVES[name]).tolist()
-    colors = [[color[j] if sees else UNSEEN for j, sees in enumerate(row)] for row in mask]
+    colors = []
+    for row in mask.tolist():
+        colors.append([color[j] if sees else UNSEEN for j, sees in enumerate(row)])
     return grid(f"{name}: what each position sees and predicts", inputs, colors, targets)
 
 
 def attention_pictures(model, ids, labels):
     """Draw where each head of the last layer looks, under both objectives."""
+    pictures = []
     for name, causal in explain.OBJECTIVES.items():
-        levels = (255 - 255 * explain.attention_weights(model, ids, causal)[-1].sqrt()).int().tolist()  # (H, T, T)
-        for number, head in enumerate(levels, 1):
-            colors = [[f"rgb({level},{level},{level})" for level in row] for row in head]
-            yield grid(f"{name}: head {number}", labels, colors, [""] * len(labels))
+        last_layer = explain.attention_weights(model, ids, causal)[-1]  # (H, T, T)
+        grays = (255 - 255 * last_layer.sqrt()).int()
+        for number, head in enumerate(grays.tolist(), 1):
+            colors = [[f"rgb({gray},{gray},{gray})" for gray in row] for row in head]
+            pictures.append(grid(f"{name}: head {number}", labels, colors, [""] * len(labels)))
+    return "".join(pictures)
 
 
 def guess_table(name, labels, p, tokenizer):
     """Return an HTML table with the best guess for each token. p (T, V): what the model predicts of each."""
-    rows = []
-    for label, probability, best in zip(labels, *p.max(-1)):
-        guess = explain.token_name(tokenizer, best.item())
-        cell = f"<b>{escape(guess)}</b>" if guess == label else escape(guess)
-        rows.append(f"<tr><td>{escape(label)}<td>{cell}<td><meter value={probability:.3f}></meter> {probability:.0%}")
-    return f"<table><tr><th>{name}: token<th>best guess<th>its probability{''.join(rows)}</table>"
+    rows = [f"<table><tr><th>{name}: token<th>best guess<th>its probability"]
+    best, ids = p.max(-1)
+    for label, q, i in zip(labels, best.tolist(), ids.tolist()):
+        guess = explain.token_name(tokenizer, i)
+        cell = escape(guess)
+        if guess == label:
+            cell = f"<b>{cell}</b>"
+        rows.append(f"<tr><td>{escape(label)}<td>{cell}<td><meter value={q:.3f}></meter> {q:.0%}")
+    rows.append("</table>")
+    return "".join(rows)
+
+
+def model_part(state, model, tokenizer, ids, clm, mlm):
+    """Return the part of the page about one model. Arguments: what `explain.read` returns."""
+    labels = [explain.token_name(tokenizer, i) for i in ids.tolist()]
+    of_clm = guess_table("CLM", labels[1:], clm, tokenizer)
+    of_mlm = guess_table("MLM", labels, mlm, tokenizer)
+    attention = attention_pictures(model, ids, labels)
+    return Template(MODEL).substitute(step=state["step"], guesses=of_clm + of_mlm, attention=attention)
 
 
 def main(cfg):
-    masks, models = {}, []
-    for ckpt in cfg.ckpts:
-        state, model, tokenizer, ids, clm, mlm = explain.read(ckpt, cfg.text)
-        if not masks:
-            first = state["step"]
-            masks = {name: mask_picture(name, *rows) for name, rows in explain.example(state).items()}
-        labels = [explain.token_name(tokenizer, i) for i in ids.tolist()]
-        guesses = guess_table("CLM", labels[1:], clm, tokenizer) + guess_table("MLM", labels, mlm, tokenizer)
-        attention = "".join(attention_pictures(model, ids, labels))
-        models.append(Template(MODEL).substitute(step=state["step"], guesses=guesses, attention=attention))
-    images = [base64.b64encode(Path(path).read_bytes()).decode() for path in cfg.figures if Path(path).exists()]
-    figures = "".join(f'<img alt="" src="data:image/png;base64,{image}">' for image in images)
-    before = Template(BEFORE).substitute(step=first, masks="".join(masks.values()))
-    page = "".join([before, *models, Template(AFTER).substitute(figures=figures)])
-    Path(cfg.out).mkdir(parents=True, exist_ok=True)
-    for name, text in {"index.html": page, "clm.svg": masks["CLM"], "mlm.svg": masks["MLM"]}.items():
-        Path(cfg.out, name).write_text(text, encoding="utf-8")
+    models = [explain.read(ckpt, cfg.text) for ckpt in cfg.ckpts]
+    state = models[0][0]
+    masks = {name: mask_picture(name, *rows) for name, rows in explain.example(state).items()}
+    parts = [Template(BEFORE).substitute(step=state["step"], masks=masks["CLM"] + masks["MLM"])]
+    for model in models:
+        parts.append(model_part(*model))
+    figures = ""
+    for path in cfg.figures:
+        if Path(path).exists():
+            image = base64.b64encode(Path(path).read_bytes()).decode()
+            figures += f'<img alt="" src="data:image/png;base64,{image}">'
+    parts.append(Template(AFTER).substitute(figures=figures))
+
+    folder = Path(cfg.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "clm.svg").write_text(masks["CLM"], encoding="utf-8")
+    (folder / "mlm.svg").write_text(masks["MLM"], encoding="utf-8")
+    (folder / "index.html").write_text("".join(parts), encoding="utf-8")
     print(f"open {cfg.out}/index.html in a browser")

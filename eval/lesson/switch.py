@@ -30,6 +30,7 @@ out = "out/switch.png"  # the figure
 
 WINDOWS = 64  # validation windows, at most
 MIDDLE = 8  # masked tokens nearest the middle of each window
+LOSSES = ["CLM loss", "MLM loss", "both sides", "left only", "right only"]  # the columns of the first table
 
 
 @torch.no_grad()
@@ -38,12 +39,18 @@ def context_losses(model, batch, middle=MIDDLE):
 
     batch: an MLM batch of `Batches`. middle: how many masked tokens of each window count, the nearest to its middle.
     """
-    tokens, (B, T) = batch["tokens"], batch["tokens"].shape
-    position, target = batch["positions"].view(B, -1) % T, batch["targets"].view(B, -1)  # (B, n_masked)
-    nearest = (position - T // 2).abs().argsort(dim=1, stable=True)[:, :middle]
-    position, target = position.gather(1, nearest), target.gather(1, nearest)
-    row, column = (target >= 0).nonzero(as_tuple=True)
-    position, target = position[row, column], target[row, column]  # (n,)
+    tokens = batch["tokens"]
+    B, T = tokens.shape
+    position = batch["positions"].view(B, -1) % T  # (B, n_masked)
+    target = batch["targets"].view(B, -1)
+    distance = (position - T // 2).abs()
+    nearest = distance.argsort(dim=1, stable=True)[:, :middle]
+    position = position.gather(1, nearest)
+    target = target.gather(1, nearest)
+
+    row, column = (target >= 0).nonzero(as_tuple=True)  # (n,): where there is a target
+    position = position[row, column]
+    target = target[row, column]
     both = model(tokens, causal=False)[row, position]  # (n, d_model)
     left = split_states(model, tokens[row], position, position + 1)
     right = split_states(model, tokens[row], position, position)
@@ -55,82 +62,123 @@ def split_states(model, tokens, position, split):
 
     tokens (n, T); position (n,); split (n,): tokens before this one and tokens from it on do not see each other.
     """
-    t, T, cut = torch.arange(tokens.shape[1]), tokens.shape[1], split[:, None]
-    doc_start, doc_end = torch.where(t < cut, 0, cut), torch.where(t < cut, cut, T)  # (n, T)
-    return model(tokens, False, doc_start.int(), doc_end.int())[torch.arange(len(tokens)), position]
+    n, T = tokens.shape
+    split = split[:, None]
+    is_left = torch.arange(T) < split  # (n, T)
+    doc_start = torch.where(is_left, 0, split)
+    doc_end = torch.where(is_left, split, T)
+    hidden = model(tokens, False, doc_start.int(), doc_end.int())
+    return hidden[torch.arange(n), position]
 
 
 def cka(x, y):
     """Return the linear CKA of x and y (..., d): with N rows, columns centered, ||yᵀx||² / (||xᵀx|| ||yᵀy||)."""
-    x, y = (z - z.mean(0) for z in (x.double().flatten(0, -2), y.double().flatten(0, -2)))
-    return ((y.T @ x).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())).item()
+    x = x.double().flatten(0, -2)
+    y = y.double().flatten(0, -2)
+    x = x - x.mean(0)
+    y = y - y.mean(0)
+    similarity = (y.T @ x).norm() ** 2
+    return (similarity / ((x.T @ x).norm() * (y.T @ y).norm())).item()
 
 
-def measure(run):
-    """Return a run's n checkpoints' steps, its switch, their losses (n, 5) and their layers' similarity (n, n_layer + 1).
-
-    The switch is the last checkpoint in the first phase. The losses are those of CLM, MLM, and `context_losses`.
-    """
-    if len(steps := checkpoint.steps(run)) < 2:
+def steps_and_switch(run):
+    """Return the steps of a run's checkpoints, and of those the switch: the last one in the first phase."""
+    steps = checkpoint.steps(run)
+    if len(steps) < 2:
         raise DataError(f"run={run}: has fewer than two checkpoints; train.py keeps those that --keep_steps names")
     state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
     if predicts_from(state) == "before":
         why = "it predicts a hidden token from the position before it, which the right context does not have"
         raise DataError(f"run={run}: {why}; give a run with predict_from=mask")
-    settings, T, phases = state["settings"], state["config"]["seq_len"], phases_of(state)
-    first_phase = phases[0]["steps"] if len(phases) > 1 else 0
-    switch = max([step for step in steps if step <= first_phase], default=steps[0])
-    stream = streams_of(load_data(settings["data"]), "val")[0]  # of a mixture: the first source
-    n_windows, tokenizer = min(WINDOWS, len(stream) // T), checkpoint.tokenizer_of(state)
+    first_phase, *others = phases_of(state)
+    switch = steps[0]
+    for step in steps:
+        if others and step <= first_phase["steps"]:
+            switch = step
+    return steps, switch
+
+
+def validation_batches(state):
+    """Return a batch of validation windows for CLM and one for MLM, with the masks of the run of this checkpoint."""
+    settings = state["settings"]
+    T = state["config"]["seq_len"]
     ratio = settings["mask_ratio"][0]
-    batches = Batches([stream], tokenizer, 0, T, n_windows, mask_ratio=ratio)
-    clm, mlm = batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
-    reference = hidden_states(checkpoint.load_model(checkpoint.path_of(run, switch)), clm["tokens"], causal=False)
-    losses, similarity = [], []
+    stream = streams_of(load_data(settings["data"]), "val")[0]  # of a mixture: the first source
+    n_windows = min(WINDOWS, len(stream) // T)
+    batches = Batches([stream], checkpoint.tokenizer_of(state), 0, T, n_windows, mask_ratio=ratio)
+    return batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
+
+
+@torch.no_grad()
+def measure(run):
+    """Return a run's n checkpoints' steps, its switch, their losses (n, 5) and their layers' similarity (n, n_layer + 1).
+
+    The losses are those of CLM, MLM, and `context_losses`.
+    """
+    steps, switch = steps_and_switch(run)
+    path = checkpoint.path_of(run, switch)
+    clm, mlm = validation_batches(checkpoint.load(path))
+    reference = hidden_states(checkpoint.load_model(path), clm["tokens"], causal=False)
+    losses = []
+    similarity = []
     for step in progress(steps, "checkpoints", leave=False):
         model = checkpoint.load_model(checkpoint.path_of(run, step))
-        with torch.no_grad():
-            sums = [PretrainingLoss(model)(batch, causal) for batch, causal in ((clm, True), (mlm, False))]
-        losses.append([total / count for total, count in sums] + context_losses(model, mlm))
-        similarity.append([cka(x, y) for x, y in zip(reference, hidden_states(model, clm["tokens"], causal=False))])
+        loss = PretrainingLoss(model)
+        clm_sum, clm_count = loss(clm, causal=True)
+        mlm_sum, mlm_count = loss(mlm, causal=False)
+        losses.append([clm_sum / clm_count, mlm_sum / mlm_count, *context_losses(model, mlm)])
+        layers = hidden_states(model, clm["tokens"], causal=False)
+        similarity.append([cka(x, y) for x, y in zip(reference, layers)])
     return steps, switch, losses, similarity
 
 
 def print_numbers(names, steps, rows):
     """Print a table of numbers with a line for each step."""
-    lines = [(str(step), *(f"{value:.2f}" for value in row)) for step, row in zip(steps, rows)]
-    print_table([("  step", *names), *lines], str.rjust)
+    lines = [("  step", *names)]
+    for step, row in zip(steps, rows):
+        lines.append((str(step), *(f"{value:.2f}" for value in row)))
+    print_table(lines, str.rjust)
 
 
 def draw(figure, steps, switch, losses, similarity):
     """Draw the losses with one context and the other, and the similarity. Arguments: see `measure`."""
     left, right = figure.subplots(1, 2)
-    x, (_, _, both, left_only, right_only) = range(len(steps)), zip(*losses)
+    x = range(len(steps))
+    _, _, both, left_only, right_only = zip(*losses)
     left.plot(x, left_only, "o--", color="0.35", ms=4, label="left only")
     left.plot(x, right_only, "^:", color="0.6", ms=4, label="right only")
     left.plot(x, both, "s-", color="0", ms=4, label="both sides")
     left.set_ylabel("loss of masked tokens (nats)")
     left.legend(title="context that the model sees", fontsize=8, title_fontsize=8)
-    for layer, values in enumerate(zip(*similarity)):
-        name = f"after layer {layer}" if layer else "embedding"
-        gray = str(0.75 - 0.75 * layer / (len(similarity[0]) - 1))
-        right.plot(x, values, "osD^vPX*"[layer % 8] + "-", color=gray, ms=4, label=name)
+
+    layers = list(zip(*similarity))
+    for layer, values in enumerate(layers):
+        gray = 0.75 - 0.75 * layer / (len(layers) - 1)  # the last one is black
+        marker = "osD^vPX*"[layer % 8]
+        label = f"after layer {layer}" if layer else "embedding"
+        right.plot(x, values, f"{marker}-", color=str(gray), ms=4, label=label)
     right.set_ylabel(f"similarity to step {switch} (linear CKA)")
     right.set_ylim(0, 1.05)
     right.legend(fontsize=8)
+
     for axes in (left, right):
         axes.set_xticks(x, steps)
         axes.set_xlabel("step of the checkpoint (not to scale)")
 
 
 def main(cfg):
-    steps, switch, losses, similarity = measured = measure(cfg.run)
-    names = ["CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right"]
-    print_numbers(names, steps, [[*row, row[3] - row[2]] for row in losses])
+    steps, switch, losses, similarity = measure(cfg.run)
+    rows = []
+    for row in losses:
+        _, _, both, left_only, _ = row
+        rows.append([*row, left_only - both])
+    print_numbers([*LOSSES, "gain from right"], steps, rows)
+
     print(f"\nlinear CKA between the output of a layer and its output at step {switch}")
-    names = ["embedding", *(f"layer {layer}" for layer in range(1, len(similarity[0])))]
-    print_numbers(names, steps, similarity)
-    if figure := new_figure(9, 3.6):
-        draw(figure, *measured)
+    n_layer = len(similarity[0]) - 1
+    print_numbers(["embedding", *(f"layer {layer}" for layer in range(1, n_layer + 1))], steps, similarity)
+    figure = new_figure(9, 3.6)
+    if figure:
+        draw(figure, steps, switch, losses, similarity)
         save_figure(figure, cfg.out)
         print(f"drawn in {cfg.out}")
