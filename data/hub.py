@@ -9,12 +9,13 @@ the hub needs huggingface_hub.
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from data.card import model_card
-from data.files import MALFORMED, sync
+from data.files import MALFORMED, lock_folder, sync
 from data.objective import phases_of, predicts_from
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
@@ -23,7 +24,9 @@ from model import ModelConfig, Transformer
 # By name, as a model with the same tensors can be another function (Gemma scales its embeddings). "sl_model" are the
 # study's (hf:MLMvsCLM/...), which are EuroBERT's architecture under the name of their own code.
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "sl_model")
-SIZES = {
+
+# The fields of a config.json: their names in ModelConfig and on the hub, those with a default, and what our model does.
+FIELDS = {
     "vocab_size": "vocab_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -32,6 +35,26 @@ SIZES = {
     "d_ff": "intermediate_size",
     "seq_len": "max_position_embeddings",
     "norm_eps": "rms_norm_eps",
+    "rope_theta": "rope_theta",
+    "head_dim": "head_dim",
+    "tie_embeddings": "tie_word_embeddings",
+    "qkv_bias": "attention_bias",
+}
+DEFAULTS = {
+    "rope_theta": 10000.0,
+    "head_dim": 0,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "mlp_bias": False,
+    "rope_type": "default",
+    "partial_rotary_factor": 1.0,
+}
+ALLOWED = {
+    "hidden_act": ("silu", "swish"),
+    "mlp_bias": (False,),
+    "rope_type": ("default", "llama3"),
+    "partial_rotary_factor": (1.0,),
 }
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of Llama 3.1's RoPE
 
@@ -66,39 +89,40 @@ def is_model(folder):
 
 
 def shape(file):
-    """Return the fields of a ModelConfig that a config.json describes. DataError lists all that our model cannot do.
-
-    Within its sliding window a model attends to everything, so a window is a limit of seq_len and no more.
-    """
-    c = read_json(file)
-    kind, rope = c.get("model_type"), c.get("rope_parameters") or c.get("rope_scaling") or {}  # transformers 5, or 4
+    """Return the fields of a ModelConfig that a config.json describes. DataError lists all that our model cannot do."""
+    content = read_json(file)
+    kind = content.get("model_type")
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
-    defaults = {"rope_theta": 10000.0, "use_sliding_window": kind == "mistral", "hidden_act": "silu", "mlp_bias": False}
-    defaults |= {"tie_word_embeddings": False, "attention_bias": False, "partial_rotary_factor": 1.0}
-    c = defaults | c | rope
-    rope_type = c["rope_type"] = c.get("rope_type") or c.get("type") or "default"
-    allowed = {"hidden_act": ("silu", "swish"), "mlp_bias": (False,), "rope_type": ("default", "llama3")}
-    allowed |= {"partial_rotary_factor": (1.0, None)}
-    wrong = [f"{name}={c[name]!r}: must be {values[0]}" for name, values in allowed.items() if c[name] not in values]
     try:
-        if c["use_sliding_window"] and c.get("sliding_window"):
-            c["max_position_embeddings"] = min(c["max_position_embeddings"], c["sliding_window"])
-        config = ModelConfig(
-            **{ours: c[theirs] for ours, theirs in SIZES.items()},
-            rope_theta=float(c["rope_theta"]),
-            rope_scaling=tuple(c[name] for name in SCALING) if rope_type == "llama3" else (),
-            tie_embeddings=c["tie_word_embeddings"],
-            qkv_bias=kind == "qwen2" or c["attention_bias"],
-            head_dim=c.get("head_dim") or 0,
-            qk_norm=kind == "qwen3",
-        )
-        wrong += config.problems()
+        config, wrong = convert(kind, content)
     except MALFORMED as error:
         raise DataError(f"{file}: damaged, or not of a model: {type(error).__name__}: {error}") from None
     if wrong:
         raise DataError(f"{file}: our model cannot do what this one does: {'; '.join(wrong)}")
     return vars(config)
+
+
+def convert(kind, content):
+    """Return the ModelConfig of a config.json's content, and what our model cannot do, a sentence each.
+
+    Within its sliding window a model attends to everything, so a window is a limit of seq_len and no more.
+    """
+    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}  # of transformers 5, or of 4
+    given = content | rope
+    c = DEFAULTS | {"use_sliding_window": kind == "mistral"}
+    c |= {name: value for name, value in given.items() if value is not None}
+    c["rope_theta"] = float(c["rope_theta"])
+    if kind == "qwen2":
+        c["attention_bias"] = True
+    c["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    if c["use_sliding_window"] and c.get("sliding_window"):
+        c["max_position_embeddings"] = min(c["max_position_embeddings"], c["sliding_window"])
+    scaling = tuple(c[name] for name in SCALING) if c["rope_type"] == "llama3" else ()
+    fields = {ours: c.get(theirs) for ours, theirs in FIELDS.items()}
+    config = ModelConfig(**fields, rope_scaling=scaling, qk_norm=kind == "qwen3")
+    wrong = [f"{name}={c[name]!r}: must be {values[0]}" for name, values in ALLOWED.items() if c[name] not in values]
+    return config, wrong + config.problems()
 
 
 def hub_views(model, vocab_size=None):
@@ -114,12 +138,14 @@ def hub_views(model, vocab_size=None):
         if not block:
             views[OUTER[part]] = x if part == "norm" else x[:vocab_size]
             continue
+        layer = block[1]
         rows = len(x) // len(BLOCK[part])
         if part == "qkv":
-            q = model[f"blocks.{block[1]}.attn_out.weight"].shape[1]
-            rows = [q, (len(x) - q) // 2, (len(x) - q) // 2]
+            q = model[f"blocks.{layer}.attn_out.weight"].shape[1]
+            kv = (len(x) - q) // 2
+            rows = [q, kv, kv]
         for theirs, view in zip(BLOCK[part], x.split(rows), strict=True):
-            views[f"model.layers.{block[1]}.{theirs}.{kind}"] = view
+            views[f"model.layers.{layer}.{theirs}.{kind}"] = view
     return views
 
 
@@ -127,12 +153,45 @@ def hub_views(model, vocab_size=None):
 # In
 
 
+def load(folder, need_tokenizer, report):
+    """Return a model folder as the dict of a checkpoint at step 0; see `checkpoint.load`.
+
+    Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
+    the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
+    A bare encoder gets a head of zeros. Weights become fp32.
+    """
+    config = shape(folder / "config.json")
+    found = stored_tensors(folder)
+    tokenizer = None
+    try:
+        tokenizer = Tokenizer.load(folder)
+    except DataError:
+        if need_tokenizer:
+            raise
+    rows = config["vocab_size"]
+    if tokenizer:
+        config["vocab_size"] = max(rows, tokenizer.vocab_size)
+    content = read_json(folder / "config.json")
+    return {
+        "step": 0,
+        "model": place(found, config, rows, folder, report),
+        "config": config,
+        "settings": {},
+        "is_causal": content.get("is_causal", True),  # False: a decoder's class as an encoder
+        "tokenizer": tokenizer and tokenizer.state(),
+        "tokenizer_ranks": tokenizer and tokenizer.file_bytes(),
+    }
+
+
 def stored_tensors(folder):
     """Return {name: tensor} of a model folder. The tensors are mapped, not read, and have the dtype of the file."""
-    library, single = optional_package("safetensors.torch"), folder / "model.safetensors"
-    files, found = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors")), {}
+    library = optional_package("safetensors.torch")
+    files = sorted(folder.glob("model-*.safetensors"))
+    if (folder / "model.safetensors").is_file():
+        files = [folder / "model.safetensors"]
     if not files:  # opening a pickle can run any code
         raise DataError(f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read: convert them")
+    found = {}
     for file in files:
         try:
             found |= library.load_file(file)
@@ -143,9 +202,40 @@ def stored_tensors(folder):
     return found
 
 
-def faults(found, wanted):
+def place(found, config, rows, folder, report):
+    """Return the state dict of a Transformer with the stored tensors of a folder. Raises DataError.
+
+    rows: of the stored embedding. The config may have more.
+    """
+    with torch.device("meta"):
+        shapes = Transformer(ModelConfig(**config)).state_dict()
+    if config["tie_embeddings"]:
+        found.pop(HEAD, None)  # a copy of the embedding
+    if wrong := list(misfits(found, hub_views(shapes, rows))):
+        what = f"{len(wrong)} of its tensors are not those of its config.json"
+        raise DataError(f"{folder}: {what}: {'; '.join(wrong[:20])}")
+
+    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
+    if config["tie_embeddings"]:
+        model["head.weight"] = model["embedding.weight"]
+    wanted = hub_views(model, rows)
+    for name in wanted.keys() & found.keys():
+        wanted[name].copy_(found[name])
+    if new := config["vocab_size"] - rows:
+        report(f"{folder}: {new} new tokens begin as the mean of the {rows} old ones")
+        for name in "embedding.weight", "head.weight":
+            model[name][rows:] = model[name][:rows].mean(0)
+    if HEAD not in found and not config["tie_embeddings"]:
+        report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
+        model["head.weight"].zero_()
+    return model
+
+
+def misfits(found, wanted):
     """Yield what is wrong with the tensors of a folder: all that are missing, unexpected, or of a wrong shape."""
-    yield from (f"{name}: missing" for name in wanted if name not in found and name != HEAD)
+    for name in wanted:
+        if name not in found and name != HEAD:
+            yield f"{name}: missing"
     for name, x in found.items():
         if name in wanted:
             if x.shape != wanted[name].shape or not x.is_floating_point():
@@ -157,52 +247,14 @@ def faults(found, wanted):
             yield f"{name}: unexpected"
 
 
-def load(folder, need_tokenizer, report):
-    """Return a model folder as the dict of a checkpoint at step 0; see `checkpoint.load`.
-
-    Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
-    the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
-    A bare encoder gets a head of zeros. Weights become fp32.
-    """
-    config, found = shape(folder / "config.json"), stored_tensors(folder)
-    try:
-        tokenizer = Tokenizer.load(folder)
-    except DataError:
-        if need_tokenizer:
-            raise
-        tokenizer = None
-    V = config["vocab_size"]
-    config["vocab_size"] = max(V, tokenizer.vocab_size if tokenizer else 0)
-    with torch.device("meta"):
-        shapes = Transformer(ModelConfig(**config)).state_dict()
-    if config["tie_embeddings"]:
-        found.pop(HEAD, None)  # a copy of the embedding
-    if wrong := list(faults(found, hub_views(shapes, V))):
-        what = f"{len(wrong)} of its tensors are not those of its config.json"
-        raise DataError(f"{folder}: {what}: {'; '.join(wrong[:20])}")
-
-    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
-    if config["tie_embeddings"]:
-        model["head.weight"] = model["embedding.weight"]
-    wanted = hub_views(model, V)
-    for name in wanted.keys() & found.keys():
-        wanted[name].copy_(found[name])
-    if new := config["vocab_size"] - V:
-        report(f"{folder}: {new} new tokens begin as the mean of the {V} old ones")
-        for name in "embedding.weight", "head.weight":
-            model[name][V:] = model[name][:V].mean(0)
-    if HEAD not in found and not config["tie_embeddings"]:
-        report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
-        model["head.weight"].zero_()
-    is_causal = read_json(folder / "config.json").get("is_causal", True)  # False: a decoder's class as an encoder
-    state = {"step": 0, "model": model, "config": config, "settings": {}, "is_causal": is_causal}
-    state["tokenizer"] = tokenizer and tokenizer.state()
-    return state | {"tokenizer_ranks": tokenizer and tokenizer.file_bytes()}
-
-
 # ----------------------------------------------------------------------------
 # Out
 
+EXPORTS = {  # what --as may be
+    "eurobert": "an encoder",
+    "llama": "a decoder",
+    "qwen3": "an encoder or a decoder, of a model that began as a Qwen 3",
+}
 # What is written for each --as: a decoder, an encoder with or without a head that fills in masks, or a model of a
 # family of finetune.py. Each has its class in transformers, the pipeline tag of its model card, and the names that the
 # parts of its head have there.
@@ -220,12 +272,9 @@ CLASSES = {
     ("qwen3", "qa"): ("Qwen3ForTokenClassification", "token-classification", {"1": "score"}),
     ("qwen3", "ir"): ("Qwen3Model", "sentence-similarity", {}),
 }
-EXPORTS = {  # what --as may be
-    "eurobert": "an encoder",
-    "llama": "a decoder",
-    "qwen3": "an encoder or a decoder, of a model that began as a Qwen 3",
-}
+HEADS = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}  # with our output head
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
+LOCK = "export.lock"
 
 
 def check_export(folder, kind):
@@ -237,59 +286,29 @@ def check_export(folder, kind):
         raise DataError(f"{folder} is there already: give another folder")
 
 
-def role_of(state, kind, path):
-    """Return what a checkpoint's dict is exported as, the second key of CLASSES. Raises DataError."""
-    saved, has_norms = state.get("fine_tuned"), state["config"]["qk_norm"]
-    if has_norms != (kind == "qwen3"):
-        right = "give --as=qwen3" if has_norms else "give --as=eurobert for an encoder, --as=llama for a decoder"
-        what = "this model has" if has_norms else "this model does not have"
-        raise DataError(f"{path}: only Qwen 3 has norms of queries and keys, which {what}: {right}")
-    if saved and saved["settings"]["causal"]:
-        raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
-    if saved:
-        role = saved["family"]
-    elif kind == "qwen3":  # one class for both: the last phase decides
-        causal = [its["phase"] == "clm" for its in phases_of(state)] or [state.get("is_causal", True)]
-        role = "decoder" if causal[-1] else "encoder"
-    elif kind == "llama":
-        role = "decoder"
-    else:  # a head for masks predicts a hidden token at the token's own position
-        role = "fill-mask" if predicts_from(state) == "mask" else "encoder"
-    if (kind, role) not in CLASSES:
-        kinds = " or ".join(f"--as={one}" for one, its in CLASSES if its == role)
-        raise DataError(f"{path} is a model for {role}, which --as={kind} has no class for: {kinds}")
-    return role
-
-
 def write_folder(state, model, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
     model: its Transformer. path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder; "llama", a
     decoder; or "qwen3", either of them. Encoders open with sentence-transformers too, with mean pooling. A model that
     finetune.py has saved is written with its head and the names of its labels. Raises DataError if no class in
-    transformers computes what the model does.
+    transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
     """
-    folder, head, max_len = Path(folder), {}, state["config"]["seq_len"]
-    role = role_of(state, kind, path)
-    if saved := state.get("fine_tuned"):
-        head, max_len = saved["head"], min(max_len, saved["settings"]["max_len"])
-    name, tag, parts = CLASSES[kind, role]
-    tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    weights = hub_weights(state, with_head=role in ("decoder", "fill-mask"))
-    contents = {"config.json": hub_config(state, tokenizer, name, kind, role)}
-    for key, x in head.items():
-        part, _, what = key.partition(".")  # "2.bias" becomes "classifier.bias"
-        weights[f"{parts[part]}.{what}"] = x
-    contents |= tokenizer_files(tokenizer, max_len, append_eos=role != "decoder", for_words=role == "tc")
-    if role in ("fill-mask", "encoder", "ir"):
-        contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if role == "ir" else {})
-    texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in contents.items()}
-    parameters = sum(x.numel() for x in weights.values())
-    qwen3_encoder = contents["config.json"].get("is_causal") is False
-    texts["README.md"] = model_card(folder.name, tag, state, path, max_len, parameters, qwen3_encoder)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)  # an error if it is there: it is not ours
+    folder = Path(folder)
     try:
+        role = role_of(state, kind, path)
+        weights = hub_weights(state, kind, role)
+        texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))
+    except DataError:
+        raise
+    except MALFORMED as error:
+        why = f"{type(error).__name__}: {error!s:.200}"
+        raise Damaged(f"{path}: its records are not as train.py or finetune.py writes them ({why})") from error
+    bad = [name for name, x in weights.items() if not x.isfinite().all()]
+    if bad:
+        listed = ", ".join(bad[:5])
+        raise DataError(f"{path}: {len(bad)} of its tensors have values that are not finite ({listed}): give another")
+    with new_folder(folder) as partial:
         for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(text, encoding="utf-8")
@@ -297,10 +316,57 @@ def write_folder(state, model, path, folder, kind):
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         check_function(model, partial, role, path)
         sync(partial / "model.safetensors")
-        os.replace(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+
+
+@contextmanager
+def new_folder(folder):
+    """Yield an empty folder that becomes `folder` at the end. After an error nothing is left.
+
+    It lies in FOLDER.partial, which is locked. The lock marks FOLDER.partial as ours, so what an export that was killed
+    has left there is removed. Raises DataError if there is another FOLDER.partial, or if another process has the lock.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    names = os.listdir(partial) if partial.is_dir() else []
+    if names and LOCK not in names:
+        raise DataError(f"{partial} is in the way, and no export made it (it has no {LOCK}): give another folder")
+    with lock_folder(partial, LOCK):
+        content = partial / folder.name
+        shutil.rmtree(content, ignore_errors=True)
+        content.mkdir()
+        try:
+            yield content
+            os.rename(content, folder)
+        finally:
+            shutil.rmtree(content, ignore_errors=True)  # before its lock
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def role_of(state, kind, path):
+    """Return what a checkpoint's dict is exported as, the second key of CLASSES. Raises DataError."""
+    fine_tuned = state.get("fine_tuned")
+    if state["config"]["qk_norm"] and kind != "qwen3":
+        raise DataError(f"{path}: it has norms of queries and keys, which only Qwen 3 has: give --as=qwen3")
+    if kind == "qwen3" and not state["config"]["qk_norm"]:
+        right = "give --as=eurobert for an encoder, --as=llama for a decoder"
+        raise DataError(f"{path}: it has no norms of queries and keys, which Qwen 3 has: {right}")
+    if fine_tuned and fine_tuned["settings"]["causal"]:
+        raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
+    role = fine_tuned["family"] if fine_tuned else pretrained_role(state, kind)
+    if (kind, role) not in CLASSES:
+        kinds = " or ".join(f"--as={other}" for other, other_role in CLASSES if other_role == role)
+        raise DataError(f"{path} is a model for {role}, which --as={kind} has no class for: {kinds}")
+    return role
+
+
+def pretrained_role(state, kind):
+    """Return "decoder", "encoder" or "fill-mask" for a checkpoint that is not fine-tuned."""
+    if kind == "llama":
+        return "decoder"
+    if kind == "eurobert":  # its head for masks predicts a hidden token at the token's own position
+        return "fill-mask" if predicts_from(state) == "mask" else "encoder"
+    phases = phases_of(state)  # a Qwen 3 is either: the last phase decides
+    is_decoder = phases[-1]["phase"] == "clm" if phases else state.get("is_causal", True)
+    return "decoder" if is_decoder else "encoder"
 
 
 @torch.no_grad()
@@ -317,48 +383,79 @@ def check_function(model, folder, role, path):
         return
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
-    kind = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}.get(role, "AutoModel")
+    kind = HEADS.get(role, "AutoModel")
     tokens = torch.randint(model.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(0))
-    ours, theirs = model(tokens, causal=role == "decoder"), getattr(library, kind).from_pretrained(folder)(tokens)[0]
-    if kind != "AutoModel":
+    ours = model(tokens, causal=role == "decoder")
+    if role in HEADS:
         ours = model.logits(ours)
+    try:
+        theirs = getattr(library, kind).from_pretrained(folder)(tokens)[0]
+    except Exception as error:  # of many kinds
+        raise DataError(f"{path}: transformers {library.__version__} cannot open what it becomes: {error}") from error
     if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * theirs.abs().max().item()):
         apart = f"outputs of up to {theirs.abs().max():.3g} differ by up to {(ours - theirs).abs().max():.3g}"
         why = "was model.py edited, or is transformers too old (docs/hub.md)?"
         raise DataError(f"{path}: transformers {library.__version__} computes something else from it ({apart}): {why}")
 
 
-def hub_weights(state, with_head):
+# ----------------------------------------------------------------------------
+# The contents of an exported folder
+
+
+def hub_weights(state, kind, role):
     """Return {the hub's name: tensor} of a checkpoint."""
     weights = hub_views(state["model"])
-    if not with_head or state["config"]["tie_embeddings"]:
+    if role not in HEADS or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
-    for name in [name for name in weights if name.endswith("q_proj.bias")]:  # with it, the output has a bias too
-        weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
+    for name in [*weights]:
+        if name.endswith("q_proj.bias"):  # with it, the output has a bias too
+            weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
+    if "fine_tuned" in state:
+        names = CLASSES[kind, role][2]
+        for name, x in state["fine_tuned"]["head"].items():
+            part, _, what = name.partition(".")
+            weights[f"{names[part]}.{what}"] = x  # "2.bias" becomes "classifier.bias"
     return weights
+
+
+def hub_texts(state, path, title, kind, role, parameters):
+    """Return {file name: text} of all files but the weights."""
+    name, tag, _ = CLASSES[kind, role]
+    tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
+    max_len = state["config"]["seq_len"]
+    if "fine_tuned" in state:
+        max_len = min(max_len, state["fine_tuned"]["settings"]["max_len"])
+    config = hub_config(state, tokenizer, name, kind, role)
+    contents = {"config.json": config}
+    contents |= tokenizer_files(tokenizer, max_len, append_eos=role != "decoder", for_words=role == "tc")
+    if role in ("fill-mask", "encoder", "ir"):
+        contents |= sentence_files(state["config"]["d_model"], max_len, PROMPTS if role == "ir" else {})
+    texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in contents.items()}
+    note = "check" if "is_causal" in config else ""
+    texts["README.md"] = model_card(title, tag, state, path, max_len, parameters, note)
+    return texts
 
 
 def hub_config(state, tokenizer, name, kind, role):
     """Return the content of config.json."""
-    c, fine_tuned = vars(ModelConfig(**state["config"])), state.get("fine_tuned")
+    ours = vars(ModelConfig(**state["config"]))
     config = {"architectures": [name], "model_type": kind, "dtype": "float32", "hidden_act": "silu", "mlp_bias": False}
-    config |= {theirs: c[ours] for ours, theirs in SIZES.items()}
-    config |= {"head_dim": c["head_dim"], "rope_theta": c["rope_theta"], "rope_scaling": None}
-    config |= {"tie_word_embeddings": c["tie_embeddings"], "attention_bias": c["qkv_bias"], "attention_dropout": 0.0}
-    config |= {"initializer_range": 0.02}
-    if c["rope_scaling"]:
-        config["rope_scaling"] = dict(zip(SCALING, c["rope_scaling"])) | {"rope_type": "llama3"}
-    config |= {f"{token}_token_id": getattr(tokenizer, f"{token}_id") for token in ("bos", "eos", "pad")}
+    config |= {theirs: ours[field] for field, theirs in FIELDS.items()}
+    config |= {"rope_scaling": None, "attention_dropout": 0.0, "initializer_range": 0.02}
+    if ours["rope_scaling"]:
+        config["rope_scaling"] = dict(zip(SCALING, ours["rope_scaling"]), rope_type="llama3")
+    config |= {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     if kind == "eurobert":
         config |= {"mask_token_id": tokenizer.mask_id, "classifier_pooling": "mean"}
     elif role != "decoder":
         config["is_causal"] = False  # transformers from 5.2.0 on gives a decoder the full mask then
-    if fine_tuned and fine_tuned["head"]:
-        labels = fine_tuned["labels"]
-        if fine_tuned["family"] == "qa":
+    if role in ("sc", "tc", "qa"):
+        labels = state["fine_tuned"]["labels"]
+        if role == "qa":
             labels = ["outside", "answer"]
         elif not labels:  # a number for each text
-            labels, config["problem_type"] = ["number"], "regression"
+            labels = ["number"]
+            config["problem_type"] = "regression"
         config["id2label"] = dict(enumerate(labels))
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     return config
@@ -388,34 +485,42 @@ def tokenizer_files(tokenizer, max_length, append_eos, for_words=False):
     space before it with it, as `encode_masked` takes a space. max_length: in tokens. With for_words, each text and each
     word of a text that is split into words gets a space before it, as in the training of a tagger. Raises DataError.
     """
-    name_of = {i: name for name, i in tokenizer.special_tokens.items()}
-    mask, pad, eos = (name_of[i] for i in (tokenizer.mask_id, tokenizer.pad_id, tokenizer.eos_id))
-    content = tokenizer.to_json()
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = {token["content"]: token for token in content["added_tokens"]}
-    for name, i in tokenizer.special_tokens.items():
-        added[name] = flags | added.get(name, {}) | {"id": i, "content": name, "special": True}
-    added[mask]["lstrip"] = True
-    content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
-    space = tokenizer.word_prefix if for_words else ""
-    if space:  # a normalizer, as ByteLevel(add_prefix_space=True) after Split would put one before each piece
-        own = [content["normalizer"]] if content["normalizer"] else []
-        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": space}, *own]}
-    if append_eos:
-        end = {"SpecialToken": {"id": eos, "type_id": 0}}
-        one, two = ([{"Sequence": {"id": text, "type_id": 0}}, end] for text in "AB")
-        content["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": one + two}
-        content["post_processor"]["special_tokens"] = {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}}
-    engine = optional_package("tokenizers").Tokenizer.from_str(json.dumps(content))
-    for name, i in tokenizer.special_tokens.items():  # the library numbers tokens that are not in the vocabulary itself
-        if engine.token_to_id(name) != i:
-            raise DataError(f"{name!r} has id {i}, but tokenizer.json would give it {engine.token_to_id(name)}")
-    config = {"eos_token": eos, "pad_token": pad, "mask_token": mask} | {
+    special = tokenizer.special_tokens
+    name_of = {i: name for name, i in special.items()}
+    eos = name_of[tokenizer.eos_id]
+    config = {
+        "eos_token": eos,
+        "pad_token": name_of[tokenizer.pad_id],
+        "mask_token": name_of[tokenizer.mask_id],
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
-    if space:
+    content = tokenizer.to_json()
+    added = {token["content"]: token for token in content["added_tokens"]}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for name, i in special.items():
+        added[name] = flags | added.get(name, {}) | {"id": i, "content": name, "special": True}
+    added[config["mask_token"]]["lstrip"] = True
+    content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+    if for_words and tokenizer.word_prefix:
+        # A normalizer, as ByteLevel(add_prefix_space=True) after Split would put a space before each piece.
+        prepend = {"type": "Prepend", "prepend": tokenizer.word_prefix}
+        own = [content["normalizer"]] if content["normalizer"] else []
+        content["normalizer"] = {"type": "Sequence", "normalizers": [prepend, *own]}
         config["add_prefix_space"] = True
+    if append_eos:
+        first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
+        end = {"SpecialToken": {"id": eos, "type_id": 0}}
+        content["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [first, end],
+            "pair": [first, end, second, end],
+            "special_tokens": {eos: {"id": eos, "ids": [tokenizer.eos_id], "tokens": [eos]}},
+        }
+    engine = optional_package("tokenizers").Tokenizer.from_str(json.dumps(content))
+    for name, i in special.items():  # the library numbers tokens that are not in the vocabulary itself
+        if engine.token_to_id(name) != i:
+            raise DataError(f"{name!r} has id {i}, but tokenizer.json would give it {engine.token_to_id(name)}")
     return {"tokenizer.json": content, "tokenizer_config.json": config}

@@ -6,13 +6,14 @@ import re
 import shutil
 import sys
 import types
+from copy import deepcopy
 
 import pytest
 import torch
 
 import checkpoint
 import model
-from data import hub
+from data import card, hub
 from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
@@ -22,7 +23,7 @@ from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
-from helpers import ROOT, TINY, WORDS
+from helpers import BROKEN, ROOT, TINY, WORDS
 from model import ModelConfig, PretrainingLoss, Transformer
 from task_helpers import settings
 
@@ -521,19 +522,73 @@ def test_damaged_files(copy, folder):
 
 
 def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folder, tmp_path, monkeypatch, capsys):
+    """What a killed export left is removed by the next one. Without transformers nothing is compared."""
     with pytest.raises(DataError, match="tiny is there already"):
         checkpoint.export("ckpt-650.pt", folder, "llama")
+    with pytest.raises(DataError, match="--as=bert: must be one of three. --as=eurobert: an encoder; --as=llama:"):
+        checkpoint.export("ckpt-650.pt", tmp_path / "out", "bert")
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial/thesis.txt").write_text("years of work")
+    with pytest.raises(DataError, match="out.partial is in the way, and no export made it"):
+        write(state, tmp_path / "out", "eurobert")
+    assert (tmp_path / "out.partial/thesis.txt").read_text() == "years of work"
+    (tmp_path / "new.partial/new").mkdir(parents=True)  # of an export that was killed
+    for name in "export.lock", "new/old.json":
+        (tmp_path / "new.partial" / name).touch()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    write(state, tmp_path / "new", "eurobert")
+    assert "not compared with transformers, which is not installed" in capsys.readouterr().out
+    assert sorted(os.listdir(tmp_path)) == ["new", "out.partial"] and not (tmp_path / "new/old.json").exists()
     with monkeypatch.context() as patch, pytest.raises(TypeError):
         patch.setattr(safetensors, "save_file", None)
-        write(state, tmp_path / "out", "eurobert")
-    assert os.listdir(tmp_path) == ["out.partial"]
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    write(state, tmp_path / "out", "eurobert")
-    assert "not compared with transformers, which is not installed" in capsys.readouterr().out
-    assert sorted(os.listdir(tmp_path)) == ["out", "out.partial"]
-    assert (tmp_path / "out.partial/thesis.txt").read_text() == "years of work"
+        write(state, tmp_path / "other", "eurobert")
+    assert sorted(os.listdir(tmp_path)) == ["new", "out.partial"]
+
+
+ODD_RECORDS = [  # of a checkpoint: keys, what is there instead, what the error says
+    (["phases"], "none", "its records are not as train.py or finetune.py writes them"),
+    (["phases", 1, "mask_ratio"], None, "its records are not as"),
+    (["settings", "init_from"], 3, "its records are not as"),
+    (["settings", "global_batch_tokens"], "many", "its records are not as"),
+    (["settings"], {"lr": 1.0}, "its records are not as"),
+    (["data"], 7, "its records are not as"),
+    (["fine_tuned"], [1], "its records are not as"),
+    (["fine_tuned"], {"family": "sc", "settings": {"causal": False}}, "its records are not as"),
+    (["model", "norm.weight"], torch.full((32,), torch.nan), "1 of its tensors have values that are not finite"),
+]
+
+
+@pytest.mark.parametrize("keys, value, message", ODD_RECORDS, ids=lambda x: str(x)[:40])
+def test_a_checkpoint_with_odd_records_does_not_go_out(state, tmp_path, keys, value, message):
+    *outer, last = keys
+    odd = part = state | {keys[0]: deepcopy(state.get(keys[0]))}
+    for name in outer:
+        part = part[name]
+    part[last] = value
+    with pytest.raises((DataError, Damaged), match=f"ckpt-650.pt: {message}"):
+        hub.write_folder(odd, None, "ckpt-650.pt", tmp_path / "out", "eurobert")
+    assert os.listdir(tmp_path) == []
+
+
+ODD_FILES = {
+    "metrics.jsonl": [b"\xff\n", b"[]\n", b"3\n", b'{"step": 650, "val_clm_loss": "low"}\n', b"[" * 99999 + b"\n"],
+    "result.json": [b"\xff", b"3", b'{"metrics": []}', b'{"metrics": {"test": {"f1": null}}}', b"[" * 99999],
+}
+
+
+@pytest.mark.parametrize("file", ODD_FILES)
+def test_odd_records_beside_a_checkpoint_are_left_out(tmp_path, capsys, file):
+    """The card is made without them, and a message names the file."""
+    for content in ODD_FILES[file]:
+        (tmp_path / file).write_bytes(content)
+        assert card.scores_beside(tmp_path / "ckpt-650.pt", 650) == []
+        assert f"{file}: left out of the model card" in capsys.readouterr().out, content
+
+
+@pytest.mark.parametrize("output", BROKEN)
+def test_an_export_needs_no_output(encoder, run, tmp_path, output):
+    code, text = run(["export", str(encoder), str(tmp_path / "out"), "--as=llama"], "checkpoint.py", BROKEN_OUTPUT=output)
+    assert code == 0 and "Traceback" not in text and (tmp_path / "out/README.md").exists()
 
 
 @pytest.mark.parametrize(
