@@ -52,13 +52,13 @@ def unfinished_folder(out, plan, part=""):
         raise DataError(f"{partial} is in the way, and no preparation made it: choose another --out")
     whose = part.replace("/", "-of-") or "all"
     with lock_folder(partial, "prepare.lock", shared=bool(part)), lock_folder(partial, f"prepare-{whose}.lock"):
-        check_out(out)  # again: the process before may have made it
         if any(path.name != plan and not path.match(LOCKS) for path in partial.iterdir()):
             what = "other settings, or of input files that have changed since"
             anew = f"choose another --out, or remove {partial} to start anew"
             raise DataError(f"{partial} holds an unfinished preparation with {what}: give those of then, {anew}")
         folder = partial / plan
         try:
+            check_out(out)  # again: the process before may have made it
             (folder / "shards").mkdir(parents=True, exist_ok=True)
             yield folder
         except BaseException:
@@ -152,18 +152,17 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     shards = folder / "shards"
     dtype = token_dtype(tokenizer.vocab_size)
     splits = splits_of(records)
-    only_train = is_empty(splits["val"]) and not is_empty(splits["train"])
-    only_val = is_empty(splits["train"]) and not is_empty(splits["val"])
-    if only_train or (only_val and not is_full):
+    empty = [name for name in SPLITS if is_empty(splits[name])]
+    if empty == ["val"] or (empty == ["train"] and not is_full):
         splits = splits_of([cut_tail(folder, splits, dtype, cfg.val_fraction)])
     names = set()
-    for split, record in splits.items():
-        if is_empty(record):
+    for name, split in splits.items():
+        if is_empty(split):
             shutil.rmtree(folder)  # going on would not help
-            raise DataError(f"no text is left for the {split} split: give more text")
-        files = [shard["file"] for shard in record["shards"]]
+            raise DataError(f"no text is left for the {name} split: give more text")
+        files = [shard["file"] for shard in split["shards"]]
         names.update(files)
-        record["sha256"] = sha256_of(shards / name for name in files)
+        split["sha256"] = sha256_of(shards / file for file in files)
     for path in shards.iterdir():
         if path.name not in names:  # of a killed process, or of a piece after max_tokens
             path.unlink()
