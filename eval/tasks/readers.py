@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from contextlib import suppress
-from itertools import chain, dropwhile, groupby
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -173,19 +173,22 @@ def delimited_rows(path, columns, counts):
     """Yield (line number, {column: text}) for each row of a .tsv, .txt or .csv file."""
     table = csv_fields(path) if file_format(path) == "csv" else tab_fields(path)
     _, header = next(table, (0, []))
+    width = len(header)
     by_number = all(column.isdecimal() for column in columns)
-    if by_number and not {*columns} <= {*header}:  # the first line is a row
+    if by_number and not set(columns) <= set(header):  # the first line is a row
         table = chain([(1, header)], table)
-        header = [str(i) for i in range(len(header))]
-    if len({*header}) < len(header):
+        header = [str(i) for i in range(width)]
+    if len(set(header)) < width:
         raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
     number, wrong = 0, []
     for number, fields in table:
-        if len(fields) == len(header):
+        if len(fields) == width:
             yield number, dict(zip(header, fields))
         elif fields not in ([], [""]):  # an empty line
-            wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {len(header)}")
-    allowed = 0 if counts is None else number / 100
+            wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {width}")
+    allowed = 0
+    if counts is not None:
+        allowed = number / 100
     if len(wrong) > allowed:
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
@@ -236,31 +239,27 @@ def conll_sentences(path, word=0, tag=-1):
     Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence.
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
-    least = max(2, *(column + 1 if column >= 0 else -column for column in (word, tag)))
-    for is_end, numbered in groupby(lines(path), key=ends_sentence):
-        if is_end:
+    least = max(2, word + 1, -word, tag + 1, -tag)
+    words, tags = [], []
+    for number, line in lines(path):
+        if line.split()[:1] in ([], ["-DOCSTART-"]):
+            if words:
+                yield location, words, without_brackets(tags)
+            words, tags = [], []
             continue
-        words, tags = [], []
-        for number, line in dropwhile(is_comment, numbered):
-            fields = line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
-            if len(fields) < least:
-                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
-            if not words:
-                location = f"{path}, sentence of line {number}"
-            words.append(fields[word])
-            tags.append(fields[tag])
-        if words:
-            yield location, words, without_brackets(tags)
-
-
-def ends_sentence(numbered_line):
-    _, line = numbered_line
-    return line.split()[:1] in ([], ["-DOCSTART-"])
-
-
-def is_comment(numbered_line):
-    _, line = numbered_line
-    return COMMENT.match(line)
+        if not words and COMMENT.match(line):
+            continue
+        fields = line.split("\t")
+        if len(fields) == 1:
+            fields = [field for field in line.split(" ") if field]
+        if len(fields) < least:
+            raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
+        if not words:
+            location = f"{path}, sentence of line {number}"
+        words.append(fields[word])
+        tags.append(fields[tag])
+    if words:
+        yield location, words, without_brackets(tags)
 
 
 def without_brackets(tags):
@@ -346,18 +345,22 @@ def find_answer(answer, start, context):
 
 def read_texts(path, task, counts=None, unlabeled=False):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
-    columns, label = task.columns or ("text",), task.label or "label"
-    form = task.form or "\n".join("{}" for _ in columns)
+    columns = task.columns or ("text",)
+    label = task.label or "label"
+    form = task.form or "\n".join(["{}"] * len(columns))
     before, *after = form.split("{}")
     if len(after) != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     expected = dict.fromkeys(columns, str) | {label: object}
-    for location, row in rows(path, expected, counts, label if unlabeled else ""):
-        parts = [row[column] + text for column, text in zip(columns, after)]
-        given = row[label]
-        if given is not None or not unlabeled:
-            given = read_label(given, task, location)
-        yield Text(before + "".join(parts), given)
+    optional = label if unlabeled else ""
+    for location, row in rows(path, expected, counts, optional):
+        text = before
+        for column, rest in zip(columns, after):
+            text += row[column] + rest
+        value = row[label]
+        if value is not None or not unlabeled:
+            value = read_label(value, task, location)
+        yield Text(text, value)
 
 
 def read_label(value, task, location):
@@ -378,52 +381,75 @@ def read_label(value, task, location):
 
 def read_sentences(path, task, counts=None, unlabeled=False):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
-    found = table_sentences(path, task, unlabeled) if file_format(path) == "jsonl" else column_sentences(path, task)
+    if file_format(path) == "jsonl":
+        found = table_sentences(path, task, unlabeled)
+    else:
+        found = column_sentences(path, task)
     for location, words, tags in found:
-        known = ["O"] * len(words) if tags is None else tags
-        if len(words) != len(known) or not all(isinstance(word, str) for word in words):
-            raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
-        for tag in known:
-            if not TAG.fullmatch(str(tag)):
-                raise DataError(f"{location}: the tag {tag!r} is not O or B-, I-, E- or S- and a type")
+        if not all(isinstance(word, str) for word in words):
+            raise DataError(f"{location}: expected words, got {words!r:.200}")
+        if tags is not None:
+            check_tags(tags, words, location)
+            tags = to_bio(tags, task.outside)
         if words or unlabeled:
-            yield Sentence(words, None if tags is None else to_bio(tags, task.outside))
+            yield Sentence(words, tags)
+
+
+def check_tags(tags, words, location):
+    """Raise DataError unless there is a tag for each word."""
+    if len(tags) != len(words):
+        raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
+    for tag in tags:
+        if not TAG.fullmatch(str(tag)):
+            raise DataError(f"{location}: the tag {tag!r} is not O or B-, I-, E- or S- and a type")
 
 
 def table_sentences(path, task, unlabeled):
     """Yield (location, words, tags) of a table. With `unlabeled` the tags may be None."""
-    named = [name for name in task.columns if not name.isdecimal()]  # numbers are those of CoNLL columns
-    column, label = (*named, "tokens")[0], task.label or "label"
-    for location, row in rows(path, {column: list, label: list}, optional=label if unlabeled else ""):
+    column, label = "tokens", task.label or "label"
+    if task.columns and not task.columns[0].isdecimal():  # a number is that of a CoNLL column
+        column = task.columns[0]
+    expected = {column: list, label: list}
+    for location, row in rows(path, expected, optional=label if unlabeled else ""):
         yield location, row[column], row[label]
 
 
 def column_sentences(path, task):
     """Return [(location, words, tags)] of a file in CoNLL columns. Raises DataError if the words are mere numbers."""
-    word, tag = (*task.columns, "0")[0], task.label or "-1"
+    word = task.columns[0] if task.columns else "0"
+    tag = task.label or "-1"
     given = f"--columns={','.join(task.columns) or 0} --label={tag}"
     try:
         columns = int(word), int(tag)
     except ValueError:
         raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
     found = list(conll_sentences(path, *columns))
-    long = [words for _, words, _ in found if len(words) > 1]
-    counting = [words for words in long if words == [str(i + 1) for i in range(len(words))]]
-    if 2 * len(counting) > len(long):
-        raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    n_long, n_counting = 0, 0
+    for _, words, _ in found:
+        if len(words) > 1:
+            n_long += 1
+            n_counting += words == [str(i + 1) for i in range(len(words))]
+    if 2 * n_counting > n_long:
+        first, *_ = found[0]
+        raise DataError(f"{first}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     return found
 
 
 def read_questions(path, task, counts=None, unlabeled=False):
     """Yield the Questions of a SQuAD file or a table, with each answer's start where the context has its text, or -1."""
-    found = table_questions(path, unlabeled) if file_format(path) == "jsonl" else squad_questions(path)
+    if file_format(path) == "jsonl":
+        found = table_questions(path, unlabeled)
+    else:
+        found = squad_questions(path)
     for location, id, question, context, given in found:
-        texts = [question, context, *(answer for answer, _ in given or ())]
+        texts = [question, context]
+        texts += [answer for answer, _ in given or ()]
         if not all(isinstance(text, str) for text in texts):
             raise DataError(f"{location}: the question, context and answers must be text")
+        answers = given
         if given is not None:
-            given = [(answer, find_answer(answer, start, context)) for answer, start in given]
-        yield Question(str(id), question, context, given)
+            answers = [(answer, find_answer(answer, start, context)) for answer, start in given]
+        yield Question(str(id), question, context, answers)
 
 
 def to_train_on(questions, counts):
@@ -433,7 +459,7 @@ def to_train_on(questions, counts):
     """
     kept = []
     for question in questions:
-        inside = [(answer, start) for answer, start in question.answers if start >= 0]
+        inside = [answer for answer in question.answers if answer[1] >= 0]
         if inside or not question.answers:
             kept.append(question._replace(answers=inside))
         else:
@@ -462,14 +488,12 @@ def read_texts_by_id(path, wanted=None, form=""):
     """
     texts, form = {}, form or "{} {}"
     for location, row in rows(path, {"text": str}):
-        key = row.get("_id")
-        key = "" if key is None else str(key)
-        if not key or key in texts:
-            raise DataError(f'{location}: expected an "_id" that no other line has, got {key!r}; {OTHER_FORM}')
-        if wanted is not None and key not in wanted:
-            continue
-        title = row.get("title")
-        texts[key] = form.format(title, row["text"]) if title else row["text"]
+        id, title, text = row.get("_id"), row.get("title"), row["text"]
+        id = "" if id is None else str(id)
+        if not id or id in texts:
+            raise DataError(f'{location}: expected an "_id" that no other line has, got {id!r}; {OTHER_FORM}')
+        if wanted is None or id in wanted:
+            texts[id] = form.format(title, text) if title else text
     return texts
 
 

@@ -115,33 +115,41 @@ def label_names(task, train):
 def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
     """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
     distinct = list(dict.fromkeys(keys))
-    count = max(1, round(fraction * len(distinct)))
-    if count >= len(distinct):
-        few = f"too few different examples ({len(distinct)}) to hold some of them out"
-        raise DataError(f"{path}: {few}: give --validation")
+    n = len(distinct)
+    count = max(1, round(fraction * n))
+    if count >= n:
+        raise DataError(f"{path}: too few different examples ({n}) to hold some of them out: give --validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
-    order = np.random.RandomState(SPLIT_SEED).permutation(len(distinct))
+    order = np.random.RandomState(SPLIT_SEED).permutation(n)
     held_keys = {distinct[i] for i in order[:count]}
     kept, held = [], []
     for example, key in zip(examples, keys, strict=True):
-        (held if key in held_keys else kept).append(example)
+        if key in held_keys:
+            held.append(example)
+        else:
+            kept.append(example)
     return kept, held
 
 
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
-    splits = {split: read_all(path, task, split, counts) for split, path in task.paths.items()}
+    splits = {}
+    for split, path in task.paths.items():
+        splits[split] = read_all(path, task, split, counts)
     if "validation" not in splits:
-        keys = [example.key for example in splits["train"]]
-        splits["train"], splits["validation"] = hold_out(task.paths["train"], splits["train"], keys)
-        counts["validation: held out of train, at random"] = len(splits["validation"])
+        train = splits["train"]
+        keys = [example.key for example in train]
+        splits["train"], held = hold_out(task.paths["train"], train, keys)
+        splits["validation"] = held
+        counts["validation: held out of train, at random"] = len(held)
     return splits
 
 
 def read_all(path, task, split, counts):
     """Return the examples of all files of a path."""
-    rules = Counter()
-    examples = [example for file in find_files(path) for example in READERS[task.family](file, task, rules)]
+    rules, examples = Counter(), []
+    for file in find_files(path):
+        examples += READERS[task.family](file, task, rules)
     if task.family == "qa" and split == "train":
         examples = to_train_on(examples, rules)
     if not examples:
@@ -207,14 +215,18 @@ def judged_queries(table, texts, counts):
             grades = qrels[realpath(file)]
             keys = [texts[row.queries][query] for query in grades]
             kept, held = hold_out(file, grades.items(), keys, row.held_out)
-            qrels[realpath(file)], held_out[row] = dict(kept), dict(held)
+            qrels[realpath(file)] = dict(kept)
+            held_out[row] = dict(held)
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
             counts[in_set(row.set, rule, ": ")] = len(held)
 
     judged = {}
     for row, file in files.items():
-        grades = held_out.get(row) or qrels[realpath(file)]
-        judged[row] = [Query(id, texts[row.queries][id], x, row.corpus, row.set) for id, x in grades.items()]
+        judged[row] = []
+        qrels_of_row = held_out.get(row) or qrels[realpath(file)]
+        for id, grades in qrels_of_row.items():
+            text = texts[row.queries][id]
+            judged[row].append(Query(id, text, grades, row.corpus, row.set))
     return judged
 
 
