@@ -20,3 +20,12 @@ tasks = ("embedded-sc", "embedded-tc", "embedded-qa", "embedded-ir")
 finetune = "--max_steps=120 --epochs=4 --eval_interval=1000"
 rates = (1e-3, 3e-3)
 finetune_seeds = (1, 2, 3)
+
+# kinds of figures, what is on the x-axis, the models that make a line (one: a horizontal line), its name
+figures = (
+    ("scores", "clm_fraction", "mlm clm50-mlm clm", "650 steps"),
+    ("scores", "clm_fraction", "random-mlm", "random weights"),
+    ("losses", "step", "mlm", "pure MLM"),
+    ("losses", "step", "clm50-mlm", "50 % CLM, then MLM"),
+    ("losses", "step", "clm", "pure CLM"),
+)

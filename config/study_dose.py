@@ -47,3 +47,14 @@ tasks = (
 finetune = "--eval_interval=1000 --baseline=False"
 rates = (2e-3,)  # one for all; on seed 9 also 1e-3
 finetune_seeds = (1,)
+
+# kinds of figures, what is on the x-axis, the models that make a line, its name
+figures = (
+    ("scores", "clm_fraction", "mlm clm5-mlm clm12.5-mlm clm25-mlm", "CLM, then MLM"),
+    ("losses", "step", "mlm", "pure MLM"),
+    ("losses", "step", "mlm-80-10-10", "80/10/10"),
+    ("losses", "step", "mlm-80-0-20", "80/0/20"),
+    ("losses", "step", "mlm-80-20-0", "80/20/0"),
+    ("losses", "step", "clm25-mlm", "25 % CLM, then MLM"),
+    ("losses", "step", "mntp", "MNTP"),
+)

@@ -83,3 +83,123 @@ metrics = "paper"
 rates = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 finetune_seeds = (1, 2, 3, 4, 5)
 full_grid = True
+
+# kinds of figures, what is on the x-axis, the models that make a line (one: a horizontal line), its name
+figures = (
+    (
+        "scores stability",
+        "clm_fraction",
+        "610m-mlm40-42k 610m-clm-10k-mlm40-42k 610m-clm-21k-mlm40-42k "
+        "610m-clm-32k-mlm40-42k 610m-clm-40k-mlm40-42k 610m-clm-42k",
+        "610M, 40 % masked, 99B tokens",
+    ),
+    (
+        "scores stability",
+        "clm_fraction",
+        "610m-mlm40-22k 610m-clm-5k-mlm40-22k 610m-clm-11k-mlm40-22k "
+        "610m-clm-17k-mlm40-22k 610m-clm-22k",
+        "610M, 40 % masked, 52B tokens",
+    ),
+    (
+        "scores stability",
+        "clm_fraction",
+        "610m-mlm40-12k 610m-clm-3k-mlm40-12k 610m-clm-6k-mlm40-12k "
+        "610m-clm-9k-mlm40-12k 610m-clm-12k",
+        "610M, 40 % masked, 28B tokens",
+    ),
+    ("scores stability", "clm_fraction", "610m-mlm20-42k 610m-clm-40k-mlm20-42k", "610M, 20 % masked, 99B tokens"),
+    ("scores stability", "clm_fraction", "610m-mlm30-42k 610m-clm-40k-mlm30-42k", "610M, 30 % masked, 99B tokens"),
+    ("scores stability", "clm_fraction", "610m-mlm50-42k 610m-clm-40k-mlm50-42k", "610M, 50 % masked, 99B tokens"),
+    ("scores stability", "clm_fraction", "210m-mlm40-42k 210m-clm-42k", "210M, 40 % masked, 99B tokens"),
+    ("scores stability", "clm_fraction", "1b-mlm40-42k 1b-clm-10k-mlm40-42k 1b-clm-42k", "1B, 40 % masked, 99B tokens"),
+    ("scores stability", "clm_fraction mask_ratio", "random-610m-mlm40-42k", "random weights, 610M"),
+    ("scores stability", "clm_fraction mask_ratio", "random-210m-mlm40-42k", "random weights, 210M"),
+    ("scores stability", "clm_fraction mask_ratio", "random-1b-mlm40-42k", "random weights, 1B"),
+    ("scores", "tokens flops", "610m-clm-12k 610m-clm-22k 610m-clm-42k", "pure CLM"),
+    ("scores", "tokens flops", "610m-mlm40-12k 610m-mlm40-22k 610m-mlm40-42k", "pure MLM"),
+    (
+        "scores",
+        "tokens flops",
+        "610m-clm-3k-mlm40-12k 610m-clm-5k-mlm40-22k "
+        "610m-clm-10k-mlm40-42k",
+        "25 % CLM, then MLM",
+    ),
+    (
+        "scores",
+        "tokens flops",
+        "610m-clm-6k-mlm40-12k 610m-clm-11k-mlm40-22k "
+        "610m-clm-21k-mlm40-42k",
+        "50 % CLM, then MLM",
+    ),
+    (
+        "scores",
+        "tokens flops",
+        "610m-clm-9k-mlm40-12k 610m-clm-17k-mlm40-22k "
+        "610m-clm-32k-mlm40-42k",
+        "75 % CLM, then MLM",
+    ),
+    (
+        "scores",
+        "tokens flops",
+        "610m-clm-42k@1000 610m-clm-42k@2000 610m-clm-42k@5000 "
+        "610m-clm-42k@10000 610m-clm-42k@20000 610m-clm-42k@40000",
+        "pure CLM, on the way",
+    ),
+    (
+        "scores",
+        "tokens flops",
+        "610m-mlm40-42k@1000 610m-mlm40-42k@2000 610m-mlm40-42k@5000 "
+        "610m-mlm40-42k@10000 610m-mlm40-42k@20000 610m-mlm40-42k@40000",
+        "pure MLM, on the way",
+    ),
+    ("scores", "tokens flops steps_added", "random-610m-mlm40-42k", "random weights"),
+    ("scores", "parameters", "210m-clm-42k 610m-clm-42k 1b-clm-42k", "pure CLM"),
+    ("scores", "parameters", "610m-clm-10k-mlm40-42k 1b-clm-10k-mlm40-42k", "25 % CLM, then MLM, 40 % masked"),
+    ("scores", "parameters", "210m-mlm20-42k 610m-mlm20-42k 1b-mlm20-42k", "pure MLM, 20 % masked"),
+    ("scores", "parameters", "210m-mlm30-42k 610m-mlm30-42k 1b-mlm30-42k", "pure MLM, 30 % masked"),
+    ("scores", "parameters", "210m-mlm40-42k 610m-mlm40-42k 1b-mlm40-42k", "pure MLM, 40 % masked"),
+    ("scores", "parameters", "210m-mlm50-42k 610m-mlm50-42k 1b-mlm50-42k", "pure MLM, 50 % masked"),
+    ("scores", "parameters", "random-210m-mlm40-42k random-610m-mlm40-42k random-1b-mlm40-42k", "random weights"),
+    ("scores stability", "mask_ratio", "610m-mlm20-42k 610m-mlm30-42k 610m-mlm40-42k 610m-mlm50-42k", "610M, pure MLM"),
+    ("scores stability", "mask_ratio", "210m-mlm20-42k 210m-mlm30-42k 210m-mlm40-42k 210m-mlm50-42k", "210M, pure MLM"),
+    ("scores stability", "mask_ratio", "1b-mlm20-42k 1b-mlm30-42k 1b-mlm40-42k 1b-mlm50-42k", "1B, pure MLM"),
+    (
+        "scores stability",
+        "mask_ratio",
+        "610m-clm-40k-mlm20-42k 610m-clm-40k-mlm30-42k "
+        "610m-clm-40k-mlm40-42k 610m-clm-40k-mlm50-42k",
+        "610M, 95 % CLM, then MLM",
+    ),
+    (
+        "scores",
+        "steps_added",
+        "610m-clm-42k 610m-clm-dec42k-mlm40-44k "
+        "610m-clm-dec42k-mlm40-54k 610m-clm-dec42k-mlm40-64k",
+        "after CLM",
+    ),
+    (
+        "losses",
+        "steps_added",
+        "610m-clm-dec42k-mlm40-64k 610m-clm-dec42k-mlm40-54k "
+        "610m-clm-dec42k-mlm40-44k",
+        "after CLM",
+    ),
+    (
+        "scores",
+        "steps_added",
+        "610m-mlm40-42k 610m-mlm40-dec42k-mlm40-44k "
+        "610m-mlm40-dec42k-mlm40-54k 610m-mlm40-dec42k-mlm40-64k",
+        "after MLM",
+    ),
+    (
+        "losses",
+        "steps_added",
+        "610m-mlm40-dec42k-mlm40-64k 610m-mlm40-dec42k-mlm40-54k "
+        "610m-mlm40-dec42k-mlm40-44k",
+        "after MLM",
+    ),
+    ("losses", "step", "610m-mlm40-42k", "pure MLM"),
+    ("losses", "step", "610m-clm-10k-mlm40-42k", "24 % CLM, then MLM"),
+    ("losses", "step", "610m-clm-21k-mlm40-42k", "50 % CLM, then MLM"),
+    ("losses", "step", "610m-clm-32k-mlm40-42k", "76 % CLM, then MLM"),
+)

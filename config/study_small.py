@@ -54,3 +54,27 @@ tasks = (
 finetune = "--eval_interval=1000"
 rates = (1e-3, 3e-3)
 finetune_seeds = (1, 2, 3)
+
+# kinds of figures, what is on the x-axis, the models that make a line (one: a horizontal line), its name
+figures = (
+    ("scores", "clm_fraction", "mlm-21M clm25-mlm-21M clm50-mlm-21M clm-21M", "20.9M tokens"),
+    ("scores", "clm_fraction", "mlm-10M clm25-mlm-10M clm50-mlm-10M clm-10M", "10.2M tokens"),
+    ("scores", "clm_fraction", "mlm-5M clm25-mlm-5M clm50-mlm-5M clm-5M", "5.3M tokens"),
+    ("scores", "clm_fraction", "mlm-2.5M clm25-mlm-2.5M clm50-mlm-2.5M clm-2.5M", "2.5M tokens"),
+    ("scores", "clm_fraction tokens flops steps_added", "random-mlm-21M", "random weights"),
+    ("scores", "tokens flops", "clm-2.5M clm-5M clm-10M clm-21M", "pure CLM"),
+    ("scores", "tokens flops", "mlm-2.5M mlm-5M mlm-10M mlm-21M", "pure MLM"),
+    ("scores", "tokens flops", "clm25-mlm-2.5M clm25-mlm-5M clm25-mlm-10M clm25-mlm-21M", "25 % CLM, then MLM"),
+    ("scores", "tokens flops", "clm50-mlm-2.5M clm50-mlm-5M clm50-mlm-10M clm50-mlm-21M", "50 % CLM, then MLM"),
+    ("scores", "steps_added", "clm-21M clm-21M-then-mlm", "after pure CLM"),
+    ("losses", "steps_added", "clm-21M-then-mlm", "after pure CLM"),
+    ("scores", "steps_added", "mlm-21M mlm-21M-then-mlm", "after pure MLM"),
+    ("losses", "steps_added", "mlm-21M-then-mlm", "after pure MLM"),
+    ("losses", "step", "clm25-mlm-21M", "25 % CLM, then MLM, 20.9M tokens"),
+    ("losses", "step", "mlm-21M", "pure MLM, 20.9M tokens"),
+    ("losses", "step", "clm25-mlm-10M", "25 % CLM, then MLM, 10.2M tokens"),
+    ("losses", "step", "mlm-10M", "pure MLM, 10.2M tokens"),
+    ("losses", "step", "clm25-mlm-5M", "25 % CLM, then MLM, 5.3M tokens"),
+    ("losses", "step", "mlm-5M", "pure MLM, 5.3M tokens"),
+    ("losses", "step", "clm25-mlm-2.5M", "25 % CLM, then MLM, 2.5M tokens"),
+)

@@ -40,3 +40,20 @@ tasks = (
 finetune = "--eval_interval=1000"
 rates = (1e-3, 2e-3, 3e-3)
 finetune_seeds = (1, 2)
+
+# kinds of figures, what is on the x-axis, the models that make a line (one: a horizontal line), its name
+figures = (
+    ("scores", "clm_fraction", "mlm-20.9M clm25-mlm-20.9M", "20.9M tokens"),
+    ("scores", "clm_fraction", "mlm-10.2M clm25-mlm-10.2M", "10.2M tokens"),
+    ("scores", "tokens flops", "mlm-10.2M mlm-20.9M", "pure MLM"),
+    ("scores", "tokens flops", "clm25-mlm-10.2M clm25-mlm-20.9M", "25 % CLM, then MLM"),
+    ("scores", "tokens flops", "mixed-shift-10.2M mixed-shift-20.9M", "25 % CLM mixed with MLM, shifted"),
+    ("scores", "mask_ratio", "mlm-32-10.2M mlm-10.2M", "pure MLM"),
+    ("scores", "clm_fraction tokens flops mask_ratio", "random-mlm-10.2M", "random weights"),
+    ("losses", "step", "mlm-10.2M", "pure MLM, 10.2M tokens"),
+    ("losses", "step", "mlm-80-10-10-10.2M", "80/10/10, 10.2M tokens"),
+    ("losses", "step", "mixed-shift-10.2M", "mixed, 10.2M tokens"),
+    ("losses", "step", "clm25-mlm-10.2M", "25 % CLM, then MLM, 10.2M tokens"),
+    ("losses", "step", "mlm-20.9M", "pure MLM, 20.9M tokens"),
+    ("losses", "step", "clm25-mlm-20.9M", "25 % CLM, then MLM, 20.9M tokens"),
+)

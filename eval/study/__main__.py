@@ -43,6 +43,8 @@ full_grid = False  # every seed has all rates; False: the first has all, the oth
 metrics = "field"  # by which rates are chosen and models compared: the usual one of each task, or "paper": the paper's
 # --- comparisons ---
 primary = (("", ""),)  # pairs of models, named beforehand, whose differences answer the question
+# --- figures: (kinds, what is on the x-axis, the models that make a line, its name); see figures.py ---
+figures = (("", "", "", ""),)
 # --- where and how ---
 out_dir = "out/study"
 jobs = 0  # runs at a time: on each GPU; without a GPU in all. 0 = one a GPU, one a core

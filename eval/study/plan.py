@@ -21,8 +21,8 @@ import checkpoint
 import configurator
 from data.shards import draws_of, load_meta
 from errors import DataError, nearest
+from eval.study import figures
 from eval.study.jobs import ROOT
-from eval.study.results import without_seed
 from eval.tasks.registry import find_task
 from run import RESUME_MAY_CHANGE, last_logged, model_config
 from runtime import PEAK_FLOPS, flops_per_token
@@ -126,6 +126,7 @@ class Plan:
         self.labels = [*dict.fromkeys(model.label for model in self.models)]
         self.need("primary", sum(cfg.primary, ()), self.labels)
         self.problems += [f"primary: give pairs of rows, got {pair}" for pair in cfg.primary if len(pair) != 2]
+        self.problems += figures.problems(cfg.figures, self.labels)
         if not self.names and not self.given:
             self.problems.append("runs: give at least one row, or checkpoints")
         given = [model.folder for model in self.given]
@@ -224,7 +225,7 @@ class Plan:
 
 def without_empty(cfg):
     """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
-    empty = "", ("", ""), ("", "", "")
+    empty = "", ("", ""), ("", "", ""), ("", "", "", "")
     return type(cfg)({k: tuple(x for x in v if x not in empty) if type(v) is tuple else v for k, v in cfg.items()})
 
 
@@ -264,6 +265,12 @@ def name_of(path):
     """Return a given checkpoint's name: its folder and its step, or the name of a model folder, as in result.json."""
     path = newest(path).resolve()
     return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name
+
+
+def without_seed(name):
+    """Return the name of a checkpoint without the -seed-S that a study gives it, and S or None."""
+    found = re.search(r"-seed-(\d+)", name)
+    return (name.replace(found[0], ""), int(found[1])) if found else (name, None)
 
 
 # ----------------------------------------------------------------------------

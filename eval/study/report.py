@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, read
@@ -33,6 +32,8 @@ NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks,
 DESCRIPTION = """\
 Differences in points with 95 % intervals, primary pairs first, if any. These are description: the intervals are not \
 corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
+RATES = "The learning rates of fine-tuning that validation chose, of all pretraining seeds:"
+LOSS_KEYS = "val_clm_loss", "val_mlm_loss"
 LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
 interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with."""
@@ -43,7 +44,7 @@ rate of fine-tuning that is best on validation data, for each task, among the ra
 family's score is the mean over its tasks, without those that are measured by a correlation, and the mean of families \
 counts each family alike. A comparison pairs the runs of two models by seed and their answers by test instance. Its \
 interval counts the chance in the seeds and in the sample of test instances ({resamples} resamples). Parameters are \
-those of the encoder, without the output head. Legends round the fraction of CLM to 5 %."""
+those of the encoder, without the output head."""
 
 
 # ----------------------------------------------------------------------------
@@ -56,33 +57,47 @@ def write(plan, root, folder, resamples=2000):
     plan: of a study, as far as its results are there; one without models means all results below `root`. resamples: of
     the test instances, for the comparisons. Raises DataError: damaged results, or none in a bare folder.
     """
-    cfg, names = plan.cfg, {m.folder: (m.label, m.seed, m.run.continues) for m in plan.models if m.run}
-    points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
-    only = {job_folder(*point) for point in points} if plan.models else None
-    results = Results(root, *read(root, cfg.metrics, names, only), resamples, plan.labels)
+    cfg = plan.cfg
+    results = read_results(plan, root, resamples)
     if not (plan.models or results.rows):
         raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
     folder.mkdir(parents=True, exist_ok=True)
-    curves = {key: curve for key, run in plan.runs.items() if (curve := loss_curve(run))}
+    curves = {}
+    for key, run in plan.runs.items():
+        if curve := loss_curve(run):
+            curves[key] = curve
     compared, answers = answer_section(results, cfg.primary)
     blocks = [
         f"# {Path(cfg.out_dir).name}",
         *overview(results, plan, curves),
         *answers,
-        *scores_section(folder, results),
+        *scores_section(results),
         *comparisons_section(folder, results, compared),
-        *losses_section(folder, curves, plan),
+        *losses_section(folder, curves),
+        *figures_section(folder, results, curves, cfg.figures),
     ]
     if results.failed:
         lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
         blocks += ["## Failed runs of fine-tuning", "\n".join(f"- {line}" for line in lines)]
-    if not find_spec("matplotlib"):
-        blocks.append("There are no figures, because matplotlib is not installed.")
     blocks += ["## How to read the numbers", HOW.format(resamples=results.resamples)]
     write_results(results, folder / "results.csv")
     path = folder / "report.md"
     path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
-    return "\n\n".join([*(answers[1:] or [score_table(results)]), str(path)])
+    summary = answers[1:] or [score_table(results)]
+    return "\n\n".join([*summary, str(path)])
+
+
+def read_results(plan, root, resamples):
+    """Return the Results of a plan, or of all that is below `root` if it has no models."""
+    names, only = {}, None
+    for model in plan.models:
+        if model.run:
+            names[model.folder] = model.label, model.seed, model.run.continues
+    if plan.models:
+        points = itertools.product(plan.models, plan.tasks, plan.cfg.rates, plan.cfg.finetune_seeds)
+        only = {job_folder(*point) for point in points}
+    rows, failed = read(root, plan.cfg.metrics, names, only)
+    return Results(root, rows, failed, resamples, plan.labels)
 
 
 def table(header, rows):
@@ -90,40 +105,42 @@ def table(header, rows):
     if not rows:
         return ""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
-
-
-def drawn(folder, name, alt, panels, x_label, y_label):
-    """Draw a figure; return the block that shows it, [] if matplotlib is missing."""
-    if not find_spec("matplotlib"):
-        return []
-    figures.draw_lines(folder / f"{name}.png", panels, x_label, y_label)
-    return [f"![{alt}]({name}.png)"]
+    lines = []
+    for row in (header, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        lines.append(f"| {' | '.join(cells)} |")
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
 def write_csv(path, header, rows):
     """Write a table with six digits; a cell that is None or not a number stays empty."""
-
-    def text(cell):
-        return ("" if math.isnan(cell) else f"{cell:.6g}") if isinstance(cell, float) else cell
-
     with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *([*map(text, row)] for row in rows)])
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        for row in rows:
+            writer.writerow(map(cell_text, row))
+
+
+def cell_text(cell):
+    if not isinstance(cell, float):
+        return cell
+    return "" if math.isnan(cell) else f"{cell:.6g}"
 
 
 def write_results(results, path):
     """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
-    chosen = {id(row) for its in results.chosen.values() for row in its.values()}
-    header = "folder status model pretraining_seed task family lr seed validation test score".split()
-    header += ["parameters", "step", "tokens", "clm_fraction", "mask_ratio", "error"]
-    rows = []
-    for row in sorted(results.rows, key=lambda row: (str(row["folder"]), row["task"])):
-        facts, score = row["facts"], results.score(row["model"], row["task"]) if id(row) in chosen else ""
-        of_model = facts["parameters"], facts["step"], figures.tokens(facts), figures.clm_fraction(facts)
-        rows.append([row["folder"], "done", *(row[k] for k in header[2:10]), score, *of_model, facts["mask_ratio"], ""])
-    rows += [[job, "failed", *[""] * (len(header) - 3), error] for job, error in results.failed.items()]
-    write_csv(path, header, rows)
+    chosen = {(row.folder, row.task) for row in results.chosen}
+    first = "model pretraining_seed task family lr seed validation test".split()
+    last = "parameters step tokens clm_fraction mask_ratio".split()
+    lines = []
+    for row in sorted(results.rows, key=lambda row: (str(row.folder), row.task)):
+        score = results.score(row.model, row.task) if (row.folder, row.task) in chosen else ""
+        values = [getattr(row, name) for name in first]
+        lines.append([row.folder, "done", *values, score, *(getattr(row, name) for name in last), ""])
+    for folder, error in results.failed.items():
+        lines.append([folder, "failed", *[""] * len(first + last), "", error])
+    write_csv(path, ["folder", "status", *first, "score", *last, "error"], lines)
 
 
 # ----------------------------------------------------------------------------
@@ -132,41 +149,50 @@ def write_results(results, path):
 
 def overview(results, plan, curves):
     """Say what was trained, how much of it is there, and what each model is."""
-    lines, values = [], defaultdict(set)
+    lines = []
     if plan.models:
-        cfg, todo = plan.cfg, [point[0].label for point in plan.points() if not has_result(plan, point)]
-        grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
-        seeds, rates = ", ".join(map(str, cfg.finetune_seeds)), ", ".join(f"{rate:g}" for rate in cfg.rates)
-        lines = [
-            f"pretraining: {count(len(plan.runs), [row for row, seed in plan.runs if (row, seed) not in curves])}",
-            f"fine-tuning: {count(len(plan.points()), todo)}; seeds {seeds}, rates {rates} ({grid})",
-        ]
-    n = len({row["folder"] for row in results.rows})
+        lines += progress_of(plan, curves)
+    n = len({row.folder for row in results.rows})
     lines.append(f"{n} results, {len(results.failed)} failed")
-    lines += sorted({", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in results.rows})
+    lines += sorted({", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in results.rows})
+    values = defaultdict(set)
     for row in results.rows:
-        for name, value in row["settings"].items():
-            values[f"the runs of {row['task']} differ in `{name}`"].add(str(value))
-    lines += [f"Careful: {what}: {', '.join(sorted(its))}" for what, its in sorted(values.items()) if len(its) > 1]
-    rows = []
+        for name, value in row.settings.items():
+            values[row.task, name].add(str(value))
+    for (task, name), found in sorted(values.items()):
+        if len(found) > 1:
+            lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(sorted(found))}")
+
+    models = []
     for label in results.labels:
-        facts, seeds = results.facts[label], ", ".join(map(str, sorted(results.seeds[label])))
-        what = describe(facts["phases"]) if facts["phases"] else "pretrained elsewhere"
-        shown = facts["settings"].get("mask_proportions", (1, 0, 0))
-        if shown[0] != 1 and facts["phases"][-1]["phase"] != "clm":
-            what += f", with {'/'.join(f'{100 * part:.3g}' for part in shown)} masking"
-        what += f", after {facts['after']}" * bool(facts["after"])
-        what = "random weights" if facts["untrained"] else what
-        tokens = 0 if facts["untrained"] else figures.tokens(facts)
-        rows.append([label, what, *map(figures.short, (facts["parameters"], tokens)), seeds])
-    models = table(["model", "pretraining", "parameters", "tokens", "seeds"], rows)
-    return "\n".join(f"- {line}" for line in lines), models
+        row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
+        tokens = 0 if row.untrained else row.tokens
+        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(tokens), seeds])
+    header = ["model", "pretraining", "parameters", "tokens", "seeds"]
+    return "\n".join(f"- {line}" for line in lines), table(header, models)
+
+
+def progress_of(plan, curves):
+    """Return a line on the runs of pretraining, and one on those of fine-tuning."""
+    cfg = plan.cfg
+    untrained = [row for row, seed in plan.runs if (row, seed) not in curves]
+    todo = [point[0].label for point in plan.points() if not has_result(plan, point)]
+    grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
+    seeds = ", ".join(map(str, cfg.finetune_seeds))
+    rates = ", ".join(f"{rate:g}" for rate in cfg.rates)
+    return [
+        f"pretraining: {count(len(plan.runs), untrained)}",
+        f"fine-tuning: {count(len(plan.points()), todo)}; seeds {seeds}, rates {rates} ({grid})",
+    ]
 
 
 def count(n, missing):
     """Say how many of n runs are there, and of which models some are missing. missing: the name of each one's model."""
-    names = ", ".join(f"{k} of {name}" for name, k in sorted(Counter(missing).items()))
-    return f"{n - len(missing)} of {n} runs are there" + f" (missing: {names})" * bool(missing)
+    text = f"{n - len(missing)} of {n} runs are there"
+    if missing:
+        names = ", ".join(f"{k} of {name}" for name, k in sorted(Counter(missing).items()))
+        text += f" (missing: {names})"
+    return text
 
 
 # ----------------------------------------------------------------------------
@@ -180,43 +206,55 @@ def answer_section(results, primary):
     target = next(iter(results.targets), "mean of families")
     compared = results.compare_all(primary)
     tested = {(c.a, c.b): c for c in compared if c.target == target and c.units > 1}
-    p_values = [c.p for c in tested.values()] + [1] * (len(primary) - len(tested))  # 1: not run yet
+    not_run = len(primary) - len(tested)
+    p_values = [c.p for c in tested.values()] + [1] * not_run
     for c, p in zip(tested.values(), stats.holm(p_values)):
         c.p_holm = float(p)
     sentences, rows = [], []
     for a, b in primary:
-        if not (c := tested.get((a, b))):
+        c = tested.get((a, b))
+        if not c:
             sentences.append(NOT_RUN.format(a, b))
             continue
-        rows.append([a, b, str(results.score(a, target)), str(results.score(b, target)), str(c)])
-        rows[-1] += [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)] + [c.over]
-        if c.p_holm < 0.05:
-            better = (a, b) if c.estimate > 0 else (b, a)
-            text = SETTLED.format(*better, f"{abs(c.estimate):.1f} ± {c.half:.1f}")
-        else:
-            text = OPEN.format(a, b, c)
-        once = " It rests on one pretraining seed each: another may differ." * (c.unit == "fine-tuning seed")
-        sentences.append(text + once)
+        sentences.append(answer(c))
+        scores = [str(results.score(label, target)) for label in (a, b)]
+        p_values = [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)]
+        rows.append([a, b, *scores, str(c), *p_values, c.over])
     header = ["A", "B", "score of A", "score of B", "A minus B", "p", "corrected p", "over"]
-    text = "\n".join(f"- {sentence}" for sentence in sentences)
-    intro = ANSWER.format(target="the " * ("mean" in target) + target)
-    return compared, ["## The answer", intro, text, table(header, rows)]
+    intro = ANSWER.format(target=f"the {target}" if "mean" in target else target)
+    answers = "\n".join(f"- {sentence}" for sentence in sentences)
+    return compared, ["## The answer", intro, answers, table(header, rows)]
+
+
+def answer(comparison):
+    """Say in a sentence which of two models is better."""
+    c = comparison
+    if c.p_holm >= 0.05:
+        text = OPEN.format(c.a, c.b, c)
+    else:
+        better, worse = (c.a, c.b) if c.estimate > 0 else (c.b, c.a)
+        text = SETTLED.format(better, worse, f"{abs(c.estimate):.1f} ± {c.half:.1f}")
+    if c.unit == "fine-tuning seed":
+        text += " It rests on one pretraining seed each: another may differ."
+    return text
 
 
 # ----------------------------------------------------------------------------
 # Scores and comparisons
 
 
-def scores_section(folder, results):
-    """Return figures of the scores, and their table."""
+def scores_section(results):
+    """Return the table of scores, and that of the learning rates at which they were reached."""
     if not results.rows:
         return []
-    blocks = ["## Scores"]
-    for figure in figures.FIGURES:
-        if panels := figures.panels_of(results, figure):
-            alt = f"{figure.y_label.splitlines()[0]} over {figure.x_label}"
-            blocks += drawn(folder, figure.name, alt, panels, figure.x_label, figure.y_label)
-    return [*blocks, score_table(results)]
+    rates = []
+    for label in results.labels:
+        cells = []
+        for task in results.tasks:
+            chosen = {row.lr for row in results.chosen_of[label, task]}
+            cells.append(", ".join(f"{rate:g}" for rate in sorted(chosen)) or "-")
+        rates.append([label, *cells])
+    return ["## Scores", score_table(results), RATES, table(["model", *results.tasks], rates)]
 
 
 def score_table(results):
@@ -224,33 +262,41 @@ def score_table(results):
     baselines = dict.fromkeys(itertools.chain(*results.baselines.values()))
     columns = {"model": [*results.labels, *(f"*{name}*" for name in baselines)]}
     for target, weights in results.targets.items():
-        names = dict.fromkeys(name.rpartition("/")[2] for task in weights for name in results.metrics[task])
         cells = [str(results.score(label, target) or "-") for label in results.labels]
         for baseline in baselines:
             values = [results.baselines[task].get(baseline) for task in weights]
             cells.append("-" if None in values else f"{rounded(np.dot(values, [*weights.values()])):.1f}")
-        columns[f"{target} ({', '.join(names)})" if len(names) < 3 else target] = cells
+        names = dict.fromkeys(name.rpartition("/")[2] for task in weights for name in results.metrics[task])
+        title = f"{target} ({', '.join(names)})" if len(names) < 3 else target
+        columns[title] = cells
     return table([*columns], [*zip(*columns.values())])
 
 
 def comparisons_section(folder, results, compared):
     """Write comparisons.csv and return a table of differences. compared: the primary comparisons, on all targets."""
-    pairs, rows, shown = {(c.a, c.b) for c in compared}, [], defaultdict(dict)
-    others = [pair for pair in itertools.combinations(results.labels, 2) if not pairs & {pair, pair[::-1]}]
+    primary = {(c.a, c.b) for c in compared}
+    others = []
+    for a, b in itertools.combinations(results.labels, 2):
+        if (a, b) not in primary and (b, a) not in primary:
+            others.append((a, b))
+    rows, shown = [], defaultdict(dict)
     for c in compared + results.compare_all(others):
-        interval = [c.estimate, c.estimate - c.half, c.estimate + c.half, c.p, c.p_holm]
-        rows.append([(c.a, c.b) in pairs, c.target, c.a, c.b, *interval, c.units, c.unit])
-        if (c.a, c.b) in pairs or len(others) <= MAX_ROWS:
+        is_primary = (c.a, c.b) in primary
+        interval = [c.estimate, c.estimate - c.half, c.estimate + c.half]
+        rows.append([is_primary, c.target, c.a, c.b, *interval, c.p, c.p_holm, c.units, c.unit])
+        if is_primary or len(others) <= MAX_ROWS:
             shown[c.a, c.b] |= {c.target: str(c), "over": c.over}
     header = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
     write_csv(folder / "comparisons.csv", header, rows)
-    header = ["A", "B", *results.targets, "over"]
-    lines = [[*pair, *(its.get(k, "-") for k in header[2:])] for pair, its in shown.items()]
-    return ["## Comparisons", DESCRIPTION, table(header, lines)] if lines else []
+    if not shown:
+        return []
+    columns = [*results.targets, "over"]
+    lines = [[*pair, *(cells.get(column, "-") for column in columns)] for pair, cells in shown.items()]
+    return ["## Comparisons", DESCRIPTION, table(["A", "B", *columns], lines)]
 
 
 # ----------------------------------------------------------------------------
-# Losses
+# Losses and figures
 
 
 def loss_curve(run, last=None):
@@ -258,41 +304,50 @@ def loss_curve(run, last=None):
 
     last: None is the end of the run. A parent may have been stopped where its branch begins.
     """
-    before = loss_curve(run.parent, run.start - run.settings.log_interval) if run.start else []
-    if last_logged(run.folder) < (run.max_steps if last is None else last) or (run.start and not before):
+    before = []
+    if run.start:
+        before = loss_curve(run.parent, run.start - run.settings.log_interval)
+        if not before:
+            return []
+    if last_logged(run.folder) < (run.max_steps if last is None else last):
         return []
-    return [line for line in before if line["step"] < run.start] + read_metrics(run.folder)
+    log = read_metrics(run.folder)
+    for line in log:
+        check_line(line, run.folder)
+    return [line for line in before if line["step"] < run.start] + log
 
 
-def losses_section(folder, curves, plan):
+def check_line(line, folder):
+    """Raise DataError if a line of a log has a validation loss that is no number, or one without tokens."""
+    if LOSS_KEYS[0] in line:
+        for key in ("tokens", *LOSS_KEYS):
+            if not isinstance(line.get(key), (int, float)):
+                step = f"{folder}/metrics.jsonl, step {line['step']}"
+                raise DataError(f"{step}: {key} is {line.get(key)!r}, must be a number; mend or delete this line")
+
+
+def losses_section(folder, curves):
     """Write losses.csv and return both validation losses of each row. curves: {(row, seed): log}."""
     if not curves:
         return []
-    keys, logs = ("val_clm_loss", "val_mlm_loss"), defaultdict(list)
+    lines = []
+    for key, curve in curves.items():
+        for line in curve:
+            if LOSS_KEYS[0] in line:
+                lines.append([*key, line["step"], line["tokens"], *map(line.get, LOSS_KEYS)])
+    write_csv(folder / "losses.csv", ["model", "pretraining_seed", "step", "tokens", *LOSS_KEYS], lines)
+    rows = []
+    for name, logs in logs_of(curves).items():
+        rows.append([name, str(len(logs)), *(last_losses(logs, key) for key in LOSS_KEYS)])
+    return ["## Losses", LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
+
+
+def logs_of(curves):
+    """Return {row: [its log for each seed]}."""
+    logs = defaultdict(list)
     for (name, _), curve in curves.items():
         logs[name].append(curve)
-    lines = [(key, line) for key, curve in curves.items() for line in curve if keys[0] in line]
-    rows = [[*key, line["step"], line["tokens"], *map(line.get, keys)] for key, line in lines]
-    write_csv(folder / "losses.csv", ["model", "pretraining_seed", "step", "tokens", *keys], rows)
-    named = [name for name in dict.fromkeys(sum(plan.cfg.primary, ())) if name in logs] or [*logs]
-    shown = {name: logs[name] for name in named[: len(figures.STYLES)]}
-    panels = {key[4:7].upper(): ({n: loss_lines(its, key) for n, its in shown.items()}, {}) for key in keys}
-    labels = "pretraining step", "validation loss (nats per predicted token)"
-    figure = drawn(folder, "losses", "validation losses over pretraining", panels, *labels)
-    after = defaultdict(list)  # the curves of continued pretraining
-    for (name, seed), curve in sorted(curves.items(), key=lambda item: -item[1][-1]["step"]):  # the longest first
-        if base := plan.runs[name, seed].continues:
-            after[f"after {base}"] += loss_lines([curve], keys[1])
-    if after:
-        title = "continued pretraining (pale: other budgets and seeds)"
-        labels = figures.STEPS, "validation MLM loss\n(nats per predicted token)"
-        figure += drawn(folder, "continued_loss", title, {title: (after, {})}, *labels)
-    rows = [[name, str(len(its)), *(last_losses(its, key) for key in keys)] for name, its in logs.items()]
-    return ["## Losses", *figure, LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
-
-
-def loss_lines(logs, key):
-    return [[(line["step"], line[key], 0) for line in log if key in line] for log in logs]
+    return logs
 
 
 def last_losses(logs, key):
@@ -301,4 +356,13 @@ def last_losses(logs, key):
     if not values:
         return "-"
     mean, half = stats.interval(values)
-    return f"{mean:.3f}" + ("" if half is None else f" ± {half:.3f}")
+    return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"
+
+
+def figures_section(folder, results, curves, entries):
+    """Draw the figures of the settings, and return the blocks that show them."""
+    if not find_spec("matplotlib"):
+        return ["There are no figures, because matplotlib is not installed."]
+    drawn = figures.draw(folder, entries, results, logs_of(curves))
+    images = [f"![{what}]({name})" for name, what in drawn.items()]
+    return ["## Figures", *images] if images else []

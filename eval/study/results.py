@@ -1,14 +1,13 @@
-"""Read the results of fine-tuning, score models on tasks, and compare them in pairs.
+"""Read the results of fine-tuning as one flat table, score models on tasks, and compare them in pairs.
 
-A row is a dict about one fine-tuning on one test set: what results.csv has of it, and what scores and comparisons
-need. A model is all that has one label. Each of its pretraining seeds is fine-tuned at the learning rate with the best
-mean validation score on a task, among the rates with the most finished runs: a rate that lost seeds must not win on
-the seeds that survived. `stats.py` explains the comparison.
+A Row is one fine-tuning on one test set. A model is all that has one label. Each of its pretraining seeds is
+fine-tuned at the learning rate with the best mean validation score on a task, among the rates with the most finished
+runs: a rate that lost seeds must not win on the seeds that survived. `stats.py` explains the comparison.
 """
 
 import json
 import math
-import re
+import operator
 import zipfile
 import zlib
 from collections import defaultdict
@@ -18,17 +17,62 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.files import MALFORMED
+from data.objective import describe
 from errors import DataError
 from eval.study import stats
 from eval.study.jobs import error_of
+from eval.study.plan import flops, without_seed
 from eval.tasks import metrics
 from eval.tasks.registry import REGRESSION
+from model import ModelConfig
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
 CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
-FACTS = "name seed step max_steps clm_steps mask_ratio init_from untrained parameters model phases settings".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
+
+
+class Row(NamedTuple):
+    """One fine-tuning on one test set."""
+
+    folder: Path  # of its files, from the folder of all results
+    model: str
+    pretraining_seed: int
+    task: str
+    family: str
+    lr: float
+    seed: int  # of fine-tuning
+    validation: float  # percent
+    test: float
+    # what was fine-tuned
+    pretraining: str  # in words
+    untrained: bool  # random weights of this shape
+    parameters: int
+    step: int
+    tokens: int
+    flops: float
+    clm_fraction: float
+    mask_ratio: float
+    steps_added: int  # since it began with the final weights of another model; 0 if it did not
+    # how it was measured
+    metrics: list
+    test_set: tuple
+    baselines: dict
+    settings: dict
+    versions: dict
+
+
+def group(rows, *names):
+    """Return {value of a field: [rows that have it, in their order]}; of several fields, the keys are tuples."""
+    groups, key = defaultdict(list), operator.attrgetter(*names)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups
+
+
+# ----------------------------------------------------------------------------
+# Reading
 
 
 def read(root, metric, names=None, only=None):
@@ -38,65 +82,108 @@ def read(root, metric, names=None, only=None):
     it continued or "")}. Without it, the label is the checkpoint's name without the -seed-S that a study gives it.
     only: the folders that count, as paths from root; None = all. Raises DataError: files that are not results.
     """
-    paths = [path for name in ("error.txt", "result.json") for path in Path(root).rglob(name)]
-    last = {path.parent: path for path in paths}  # a result counts, whatever failed before it
-    last = {folder: path for folder, path in sorted(last.items()) if only is None or folder.relative_to(root) in only}
-    rows = read_rows(root, metric, [folder for folder, path in last.items() if path.name == "result.json"], names)
-    failed = {folder.relative_to(root): error_of(path) for folder, path in last.items() if path.name == "error.txt"}
-    return rows, failed
+    done = {path.parent for path in Path(root).rglob("result.json")}
+    failed = {path.parent for path in Path(root).rglob("error.txt")} - done  # a result counts, whatever failed before
+    if only is not None:
+        done = {folder for folder in done if folder.relative_to(root) in only}
+        failed = {folder for folder in failed if folder.relative_to(root) in only}
+    errors = {folder.relative_to(root): error_of(folder / "error.txt") for folder in sorted(failed)}
+    return read_rows(root, metric, sorted(done), names), errors
 
 
 def read_rows(root, metric, folders, names=None):
     """Return the rows of some folders. Raises DataError for a file that is not a result."""
     rows = []
     for folder in folders:
+        path = Path(folder).relative_to(root)
         try:
             result = json.loads(Path(folder, "result.json").read_bytes())
-            names_of_metrics = result["main"]["paper"]
-            is_ir = result["family"] == "ir"  # each of the sets that it searches is a task, such as msmarco/nq
-            prefixes = dict.fromkeys(name[: name.rfind("/") + 1] if is_ir else "" for name in names_of_metrics)
-            path = Path(folder).relative_to(root)
-            rows += [make_row(path, result, metric, prefix, names or {}) for prefix in prefixes]
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            for prefix in test_sets(result):
+                rows.append(make_row(path, result, metric, prefix, names or {}))
+        except MALFORMED as error:
             what = "not a result of finetune.py, or damaged; delete it or run it again"
             raise DataError(f"{folder}/result.json: {what} ({error!r})") from None
     return rows
 
 
+def test_sets(result):
+    """Return the prefixes of its metrics, such as "nq/": each set that a retrieval task searches is a task. Else ""."""
+    names = result["main"]["paper"]
+    if result["family"] != "ir":
+        return [""]
+    return dict.fromkeys(name[: name.rfind("/") + 1] for name in names)
+
+
 def make_row(folder, result, metric, prefix, names):
-    """Return the row of a result.json. prefix: of the metrics of one of several test sets, such as "nq/"."""
-    facts = {name: result["checkpoint"][name] for name in FACTS}
-    validation, test = result["metrics"]["validation"], result["metrics"]["test"]
-    name, seed = without_seed(facts["name"])
-    label, seed = "random-" * facts["untrained"] + name, facts["seed"] if seed is None else seed
-    base = Path(facts["init_from"] or "")  # what it continued: a checkpoint in the folder of its run, or a folder
-    after, _ = without_seed(base.parent.name if base.suffix == ".pt" else base.name)
-    label, seed, after = names.get(folder.parts[0], (label, seed, after))
+    """Return the Row of a result.json for one of its test sets. prefix: of this set's metrics."""
+    facts = result["checkpoint"]
+    label, seed, after = names.get(folder.parts[0]) or name_of(facts)
     main = [name for name in result["main"][metric] or result["main"]["paper"] if name.startswith(prefix)]
-    settings, baselines = {**result["settings"], **result["versions"]}, result["baselines"]
-    return dict(
+    validation, test = result["metrics"]["validation"], result["metrics"]["test"]
+    settings = {**result["settings"], **result["versions"]}
+    baselines = {}
+    for name, scores in result["baselines"].items():
+        if scores.keys() >= {*main}:
+            baselines[name] = mean([scores[metric] for metric in main])
+    step, per_step = int(facts["step"]), int(facts["settings"].get("global_batch_tokens", 1))
+    return Row(
         folder=folder,
         model=label,
         pretraining_seed=seed,
         task=f"{result['task']}/{prefix}".removesuffix("/"),
-        family=result["family"],
+        family=FAMILIES[FAMILIES.index(result["family"])],
         lr=float(result["lr"]),
         seed=int(result["seed"]),
-        facts=facts | {"after": after},
-        test_set=(result["examples"]["test"], result["test_set"] + prefix),
-        settings={k: v for k, v in settings.items() if k not in PER_RUN},
-        versions=result["versions"],
-        metrics=main,
         validation=mean([validation[name] for name in main if name in validation]),
         test=mean([test[name] for name in main]),
-        baselines={k: mean([v[name] for name in main]) for k, v in baselines.items() if v.keys() >= {*main}},
+        pretraining=pretraining_of(facts, after),
+        untrained=bool(facts["untrained"]),
+        parameters=int(facts["parameters"]),
+        step=step,
+        tokens=step * per_step,
+        flops=per_step * flops_of(facts),
+        clm_fraction=facts["clm_steps"] / max(1, step),
+        mask_ratio=float(facts["mask_ratio"]),
+        steps_added=step if after else 0,
+        metrics=main,
+        test_set=(result["examples"]["test"], result["test_set"] + prefix),
+        baselines=baselines,
+        settings={name: value for name, value in settings.items() if name not in PER_RUN},
+        versions={**result["versions"]},
     )
 
 
-def without_seed(name):
-    """Return the name of a checkpoint without the -seed-S that a study gives it, and S or None."""
-    found = re.search(r"-seed-(\d+)", name)
-    return (name.replace(found[0], ""), int(found[1])) if found else (name, None)
+def name_of(facts):
+    """Return (label, pretraining seed, the model that it continued or "") of what a result says about its checkpoint."""
+    name, seed = without_seed(facts["name"])
+    if seed is None:
+        seed = int(facts["seed"])
+    if facts["untrained"]:
+        name = f"random-{name}"
+    base = Path(facts["init_from"] or "")  # a checkpoint in the folder of its run, or a folder
+    after, _ = without_seed(base.parent.name if base.suffix == ".pt" else base.name)
+    return name, seed, after
+
+
+def pretraining_of(facts, after):
+    """Describe how a checkpoint was pretrained, in words."""
+    phases = facts["phases"]
+    if facts["untrained"]:
+        return "random weights"
+    text = describe(phases) if phases else "pretrained elsewhere"
+    shown = facts["settings"].get("mask_proportions", (1, 0, 0))
+    if shown[0] != 1 and phases[-1]["phase"] != "clm":
+        text += f", with {'/'.join(f'{100 * part:.3g}' for part in shown)} masking"
+    return f"{text}, after {after}" if after else text
+
+
+def flops_of(facts):
+    """Compute the FLOPs of a checkpoint's pretraining, shared steps included, for one token in each step."""
+    total = 0.0
+    for phase in facts["phases"]:
+        clm, ratio = phase["clm_steps"], sum(phase["mask_ratio"]) / 2
+        total += flops(ModelConfig(**facts["model"]), clm, phase["steps"] - clm, ratio)
+    return total
 
 
 def mean(values):
@@ -105,10 +192,18 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def best(by_rate):
-    """Return {fine-tuning seed: row} at the rate that validation chooses. by_rate: {rate: {fine-tuning seed: row}}."""
-    validation = {rate: np.mean([row["validation"] for row in by_rate[rate].values()]) for rate in by_rate}
-    return by_rate[max(sorted(by_rate), key=lambda rate: (len(by_rate[rate]), validation[rate]))]
+# ----------------------------------------------------------------------------
+# Scores and comparisons
+
+
+def best(rows):
+    """Return the rows at the learning rate that validation chooses; of equals, the lowest rate. rows: at all rates."""
+    by_rate = group(rows, "lr")
+
+    def finished_and_validation(rate):
+        return len(by_rate[rate]), np.mean([row.validation for row in by_rate[rate]])
+
+    return by_rate[max(sorted(by_rate), key=finished_and_validation)]
 
 
 class Score(NamedTuple):
@@ -118,8 +213,11 @@ class Score(NamedTuple):
     expected: int  # ... of how many
 
     def __str__(self):
-        text = f"{metrics.rounded(self.mean):.1f}" + (" (one seed)" if self.half is None else f" ± {self.half:.1f}")
-        return text + (f" ({self.done} of {self.expected} runs)" if self.done < self.expected else "")
+        text = f"{metrics.rounded(self.mean):.1f}"
+        text += " (one seed)" if self.half is None else f" ± {self.half:.1f}"
+        if self.done < self.expected:
+            text += f" ({self.done} of {self.expected} runs)"
+        return text
 
 
 @dataclass
@@ -142,114 +240,133 @@ class Comparison:
     @property
     def over(self):
         """What the comparison rests on, in words."""
-        return f"{self.units} {self.unit}{'s' * (self.units != 1)}" if self.unit else "no pretraining seed in common"
+        if not self.unit:
+            return "no pretraining seed in common"
+        if self.units == 2:
+            return f"two {self.unit}s: give more"
+        return f"{self.units} {self.unit}" + ("" if self.units == 1 else "s")
 
 
 class Results:
     """Rows, and what tables and figures need of them.
 
-    labels: the models in the order of the tables. facts: {label: what result.json says about its checkpoint}. tasks:
-    {task: family}, ordered by family. targets: {title: {task: its weight}}: the mean of the families, the mean of each
-    family over its tasks (on the scale of percentages), where there are several, then each task. The first is the main
-    one. grid: {(label, task): {pretraining seed: {rate: {fine-tuning seed: row}}}}. chosen: {(label, task):
-    {(pretraining seed, fine-tuning seed): row at the rate that was chosen}}. Raises DataError: a run that is there
-    twice, or different test sets of a task.
+    labels: the models in the order of the tables. chosen: the rows at the rates that validation chose. of: {(label,
+    task): all rows}. chosen_of: {(label, task): the chosen ones}. tasks: {task: family}, ordered by family. targets:
+    {title: {task: its weight}}: the mean of the families, the mean of each family over its tasks (on the scale of
+    percentages), where there are several, then each task. The first is the main one. Raises DataError: a run that is
+    there twice, or different test sets of a task.
     """
 
     def __init__(self, root, rows, failed, resamples=2000, labels=()):
         self.root, self.rows, self.failed, self.resamples = Path(root), rows, failed, resamples
-        there = {row["model"] for row in rows}
+        check_rows(rows)
+        there = {row.model for row in rows}
         others = sorted(there - {*labels}, key=lambda label: (label.startswith("random-"), label))
         self.labels = [label for label in [*labels, *others] if label in there]
-        self.tasks = {row["task"]: row["family"] for row in sorted(rows, key=lambda r: FAMILIES.index(r["family"]))}
-        self.facts = {row["model"]: row["facts"] for row in rows}
-        self.seeds, self.finetune_seeds, self.rates = defaultdict(set), defaultdict(set), defaultdict(set)
-        self.grid = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-        self.baselines, self.metrics, example = defaultdict(dict), {}, {}
+        self.tasks = {row.task: row.family for row in sorted(rows, key=lambda row: FAMILIES.index(row.family))}
+        self.metrics = {row.task: row.metrics for row in rows}
+        self.example = {row.model: row for row in rows}  # of what is the same for all rows of a model
+        self.seeds = {label: {row.pretraining_seed for row in same} for label, same in group(rows, "model").items()}
+        by_task = group(rows, "task").items()
+        self.finetune_seeds = {task: {row.seed for row in same} for task, same in by_task}
+        self.rates = {task: {row.lr for row in same} for task, same in by_task}
+        self.baselines = {task: {} for task in self.tasks}
         for row in rows:
-            label, task, like = row["model"], row["task"], example.setdefault(row["task"], row)
-            if (row["test_set"], row["metrics"]) != (like["test_set"], like["metrics"]):
-                why = "have different test sets or metrics, which cannot be compared"
-                raise DataError(f"{task}: {like['folder']} and {row['folder']} {why}")
-            of_rate = self.grid[label, task][row["pretraining_seed"]][row["lr"]]
-            if (other := of_rate.setdefault(row["seed"], row)) is not row:
-                why = "are the same model, task, learning rate and seed: delete one of them"
-                raise DataError(f"{other['folder']} and {row['folder']} {why}")
-            self.seeds[label].add(row["pretraining_seed"])
-            self.finetune_seeds[task].add(row["seed"])
-            self.rates[task].add(row["lr"])
-            self.baselines[task] |= row["baselines"]  # one run of each task has them
-            self.metrics[task] = row["metrics"]
-        self.chosen = defaultdict(dict)
-        for key, by_seed in self.grid.items():
-            for pretraining_seed, by_rate in by_seed.items():
-                self.chosen[key] |= {(pretraining_seed, seed): row for seed, row in best(by_rate).items()}
-        self.targets, self.resampled_scores = self.make_targets(), {}
+            self.baselines[row.task] |= row.baselines  # one run of each task has them
+
+        self.chosen = []
+        for same in group(rows, "model", "task", "pretraining_seed").values():
+            self.chosen += best(same)
+        self.chosen.sort(key=lambda row: (row.pretraining_seed, row.seed))
+        self.of = group(rows, "model", "task")
+        self.chosen_of = group(self.chosen, "model", "task")
+        self.targets = self.make_targets()
+        self.resampled_scores = {}
 
     def make_targets(self):
-        families, means = defaultdict(list), {}
+        families = defaultdict(list)
         for task, family in self.tasks.items():
             if CORRELATIONS.isdisjoint(self.metrics[task]):
                 families[family].append(task)
+        targets = {}
         if len(families) > 1:
-            means["mean of families"] = {t: 1 / len(its) / len(families) for its in families.values() for t in its}
-        for family, its in families.items():
-            if len(its) > 1:
-                means[f"{family} mean"] = dict.fromkeys(its, 1 / len(its))
-        return means | {task: {task: 1.0} for task in self.tasks}
+            mean_of_families = targets["mean of families"] = {}
+            for tasks in families.values():
+                mean_of_families |= dict.fromkeys(tasks, 1 / len(tasks) / len(families))
+        for family, tasks in families.items():
+            if len(tasks) > 1:
+                targets[f"{family} mean"] = dict.fromkeys(tasks, 1 / len(tasks))
+        return targets | {task: {task: 1.0} for task in self.tasks}
 
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""
-        values, done, expected, several = [], 0, 0, len(self.seeds[label]) > 1
+        unit = "pretraining_seed" if len(self.seeds[label]) > 1 else "seed"
+        by_task, done, expected = [], 0, 0
         for task, weight in self.targets[target].items():
-            by_unit, rows = defaultdict(list), self.chosen[label, task]
-            for (pretraining_seed, seed), row in sorted(rows.items()):
-                by_unit[pretraining_seed if several else seed].append(row["test"])
-            values.append({unit: weight * np.mean(scores) for unit, scores in by_unit.items()})
-            done, expected = done + len(rows), expected + len(self.seeds[label]) * len(self.finetune_seeds[task])
-        units = sorted(set.intersection(*map(set, values)))
-        return Score(*stats.interval([sum(its[u] for its in values) for u in units]), done, expected) if units else None
+            rows = self.chosen_of[label, task]
+            by_unit = group(rows, unit)
+            by_task.append({u: weight * np.mean([row.test for row in same]) for u, same in by_unit.items()})
+            done += len(rows)
+            expected += len(self.seeds[label]) * len(self.finetune_seeds[task])
+        units = common(by_task)
+        if not units:
+            return None
+        average, half = stats.interval([sum(scores[unit] for scores in by_task) for unit in units])
+        return Score(average, half, done, expected)
 
     def resampled(self, task):
-        """Return {folder: test scores (1 + resamples,)} of all chosen rows: on a task's test set, then on resamples of it."""
+        """Return {folder: scores (1 + resamples,)} of all chosen rows: on a task's test set, then on resamples of it."""
         if task not in self.resampled_scores:
-            rows, scores = [row for label in self.labels for row in self.chosen[label, task].values()], []
+            rows = [row for row in self.chosen if row.task == task]
+            scores = []
             for name in self.metrics[task]:
                 test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
                 seed = zlib.crc32(f"{task}/{test_set}".encode())
                 scores.append(stats.bootstrap(load_instances(self.root, rows, name), self.resamples, seed))
-            columns = np.vstack([[row["test"] for row in rows], np.mean(scores, axis=0)]).T
-            self.resampled_scores[task] = dict(zip((row["folder"] for row in rows), columns))
+            table = np.vstack([[row.test for row in rows], np.mean(scores, axis=0)])  # (1 + resamples, rows)
+            self.resampled_scores[task] = {row.folder: column for row, column in zip(rows, table.T)}
         return self.resampled_scores[task]
+
+    def pairs(self, a, b, task, match, unit):
+        """Return {unit: [(row of a, row of b), ...]} of the runs on a task that agree in `match`, names of fields."""
+        key, pairs = operator.attrgetter(*match), defaultdict(list)
+        rows_of_b = {key(row): row for row in self.chosen_of[b, task]}
+        for row in self.chosen_of[a, task]:
+            if key(row) in rows_of_b:
+                pairs[getattr(row, unit)].append((row, rows_of_b[key(row)]))
+        return pairs
 
     def compare(self, a, b, target):
         """Return the Comparison of models a and b; None if one has no score."""
         if not (self.score(a, target) and self.score(b, target)):
             return None
-        common, single = self.seeds[a] & self.seeds[b], len(self.seeds[a]) == len(self.seeds[b]) == 1
-        several = len(common) > 1  # pretraining seeds to pair by
-        unit = "pretraining seed" if several else "fine-tuning seed" if common or single else ""
-        by_task = {}  # {task: {unit: [(row of a, row of b), ...]}}
-        for task in self.targets[target]:
-            rows_a, rows_b, by_task[task] = self.chosen[a, task], self.chosen[b, task], defaultdict(list)
-            if single:  # whatever the two pretraining seeds
-                rows_b = {(*self.seeds[a], seed): row for (_, seed), row in rows_b.items()}
-            for key in sorted(rows_a.keys() & rows_b.keys()):
-                by_task[task][key[0] if several else key[1]].append((rows_a[key], rows_b[key]))
-        units = sorted(set.intersection(*map(set, by_task.values())))
+        shared = self.seeds[a] & self.seeds[b]
+        single = len(self.seeds[a]) == len(self.seeds[b]) == 1  # then their runs pair, whatever the two seeds
+        unit = "pretraining_seed" if len(shared) > 1 else "seed"
+        match = ["seed"] if single else ["pretraining_seed", "seed"]
+        pairs = {task: self.pairs(a, b, task, match, unit) for task in self.targets[target]}
+        units = common(pairs.values())
+        words = {"pretraining_seed": "pretraining seed", "seed": "fine-tuning seed"}[unit]
+        if not (shared or single):
+            words = ""
         if len(units) < 2:
-            return Comparison(target, a, b, len(units), unit)
-        parts = defaultdict(list)  # tasks that share pretraining; the sets of a retrieval task share fine-tuning
+            return Comparison(target, a, b, len(units), words)
+
+        parts = {}  # of tasks that share pretraining; the sets of a retrieval task share fine-tuning
         for task, weight in self.targets[target].items():
-            scores, pairs = self.resampled(task), [by_task[task][u] for u in units]
-            d = [np.mean([scores[x["folder"]] - scores[y["folder"]] for x, y in its], axis=0) for its in pairs]
-            d = weight * np.array(d)  # (units, 1 + resamples)
-            parts["" if several else task.partition("/")[0]].append((d[:, 0], np.cov(d[:, 1:])))
-        sums = [tuple(map(sum, zip(*its))) for its in parts.values()]
-        return Comparison(target, a, b, len(units), unit, *stats.compare(sums))
+            scores, differences = self.resampled(task), []
+            for u in units:
+                of_unit = [scores[of_a.folder] - scores[of_b.folder] for of_a, of_b in pairs[task][u]]
+                differences.append(weight * np.mean(of_unit, axis=0))
+            d = np.array(differences)  # (units, 1 + resamples)
+            part = "" if unit == "pretraining_seed" else task.partition("/")[0]
+            sum_d, sum_covariance = parts.get(part, (0, 0))
+            parts[part] = sum_d + d[:, 0], sum_covariance + np.cov(d[:, 1:])
+        return Comparison(target, a, b, len(units), words, *stats.compare([*parts.values()]))
 
     def compare_all(self, pairs):
         """Return the Comparisons of pairs of models on all targets, where there are scores."""
+        pairs = [pair for pair in pairs if {*pair} <= {*self.labels}]
         found = [self.compare(a, b, target) for a, b in pairs for target in self.targets]
         return [comparison for comparison in found if comparison]
 
@@ -261,23 +378,50 @@ class Results:
         """
         variances = []
         for task in self.targets[target]:
-            low = [rate for rate in sorted(self.rates[task]) if rate < 10.5 * min(self.rates[task])]
-            for by_rate in self.grid.get((label, task), {0: {}}).values():
-                runs = [by_rate.get(rate, {}) for rate in low]
-                if len(low) < 2 or not runs[0] or any(its.keys() != runs[0].keys() for its in runs):
+            lowest = min(self.rates[task])
+            low = [rate for rate in self.rates[task] if rate < 10.5 * lowest]
+            if len(low) < 2 or not self.of[label, task]:
+                return None
+            for rows in group(self.of[label, task], "pretraining_seed").values():
+                seeds = [{row.seed for row in rows if row.lr == rate} for rate in low]
+                if not seeds[0] or any(at_rate != seeds[0] for at_rate in seeds):
                     return None
-                variances.append(np.var([row["test"] for its in runs for row in its.values()], ddof=1))
+                variances.append(np.var([row.test for row in rows if row.lr in low], ddof=1))
         return Score(float(np.sqrt(np.mean(variances))), None, 1, 1)
+
+
+def common(dicts):
+    """Return the keys that all of some dicts have, sorted."""
+    return sorted(set.intersection(*map(set, dicts)))
+
+
+def check_rows(rows):
+    """Raise DataError for a run that is there twice, and for different test sets of a task."""
+    by_task = {}
+    for row in rows:
+        first = by_task.setdefault(row.task, row)
+        if (row.test_set, row.metrics) != (first.test_set, first.metrics):
+            why = "have different test sets or metrics, which cannot be compared"
+            raise DataError(f"{row.task}: {first.folder} and {row.folder} {why}")
+    for same in group(rows, "model", "pretraining_seed", "task", "lr", "seed").values():
+        if len(same) > 1:
+            why = "are the same model, task, learning rate and seed: delete one of them"
+            raise DataError(f"{same[0].folder} and {same[1].folder} {why}")
 
 
 def load_instances(root, rows, name):
     """Return what a metric sums up for each test instance: (R, n, C, 2). Raises DataError: damaged files."""
     arrays = []
-    try:
-        for row in rows:
-            path = root / row["folder"] / "instances.npz"
+    for row in rows:
+        path = root / row.folder / "instances.npz"
+        try:
             with np.load(path) as file:
-                arrays.append(file[name])
-        return np.stack(arrays)
-    except (OSError, KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
+                array = file[name].astype(np.float32)
+            if array.ndim != 3 or array.shape[2] != 2 or not np.isfinite(array).all():
+                raise ValueError(f"{name} has shape {array.shape}, must be finite numbers (n, classes, 2)")
+            if arrays and array.shape != arrays[0].shape:
+                raise ValueError(f"{name} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
+        except (*MALFORMED, EOFError, MemoryError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
+        arrays.append(array)
+    return np.stack(arrays)

@@ -198,7 +198,7 @@ def chosen_rate(plan, model, task):
         job = finetuning(plan, model, task, rate, cfg.finetune_seeds[0])
         if job.result.exists():
             rows = read_rows(plan.results, cfg.metrics, [job.folder])
-            scores[rate] = np.mean([row["validation"] for row in rows])
+            scores[rate] = np.mean([row.validation for row in rows])
         elif not (job.folder / "error.txt").exists():
             return None
     return max(scores, key=scores.get, default=None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import ROOT
-from study_helpers import cells, facts_of, make_result, phases, plan_of, write_result
+from study_helpers import cells, facts_of, make_result, plan_of, write_result
 
 from errors import DataError
 from eval.study import figures, report, stats
@@ -214,7 +214,9 @@ DAMAGE = {  # of one of four results -> what is told; a folder is named too
     "KeyError..settings": lambda f: edit(f, lambda r: r["checkpoint"].pop("settings")),  # made by an older version
     "have different test sets": lambda f: edit(f, lambda r: r.update(test_set="1")),
     "are the same model, task": lambda f: shutil.copytree(f.parents[1], f.parents[1].with_name("copy")),
-    "same shape": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
+    r"has shape .9, 1, 2., in": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
+    "must be finite numbers": lambda f: np.savez(f / "instances.npz", accuracy=np.full((100, 1, 2), np.nan)),
+    "TypeError": lambda f: edit(f, lambda r: r["checkpoint"].update(phases=[7])),
     "The comparisons need it": lambda f: (f / "instances.npz").unlink(),
     "make this run again": lambda f: (f / "instances.npz").write_bytes(b"PK"),
 }
@@ -320,69 +322,62 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
 
 
 def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
-    """Each line has the models that differ in nothing but what is on the x-axis, and its name in words."""
+    """A line of the settings' table is a line of the figure; one with a single model is horizontal."""
     monkeypatch.chdir(ROOT)
-    plan, rows = plan_of("config/study_paper.py", tasks="sst2,qqp"), []
+    plan = plan_of("config/study_paper.py", tasks="sst2,qqp")
+    assert plan.problems == []
     sizes = {"210m": 212e6, "610m": 608e6, "1b": 1188e6}
-    for model, task, rate, seed in [point for point in plan.points() if point[3] < 3]:
-        cfg, step = model.run.settings, int(model.label.partition("@")[2] or model.run.max_steps)
-        facts = facts_of("", min(cfg.switch_step, step), step, cfg.mask_ratio[0], settings=cfg)
-        facts |= dict(max_steps=model.run.max_steps, untrained=model.random_weights, after=model.run.continues)
-        row = dict(folder=f"{len(rows)}", model=model.label, pretraining_seed=1, task=task, family="sc", lr=rate)
-        row |= dict(seed=seed, test_set=task, metrics=["accuracy"], baselines={}, validation=-rate)
-        row |= dict(facts=facts | dict(parameters=sizes[cfg.model]))
-        rows.append(row | dict(test=plan.labels.index(model.label) + 30 * (rate > 1e-4)))
-    results = Results("", rows, {}, labels=plan.labels)
-    lines = {figure.name: figures.lines_of(results, figure) for figure in figures.FIGURES}
-    masks, budgets = [f"{m} % masked" for m in (20, 30, 40, 50)], ("28.3B", "51.9B", "99.1B")
-    fractions = {"pure MLM", *(f"{k} % CLM, then MLM" for k in (25, 50, 75)), "pure CLM"}
-    expected = {
-        "clm_fraction": {f"{size} parameters, 40 % masked, 99.1B tokens" for size in ("212M", "608M", "1.19B")}
-        | {f"608M parameters, 40 % masked, {budget} tokens" for budget in budgets}
-        | {f"608M parameters, {mask}, 99.1B tokens" for mask in masks},
-        "tokens": fractions | {"pure MLM, on the way", "pure CLM, on the way"},
-        "size": {"pure CLM", *(f"pure MLM, {m}" for m in masks), "25 % CLM, then MLM, 40 % masked", "random weights"},
-        "mask_ratio": {f"{size} parameters, pure MLM" for size in ("212M", "608M", "1.19B")}
-        | {"608M parameters, 95 % CLM, then MLM"},
-        "continued_scores": {"after 610m-clm-42k", "after 610m-mlm40-42k"},
-    }
-    assert {name: set(lines[name]) for name in expected} == expected and set(lines["flops"]) == expected["tokens"]
-    names = ["610m-mlm40-12k", *(f"610m-clm-{k}k-mlm40-12k" for k in (3, 6, 9)), "610m-clm-12k"]
-    line = [(pytest.approx(x), name) for x, name in zip((0, 25, 50, 75, 100), names)]
-    assert lines["clm_fraction"]["608M parameters, 40 % masked, 28.3B tokens"] == line
-    assert [x for x, _ in lines["tokens"]["pure MLM"]] == [2_359_296 * k * 1000 for k in (12, 22, 42)]
-    assert [x for x, _ in lines["continued_scores"]["after 610m-clm-42k"]] == [0, 2000, 12_000, 22_000]
-    (points,) = figures.panels_of(results, figures.CONTINUED)["sst2"][0]["after 610m-clm-42k"]
-    assert points[0] == (0, 0.0, 0.0)  # the model that is continued, at 0
-    _, levels = figures.panels_of(results, figures.FIGURES[0])["sst2"]
-    assert set(levels) == {f"random-{size}-mlm40-42k" for size in ("610m", "210m", "1b")}
+    for model, task, rate, seed in plan.points():
+        if rate in (1e-5, 1e-4) and seed < 3:
+            cfg, step = model.run.settings, int(model.label.partition("@")[2] or model.run.max_steps)
+            facts = facts_of(model.folder, min(cfg.switch_step, step), step, cfg.mask_ratio[0], settings=cfg)
+            facts |= dict(untrained=model.random_weights, parameters=sizes[cfg.model])
+            right = plan.labels.index(model.label)
+            write_result(plan_folder(tmp_path, model, task, rate, seed), facts, task, lr=rate, seed=seed, test=right)
+    names = {model.folder: (model.label, model.seed, model.run.continues) for model in plan.models}
+    results = Results(tmp_path, *read(tmp_path, "field", names), labels=plan.labels)
+    drawn = {}
+    monkeypatch.setattr(figures, "draw_lines", lambda path, panels, x, y: drawn.update({path.stem: panels}))
+    figures.draw(tmp_path, plan.cfg.figures, results, {})
+    axes = {"clm_fraction": 8, "mask_ratio": 4, "parameters": 7, "tokens": 7, "flops": 7, "steps_added": 2}
+    assert {name: len(drawn[f"scores_{name}"]["sst2"][0]) for name in axes} == axes
+    assert {"stability_clm_fraction", "stability_mask_ratio"} == drawn.keys() - {f"scores_{name}" for name in axes}
+    assert list(drawn["scores_tokens"]) == ["sc mean", "qqp", "sst2"]
+    lines, levels = drawn["scores_clm_fraction"]["sst2"]
+    (points,) = lines["610M, 40 % masked, 28B tokens"]
+    assert [x for x, *_ in points] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert [y for _, y, _ in points][:2] == [plan.labels.index(f"610m-{name}-12k") for name in ("mlm40", "clm-3k-mlm40")]
+    assert list(levels) == ["random weights, 610M", "random weights, 210M", "random weights, 1B"]
+    (points,) = drawn["scores_tokens"]["sst2"][0]["pure MLM"]
+    assert [x for x, *_ in points] == [2_359_296 * k * 1000 for k in (12, 22, 42)]
+    (points,) = drawn["scores_steps_added"]["sst2"][0]["after CLM"]
+    assert [x for x, *_ in points] == [0, 2000, 12_000, 22_000]  # the model that is continued, at 0
     # The deviation counts both seeds and the rates up to 1e-4, at which the made-up scores do not differ.
-    panels = figures.panels_of(results, figures.FIGURES[5])
-    assert {y for its in panels["sst2"][0].values() for _, y, _ in its[0]} == {0.0}
+    assert {y for (line,) in drawn["stability_mask_ratio"]["sst2"][0].values() for _, y, _ in line} == {0.0}
 
 
-def test_models_that_differ_in_anything_else_are_on_no_common_line_of_a_figure(tmp_path):
-    mixed = [dict(phases(0, 2000)[0], phase="mixed", clm_steps=1000.0)]
-    before = [*phases(1000, 0), dict(phases(0, 1000)[0], predict_from="before")]
-    for name, facts in {
-        "mlm": {}, "half": dict(clm=1000), "mixed": dict(clm=1000, phases=mixed), "mntp": dict(clm=1000, phases=before),
-        "muon": dict(settings={"optimizer": "muon"}), "muon-half": dict(clm=1000, settings={"optimizer": "muon"}),
-        "hub": dict(steps=0, phases=[], clm_steps=0),
-    }.items():  # fmt: skip
-        make_result(tmp_path, name, facts=facts)
-    results = results_in(tmp_path)
-    lines = figures.lines_of(results, figures.FIGURES[0])
-    assert {key: [name for _, name in line] for key, line in lines.items()} == {
-        "other models": ["mlm", "half"], "optimizer=muon": ["muon", "muon-half"]
-    }  # fmt: skip
+def plan_folder(root, model, task, rate, seed):
+    return root / job_folder(model, task, rate, seed)
+
+
+def test_what_is_wrong_with_a_table_of_figures_is_told():
+    lines = ("score", "tokens", "mlm", "a"), ("losses", "flops", "mlm", "b"), ("scores", "tokens", "mlm elm", "c"), ("d",)
+    plan = plan_of(figures=(*lines, ("scores losses", "tokens step", "clm mlm", "fine")))
+    expected = "no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"
+    assert len(plan.problems) == 4
+    assert all(part in problem for part, problem in zip(expected, plan.problems)), plan.problems
 
 
 def test_every_figure_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    plan = plan_of(**STUDY, seeds="1,2", out_dir=tmp_path)
+    names = [f"scores_{name}" for name in ("clm_fraction", "parameters", "tokens")] + ["losses_step", "losses_tokens"]
+    entries = (
+        ("scores", "clm_fraction parameters tokens", "mlm split clm", "one line"),
+        ("scores", "clm_fraction", "random-mlm", "random weights"),
+        ("losses", "step tokens", "mlm longer", "two rows"),
+    )
+    plan = plan_of(**STUDY, seeds="1,2", out_dir=tmp_path, figures=entries)
     fill(plan, split=60)
     text = study(plan)
-    for name in ("clm_fraction", "losses", "continued_scores", "continued_loss"):
-        path = tmp_path / f"report/{name}.png"
-        assert (f"]({name}.png)" in text) == path.exists()
-    assert {path.stem for path in (tmp_path / "report").glob("*.png")} >= {"clm_fraction", "losses", "continued_loss"}
+    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == {*names}
+    assert all(f"]({name}.png)" in text for name in names)
