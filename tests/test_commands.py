@@ -119,7 +119,7 @@ def test_settings_of_the_cluster_commands(command, folder):
 
 def test_the_files_that_the_pages_name_are_there():
     for page in (ROOT / "README.md", ROOT / "LESSON.md", *(ROOT / "docs").glob("*.md")):
-        text = re.sub(".*(before-the-cut|of commit).*", "", page.read_text())  # there, what is gone is named
+        text = re.sub(".*(at|of) commit.*", "", page.read_text())  # there, what is gone is named
         names = set(re.findall(r"\b(?:config|data|eval|tests|docs)/[\w./-]+\.(?:py|png|json|jsonl|md|sh)\b", text))
         for name in names - {"data/prepared"}:
             assert (ROOT / name).exists(), f"{page.name} names {name}"
