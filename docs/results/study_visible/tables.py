@@ -1,0 +1,128 @@
+"""Print what follows from the tables beside this file, and draw stability.png and models.png. Run in the main folder:
+
+    python docs/results/study_visible/tables.py
+"""
+
+import csv
+from math import comb
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+FOLDER = Path(__file__).parent
+SEEDS = ("4", "5", "6", "7", "8")
+RATES = ("0.001", "0.002", "0.003")
+TASKS = {"conll2003": "CoNLL-2003", "scifact": "SciFact"}
+MODELS = {
+    "mlm-10.2M": ("pure MLM, 10.2M", "#D55E00"),
+    "mlm-20.9M": ("pure MLM, 20.9M", "#D55E00"),
+    "mlm-32-10.2M": ("pure MLM, 32 % hidden, 10.2M", "#E69F00"),
+    "mlm-80-10-10-10.2M": ("MLM 80/10/10, 10.2M", "#009E73"),
+    "clm25-mlm-10.2M": ("25 % CLM, then MLM, 10.2M", "#0072B2"),
+    "clm25-mlm-20.9M": ("25 % CLM, then MLM, 20.9M", "#0072B2"),
+    "mixed-shift-10.2M": ("mixed 1:3 with the shift, 10.2M", "#CC79A7"),
+    "mixed-shift-20.9M": ("mixed 1:3 with the shift, 20.9M", "#CC79A7"),
+}
+FOUR = ("mlm-10.2M", "mlm-80-10-10-10.2M", "clm25-mlm-10.2M", "mixed-shift-10.2M")
+T_975 = 2.776  # Student's t of five seeds
+
+
+def read(name):
+    with open(FOLDER / name) as file:
+        return list(csv.DictReader(file))
+
+
+def interval(values):
+    return f"{np.mean(values):.2f} ± {T_975 * np.std(values, ddof=1) / len(values) ** 0.5:.2f}"
+
+
+def chosen_scores(table):
+    """Return {(model, seed): mean over tasks of the test scores at the chosen rate, which has two fine-tuning seeds}."""
+    scores = {}
+    for model in MODELS:
+        for seed in SEEDS:
+            its = [row for row in table if row["model"] == model and row["pretraining_seed"] == seed]
+            tasks = []
+            if not its:  # MLM with 32 % hidden has no short fine-tuning
+                continue
+            for task in TASKS:
+                rows = [row for row in its if row["task"] == task]
+                rate = next((row["lr"] for row in rows if row["seed"] == "2"), None)
+                tasks.append(np.mean([float(row["test"]) for row in rows if row["lr"] == rate]))
+            scores[model, seed] = np.mean(tasks)
+    return scores
+
+
+results = read("results.csv")
+test = {}  # of the first fine-tuning seed, which has every rate
+for row in results:
+    if row["seed"] == "1":
+        test[row["model"], row["task"], row["pretraining_seed"], row["lr"]] = float(row["test"])
+
+print("Leads over pure MLM at one rate of fine-tuning for all")
+for model, other in (
+    ("clm25-mlm-10.2M", "mlm-10.2M"),
+    ("mlm-80-10-10-10.2M", "mlm-10.2M"),
+    ("mixed-shift-10.2M", "mlm-10.2M"),
+    ("clm25-mlm-20.9M", "mlm-20.9M"),
+    ("mixed-shift-20.9M", "mlm-20.9M"),
+):
+    for rate in RATES:
+        leads = {task: [test[model, task, s, rate] - test[other, task, s, rate] for s in SEEDS] for task in TASKS}
+        mean = np.mean(list(leads.values()), axis=0)
+        print(f"{MODELS[model][0]} at {rate}: mean {interval(mean)};", {task: interval(leads[task]) for task in TASKS})
+
+print("\nStandard deviation of the test score over the three rates of fine-tuning")
+spread = {}
+for model in MODELS:
+    for task in TASKS:
+        of_seeds = [[test[model, task, seed, rate] for rate in RATES] for seed in SEEDS]
+        spread[model, task] = np.std(of_seeds, axis=1, ddof=1)
+    print(MODELS[model][0], {task: interval(spread[model, task]) for task in TASKS})
+
+print("\nCorrelations with the mean score")
+scores = chosen_scores(results)
+mechanism = [row for row in read("mechanism.csv") if row["model"] in FOUR]
+for models in (FOUR, FOUR[1:]):
+    rows = [row for row in mechanism if row["model"] in models]
+    for column in ("own_token", "part_of_speech", "same_masks_mlm_loss"):
+        x = np.array([float(row[column]) for row in rows])
+        y = np.array([scores[row["model"], row["pretraining_seed"]] for row in rows])
+        between = np.corrcoef(x, y)[0, 1]
+        for model in models:
+            its = [row["model"] == model for row in rows]
+            x[its] -= x[its].mean()
+            y[its] -= y[its].mean()
+        within = np.corrcoef(x, y)[0, 1]
+        print(f"{len(rows)} models, {column}: {between:.2f}, within recipes {within:.2f}")
+
+rows = [row for row in mechanism if row["model"] == "mlm-10.2M"]
+loss = np.array([float(row["same_masks_mlm_loss"]) for row in rows])
+score = np.array([scores["mlm-10.2M", row["pretraining_seed"]] for row in rows])
+slope, start = np.polyfit(loss, score, 1)
+residual = np.sum((score - slope * loss - start) ** 2) / 3
+error = (residual / np.sum((loss - loss.mean()) ** 2)) ** 0.5
+print(f"\nPure MLM: {slope:.0f} points per nat, standard error {error:.0f}, 95 % interval ± {3.182 * error:.0f}")
+print(f"All five counted losses above all four earlier ones: p = 1/{comb(9, 4)}")
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+for axis, task in zip(axes, TASKS):
+    for y, (model, (label, color)) in enumerate(MODELS.items()):
+        axis.plot(spread[model, task], [-y] * 5, "o", color=color, alpha=0.6)
+    axis.set(xlabel=f"{TASKS[task]}: standard deviation over rates (points)", xlim=(0, None))
+    axis.spines[["top", "right", "left"]].set_visible(False)
+axes[0].set_yticks([-y for y in range(len(MODELS))], [label for label, _ in MODELS.values()])
+figure.savefig(FOLDER / "stability.png", dpi=90)
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+protocols = {"results.csv": "fine-tuning of 800 and 240 steps", "short_results.csv": "fine-tuning of 200 and 60 steps"}
+for axis, (name, label) in zip(axes, protocols.items()):
+    scores = chosen_scores(read(name))
+    for y, (model, (_, color)) in enumerate(MODELS.items()):
+        points = [scores[key] for key in scores if key[0] == model]
+        axis.plot(points, [-y] * len(points), "o", color=color, alpha=0.6)
+    axis.set(xlabel=f"mean score, {label}")
+    axis.spines[["top", "right", "left"]].set_visible(False)
+axes[0].set_yticks([-y for y in range(len(MODELS))], [label for label, _ in MODELS.values()])
+figure.savefig(FOLDER / "models.png", dpi=90)
