@@ -104,14 +104,14 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     one, edit this function and train with --attention=reference, for which it decides (see `attention_backend`).
     """
     t = torch.arange(T, device=device)
-    see = t[None, :] <= t[:, None] if causal else torch.ones(T, T, dtype=torch.bool, device=device)
-    if doc_start is not None:
-        inside = (t >= doc_start[..., None]) & (t < doc_end[..., None])  # (B, T, T)
-        see = (see & inside)[:, None]
-    return see
-
-
-kernels_fail = ""  # why "auto" must not use the fused kernels on this GPU; runtime.py checks them before a run
+    if causal:
+        see = t[None, :] <= t[:, None]
+    else:
+        see = torch.ones(T, T, dtype=torch.bool, device=device)
+    if doc_start is None:
+        return see
+    inside = (t >= doc_start[..., None]) & (t < doc_end[..., None])  # (B, T, T)
+    return (see & inside)[:, None]
 
 
 @torch.compiler.assume_constant_result  # torch.compile calls this once, while it traces
@@ -128,6 +128,31 @@ def why_not_triton(device_type, D, dtype):
     return ""
 
 
+def resolve_backend(device_type, T, D, dtype):
+    """Return the attention backend that "auto" stands for, for rows of T tokens and head dim D."""
+    if device_type == "cuda":
+        return "sdpa" if why_not_triton(device_type, D, dtype) else "triton"
+    if device_type == "cpu" and dtype.itemsize == 2 and T <= 256:
+        return "reference"  # 2 to 4 times as fast there
+    return "sdpa"
+
+
+def check_documents(doc_start, doc_end):
+    """Raise RuntimeError unless all tokens of a document have the same bounds, as the fused kernels need it.
+
+    It does not wait for a GPU, where the error comes later, as a device-side assertion.
+    """
+    t = torch.arange(doc_start.shape[1], device=doc_start.device)
+    padding = doc_start >= doc_end
+    inside = (doc_start <= t) & (t < doc_end)
+    # Of two neighbors, both are in one document with equal bounds, or the left one ends and the right one begins one.
+    equal = (doc_start[:, 1:] == doc_start[:, :-1]) & (doc_end[:, 1:] == doc_end[:, :-1])
+    left_ends = padding[:, :-1] | (doc_end[:, :-1] == t[1:])
+    right_begins = padding[:, 1:] | (doc_start[:, 1:] == t[1:])
+    fits = (padding | inside).all() & (equal | (left_ends & right_begins)).all()
+    torch._assert_async(fits, "attention backend 'triton': the tokens of a document must have the same bounds")
+
+
 def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     """Compute softmax(q kᵀ / sqrt(D)) v with grouped heads, a causal or full mask, and document bounds.
 
@@ -135,19 +160,18 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
     doc_start, doc_end: int32 (B, T), or None if each row is one document. Token t sees the keys in
         [doc_start[t], doc_end[t]), and of those only the ones up to t if causal. A padding token has
         doc_start == doc_end: it sees nothing, nothing sees it, and its output and gradients are 0.
+        For "triton", all tokens of [doc_start[t], doc_end[t]) must have the same bounds as t. Where they differ,
+        as in a prefix LM, its output is right and its gradients are wrong (`check_documents`). The others take any.
     backend: "triton" is the fused kernels at the end of this file. "sdpa" is PyTorch's fused attention.
-        "reference" is the formula in plain PyTorch, in q's dtype. "auto" is "triton" on a GPU where it can
-        run, else "sdpa"; but short 16-bit rows on a CPU take "reference", which is 2 to 4 times as fast there.
+        "reference" is the formula in plain PyTorch, in q's dtype. "auto" is one of them, see `resolve_backend`.
 
     Returns (B, T, H, D) in q's dtype.
     """
-    T, D, group = q.shape[1], q.shape[3], q.shape[2] // k.shape[2]
-    masked = causal or backend == "reference"  # where "auto" takes the reference, a full mask needs no time
-    if backend == "auto" and q.is_cuda:
-        backend = "sdpa" if kernels_fail or why_not_triton("cuda", D, q.dtype) else "triton"
-    elif backend == "auto":
-        short = q.device.type == "cpu" and q.dtype.itemsize == 2 and T <= 256
-        backend = "reference" if short else "sdpa"
+    T, H, D = q.shape[1:]
+    if backend == "auto":
+        backend = resolve_backend(q.device.type, T, D, q.dtype)
+    if backend not in ("triton", "sdpa", "reference"):
+        raise ValueError(f"attention backend {backend!r}: expected 'auto', 'triton', 'sdpa' or 'reference'")
     if backend == "triton":
         if why := why_not_triton(q.device.type, D, q.dtype):
             raise ValueError(f"attention backend 'triton': {why}")
@@ -156,21 +180,23 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
         return fused_attention(q, k, v, causal, doc_start, doc_end)[0]
 
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
+    group = H // k.shape[1]
     if group > 1:  # enable_gqa=True would change the gradients' last bits on a CPU, and keep all scores on a GPU
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        k = k.repeat_interleave(group, dim=1)
+        v = v.repeat_interleave(group, dim=1)
     bias = None  # added to the scores: 0 where a query may look, a large negative number elsewhere
-    if doc_start is not None or (masked and backend == "reference"):
+    if backend == "reference" or doc_start is not None:
         see = attention_mask(T, causal, doc_start, doc_end, q.device)  # (T, T) or (B, 1, T, T)
-        bias = torch.zeros(see.shape, dtype=q.dtype, device=q.device).masked_fill_(~see, torch.finfo(q.dtype).min / 2)
+        bias = torch.zeros(see.shape, dtype=q.dtype, device=q.device)
+        bias.masked_fill_(~see, torch.finfo(q.dtype).min / 2)
     if backend == "reference":
-        scores = q @ k.transpose(-1, -2) * D**-0.5  # (B, H, T, T)
-        out = (scores if bias is None else scores + bias).softmax(-1) @ v
-    elif backend == "sdpa":
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None)
+        scores = torch.add(bias, q @ k.transpose(-1, -2), alpha=D**-0.5)  # (B, H, T, T): q kᵀ / sqrt(D) + bias
+        out = scores.softmax(-1) @ v
     else:
-        raise ValueError(f"attention backend {backend!r}: expected 'auto', 'triton', 'sdpa' or 'reference'")
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None)
     if doc_start is not None:  # a padding token sees nothing, so its softmax is meaningless
-        out = out.masked_fill((doc_start >= doc_end)[:, None, :, None], 0)
+        padding = doc_start >= doc_end  # (B, T)
+        out = out.masked_fill(padding[:, None, :, None], 0)
     return out.transpose(1, 2)  # (B, T, H, D)
 
 
@@ -290,7 +316,12 @@ class Transformer(nn.Module):
         T = tokens.shape[1]
         if T > self.config.seq_len:
             raise ValueError(f"{T} tokens in a row, but this model's seq_len is {self.config.seq_len}")
-        args = (self.cos[:T], self.sin[:T], causal, doc_start, doc_end, self.attention_backend)
+        backend = self.attention_backend
+        if backend == "auto":
+            backend = resolve_backend(tokens.device.type, T, self.config.head_dim, self.compute_dtype)
+        if backend == "triton" and doc_start is not None:
+            check_documents(doc_start, doc_end)
+        args = (self.cos[:T], self.sin[:T], causal, doc_start, doc_end, backend)
         x = self.embedding(tokens).to(self.compute_dtype)  # (B, T, d_model)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():

@@ -169,6 +169,18 @@ def versions(device):
     return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
 
 
+def kept_attention(resumed, versions):
+    """Return the attention of the run that is resumed if nothing in its versions has changed, "" otherwise.
+
+    resumed: the dict of its checkpoint, or None. So a run goes on as it was, even where a check might now differ.
+    """
+    if not resumed:
+        return ""
+    earlier = dict(resumed["versions"])
+    attention = earlier.pop("attention", "")
+    return attention if earlier == versions else ""
+
+
 def run_facts(cfg, config, data, tokenizer, device):
     """Return what each checkpoint of a run holds beside step, weights and optimizers, as a dict of plain values."""
     return dict(

@@ -85,95 +85,109 @@ def wrap_ddp(loss_module, batch, causal, device):
     return ddp
 
 
+# ----------------------------------------------------------------------------
+# Is the fused attention right on this GPU?
+
+MASKS = [(causal, documents) for causal in (True, False) for documents in (True, False)]
 fused_attention = partial(model.attention, backend="triton")
+exact_attention = partial(model.attention, backend="reference")
 
 
-def attention_case(device, dtype, B, T, head_dim, causal, documents, n_head, n_kv_head):
-    """Return a function of an attention, and of a dtype: its output and the gradients of q, k and v, on random input.
-
-    documents: three in a row, then four tokens of padding.
-    """
-    heads = (n_head, n_kv_head, n_kv_head, n_head)  # of q, k, v and the gradient of the output
-    x = torch.randn(B, T, sum(heads), head_dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    bounds = (None, None)
-    if documents:
-        t, length = torch.arange(T, dtype=torch.int32, device=device).expand(B, T), T // 3
-        start = t // length * length
-        bounds = [bound.where(t < T - 4, 0) for bound in (start, (start + length).clamp(max=T - 4))]
-
-    def results(attention, dtype=dtype):
-        q, k, v, d_out = x.to(dtype).split(heads, dim=2)
-        q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
-        out = attention(q, k, v, causal, *bounds)
-        return out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)
-
-    return results
+def three_documents(B, T, device):
+    """Return doc_start and doc_end, int32 (B, T), of rows with three documents and four tokens of padding."""
+    t = torch.arange(T, dtype=torch.int32, device=device).expand(B, T)
+    length = T // 3
+    start = t // length * length
+    end = (start + length).clamp(max=T - 4)
+    padding = t >= T - 4
+    return start.masked_fill(padding, 0), end.masked_fill(padding, 0)
 
 
-def check_attention(device, dtype, *case, fused=fused_attention):
-    """Return the largest relative error of the fused kernels in dtype, against the formula in float64.
+def attention_inputs(config, dtype, device, causal, documents, B, T):
+    """Return random (q, k, v, d_out, causal, doc_start, doc_end), where d_out is the gradient of the output."""
+    heads = (config.n_head, config.n_kv_head, config.n_kv_head, config.n_head)
+    generator = torch.Generator().manual_seed(0)
+    packed = torch.randn(B, T, sum(heads), config.head_dim, generator=generator).to(device, dtype)
+    bounds = three_documents(B, T, device) if documents else (None, None)
+    return *packed.split(heads, dim=2), causal, *bounds
 
-    case: head_dim and so on, see `attention_case`. It compares the output and the gradients of q, k and v for a small
-    random batch. Infinite if a result is not a number. Raises what the kernels raise.
+
+def attention_results(attention, q, k, v, d_out, causal, doc_start, doc_end):
+    """Return the output of an attention and the gradients of q, k and v."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    out = attention(q, k, v, causal, doc_start, doc_end)
+    return [out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)]
+
+
+def check_attention(config, dtype, device, causal, documents, fused=fused_attention):
+    """Return the largest relative error of the output and gradients of the fused attention for a small random batch.
+
+    The formula in float64 is the measure. Infinite if a result is not a number. Raises what the kernels raise.
     """
     T = 304  # whole blocks and a part of one; a multiple of 16, so that training uses the same compiled kernels
-    results = attention_case(device, dtype, 2, T, *case)
-    found, exact = results(fused), results(partial(model.attention, backend="reference"), torch.float64)
+    inputs = attention_inputs(config, dtype, device, causal, documents, 2, T)
+    in_float64 = [x.double() for x in inputs[:4]]
+    found = attention_results(fused, *inputs)
+    exact = attention_results(exact_attention, *in_float64, *inputs[4:])
     errors = [(x.double() - e).norm() / e.norm() for x, e in zip(found, exact)]
     return torch.stack(errors).nan_to_num(nan=torch.inf).max().item()
 
 
-def stress_attention(device, dtype, *case, fused=fused_attention, launches=200, B=8, T=2048):
-    """Return how many of `launches` forward and backward passes are not bitwise equal to the first.
+def stress_attention(config, dtype, device, causal, documents, fused=fused_attention, passes=50, B=8, T=2048):
+    """Return how many of so many forward and backward passes are not bitwise equal to the first.
 
     A race between a kernel's copies and its matrix products can be too rare for `check_attention`: a Triton before
     3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
     """
-    results, different = attention_case(device, dtype, B, T, *case), torch.zeros((), dtype=torch.int64, device=device)
-    first = results(fused)
-    for _ in range(launches - 1):
-        different += torch.stack([(x != y).any() for x, y in zip(results(fused), first)]).any()
+    inputs = attention_inputs(config, dtype, device, causal, documents, B, T)
+    first = attention_results(fused, *inputs)
+    different = torch.zeros((), dtype=torch.int64, device=device)
+    for _ in range(passes - 1):
+        unequal = [(x != y).any() for x, y in zip(attention_results(fused, *inputs), first)]
+        different += torch.stack(unequal).any()
     return different.item()
 
 
-def compare_attention(device, dtype, config, masks, documents):
-    """Return why the fused kernels must not be used here, "" if they can be, and their relative error or None.
+def fused_attention_fails(config, dtype, device):
+    """Return why the fused attention must not be used for such a model here, "" if it can be.
 
-    They can be if the error is no more than rounding, and if the same input always gives the same result.
+    It can be if its error is no more than rounding and the same input always gives the same result, for each mask.
     """
     if why := model.why_not_triton("cuda", config.head_dim, dtype):
-        return why, None
-    cases = [(device, dtype, config.head_dim, causal, documents, config.n_head, config.n_kv_head) for causal in masks]
-    allowed, error = 1e-4 if dtype == torch.float32 else 1e-2, None
+        return why
+    allowed = 1e-4 if dtype == torch.float32 else 1e-2
     try:
-        error = max(check_attention(*case) for case in cases)
+        error = max(check_attention(config, dtype, device, *mask) for mask in MASKS)
         if error > allowed:
-            return f"their relative error is {error:.1e}, of which {allowed:.0e} could be rounding", error
-        unequal = sum(stress_attention(*case) for case in cases)
+            return f"its relative error is {error:.1e}, of which {allowed:.0e} could be rounding"
+        if dtype == torch.float32:  # one stage, see LAUNCH in model.py: no copy runs beside a product
+            return ""
+        unequal = sum(stress_attention(config, dtype, device, *mask) for mask in MASKS)
+        if unequal:
+            return f"the same input gave another result {unequal} times"
     except Exception as fault:  # of the compiler, the driver, or because there is no C compiler
-        return f"they raise {type(fault).__name__}: {fault}"[:300], error
-    return f"the same input gave another result {unequal} times" * bool(unequal), error
+        return f"it raises {type(fault).__name__}: {fault}"[:300]
+    return ""
 
 
-def choose_attention(device, dtype, config, masks, documents, versions=None, earlier=None):
-    """Decide which attention "auto" is on a GPU and tell model.py. Return why not the fused kernels, "" if they are.
+def choose_attention(config, dtype, device, kept=""):
+    """Return the attention backend for a model on a GPU: "triton", or "sdpa" and a warning that says why.
 
-    masks: the values of `causal` to check. documents: whether rows hold several. Rank 0 decides for all processes.
-    versions, earlier: the records of this start of a run and of the one that it resumes, whose `kernels_fail` is what
-    this function returned then. If nothing else has changed, it stays, so that the run goes on as it was.
+    kept: what a run that is resumed chose at its start, "" if nothing. Rank 0 chooses for all processes.
     """
-    earlier = dict(earlier or {})
-    recorded = earlier.pop("kernels_fail", None)
-    decision = [recorded if earlier == versions else None]
-    if world()[0] == 0:
-        if decision[0] is None:
-            decision[0], _ = compare_attention(device, dtype, config, masks, documents)
-        if decision[0]:
-            warnings.warn(f"attention: PyTorch's, not the fused kernels: {decision[0]}")
+    choice = [kept]
+    if world()[0] == 0 and not kept:
+        why = fused_attention_fails(config, dtype, device)
+        if why:
+            warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
+        choice = ["sdpa" if why else "triton"]
     if dist.is_initialized():
-        dist.broadcast_object_list(decision)
-    model.kernels_fail = decision[0]
-    return decision[0]
+        dist.broadcast_object_list(choice)
+    return choice[0]
+
+
+# ----------------------------------------------------------------------------
+# Arithmetic
 
 
 def flops_per_token(config, T, causal, predicted, seen=1.0):

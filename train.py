@@ -267,9 +267,9 @@ def train(cfg, finished):
     step, phases, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
-        case = device, transformer.compute_dtype, config, (True, False), cfg.window_split != "none"
-        earlier = resumed and resumed["versions"]
-        facts["versions"]["kernels_fail"] = runtime.choose_attention(*case, facts["versions"], earlier)
+        kept = run.kept_attention(resumed, facts["versions"])
+        chosen = runtime.choose_attention(config, transformer.compute_dtype, device, kept)
+        transformer.attention_backend = facts["versions"]["attention"] = chosen
     ddp = loss_module
     if world_size > 1 and step < cfg.max_steps:
         kind, windows = parts_of(step)[0]

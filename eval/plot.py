@@ -57,7 +57,7 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
     mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
     print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
 
-    fused = versions.get("kernels_fail") == ""
+    fused = versions.get("attention") == "triton"
     attention = "fused kernels" if fused else "PyTorch's attention"
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     print(f"machine  {machine}; {cfg.out_dir}")

@@ -11,7 +11,8 @@ import torch
 from model_helpers import attention_results, loss_and_gradients, small_batch, small_model
 
 import model
-from model import PretrainingLoss, attention
+import runtime
+from model import ModelConfig, PretrainingLoss, attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # in rows that see nothing, where 0 is stored instead
 both_masks = pytest.mark.parametrize("causal", [True, False])
@@ -132,6 +133,22 @@ def test_documents_bound_the_loops(monkeypatch, causal):
     found = attention_results(q, k, v, q, causal, (start, end), "triton")
     for x, e in zip(found, expected):
         assert (x[:, 64:124] - e).norm() <= 1e-3 * e.norm() and x[:, 124:128].eq(0).all()
+
+
+def prefix_lm(B, T, device=None, prefix=5):
+    """Bounds that differ within a document: the first tokens see each other, later ones what comes before them."""
+    end = (torch.arange(T, dtype=torch.int32) + 1).clamp(min=prefix).expand(B, T)
+    return torch.zeros_like(end), end
+
+
+def test_unequal_bounds_within_a_document_are_noticed(monkeypatch):
+    """Their gradients are wrong: by the check at the start of a run, by a model in each batch."""
+    case = ModelConfig(), torch.float32, torch.device("cpu"), False, True
+    assert runtime.check_attention(*case) < 1e-5
+    monkeypatch.setattr(runtime, "three_documents", prefix_lm)
+    assert runtime.check_attention(*case) > 0.5
+    with pytest.raises(RuntimeError, match="tokens of a document must have the same bounds"):
+        transformer("triton")(small_batch()["tokens"], False, *prefix_lm(2, 40))
 
 
 def test_the_backward_pass_keeps_no_packed_projection():

@@ -30,10 +30,9 @@ def decide_together(folder, rank):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=int(rank), world_size=2
     )
-    runtime.compare_attention = lambda *_: ("they differ" if rank == "0" else "", None)
-    Path(folder, rank).write_text(
-        runtime.choose_attention(torch.device("cpu"), torch.float32, ModelConfig(), (True,), False)
-    )
+    runtime.fused_attention_fails = lambda *_: "they differ" if rank == "0" else ""
+    chosen = runtime.choose_attention(ModelConfig(), torch.float32, torch.device("cpu"), kept="triton" * (rank == "1"))
+    Path(folder, rank).write_text(chosen)
     torch.distributed.destroy_process_group()
 
 

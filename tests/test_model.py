@@ -1,5 +1,7 @@
 """The model, its attention and its loss."""
 
+from contextlib import nullcontext
+
 import math
 
 import pytest
@@ -8,7 +10,8 @@ import torch.nn.functional as F
 from model_helpers import Operators, attention_results, loss_and_gradients, random_documents, small_batch, small_model
 
 import model
-from model import ModelConfig, PretrainingLoss, Transformer, attention, linear_cross_entropy, one, rope_tables, rotate
+from model import ModelConfig, PretrainingLoss, Transformer, attention, check_documents, linear_cross_entropy, one
+from model import rope_tables, rotate
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
@@ -60,6 +63,27 @@ def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, docume
     monkeypatch.setattr(model, "attention_mask", lambda T, *args: original(T, *args).tril(1).triu(-1))
     after = attention(q, q, q, causal, *bounds, backend="reference")
     assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize(
+    "bounds, fits",
+    [
+        ("0-3 0-3 0-3 3-5 3-5 0-0", True),
+        ("0-0 6-6 2-4 2-4 0-0 5-6", True),
+        ("0-1 1-2 2-3 3-4 4-5 5-6", True),
+        ("0-3 0-3 0-3 0-4 0-5 0-6", False),  # a prefix LM
+        ("0-2 0-3 1-4 2-5 3-6 4-6", False),  # a window
+        ("0-6 0-6 0-6 3-6 3-6 3-6", False),
+        ("0-4 0-4 0-4 0-0 0-0 0-0", False),  # padding within a document
+        ("0-3 0-3 0-3 0-3 3-6 3-6", False),
+    ],
+)
+def test_bounds_that_the_kernels_cannot_take_are_refused(bounds, fits):
+    bounds = [[int(n) for n in pair.split("-")] for pair in bounds.split()]
+    start, end = torch.tensor(bounds, dtype=torch.int32).T[:, None]
+    with nullcontext() if fits else pytest.raises(RuntimeError, match="must have the same bounds"):
+        check_documents(start, end)
+    assert fits or check_documents(*random_documents(3, 40, 4)) is None
 
 
 def test_rope_depends_only_on_distance_and_keeps_length():

@@ -38,7 +38,7 @@ def build(cfg, dataset, state, random_weights=False):
     dtype = getattr(torch, cfg.dtype)
     encoder.compute_dtype = dtype
     if cfg.device == "cuda" and isinstance(encoder, Transformer):
-        choose_attention(torch.device(cfg.device), dtype, encoder.config, (cfg.causal,), documents=True)
+        encoder.attention_backend = choose_attention(encoder.config, dtype, torch.device(cfg.device))
     tokenizer = checkpoint.tokenizer_of(state)
     max_len = min(cfg.max_len, encoder.config.seq_len)
     task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, cfg.full_corpus)
