@@ -75,7 +75,7 @@ def scores_beside(path, step):
         try:
             lines += found
         except MALFORMED as error:
-            print(f"{file}: left out of the model card, because it is not the record of a run: {error!r:.200}")
+            print(f"{file}: left out of the model card from here on, where it is no record of a run: {error!r:.200}")
     return lines
 
 
@@ -88,9 +88,7 @@ def fine_tuned_scores(file):
 
 def validation_losses(file, step):
     """Yield a line on the validation losses at a step in the metrics.jsonl of a run."""
-    for line in file.read_text().splitlines(keepends=True) if file.exists() else ():
-        if not line.endswith("\n"):  # a process is writing it
-            return
+    for line in file.read_text().splitlines() if file.exists() else ():
         record = json.loads(line)
         if record["step"] == step and "val_clm_loss" in record:
             losses = f"{record['val_clm_loss']:.3f} with CLM, {record['val_mlm_loss']:.3f} with MLM"

@@ -250,28 +250,29 @@ def misfits(found, wanted):
 # ----------------------------------------------------------------------------
 # Out
 
-EXPORTS = {  # what --as may be
-    "eurobert": "an encoder",
-    "llama": "a decoder",
-    "qwen3": "an encoder or a decoder, of a model that began as a Qwen 3",
-}
+EXPORTS = ("eurobert", "llama", "qwen3")  # what --as may be
+
 # What is written for each --as: a decoder, an encoder with or without a head that fills in masks, or a model of a
 # family of finetune.py. Each has its class in transformers, the pipeline tag of its model card, and the names that the
 # parts of its head have there.
-CLASSES = {
-    ("llama", "decoder"): ("LlamaForCausalLM", "text-generation", {}),
-    ("eurobert", "fill-mask"): ("EuroBertForMaskedLM", "fill-mask", {}),
-    ("eurobert", "encoder"): ("EuroBertModel", "feature-extraction", {}),
-    ("eurobert", "sc"): ("EuroBertForSequenceClassification", "text-classification", {"0": "dense", "2": "classifier"}),
-    ("eurobert", "tc"): ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
-    ("eurobert", "qa"): ("EuroBertForTokenClassification", "token-classification", {"1": "classifier"}),
-    ("eurobert", "ir"): ("EuroBertModel", "sentence-similarity", {}),
-    ("qwen3", "decoder"): ("Qwen3ForCausalLM", "text-generation", {}),
-    ("qwen3", "encoder"): ("Qwen3Model", "feature-extraction", {}),
-    ("qwen3", "tc"): ("Qwen3ForTokenClassification", "token-classification", {"1": "score"}),
-    ("qwen3", "qa"): ("Qwen3ForTokenClassification", "token-classification", {"1": "score"}),
-    ("qwen3", "ir"): ("Qwen3Model", "sentence-similarity", {}),
-}
+TABLE = """
+llama     decoder    LlamaForCausalLM                   text-generation
+eurobert  fill-mask  EuroBertForMaskedLM                fill-mask
+eurobert  encoder    EuroBertModel                      feature-extraction
+eurobert  sc         EuroBertForSequenceClassification  text-classification   0=dense 2=classifier
+eurobert  tc         EuroBertForTokenClassification     token-classification  1=classifier
+eurobert  qa         EuroBertForTokenClassification     token-classification  1=classifier
+eurobert  ir         EuroBertModel                      sentence-similarity
+qwen3     decoder    Qwen3ForCausalLM                   text-generation
+qwen3     encoder    Qwen3Model                         feature-extraction
+qwen3     tc         Qwen3ForTokenClassification        token-classification  1=score
+qwen3     qa         Qwen3ForTokenClassification        token-classification  1=score
+qwen3     ir         Qwen3Model                         sentence-similarity
+"""
+CLASSES = {}  # {(kind, role): (class, tag, {part of the head: its name there})}
+for row in TABLE.strip().splitlines():
+    kind, role, name, tag, *parts = row.split()
+    CLASSES[kind, role] = name, tag, dict(part.split("=") for part in parts)
 HEADS = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}  # with our output head
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 LOCK = "export.lock"
@@ -280,8 +281,8 @@ LOCK = "export.lock"
 def check_export(folder, kind):
     """Raise DataError if a folder is there already, or if there is no such kind of export."""
     if kind not in EXPORTS:
-        kinds = "; ".join(f"--as={name}: {what}" for name, what in EXPORTS.items())
-        raise DataError(f"--as={kind}: must be one of three. {kinds}")
+        kinds = "eurobert (an encoder), llama (a decoder) or qwen3 (either, of a model that began as a Qwen 3)"
+        raise DataError(f"--as={kind}: must be {kinds}")
     if os.path.lexists(folder):
         raise DataError(f"{folder} is there already: give another folder")
 
@@ -344,18 +345,20 @@ def new_folder(folder):
 def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second key of CLASSES. Raises DataError."""
     fine_tuned = state.get("fine_tuned")
-    if state["config"]["qk_norm"] and kind != "qwen3":
-        raise DataError(f"{path}: it has norms of queries and keys, which only Qwen 3 has: give --as=qwen3")
-    if kind == "qwen3" and not state["config"]["qk_norm"]:
-        right = "give --as=eurobert for an encoder, --as=llama for a decoder"
-        raise DataError(f"{path}: it has no norms of queries and keys, which Qwen 3 has: {right}")
     if fine_tuned and fine_tuned["settings"]["causal"]:
         raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
-    role = fine_tuned["family"] if fine_tuned else pretrained_role(state, kind)
-    if (kind, role) not in CLASSES:
-        kinds = " or ".join(f"--as={other}" for other, other_role in CLASSES if other_role == role)
-        raise DataError(f"{path} is a model for {role}, which --as={kind} has no class for: {kinds}")
-    return role
+    has_norms = state["config"]["qk_norm"]
+    roles = {}  # {kind that can express this model: its role there}
+    for other in EXPORTS:
+        role = fine_tuned["family"] if fine_tuned else pretrained_role(state, other)
+        if (other, role) in CLASSES and has_norms == (other == "qwen3"):  # only Qwen 3 has norms of queries and keys
+            roles[other] = role
+    if kind not in roles:
+        norms = "with" if has_norms else "without"
+        what = f"a model for {role}, " if fine_tuned else ""
+        right = " or ".join(f"give --as={other}" for other in roles) or "no class of transformers fits"
+        raise DataError(f"{path}: {what}{norms} norms of queries and keys, which --as={kind} cannot express: {right}")
+    return roles[kind]
 
 
 def pretrained_role(state, kind):
