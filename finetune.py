@@ -18,7 +18,6 @@ import numpy as np
 import torch
 import torch.nn as nn
 
-import checkpoint
 import configurator
 from data.files import lock_folder
 from data.loader import to_device
@@ -27,9 +26,9 @@ from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
-from eval.tasks.result import advice, build, evaluate, mean_score, origin, remove_partial_files, table, write_result
+from eval.tasks.result import advice, build, evaluate, mean_score, origin, table, write_result
 from eval.tasks.splits import read
-from run import MetricsLog
+from run import MetricsLog, remove_partial_files
 from runtime import device_problems, resolve_auto, show, use_determinism
 
 # --- what ---
@@ -117,7 +116,7 @@ def learning_rate(cfg, step, steps):
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
     began = time.perf_counter()
-    path, state = hub_encoder.find_and_load(cfg.init_from)
+    path, state = hub_encoder.open_newest(cfg.init_from)
     dataset = read(describe_task(cfg), cfg.full_corpus)
     show(print, dataset.summary())
     if cfg.test_examples:
@@ -194,7 +193,7 @@ def main():
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
         if Path(cfg.out_dir, "result.json").exists():  # written since `check` by a process that held the lock
             raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
-        remove_partial_files(cfg.out_dir)
+        remove_partial_files(Path(cfg.out_dir))
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))

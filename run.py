@@ -229,8 +229,10 @@ def open_records(facts, params, processes, resumed):
 
 def remove_partial_files(out):
     """Remove what a process that was killed had begun to write. Only the lock's holder writes such files."""
+    of_a_run = r"ckpt-\d+\.pt|config\.json|metrics\.jsonl"
+    of_a_fine_tuning = r"model\.pt|predictions\.jsonl|instances\.npz|result\.json"
     for path in out.glob("*.partial"):
-        if re.fullmatch(r"(ckpt-\d+\.pt|config\.json|metrics\.jsonl)\.\d+\.partial", path.name):
+        if re.fullmatch(rf"({of_a_run}|{of_a_fine_tuning})\.\d+\.partial", path.name):
             path.unlink()
 
 

@@ -57,25 +57,22 @@ def problem(path, causal=False):
 
 def load(path, report=print):
     """As `checkpoint.load`, also for model folders and saved models that are not of our kinds."""
-    _, state = find_and_load(path, report)
+    _, state = open_newest(path, report)
     return state
 
 
-def find_and_load(path, report=print):
-    """Return the Path of the file or folder that `path` stands for, and its dict, which is read once; see `load`."""
-    found, state = checkpoint.newest(path, report)  # of the folder of a run
-    if state:
-        return found, state
-    found = checkpoint.find(path, FILES, report)
-    if not found.is_dir():
-        return found, checkpoint.load(found, report=report, ours=False)
-    if is_ours(found):
-        state = checkpoint.load(found, report=report)
+def open_newest(path, report=print):
+    """As `checkpoint.open_newest`, also for model folders and saved models that are not of our kinds."""
+    newest, *_ = checkpoint.candidates(path, FILES)
+    if not newest.is_dir():
+        return checkpoint.open_newest(path, report=report)
+    if is_ours(newest):
+        state = checkpoint.load(newest, report=report)
     else:
-        if str(path).startswith("hf:") and not [*found.glob("*.safetensors")]:
-            checkpoint.find(path, ("pytorch_model*.bin",))
-        state = read_folder(found)
-    return found, state | {"revision": revision(found)}
+        if str(path).startswith("hf:") and not list(newest.glob("*.safetensors")):
+            checkpoint.candidates(path, ("pytorch_model*.bin",))
+        state = read_folder(newest)
+    return newest, state | {"revision": revision(newest)}
 
 
 def revision(folder):

@@ -22,7 +22,6 @@ from runtime import choose_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 TRIVIAL = ("majority", "no_answer")  # the baselines that learn nothing from a text
-WRITTEN = ("metrics.jsonl", "model.pt", "predictions.jsonl", "instances.npz", "result.json")
 NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
 
 
@@ -151,14 +150,6 @@ def main_metrics(result):
 def mean_score(scores, names):
     """Return the mean of some of the {metric: percentage}."""
     return np.mean([scores[name] for name in names])
-
-
-def remove_partial_files(out_dir):
-    """Remove what a killed process left of its files. The caller holds the lock of the folder."""
-    for path in Path(out_dir).glob("*.partial"):
-        name, _, process = path.name.removesuffix(".partial").rpartition(".")
-        if name in WRITTEN and process.isdecimal():
-            path.unlink()
 
 
 def test_set_id(test):
