@@ -242,7 +242,8 @@ def test_recomputing_activations_changes_nothing(causal):
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("causal, documents", [(False, True), pytest.param(True, False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("causal, documents", [(False, True), (True, False)])
 def test_compiled_equals_eager(causal, documents):
     """As train.py compiles it: block by block, and the loss."""
     batch = small_batch(random_documents(2, 40) if documents else (None, None))

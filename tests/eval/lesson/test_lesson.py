@@ -20,9 +20,9 @@ LESSON = (ROOT / "LESSON.md").read_text()
 SOLUTIONS = sorted(path.stem for path in (ROOT / "eval/lesson/solutions").glob("*.patch"))
 
 
-def blocks():
-    """Yield the commands of each of the lesson's blocks, and the solution that they apply."""
-    for block in re.findall(r"```sh\n(.*?)```", LESSON, re.S):
+def blocks(text=LESSON):
+    """Yield the commands of each block of a text, and the solution that they apply."""
+    for block in re.findall(r"```sh\n(.*?)```", text, re.S):
         found = re.search(r"git apply eval/lesson/solutions/(\w+)", block)
         yield block.splitlines(), found and found[1]
 
@@ -44,23 +44,37 @@ def small(command, data):
     return script, args
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, data_dir):
-    """The folder of a reader who has run every command that needs no edit."""
-    folder = tmp_path_factory.mktemp("lesson")
-    (folder / "data" / "prepared").mkdir(parents=True)
-    for command in (command for its, solution in blocks() if not solution for command in its):
-        script, args = small(command, data_dir)
+PARTS, EXERCISES = ([*blocks(text)] for text in LESSON.split("## Part 6"))
+
+
+def start_all(some_blocks, folder, data):
+    """Start the commands that need no edit, at a small size."""
+    for command in (command for its, solution in some_blocks if not solution for command in its):
+        script, args = small(command, data)
         code, output = Run(args, folder / "output", script, folder).wait()
         assert code == 0, f"{command}\n{output}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, data_dir):
+    """The folder of a reader who has run every command of the parts that needs no edit."""
+    folder = tmp_path_factory.mktemp("lesson")
+    (folder / "data" / "prepared").mkdir(parents=True)
+    start_all(PARTS, folder, data_dir)
     return folder
 
 
-def test_the_commands_that_need_no_edit(folder):
+def test_the_commands_of_the_parts(folder):
     assert re.findall(r"^## Part (\d):", LESSON, re.M) == list("123456")
-    for name in ("lesson/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "late/ckpt-20.pt", "probe-after/result.json"):
+    for name in ("lesson/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "probe-after/result.json"):
         assert (folder / "out" / name).exists()
-    assert {line["phase"] for line in read_metrics(folder / "out" / "mixed")} == {"mixed"}
+
+
+@pytest.mark.slow
+def test_the_commands_of_exercises_without_an_edit(folder, data_dir):
+    start_all(EXERCISES, folder, data_dir)
+    assert (folder / "out/late/ckpt-20.pt").exists()
+    assert {line["phase"] for line in read_metrics(folder / "out/mixed")} == {"mixed"}
 
 
 def test_all_resumes_each_run_edits_a_copy_and_stops_at_an_error(tmp_path, monkeypatch):
@@ -139,7 +153,7 @@ def test_few_targets_are_those_of_mlm_with_the_input_of_clm(tmp_path):
     assert set((positions + 1).tolist()) == {i for i in mlm["positions"].tolist() if i % 64}
 
 
-FAST = ("uniform", "alternating")
+FAST = ("alternating",)
 PHASES = {"alternating": "cmcmcmcmcmcm", "reversed": "mc", "detour": "cm", "few_targets": "c"}  # of the first training
 
 
