@@ -46,10 +46,11 @@ max_tokens = 0  # stop before the document with which the train split would exce
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 out = "data/prepared/embedded"  # folder to write; must not exist
 shard_bytes = 0  # of text that become a shard; 0 = a 256th of the source, from 4 MB to 256 MB
-workers = 0  # processes that encode; 0 = one per core
+workers = 0  # processes that encode; 0 = one per core, but one for each 4 MB of text at most
 part = ""  # 3/16: make the third sixteenth of the shards; the command without it makes the others and completes `out`
 
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
+SMALLEST, LARGEST = 4 << 20, 256 << 20  # of the text of a shard, if shard_bytes is 0
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The plan
@@ -155,7 +156,8 @@ def up_to(limit, encoded):
 
 def make_pieces(make, pieces, workers):
     """Yield make(*piece) of each piece in order, made by `workers` processes. One worker means this process."""
-    if workers == 1:
+    workers = min(workers, len(pieces))
+    if workers <= 1:
         yield from itertools.starmap(make, pieces)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
@@ -190,8 +192,6 @@ def make_in_worker(piece):
 
 def make_until_full(make, pieces, max_tokens, workers, progress):
     """Make pieces up to the one with which train has more than max_tokens; 0 = all. Returns the records before it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = max(1, min(workers or cores, len(pieces)))
     records, tokens = [], 0
     bar = progress_bar(total=len(pieces), unit="shards", disable=not progress)
     with bar, contextlib.closing(make_pieces(make, pieces, workers)) as made:
@@ -243,13 +243,15 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
 
     files = [input_file(file) for file in found]
     size = sum(file.size for file in files)
-    pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, 4 << 20), 256 << 20))
+    pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = cfg.workers or min(cores, size // SMALLEST + 1)
     plan = digest_of_plan(files, pieces, tokenizer, cfg)
     number, parts = part_of(cfg.part)
     mine = list(enumerate(pieces))[number - 1 :: parts]
     with unfinished_folder(Path(cfg.out), plan, cfg.part) as folder:
         make = functools.partial(make_piece, folder, files, tokenizer, cfg)
-        records = make_until_full(make, mine, cfg.max_tokens / parts, cfg.workers, progress)
+        records = make_until_full(make, mine, cfg.max_tokens / parts, workers, progress)
         if cfg.part:
             print(f"{out}: part {cfg.part} is done. When all parts are, give the same command without --part")
             return None
