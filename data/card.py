@@ -4,7 +4,6 @@ It names files and folders without their place on this machine. Its code is mean
 """
 
 import json
-import re
 from pathlib import Path
 
 from data.files import MALFORMED
@@ -13,8 +12,10 @@ from data.tokenizer import read_json
 
 # The parts of card.txt: the card, its sentences on the training, and for each kind of model what it is and, after an
 # empty line, how to use it. What stands in braces comes from the checkpoint's dict or from `model_card`.
-_, *PARTS = re.split(r"^=== (.+)\n", Path(__file__).with_name("card.txt").read_text(encoding="utf-8"), flags=re.M)
-PARTS = dict(zip(PARTS[::2], PARTS[1::2]))
+PARTS = {}
+for part in Path(__file__).with_name("card.txt").read_text(encoding="utf-8").split("=== ")[1:]:
+    name, _, text = part.partition("\n")
+    PARTS[name] = text
 
 
 def model_card(title, tag, state, path, max_len, parameters, note=""):
@@ -24,38 +25,48 @@ def model_card(title, tag, state, path, max_len, parameters, note=""):
     max_len: in tokens. note: the part of card.txt that stands before the code, if any.
     """
     fine_tuned = state.get("fine_tuned")
-    facts = {"data": "unknown", **state, "title": title, "tag": tag, "max_len": max_len, "parameters": parameters}
-    training = pretraining(state, path, facts)
+    part = PARTS[fine_tuned["family"] if fine_tuned else tag]
+    what, _, code = part.partition("\n\n")
+    facts = {**state, "title": title, "tag": tag, "what": what, "max_len": max_len, "parameters": parameters}
+    facts["training"] = pretraining(state, path)
     if fine_tuned:
-        training.append("fine-tuning")
-        cfg = fine_tuned["settings"]
-        facts["task"] = Path(cfg["task"] or cfg["train"] or cfg["corpus"]).name
-        columns = fine_tuned["task"].get("columns") or ["text"]
-        facts["form"] = fine_tuned["task"].get("form") or "\n".join("{}" for _ in columns)
-    what, _, code = PARTS[fine_tuned["family"] if fine_tuned else tag].partition("\n\n")
-    facts["what"] = what
+        facts["training"] += fine_tuning(fine_tuned)
+        facts["form"] = form_of(fine_tuned["task"])
     facts["code"] = code.format(**facts)
     facts["note"] = PARTS[note].format(**facts) if note else ""
-    facts["training"] = "".join(PARTS[name].format(**facts) for name in training)
     facts["scores"] = "\n".join(scores_beside(Path(path), state["step"])) or "Not measured."
     return PARTS["card"].format(**facts)
 
 
-def pretraining(state, path, facts):
-    """Return the names of the parts of card.txt on the pretraining, and add what they need to `facts`."""
+def pretraining(state, path):
+    """Return the lines on the pretraining of a checkpoint, or of the model that it fine-tunes."""
     cfg = state["settings"]
     if not cfg:  # a model of the hub
         fine_tuned = state.get("fine_tuned")
-        facts["base"] = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
-        return ["weights of another"]
+        base = fine_tuned["done"]["checkpoint"]["name"] if fine_tuned else short(path)
+        return PARTS["weights of another"].format(base=base)
+    names = [Path(source).name for source in cfg["data"].split(",")]  # of a mixture: texts:0.7
+    facts = {"data": "unknown", **state}
+    facts["sources"] = ", ".join(f"`{name}`" for name in names)
     facts["objectives"] = describe(phases_of(state))
-    sources = cfg["data"].split(",")  # of a mixture: texts:0.7
-    facts["sources"] = ", ".join(f"`{Path(source).name}`" for source in sources)
+    lines = PARTS["pretraining"].format(**facts)
     begin = cfg["init_from"] or cfg["branch_from"]
-    if not begin:
-        return ["pretraining"]
-    facts["begin"] = short(begin)
-    return ["pretraining", "began with"]
+    if begin:
+        lines += PARTS["began with"].format(begin=short(begin))
+    return lines
+
+
+def fine_tuning(fine_tuned):
+    """Return the line on the fine-tuning."""
+    cfg = fine_tuned["settings"]
+    path = cfg["task"] or cfg["train"] or cfg["corpus"]
+    return PARTS["fine-tuning"].format(name=Path(path).name, **fine_tuned)
+
+
+def form_of(task):
+    """Return the form of a task's texts, such as "Title: {}"; by default a line for each column."""
+    columns = task.get("columns") or ["text"]
+    return task.get("form") or "\n".join("{}" for _ in columns)
 
 
 def short(path):
@@ -75,7 +86,7 @@ def scores_beside(path, step):
         try:
             lines += found
         except MALFORMED as error:
-            print(f"{file}: left out of the model card from here on, where it is no record of a run: {error!r:.200}")
+            print(f"{file}: left out of the model card, because it is not the record of a run: {error!r:.200}")
     return lines
 
 

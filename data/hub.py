@@ -121,7 +121,10 @@ def convert(kind, content):
     scaling = tuple(c[name] for name in SCALING) if c["rope_type"] == "llama3" else ()
     fields = {ours: c.get(theirs) for ours, theirs in FIELDS.items()}
     config = ModelConfig(**fields, rope_scaling=scaling, qk_norm=kind == "qwen3")
-    wrong = [f"{name}={c[name]!r}: must be {values[0]}" for name, values in ALLOWED.items() if c[name] not in values]
+    wrong = []
+    for name, values in ALLOWED.items():
+        if c[name] not in values:
+            wrong.append(f"{name}={c[name]!r}: must be {values[0]}")
     return config, wrong + config.problems()
 
 
