@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
-from eval.bench.timing import alternating, device_seconds
+from eval.bench.timing import alternating
 
 lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
@@ -28,25 +28,35 @@ repeats = 15  # the median of these counts
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    yield from (f"only={name}: not known" for name in cfg.only if name not in DENSE | DOCUMENTS)
+    for name in cfg.only:
+        if name not in DENSE | DOCUMENTS:
+            yield f"only={name}: not known"
 
 
 class Case:
-    """One problem: inputs as in training, where q, k and v are views of one packed projection."""
+    """One problem: q and k are views of one packed projection, v is a tensor of its own, as the kernels want it."""
 
     def __init__(self, T, D, group, causal, mean, tokens):
-        on_gpu = torch.cuda.is_available()
-        device, dtype, H = ("cuda", torch.bfloat16, 18) if on_gpu else ("cpu", torch.float32, 6)
+        if torch.cuda.is_available():
+            device, dtype, H = "cuda", torch.bfloat16, 18
+        else:
+            device, dtype, H = "cpu", torch.float32, 6
         generator = torch.Generator().manual_seed(T + mean)
         B = max(1, tokens // T)
-        self.causal, self.group, self.bounds = causal, group, (None, None)
-        packed = torch.randn(B, T, H + 2 * H // group, D, generator=generator).to(device, dtype)
-        self.inputs = [x.requires_grad_() for x in packed.split((H, H // group, H // group), dim=2)]  # q, k, v
+        H_kv = H // group
+        packed = torch.randn(B, T, H + 2 * H_kv, D, generator=generator).to(device, dtype)
+        q, k, v = packed.split((H, H_kv, H_kv), dim=2)
+        self.inputs = [x.requires_grad_() for x in (q, k, v.contiguous())]
         self.d_out = torch.randn(B, T, H, D, generator=generator).to(device, dtype)
+        self.causal = causal
+        self.group = group
+        self.bounds = (None, None)
         pairs = B * T * T
         if mean:  # each token begins a document with probability 1 / mean
-            ids = (torch.rand(B, T, generator=generator) < 1 / mean).cumsum(1)  # (B, T): each token's document
-            start, end = (torch.searchsorted(ids, ids, right=right) for right in (False, True))
+            begins = torch.rand(B, T, generator=generator) < 1 / mean
+            document = begins.cumsum(1)  # (B, T): the number of each token's document
+            start = torch.searchsorted(document, document)
+            end = torch.searchsorted(document, document, right=True)
             pairs = int((end - start).sum())
             self.bounds = start.int().to(device), end.int().to(device)
         if causal:
@@ -82,8 +92,9 @@ def varlen(case):
     first = (start == torch.arange(start.shape[1], device=start.device)).flatten()
     cuts = F.pad(first.nonzero().flatten(), (0, 1), value=len(first)).int()  # where documents begin, and the end
     longest = int(cuts.diff().max())  # a loader could know this too
-    options = dict(window_size=(-1, 0) if case.causal else (-1, -1))
-    options |= dict(enable_gqa=True) if case.group > 1 else {}
+    options = {"window_size": (-1, 0) if case.causal else (-1, -1)}
+    if case.group > 1:
+        options["enable_gqa"] = True
 
     def run(q, k, v):
         q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)  # (B T, H, D)
@@ -100,24 +111,34 @@ DENSE = OURS | {
 DOCUMENTS = OURS | {"varlen": varlen}
 
 
+def check_agreement(results, expected, first):
+    """Raise ValueError if an output or gradient differs from that of the first implementation by 2 % or is no number."""
+    for tensor, x, y in zip(("output", "dq", "dk", "dv"), results, expected):
+        error = ((x - y).float().norm() / y.float().norm()).item()
+        if not error < 0.02:
+            raise ValueError(f"its {tensor} differs by {error:.0%} from that of {first}")
+
+
 def runnable(case, names):
     """Return {name: {"forward" or "backward": function}} of the implementations that agree with the first one."""
-    known, found, expected = DENSE if case.bounds[0] is None else DOCUMENTS, {}, None
-    for name in filter(known.get, names):
+    known = DENSE if case.bounds[0] is None else DOCUMENTS
+    found = {}
+    expected = None  # the results of the first one
+    for name in names:
+        if name not in known:
+            continue
         try:
             forward = partial(known[name](case), *case.inputs)
             output = forward()
             backward = partial(torch.autograd.grad, output, case.inputs, case.d_out, retain_graph=True)
             results = output.detach(), *backward()
             expected = expected or results
-            for tensor, x, y in zip(("output", "dq", "dk", "dv"), results, expected):
-                error = ((x - y).float().norm() / y.float().norm()).item()
-                if not error < 0.02:
-                    raise ValueError(f"its {tensor} differs by {error:.0%} from that of {next(iter(found), 'itself')}")
+            check_agreement(results, expected, next(iter(found), "itself"))
             found[name] = {"forward": forward, "backward": backward}
         except Exception as error:  # whatever goes wrong in another implementation, measure the rest
-            line = max(str(error).splitlines()[:3], key=len, default=repr(error))  # where compilers say what is wrong
-            print(f"  left out: {name}: {line.strip()[:200]}", flush=True)
+            lines = str(error).splitlines()[:3] or [repr(error)]
+            longest = max(lines, key=len)  # where compilers say what is wrong
+            print(f"  left out: {name}: {longest.strip()[:200]}", flush=True)
     return found
 
 
@@ -125,16 +146,25 @@ def runnable(case, names):
 # The benchmark
 
 
+def measure(case, functions, columns, repeats):
+    """Print a row for each pass. functions: what `runnable` returns. columns: the first ones, which name the case."""
+    for which, cost in (("forward", 1), ("backward", 2.5)):
+        seconds = alternating({name: passes[which] for name, passes in functions.items()}, repeats)
+        first = next(iter(seconds.values()))
+        line = f"{columns}{which:>10}"
+        for name, value in seconds.items():
+            tflops = cost * case.flops / 1e12 / value
+            line += f"   {name} {tflops:.3g} ({value / first:.2f})"
+        print(line, flush=True)
+
+
 def main(cfg):
     print(f"medians of {cfg.repeats}, {cfg.tokens} tokens; TFLOP/s (time relative to the first)")
     print(f"{'T':>5}{'D':>5}{'group':>6}{'mask':>8}{'docs':>6}{'pass':>10}")
-    for shape in itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True)):
-        mean, T, D, group, causal = shape
+    shapes = itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True))
+    for mean, T, D, group, causal in shapes:
         case = Case(T, D, group, causal, mean, cfg.tokens)
-        found = runnable(case, cfg.only)
-        for which, cost in {"forward": 1, "backward": 2.5}.items() if found else ():
-            seconds = alternating({name: f[which] for name, f in found.items()}, cfg.repeats, device_seconds)
-            first, tflop = next(iter(seconds.values())), cost * case.flops / 1e12
-            speeds = "".join(f"   {name} {tflop / x:.3g} ({x / first:.2f})" for name, x in seconds.items())
-            line = f"{T:>5}{D:>5}{group:>6}{'causal' if causal else 'full':>8}{mean:>6}{which:>10}"
-            print(f"{line}{speeds}", flush=True)
+        functions = runnable(case, cfg.only)
+        if functions:
+            mask = "causal" if causal else "full"
+            measure(case, functions, f"{T:>5}{D:>5}{group:>6}{mask:>8}{mean:>6}", cfg.repeats)
