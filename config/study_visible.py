@@ -1,5 +1,5 @@
-# Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? docs/objectives.md
-# has the results. docs/results/study_visible has the design, which was committed before the runs.
+# Phase, shift, mixture or visible tokens: why does CLM first help a small encoder? docs/results/study_visible has the
+# results and the design, which was committed before the runs.
 #
 #   python -m eval.study config/study_visible.py
 #

@@ -110,7 +110,7 @@ figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrain
 for axis, task in zip(axes, TASKS):
     for y, (model, (label, color)) in enumerate(MODELS.items()):
         axis.plot(spread[model, task], [-y] * 5, "o", color=color, alpha=0.6)
-    axis.set(xlabel=f"{TASKS[task]}: standard deviation over rates (points)", xlim=(0, None))
+    axis.set(xlabel=f"{TASKS[task]} (points)", xlim=(0, None))
     axis.spines[["top", "right", "left"]].set_visible(False)
 axes[0].set_yticks([-y for y in range(len(MODELS))], [label for label, _ in MODELS.values()])
 figure.savefig(FOLDER / "stability.png", dpi=90)
