@@ -127,7 +127,7 @@ def cut_places(path, size):
         places = []
     elif format_of(path) == ".parquet":
         groups = group_places(path, count_row_groups(path)).values()
-        places = {place // size: place for place in groups}.values()  # the last of those in `size` bytes
+        places = {place // size: place for place in reversed(groups)}.values()  # the first in each `size` bytes
     else:
         places = [document_after(path, position) for position in range(size, total, size)]
     return [*sorted({0, *places} - {total}), END]
