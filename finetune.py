@@ -88,7 +88,10 @@ def describe_task(cfg):
 
 
 def check(cfg, needs_checkpoint=True):
-    """Yield what is wrong with the settings, a sentence each. needs_checkpoint=False: init_from may not be there yet."""
+    """Yield what is wrong with the settings, a sentence each.
+
+    needs_checkpoint: False if init_from may not be there yet, as when a study plans what it will do.
+    """
     yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, below_1=BELOW_1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"

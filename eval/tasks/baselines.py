@@ -90,7 +90,7 @@ def no_answer(dataset):
 
 
 def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
-    """Return {document id: score} for each of the queries, of its best k documents, only those that share a word with it.
+    """Return {document id: score} for each query: of its best k documents, and only of those that share a word with it.
 
     queries: texts. corpus: {document id: text}. The formula is Lucene's; k1 and b are Anserini's defaults, but words
     are not stemmed. Stop words do not count.

@@ -249,7 +249,7 @@ class QuestionAnswering(Family):
         return inside
 
     def answers(self, outputs, items, examples, split):
-        """An Answer's `extra` is the positions of the tokens that are predicted, and of those in the first gold answer."""
+        """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
         texts = self.merge_windows(outputs, items)
 
         def best_spans(threshold):

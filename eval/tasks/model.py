@@ -124,7 +124,7 @@ def predict(model, items, batch_tokens=None):
 
 
 def batches_of(lengths, batch_tokens):
-    """Divide texts, given by their lengths, into batches of at most `batch_tokens`, those of similar length together."""
+    """Divide texts of these lengths into batches of at most `batch_tokens`, those of similar length together."""
     batches, size = [], 0
     for i in np.argsort(-np.array(lengths), kind="stable").tolist():
         size += lengths[i]

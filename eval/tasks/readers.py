@@ -436,7 +436,7 @@ def column_sentences(path, task):
 
 
 def read_questions(path, task, counts=None, unlabeled=False):
-    """Yield the Questions of a SQuAD file or a table, with each answer's start where the context has its text, or -1."""
+    """Yield the Questions of a SQuAD file or a table. An answer starts where the context has its text, else at -1."""
     if file_format(path) == "jsonl":
         found = table_questions(path, unlabeled)
     else:

@@ -78,7 +78,7 @@ class Searched(NamedTuple):
 def retrieval_table(task):
     """Return the Searched of a task of ir, all of whose paths are given. Training on a table of pairs has no row."""
     rows = []
-    train = task.paths["train"]
+    train = task.paths.get("train", "")
     if is_folder(train):
         rows.append(searched("", "train", train, ""))
     for name, paths in (task.sets or {"": task.paths}).items():
@@ -148,7 +148,7 @@ def why_needed(task, path):
 
 
 def parsed(fields):
-    """Return fields of a Task, all text, as it has them: commas divide lists, and a line break may be written as \\n."""
+    """Return fields of a Task, all text, as it has them. Commas divide lists; a line break may be written as \\n."""
     fields = dict(fields)
     for name in ("columns", "names", "outside"):
         if name in fields:
@@ -226,7 +226,7 @@ def customize(task, fields):
     paths = dict(task.paths)
     for name in PATHS:
         if name in given:
-            paths[name] = str(Path(given.pop(name)))  # one spelling: rows of a retrieval task are compared by their files
+            paths[name] = str(Path(given.pop(name)))  # one spelling of a folder
     if task.family == "ir" and not task.sets:  # one folder is enough: it is both
         if "corpus" in paths:
             paths.setdefault("train", paths["corpus"])

@@ -171,7 +171,7 @@ def retrieval_splits(task, full_corpus, counts):
         if row.queries not in texts:
             texts[row.queries] = read_texts_by_id(find_files(row.queries)[0])
     judged = judged_queries(table, texts, counts)  # in the order of the table
-    tested = {row.corpus for row in table if row.split != "train"}
+    tested = list(dict.fromkeys(row.corpus for row in table if row.split != "train"))
     corpora = read_corpora(judged, tested if full_corpus else (), task.form)
 
     splits = {"train": [], "validation": [], "test": []}
@@ -189,8 +189,9 @@ def retrieval_splits(task, full_corpus, counts):
         searched = {name: {} for name in tested}
         for row, found in judged.items():
             if row.split != "train":
-                documents = (document for query in found for document in query.grades)
-                searched[row.corpus] |= {document: corpora[row.corpus][document] for document in documents}
+                corpus = corpora[row.corpus]
+                for query in found:
+                    searched[row.corpus] |= {document: corpus[document] for document in query.grades}
     return splits | {"corpora": searched}
 
 

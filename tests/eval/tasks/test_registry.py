@@ -146,7 +146,7 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
     assert data.main["paper"] == [f"{name}/ndcg@10_judged" for name in names]
     validation, test = by_set(data.validation), by_set(data.test)
     sizes = {name: (len(validation[name]), len(test[name])) for name in test}
-    assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}  # NQ: half of the test queries each, as in the paper
+    assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}  # NQ: halves of the test queries
     assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}
     assert data.counts["nq: validation: queries held out of test, at random"] == 4
     assert grades_of(test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
