@@ -204,12 +204,10 @@ def takes(name, default):
 
 def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=(), below_1=()):
     """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
-    for name in at_least_1:
-        if cfg[name] < 1:
-            yield f"{name}={cfg[name]}: must be at least 1"
-    for name in at_least_0:
-        if cfg[name] < 0:
-            yield f"{name}={cfg[name]}: must be at least 0"
+    for low, names in ((1, at_least_1), (0, at_least_0)):
+        for name in names:
+            if cfg[name] < low:
+                yield f"{name}={cfg[name]}: must be at least {low}"
     for name in above_0:
         if cfg[name] <= 0:
             yield f"{name}={cfg[name]}: must be above 0"

@@ -26,32 +26,43 @@ UNSEEN = "#ffffff"
 BEFORE, MODEL, AFTER = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8").split("<!-- models -->\n")
 
 
+PICTURE = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" \
+font-family="monospace" font-size="11"><rect width="{width}" height="{height}" fill="white"/>\
+<text x="4" y="16" font-size="14">{title}</text>
+{parts}
+</svg>"""
+ABOVE = '<text transform="translate({} {}) rotate(-60)">{}</text>'
+AT_LEFT = '<text x="{}" y="{}" text-anchor="end">{}</text>'
+AT_RIGHT = '<text x="{}" y="{}">{}</text>'
+SQUARE = '<rect x="{}" y="{}" width="{}" height="{}" fill="{}" stroke="#cccccc"/>'
+
+
 def grid(title, labels, colors, targets):
     """Return an SVG picture: a row and a column for each label, a square for each of colors (T, T), targets at the right."""
     left = 100  # of the squares
     top = 110
-    right = left + CELL * len(labels)
-    width = right + (110 if any(targets) else 30)
-    height = top + CELL * len(labels) + 10
-    frame = f'width="{width}" height="{height}"'
-    font = 'font-family="monospace" font-size="11"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {frame} viewBox="0 0 {width} {height}" {font}>'
-    background = f'<rect {frame} fill="white"/>'
-    parts = [f'{head}{background}<text x="4" y="16" font-size="14">{escape(title)}</text>']
+    size = CELL * len(labels)
+    right = left + size
+    margin = 110 if any(targets) else 30
+    parts = []
     for i, label in enumerate(labels):
-        text = escape(label)
-        target = f"→ {escape(targets[i])}" if targets[i] else ""
         x = left + CELL * i
         y = top + CELL * i
-        parts.append(f'<text transform="translate({x + 14} {top - 6}) rotate(-60)">{text}</text>')
-        parts.append(f'<text x="{left - 6}" y="{y + 15}" text-anchor="end">{text}</text>')
-        parts.append(f'<text x="{right + 6}" y="{y + 15}">{target}</text>')
+        text = escape(label)
+        target = f"→ {escape(targets[i])}" if targets[i] else ""
+        parts.append(ABOVE.format(x + 14, top - 6, text))
+        parts.append(AT_LEFT.format(left - 6, y + 15, text))
+        parts.append(AT_RIGHT.format(right + 6, y + 15, target))
         for j, color in enumerate(colors[i]):
             x = left + CELL * j
-            square = f'x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{color}" stroke="#cccccc"'
-            parts.append(f"<rect {square}/>")
-    parts.append("</svg>")
-    return "\n".join(parts)
+            parts.append(SQUARE.format(x, y, CELL, CELL, color))
+    return PICTURE.format(
+        width=right + margin,
+        height=top + size + 10,
+        title=escape(title),
+        parts="\n".join(parts),
+    )
 
 
 def mask_picture(name, inputs, targets):
