@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 MAX_LAYERS = 1000
 MAX_WEIGHTS = 1e11
-MAX_SEQ_LEN = 2**22  # the rotary tables of so many positions take 4 GB with a head_dim of 128
+MAX_ROTARY = 2**29  # seq_len * head_dim; the rotary tables take 3 GB then
 
 
 @dataclass
@@ -69,8 +69,9 @@ class ModelConfig:
             found.append(f"n_head={self.n_head}, n_kv_head={self.n_kv_head}: n_head must be a multiple of n_kv_head")
         if self.n_layer > MAX_LAYERS:
             found.append(f"n_layer={self.n_layer}: must be at most {MAX_LAYERS}")
-        if self.seq_len > MAX_SEQ_LEN:
-            found.append(f"seq_len={self.seq_len}: must be at most {MAX_SEQ_LEN}")
+        if self.seq_len * self.head_dim > MAX_ROTARY:
+            shape = f"seq_len={self.seq_len}, head_dim={self.head_dim}"
+            found.append(f"{shape}: their product must be at most {MAX_ROTARY}, or the rotary tables take all memory")
         attention = 2 * (self.n_head + self.n_kv_head) * self.head_dim * self.d_model
         mlp = 3 * self.d_ff * self.d_model
         weights = self.n_layer * (attention + mlp) + self.vocab_size * self.d_model

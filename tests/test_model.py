@@ -162,7 +162,7 @@ def test_impossible_shapes_are_named():
         (dict(n_layer=2.0), "n_layer=2.0: must be of type int"),
         (dict(d_model=10**9, head_dim=2), "n_layer=4, d_model=1000000000, .*: 8e[+]12 weights are more than 1e[+]11"),
         (dict(vocab_size=2**70), "vocab_size=1180591620717411303424: must be .* below 2[*][*]63"),
-        (dict(seq_len=10**9), "seq_len=1000000000: must be at most"),
+        (dict(seq_len=10**9), "seq_len=1000000000, head_dim=64: their product must be at most"),
         (dict(norm_eps=math.nan), "norm_eps=nan: must be above 0"),
         (dict(rope_theta=math.inf), "rope_theta=inf: must be above 0 and below"),
         (dict(tie_embeddings="no"), "tie_embeddings='no': must be of type bool"),
