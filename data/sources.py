@@ -122,15 +122,16 @@ def cut_places(path, size):
 
     They are a function of the content. The documents of all ranges between them are those of the file.
     """
-    total = path.stat().st_size
-    if is_compressed(path):
-        places = []
-    elif format_of(path) == ".parquet":
+    places = [0]
+    if format_of(path) == ".parquet":
         groups = group_places(path, count_row_groups(path)).values()
-        places = {place // size: place for place in reversed(groups)}.values()  # the first in each `size` bytes
-    else:
-        places = [document_after(path, position) for position in range(size, total, size)]
-    return [*sorted({0, *places} - {total}), END]
+        places += [place for before, place in itertools.pairwise(groups) if place // size > before // size]
+    elif not is_compressed(path):
+        place, total = document_after(path, size), path.stat().st_size
+        while place < total:
+            places.append(place)
+            place = document_after(path, place + size)
+    return [*places, END]
 
 
 def count_row_groups(path):
@@ -144,9 +145,9 @@ def count_row_groups(path):
 
 
 def document_after(path, position):
-    """Return where the first document begins that lies after a line end after a position, or the size of the file.
+    """Return where the first document begins after a line end after a position, or where the file ends.
 
-    Two blank lines must be seen before it, except in .jsonl. So a later position never has an earlier answer.
+    Two blank lines must be seen before it, except in .jsonl.
     """
     needed = 0 if format_of(path) == ".jsonl" else 2
     blank = 0
