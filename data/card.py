@@ -12,10 +12,8 @@ from data.tokenizer import read_json
 
 # The parts of card.txt: the card, its sentences on the training, and for each kind of model what it is and, after an
 # empty line, how to use it. What stands in braces comes from the checkpoint's dict or from `model_card`.
-PARTS = {}
-for part in Path(__file__).with_name("card.txt").read_text(encoding="utf-8").split("=== ")[1:]:
-    name, _, text = part.partition("\n")
-    PARTS[name] = text
+CARD = Path(__file__).with_name("card.txt").read_text(encoding="utf-8")
+PARTS = dict(part.split("\n", 1) for part in CARD.split("=== ")[1:])
 
 
 def model_card(title, tag, state, path, max_len, parameters, note=""):

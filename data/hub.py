@@ -272,10 +272,7 @@ qwen3     tc         Qwen3ForTokenClassification        token-classification  1=
 qwen3     qa         Qwen3ForTokenClassification        token-classification  1=score
 qwen3     ir         Qwen3Model                         sentence-similarity
 """
-CLASSES = {}  # {(kind, role): (class, tag, {part of the head: its name there})}
-for row in TABLE.strip().splitlines():
-    kind, role, name, tag, *parts = row.split()
-    CLASSES[kind, role] = name, tag, dict(part.split("=") for part in parts)
+CLASSES = {(kind, role): rest for kind, role, *rest in map(str.split, TABLE.strip().splitlines())}
 HEADS = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}  # with our output head
 PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 LOCK = "export.lock"
@@ -417,7 +414,7 @@ def hub_weights(state, kind, role):
         if name.endswith("q_proj.bias"):  # with it, the output has a bias too
             weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
     if "fine_tuned" in state:
-        names = CLASSES[kind, role][2]
+        names = dict(part.split("=") for part in CLASSES[kind, role][2:])
         for name, x in state["fine_tuned"]["head"].items():
             part, _, what = name.partition(".")
             weights[f"{names[part]}.{what}"] = x  # "2.bias" becomes "classifier.bias"
@@ -426,7 +423,7 @@ def hub_weights(state, kind, role):
 
 def hub_texts(state, path, title, kind, role, parameters):
     """Return {file name: text} of all files but the weights."""
-    name, tag, _ = CLASSES[kind, role]
+    name, tag, *_ = CLASSES[kind, role]
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     max_len = state["config"]["seq_len"]
     if "fine_tuned" in state:
