@@ -146,11 +146,14 @@ def check_documents(doc_start, doc_end):
     t = torch.arange(doc_start.shape[1], device=doc_start.device)
     padding = doc_start >= doc_end
     inside = (doc_start <= t) & (t < doc_end)
-    # Of two neighbors, both are in one document with equal bounds, or the left one ends and the right one begins one.
-    equal = (doc_start[:, 1:] == doc_start[:, :-1]) & (doc_end[:, 1:] == doc_end[:, :-1])
-    left_ends = padding[:, :-1] | (doc_end[:, :-1] == t[1:])
-    right_begins = padding[:, 1:] | (doc_start[:, 1:] == t[1:])
-    fits = (padding | inside).all() & (equal | (left_ends & right_begins)).all()
+    # Two neighbors are in one document and have equal bounds, or the left one ends and the right one begins one.
+    same_start = doc_start[:, 1:] == doc_start[:, :-1]
+    same_end = doc_end[:, 1:] == doc_end[:, :-1]
+    left_ends = padding | (doc_end == t + 1)
+    right_begins = padding | (doc_start == t)
+    cut = left_ends[:, :-1] & right_begins[:, 1:]
+    neighbors_fit = (same_start & same_end) | cut
+    fits = (padding | inside).all() & neighbors_fit.all()
     torch._assert_async(fits, "attention backend 'triton': the tokens of a document must have the same bounds")
 
 
@@ -212,7 +215,10 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias)
 
     def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+        bias = self.bias
+        if bias is not None:
+            bias = bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
 
 
 class RMSNorm(nn.Module):
@@ -220,7 +226,8 @@ class RMSNorm(nn.Module):
 
     def __init__(self, d_model, eps):
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(d_model)), eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.eps = eps
 
     def forward(self, x):
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
@@ -232,13 +239,17 @@ def rope_tables(seq_len, head_dim, theta, scaling=()):
     scaling: as in Llama 3.1. Pairs that turn fewer than `low` times in `context` tokens turn `factor` times
         slower, those that turn more than `high` times are left alone, and those in between are interpolated.
     """
-    frequency = theta ** (-torch.arange(0, head_dim, 2, device="cpu").float() / head_dim)
+    i = torch.arange(0, head_dim, 2, device="cpu").float()
+    frequency = theta ** (-i / head_dim)
     if scaling:
         factor, low, high, context = scaling
-        kept = ((frequency * context / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)  # 1 = leave alone
+        turns = frequency * context / (2 * torch.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1 = leave alone
         frequency = frequency * (kept + (1 - kept) / factor)
-    angle = torch.outer(torch.arange(seq_len, device="cpu").float(), frequency)[:, None, None]  # (seq_len, 1, 1, D/2)
-    return angle.cos(), torch.cat((-angle.sin(), angle.sin()), dim=2)
+    position = torch.arange(seq_len, device="cpu").float()
+    angle = torch.outer(position, frequency)[:, None, None]  # (seq_len, 1, 1, D/2)
+    sin = angle.sin()
+    return angle.cos(), torch.cat((-sin, sin), dim=2)
 
 
 def rotate(x, cos, sin):
@@ -256,20 +267,22 @@ class Block(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        d, D = config.d_model, config.head_dim
+        d, D, eps = config.d_model, config.head_dim, config.norm_eps
         self.heads = (config.n_head, config.n_kv_head, config.n_kv_head)  # of q, k and v
-        self.attn_norm = RMSNorm(d, config.norm_eps)
+        self.attn_norm = RMSNorm(d, eps)
         self.qkv = Linear(d, sum(self.heads) * D, config.qkv_bias)
-        self.q_norm, self.k_norm = (RMSNorm(D, config.norm_eps) if config.qk_norm else nn.Identity() for _ in "qk")
+        self.q_norm = RMSNorm(D, eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(D, eps) if config.qk_norm else nn.Identity()
         self.attn_out = Linear(config.n_head * D, d)
-        self.mlp_norm = RMSNorm(d, config.norm_eps)
+        self.mlp_norm = RMSNorm(d, eps)
         self.gate_up = Linear(d, 2 * config.d_ff)
         self.down = Linear(config.d_ff, d)
 
     def forward(self, x, cos, sin, causal, doc_start=None, doc_end=None, backend="auto"):
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (sum(self.heads), -1))  # (B, T, H + 2 H_kv, D)
         q, k, v = qkv.split(self.heads, dim=2)
-        q, k = rotate(self.q_norm(q), cos, sin), rotate(self.k_norm(k), cos, sin)
+        q = rotate(self.q_norm(q), cos, sin)
+        k = rotate(self.k_norm(k), cos, sin)
         y = attention(q, k, v, causal, doc_start, doc_end, backend)  # (B, T, H, D)
         x = x + self.attn_out(y.flatten(2))
 
@@ -294,7 +307,9 @@ class Transformer(nn.Module):
         if problems := config.problems():
             raise ValueError("ModelConfig: " + "; ".join(problems))
         self.config = config
-        self.compute_dtype, self.recompute, self.attention_backend = torch.float32, False, "auto"
+        self.compute_dtype = torch.float32
+        self.recompute = False
+        self.attention_backend = "auto"
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = RMSNorm(config.d_model, config.norm_eps)
@@ -350,16 +365,22 @@ def loss_and_gradient(logits, targets, with_grad=True):
     logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is the
     largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written.
     """
-    keep, target = targets[:, None] >= 0, targets[:, None].clamp(min=0)  # (n, 1)
+    target = targets[:, None]  # (n, 1), like all that is not (n, V)
+    keep = target >= 0
+    target = target.clamp(min=0)
     x = logits.to(torch.float32, copy=torch.compiler.is_compiling())
-    at_target, largest = x.gather(1, target), x.amax(-1, keepdim=True)
+    at_target = x.gather(1, target)
+    largest = x.amax(-1, keepdim=True)
     sum_exp = x.sub_(largest).exp_().sum(-1, keepdim=True)
-    loss = ((sum_exp.log() + largest - at_target) * keep).sum()
+    losses = sum_exp.log() + largest - at_target
+    loss = (losses * keep).sum()
     if not with_grad:  # of a validation. What is added to the training loss, such as a z-loss, belongs below
         return loss, None
-    gradient = x.mul_(keep / sum_exp).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
-    entry = ((at_target - largest).exp() * (keep / sum_exp) - keep.float()).to(logits.dtype)
-    return loss, gradient.index_put_((torch.arange(len(x), device=x.device)[:, None], target), entry)
+    scale = keep / sum_exp
+    gradient = x.mul_(scale).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
+    entry = (at_target - largest).exp() * scale - keep.float()
+    row = torch.arange(len(x), device=x.device)[:, None]
+    return loss, gradient.index_put_((row, target), entry.to(logits.dtype))
 
 
 one = lru_cache(lambda device: torch.ones((), device=device))  # loss.backward(one(device)) multiplies nothing by 1
@@ -390,14 +411,16 @@ class LinearCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if with_grad else None
         d_weight = torch.zeros_like(weight) if with_grad else None
         for i in range(0, len(hidden), chunk):
-            h = hidden[i : i + chunk]  # (n, d)
-            loss, d_logits = loss_and_gradient(h @ w.T, targets[i : i + chunk], with_grad)  # d_logits: (n, V)
+            rows = slice(i, i + chunk)
+            h = hidden[rows]  # (n, d)
+            loss, d_logits = loss_and_gradient(h @ w.T, targets[rows], with_grad)  # d_logits: (n, V)
             total += loss
-            if with_grad:
-                d_hidden[i : i + chunk] = d_logits @ w
-            if with_grad and adds_in_fp32(h.device, h.dtype):  # saves time and a rounding to 16 bits
+            if not with_grad:
+                continue
+            d_hidden[rows] = d_logits @ w
+            if adds_in_fp32(h.device, h.dtype):  # saves time and a rounding to 16 bits
                 torch.addmm(d_weight, d_logits.T, h, out_dtype=d_weight.dtype, out=d_weight)
-            elif with_grad:
+            else:
                 d_weight += d_logits.T @ h
         ctx.save_for_backward(d_hidden, d_weight)
         return total
@@ -417,11 +440,13 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. Divide by the
     count of the whole step, over all micro-batches and processes.
     """
-    chunk = max(64, 2**21 // len(weight) // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
+    N, V = len(hidden), len(weight)
+    chunk = max(64, 2**21 // V // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
     if hidden.is_cuda:  # equal chunks, whose logits in 16 bits take at most 1/32 of the memory: 2.5 of 80 GB
-        largest = min(2**30, torch.cuda.get_device_properties(hidden.device).total_memory // 64) // len(weight)
-        n_chunks = 1 + len(hidden) // (largest + 1)
-        chunk = max(1, -(-len(hidden) // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
+        memory = torch.cuda.get_device_properties(hidden.device).total_memory
+        largest = min(2**30, memory // 64) // V
+        n_chunks = 1 + N // (largest + 1)
+        chunk = max(1, -(-N // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
     return total, (targets >= 0).sum()
@@ -498,7 +523,8 @@ def load_block(x, start, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_
     BLOCK_D is D rounded up to a power of two. CHECK=False promises that all rows exist. The offset of the
     block is a 64-bit scalar, the offsets within it are 32-bit.
     """
-    r, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    r = tl.arange(0, BLOCK)[:, None]
+    d = tl.arange(0, BLOCK_D)[None, :]
     ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
     if BLOCK_D == D and not CHECK:
         return tl.load(ptrs)
@@ -509,7 +535,8 @@ def load_block(x, start, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_
 def store_block(x, start, values, sees, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """Store what `load_block` would load, in x's dtype, and 0 in the rows of tokens that see nothing."""
     values = tl.where(sees[:, None], values, 0)
-    r, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    r = tl.arange(0, BLOCK)[:, None]
+    d = tl.arange(0, BLOCK_D)[None, :]
     ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
     tl.store(ptrs, values.to(x.dtype.element_ty), mask=(start + r < T) & (d < D))
 
@@ -582,16 +609,24 @@ def masked_scores(rows, cols, start, first, last, CHECK_FIRST: tl.constexpr, CHE
 
 
 @jit
-def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
-                   H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr,
-                   DOCUMENTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def forward_kernel(
+    q, k, v, out, lse,
+    doc_start, doc_end, T,
+    q_b, q_t, q_h,  # the strides of q for batch, token and head
+    k_b, k_t, k_h,
+    v_b, v_t, v_h,
+    H: tl.constexpr, GROUP: tl.constexpr,  # heads, heads that share a key head
+    D: tl.constexpr, BLOCK_D: tl.constexpr,  # width of a head, and that rounded up to a power of two
+    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
+):  # fmt: skip
     """Compute out (B, T, H, D) and lse (B, H, T), the log2 of the sum of exp(score), for BLOCK_M queries of one head.
 
     Grid (H, blocks of queries, B). The heads of a group run side by side and share their keys in the cache.
-    q_b, q_t, q_h are q's strides for batch, token and head.
     """
     SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5  # log2(e) / sqrt(D)
-    b, h = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    h = tl.program_id(0).to(tl.int64)
     start_m = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M  # last block first: if causal, it takes longest
     k += b * k_b + h // GROUP * k_h
     v += b * v_b + h // GROUP * v_h
@@ -599,7 +634,8 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
         doc_start, doc_end, b, start_m, T, BLOCK_M, BLOCK_N, CAUSAL, DOCUMENTS, FOR_KEYS=False
     )
     q_block = load_block(q + b * q_b + h * q_h, start_m, q_t, T, BLOCK_M, D, BLOCK_D, True)
-    acc, l_i = tl.zeros([BLOCK_M, BLOCK_D], tl.float32), tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
     m_i = tl.full([BLOCK_M], -1e30, tl.float32)  # finite, because inf - inf would be NaN in a row that sees nothing
     for MASKED in tl.static_range(2):  # two loops, written once: what all queries see, then the edges
         n_blocks = num_blocks(lo, begin, end, hi, BLOCK_N, MASKED)
@@ -622,16 +658,25 @@ def forward_kernel(q, k, v, out, lse, doc_start, doc_end, T, q_b, q_t, q_h, k_b,
 
 
 @jit
-def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
-              q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
-              H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr,
-              DOCUMENTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def dq_kernel(
+    q, k, v, out, lse, d_out, dq, delta,
+    doc_start, doc_end, T,
+    q_b, q_t, q_h,
+    k_b, k_t, k_h,
+    v_b, v_t, v_h,
+    o_b, o_t, o_h,  # of d_out
+    H: tl.constexpr, GROUP: tl.constexpr,  # heads, heads that share a key head
+    D: tl.constexpr, BLOCK_D: tl.constexpr,  # width of a head, and that rounded up to a power of two
+    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
+):  # fmt: skip
     """Compute dq (B, T, H, D), and delta (B, H, T) for `dkv_kernel`, for BLOCK_M queries of one head.
 
-    The grid is that of `forward_kernel`. o_b, o_t, o_h are the strides of d_out.
+    The grid is that of `forward_kernel`.
     """
     SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5
-    b, h = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    h = tl.program_id(0).to(tl.int64)
     start_m = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     k += b * k_b + h // GROUP * k_h
@@ -663,26 +708,39 @@ def dq_kernel(q, k, v, out, lse, d_out, dq, delta, doc_start, doc_end, T,
 
 
 @jit
-def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
-               q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, o_b, o_t, o_h,
-               H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr,
-               DOCUMENTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def dkv_kernel(
+    q, k, v, lse, d_out, delta, dk, dv,
+    doc_start, doc_end, T,
+    q_b, q_t, q_h,
+    k_b, k_t, k_h,
+    v_b, v_t, v_h,
+    o_b, o_t, o_h,
+    H: tl.constexpr, GROUP: tl.constexpr,  # heads, heads that share a key head
+    D: tl.constexpr, BLOCK_D: tl.constexpr,  # width of a head, and that rounded up to a power of two
+    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
+):  # fmt: skip
     """Compute dk and dv (B, T, H_kv, D) for BLOCK_N keys of one key head, summed over its query heads in order.
 
     Grid (H_kv, blocks of keys, B). If causal, the first keys take longest, because every query sees them.
     """
     SCALE: tl.constexpr = 1.4426950408889634 * D**-0.5
-    b, h_kv, start_n = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
+    b = tl.program_id(2).to(tl.int64)
+    h_kv = tl.program_id(0).to(tl.int64)
+    start_n = tl.program_id(1) * BLOCK_N
     first, last, lo, begin, end, hi = mask_bounds(
         doc_start, doc_end, b, start_n, T, BLOCK_N, BLOCK_M, CAUSAL, DOCUMENTS, FOR_KEYS=True
     )
     k_block = load_block(k + b * k_b + h_kv * k_h, start_n, k_t, T, BLOCK_N, D, BLOCK_D, True)
     v_block = load_block(v + b * v_b + h_kv * v_h, start_n, v_t, T, BLOCK_N, D, BLOCK_D, True)
-    dk_acc, dv_acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dk_acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv_acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
     for member in range(GROUP):
         h = h_kv * GROUP + member
-        q_head, do_head, row = q + b * q_b + h * q_h, d_out + b * o_b + h * o_h, (b * H + h) * T
+        q_head = q + b * q_b + h * q_h
+        do_head = d_out + b * o_b + h * o_h
+        row = (b * H + h) * T
         for MASKED in tl.static_range(2):
             n_blocks = num_blocks(lo, begin, end, hi, BLOCK_M, MASKED)
             for i in tl.range(n_blocks, num_stages=1 if MASKED and not DOCUMENTS else None):
@@ -702,7 +760,8 @@ def dkv_kernel(q, k, v, lse, d_out, delta, dk, dv, doc_start, doc_end, T,
                 ds = p * (dp - delta_i[None, :])
                 dk_acc = tl.dot(ds.to(q_block.dtype), q_block, dk_acc, input_precision="ieee")
 
-    offset, stride = (b * T * (H // GROUP) + h_kv) * D, H // GROUP * D
+    offset = (b * T * (H // GROUP) + h_kv) * D
+    stride = H // GROUP * D
     store_block(dk + offset, start_n, dk_acc * D**-0.5, first < last, stride, T, BLOCK_N, D, BLOCK_D)
     store_block(dv + offset, start_n, dv_acc, first < last, stride, T, BLOCK_N, D, BLOCK_D)
 
@@ -743,34 +802,51 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     BLOCK_D = max(32, triton.next_power_of_2(D))
     if dtype == torch.float32:
         architecture = "fp32"
-    rows = LAUNCH[(architecture if (architecture, BLOCK_D) in LAUNCH else None), BLOCK_D]
-    row = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg"), rows[list(KERNELS).index(which)]))
-    return dict(H=H, GROUP=H // H_kv, D=D, BLOCK_D=BLOCK_D, CAUSAL=causal, DOCUMENTS=documents) | row
+    if (architecture, BLOCK_D) not in LAUNCH:
+        architecture = None
+    kernel = list(KERNELS).index(which)
+    row = LAUNCH[architecture, BLOCK_D][kernel]
+    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
+    constants = dict(H=H, GROUP=H // H_kv, D=D, BLOCK_D=BLOCK_D, CAUSAL=causal, DOCUMENTS=documents)
+    return constants | dict(zip(names, row))
 
 
 def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
     """Launch a kernel. strided: tensors whose strides it takes."""
-    (B, T, H, D), H_kv = q.shape, k.shape[2]
-    settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, doc_start is not None)
-    heads, block = (H_kv, settings["BLOCK_N"]) if which == "dkv" else (H, settings["BLOCK_M"])
-    if doc_start is not None:
-        doc_start, doc_end = doc_start.contiguous(), doc_end.contiguous()
-    strides = [stride for x in strided for stride in x.stride()[:3]]
+    B, T, H, D = q.shape
+    H_kv = k.shape[2]
+    documents = doc_start is not None
+    settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, documents)
+    if which == "dkv":
+        grid = H_kv, triton.cdiv(T, settings["BLOCK_N"]), B
+    else:
+        grid = H, triton.cdiv(T, settings["BLOCK_M"]), B
+    if documents:
+        doc_start = doc_start.contiguous()
+        doc_end = doc_end.contiguous()
+    strides = []
+    for x in strided:
+        strides += x.stride()[:3]
     with torch.cuda.device_of(q):
-        KERNELS[which][heads, triton.cdiv(T, block), B](*tensors, doc_start, doc_end, T, *strides, **settings)
+        KERNELS[which][grid](*tensors, doc_start, doc_end, T, *strides, **settings)
 
 
 def empty_outputs(q):
     """Allocate the output and the log-sum-exp for queries (B, T, H, D)."""
-    return q.new_empty(q.shape), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    B, T, H, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty(B, H, T, dtype=torch.float32)
 
 
 # Two operators. torch.compile needs the shapes of their outputs (register_fake) and gradients (register_autograd).
 @torch.library.custom_op("nanoencoder::attention", mutates_args=())
 def fused_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
-    doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    doc_start: torch.Tensor | None,
+    doc_end: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `attention`'s output (B, T, H, D), and the log-sum-exp of the scores in base 2, fp32 (B, H, T)."""
     out, lse = empty_outputs(q)
     launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
@@ -779,12 +855,22 @@ def fused_attention(
 
 @torch.library.custom_op("nanoencoder::attention_backward", mutates_args=())
 def fused_attention_backward(
-    d_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-    causal: bool, doc_start: torch.Tensor | None, doc_end: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    d_out: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    doc_start: torch.Tensor | None,
+    doc_end: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v."""
     d_out = d_out.contiguous()
-    dq, dk, dv, delta = (*(x.new_empty(x.shape) for x in (q, k, v)), torch.empty_like(lse))
+    dq = q.new_empty(q.shape)
+    dk = k.new_empty(k.shape)
+    dv = v.new_empty(v.shape)
+    delta = torch.empty_like(lse)
     args = q, k, v, causal, doc_start, doc_end
     launch("dq", *args, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))
     launch("dkv", *args, (q, k, v, lse, d_out, delta, dk, dv), (q, k, v, d_out))
@@ -798,7 +884,8 @@ def save_for_backward(ctx, inputs, output):
 
 def backward(ctx, d_out, d_lse):
     q, k, v, out, lse, doc_start, doc_end = ctx.saved_tensors
-    return *fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, doc_start, doc_end), None, None, None
+    gradients = fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, doc_start, doc_end)
+    return *gradients, None, None, None
 
 
 fused_attention.register_fake(lambda q, *_: empty_outputs(q))
