@@ -51,8 +51,9 @@ def folder(tmp_path_factory, encoder):
     if find_spec("transformers"):
         write_encoder(folder / "bert-base-uncased", "bert")
         write_encoder(folder / "ModernBERT-base", "modernbert")
-    for command in (line for line in README if line.startswith("python ")):
-        run(command, folder)
+    for command in README:
+        if command.startswith("python ") and "eval.study" not in command:
+            run(command, folder)
     return folder
 
 
@@ -90,13 +91,17 @@ def test_readme_commands(folder):
     assert [line for line in README if not line.startswith(("python ", "torchrun ", *INSTALL))] == []
     assert README[:3] == [VENV, "pip install -r requirements.txt matplotlib", "python train.py"]
     assert README[-1] == "pytest" and README.count("pytest") == 1
-    reports = "demo/loss.png", "finetune/result.json", "sweep/report.md", "study-demo/report/report.md"
-    for made in (*reports, "topics/result.json"):
+    for made in ("demo/loss.png", "finetune/result.json", "topics/result.json"):
         assert (folder / "out" / made).exists() or made.endswith("png") and not find_spec("matplotlib")
 
 
 @pytest.mark.slow
-def test_commands_of_the_docs(folder):
+def test_studies_of_the_readme_and_commands_of_the_docs(folder):
+    for command in README:
+        if "python -m eval.study" in command:
+            run(command, folder)
+    for report in ("sweep/report.md", "study-demo/report/report.md"):
+        assert (folder / "out" / report).exists()
     local = [line for line in dict.fromkeys(DOCS) if line.startswith("python ")]
     assert [line for line in DOCS if not line.startswith(("python ", *INSTALL)) and line not in CLUSTER] == []
     for command in local:
