@@ -3,7 +3,7 @@ For example: python -m eval.study config/study_demo.py
 
 usage: python -m eval.study CONFIG.py [--key=value ...]      do all that is missing, then write OUT_DIR/report
        python -m eval.study CONFIG.py --plan                 what it would do, and what that costs; needs no data
-       python -m eval.study CONFIG.py --slurm                a job script for a cluster and submit.sh, in OUT_DIR/slurm
+       python -m eval.study CONFIG.py --only=WAVE:I/N        a part of a wave, for a cluster; --plan lists the waves
        python -m eval.study sweep --checkpoints=A,B [...]    only fine-tune given checkpoints, and report
        python -m eval.study report RESULTS_DIR [...]         only report on a folder; see --metrics, --primary
 
@@ -21,9 +21,9 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report
-from eval.study.plan import Plan, describe
+from eval.study.plan import Plan, Run, describe
 from eval.study.results import METRICS
-from eval.study.run import finetune_all, grouped, pretrain, problems_of, write_scripts
+from eval.study.run import carry_out, grouped, problems_of
 
 # --- models: each row is (name, what it begins with, arguments of train.py); see plan.py. An empty name is none ---
 runs = (("", "", ""),)
@@ -49,8 +49,7 @@ figures = (("", "", "", ""),)
 out_dir = "out/study"
 jobs = 0  # runs at a time: on each GPU; without a GPU in all. 0 = one a GPU, one a core
 plan = False  # print what there is to do, and stop
-slurm = False  # write a job script and submit.sh instead of running, and stop
-only = ""  # one part of it, for a cluster: the name of a run, finetune:3/100, or report
+only = ""  # one wave of it, or a part of one such as finetune-1:3/100, or report; --plan lists the waves
 
 COMMAND = "python -m eval.study"
 CHOICES = {"metrics": METRICS}
@@ -65,30 +64,40 @@ def check(cfg):
 
 def study(argv, command=COMMAND):
     """Do what is missing of a study, or a part of it."""
-    args = [f"{arg}=True" if arg in ("--plan", "--slurm") else arg for arg in argv]
+    args = ["--plan=True" if arg == "--plan" else arg for arg in argv]
     plan = Plan(configurator.load(__file__, args, check, command))
     cfg = plan.cfg
-    runs = [run for run in plan.runs.values() if cfg.only in ("", run.folder.name)]
-    numbers = re.fullmatch(r"finetune:([1-9]\d*)/([1-9]\d*)", cfg.only or "finetune:1/1")
-    part = numbers and slice(int(numbers[1]) - 1, None, int(numbers[2]))  # of 3/100: every hundredth from the third on
-    if not (runs or part or cfg.only == "report"):
-        sys.exit(f"only={cfg.only}: is none of its runs, nor finetune:I/N, nor report. --plan lists the runs")
-    if cfg.slurm and not cfg.plan:
-        return print(write_scripts(plan, [arg for arg in args if arg != "--slurm=True"]))
+    waves = selected(plan)
     if cfg.plan or not cfg.only:
         print(describe(plan))
     if cfg.plan:
         return
+    runs = [item for items in waves.values() for item in items if isinstance(item, Run)]
     if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
         prepare_embedded()  # once, before several runs do it
-    if found := grouped(problems_of(plan, runs, part)):
+    finetunes = any(name.startswith("finetune") for name in waves)
+    if found := grouped(problems_of(plan, runs, finetunes)):
         sys.exit("\n".join(["nothing was started:", *found]))
-    failed = pretrain(plan, runs) + (finetune_all(plan, part) if part else [])
+    failed = carry_out(plan, waves)
     if cfg.only in ("", "report"):
         print(report.write(plan, plan.results, Path(cfg.out_dir, "report")))
     if failed:
-        n = f"{len(failed)} part{'s' * (len(failed) > 1)}"
+        n = "1 job" if len(failed) == 1 else f"{len(failed)} jobs"
         sys.exit("\n".join([f"{n} failed or could not begin; the same command tries them again:", *grouped(failed)]))
+
+
+def selected(plan):
+    """Return the part of the plan's waves that the setting `only` names; all without one, none for the report."""
+    waves, only = plan.waves(), plan.cfg.only
+    if not only:
+        return waves
+    if only == "report":
+        return {}
+    found = re.fullmatch(r"([a-z]+-\d+)(?::(\d+)/(\d+))?", only)
+    name, part, parts = found.groups(default="1") if found else ("", 0, 0)
+    if name not in waves or not 1 <= int(part) <= int(parts):
+        sys.exit(f"only={only}: give one of {', '.join(waves)} or report; a part of a wave is {[*waves][0]}:2/3")
+    return {name: waves[name][int(part) - 1 :: int(parts)]}
 
 
 def main(argv):
@@ -101,7 +110,7 @@ def main(argv):
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
                 metrics_only = partial(configurator.outside_limits, choices=CHOICES)
                 plan = Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))
-                print(report.write(plan, root, Path(plan.cfg.out_dir)))
+                print(report.write(plan, root, Path(root, "report")))
             case [] | ["report", *_]:
                 print(__doc__, file=sys.stderr)
                 sys.exit(2)

@@ -21,15 +21,16 @@ from errors import progress
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
-WAITING = "could not begin: the checkpoint that it begins with is not there, or no learning rate is chosen"
 
 
 class Job(NamedTuple):
     """A script to run in a folder, which leaves the file `result`."""
 
+    name: str
     folder: Path
     command: list  # the script, or the name of a module, and its arguments
     result: Path
+    obstacle: str = ""  # why it cannot begin
 
 
 def slots(jobs, processes=0):
@@ -82,51 +83,56 @@ def error_of(path):
     return lines[-1] if lines else "no output"
 
 
-def run_all(items, job_of, slots, name):
-    """Run jobs, one at a time in each slot. Return (item, why) of those whose jobs failed or could not begin.
+def run_all(jobs, slots, name):
+    """Run jobs that do not depend on each other, one at a time in each slot. Return (name, why) of those that failed.
 
-    job_of: returns the Job of an item, or None as long as it cannot start. A job that has its result is not repeated.
-    One that another process is running, which holds the lock of its folder, is waited for.
+    A job that has its result is not repeated. One that another process is running, which holds the lock of its folder,
+    is waited for.
     """
-    waiting, running, failed, free = [*items], {}, [], [*slots]
-    bar = progress(total=len(items), unit="job", smoothing=0.05, desc=name, disable=not items)
+    if not jobs:
+        return []
+    waiting, running, failed, free = [*jobs], {}, [], [*slots]
     context = start_server(slots[0])
+    bar = progress(total=len(jobs), unit="job", smoothing=0.05, desc=name)
     try:
-        while True:
-            locked = 0
-            for item in [*waiting]:
+        while waiting or running:
+            for job in [*waiting]:
                 if not free:
                     break
-                job = job_of(item)
-                if job and is_locked(job.folder):
-                    locked += 1
-                elif job:
-                    waiting.remove(item)
-                    if job.result.exists():
-                        bar.update()
-                    else:
-                        (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
-                        process = context.Process(target=run_job, args=(job, free[-1]))
-                        process.start()
-                        running[process] = item, job, free.pop()
-            if not running and not locked:
-                return [(item, "failed") for item in failed] + [(item, WAITING) for item in waiting]
+                if job.result.exists():
+                    waiting.remove(job)
+                    bar.update()
+                elif not is_locked(job.folder):
+                    waiting.remove(job)
+                    (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
+                    slot = free.pop()
+                    process = context.Process(target=run_job, args=(job, slot))
+                    process.start()
+                    running[process] = job, slot
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)
             for process in [process for process in running if process.exitcode is not None]:
-                item, job, slot = running.pop(process)
+                job, slot = running.pop(process)
                 free.append(slot)
                 if job.result.exists():
                     bar.update()
                 elif is_locked(job.folder):  # another process was faster
-                    waiting.append(item)
+                    waiting.append(job)
                 else:
-                    failed.append(item)
-                    (job.folder / "output.txt").touch()  # it may have failed before it printed anything
-                    error = (job.folder / "output.txt").replace(job.folder / "error.txt")
-                    bar.write(f"failed: {error}: {error_of(error)}")
+                    why = note_failure(job)
+                    failed.append((job.name, why))
+                    bar.write(f"failed: {job.name}: {why}")
+        return failed
     finally:
         for process in running:
             process.terminate()
         for process in running:
             process.join()
         bar.close()
+
+
+def note_failure(job):
+    """Keep the output of a job that failed as error.txt. Return what was wrong."""
+    output = job.folder / "output.txt"
+    output.touch()  # it may have failed before it printed anything
+    error = output.replace(job.folder / "error.txt")
+    return f"{error_of(error)} ({error})"

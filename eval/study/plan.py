@@ -14,6 +14,7 @@ import itertools
 import random
 import re
 import shlex
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,6 +223,19 @@ class Plan:
         random.Random(0).shuffle(points)  # so that equal parts of them take about equally long
         return sorted(points, key=lambda point: self.cfg.finetune_seeds.index(point[3]))  # one seed of all comes first
 
+    def waves(self):
+        """Return {name: Runs or points}: what each wave consists of. Nothing in a wave depends on the rest of it.
+
+        The waves of pretraining are the runs without a parent, then the runs that begin with those, and so on. Those
+        of fine-tuning are the runs whose rate is given, then those whose rate the first ones choose.
+        """
+        waves = defaultdict(list)
+        for run in sorted(self.runs.values(), key=lambda run: run.depth):
+            waves[f"pretrain-{run.depth + 1}"].append(run)
+        for point in self.points():
+            waves["finetune-1" if point[2] else "finetune-2"].append(point)
+        return {**waves}
+
 
 def without_empty(cfg):
     """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
@@ -279,26 +293,31 @@ def without_seed(name):
 
 def describe(plan):
     """Return the plan as text: its runs, then the amount of everything. Raises DataError: unusable data."""
-    runs = plan.runs.values()
-    compute = sum(map(flops_of, runs))
-    tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
+    runs, lines = plan.runs.values(), []
+    if runs:
+        compute = sum(map(flops_of, runs))
+        hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
+        tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
+        lines = [
+            *map(str, runs),
+            "",
+            f"tokens of pretraining {tokens:,}",
+            f"FLOPs of pretraining {compute:.2g}",
+            f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
+            f"steps trained {sum(run.steps for run in runs)}",
+            f"steps shared {sum(run.start for run in runs)}",
+            "",
+        ]
+    lines += [f"wave {name}: {len(items)} jobs" for name, items in plan.waves().items()]
+    lines.append("")
     per_model = len(plan.points()) // len(plan.models)
-    hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
-    lines = [
-        *map(str, runs),
-        "",
-        f"tokens of pretraining {tokens:,}",
-        f"FLOPs of pretraining {compute:.2g}",
-        f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
-        f"steps trained {sum(run.steps for run in runs)}",
-        f"steps shared {sum(run.start for run in runs)}",
-        "",
-    ]
-    lines = lines if runs else []
-    lines += [f"fine-tuning runs of random weights {per_model * len(plan.random)}"] * bool(plan.random)
-    lines += [f"fine-tuning runs of given checkpoints {per_model * len(plan.given)}"] * bool(plan.given)
+    if plan.random:
+        lines.append(f"fine-tuning runs of random weights {per_model * len(plan.random)}")
+    if plan.given:
+        lines.append(f"fine-tuning runs of given checkpoints {per_model * len(plan.given)}")
+    pretrained = plan.finals + plan.inside
     lines += [f"final models {len(plan.finals)}", f"intermediate models {len(plan.inside)}"]
-    return "\n".join([*lines, f"fine-tuning runs {per_model * len(plan.finals + plan.inside)}"])
+    return "\n".join([*lines, f"fine-tuning runs {per_model * len(pretrained)}"])
 
 
 def flops_of(run):

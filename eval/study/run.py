@@ -1,48 +1,25 @@
-"""Carry out a plan: runs of train.py in their order, then fine-tuning; or write the job scripts with which a cluster does.
-
-What is done already is never repeated.
-"""
+"""Carry out a plan, wave by wave: the jobs of a wave do not depend on each other. What is done is never repeated."""
 
 import itertools
 import json
-import os
 import runpy
-import shlex
-import sys
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-import checkpoint
 import configurator
 from data.files import MALFORMED, is_locked
 from errors import DataError
 from eval.study.jobs import ROOT, Job, run_all, slots
-from eval.study.plan import TRAIN, task_name
+from eval.study.plan import TRAIN, Run, task_name
 from eval.study.results import read_rows
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import find_task, missing
 from run import check_same_run
 
 FINETUNE = ROOT / "finetune.py"
-JOB = """\
-#!/bin/bash
-#SBATCH --nodes=1 --ntasks=1 --time=24:00:00 --signal=B:TERM@300
-# Add what your cluster asks for, such as --account. The arguments are the names of the array's tasks.
-set -euo pipefail
-cd {folder}
-shift "$SLURM_ARRAY_TASK_ID"
-exec {study} "--only=$1"
-"""
-SUBMIT = """\
-#!/bin/bash
-# Each array waits for the end of the one before. If anything was cut short or failed, run this again: what is done
-# stays done.
-set -euo pipefail
-"""
 
 
 # ----------------------------------------------------------------------------
@@ -55,26 +32,35 @@ def problems_of(plan, runs, finetunes):
     It looks at the arguments of every run and of every task, rate and seed, and at the files of each task and the
     checkpoints that were given, once each.
     """
-    cfg, new = plan.cfg, f"--out_dir={plan.cfg.out_dir}/new"  # because what a run will begin with may not be there yet
-    if runs and 0 < (n := torch.cuda.device_count()) < cfg.processes:
-        yield f"processes={cfg.processes}", f"this machine has {n} GPUs"
-    yield from ((run.folder.name, why) for run in runs if (why := changed(run)))
-    yield from refusals(TRAIN, [(run.folder.name, [*arguments(run), new]) for run in runs], world_size=cfg.processes)
+    cfg = plan.cfg
+    new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
+    n_gpus = torch.cuda.device_count()
+    if runs and 0 < n_gpus < cfg.processes:
+        yield f"processes={cfg.processes}", f"this machine has {n_gpus} GPUs"
+    for run in runs:
+        if why := changed(run):
+            yield run.folder.name, why
+    commands = [(run.folder.name, [*arguments(run), new_folder]) for run in runs]
+    yield from refusals(TRAIN, commands, world_size=cfg.processes)
+    if finetunes:
+        yield from problems_of_finetuning(plan, new_folder)
 
-    tasks = plan.tasks if finetunes else {}
-    commands = [
-        (task_name(task), [*tasks[task], f"--task={task}", f"--lr={rate}", f"--seed={seed}", new])
-        for task, rate, seed in itertools.product(tasks, cfg.rates, cfg.finetune_seeds)
-    ]
+
+def problems_of_finetuning(plan, new_folder):
+    commands = []
+    for task, rate, seed in itertools.product(plan.tasks, plan.cfg.rates, plan.cfg.finetune_seeds):
+        args = [f"--task={task}", f"--lr={rate}", f"--seed={seed}", new_folder]
+        commands.append((task_name(task), [*plan.tasks[task], *args]))
     yield from refusals(FINETUNE, commands, needs_checkpoint=False)
-    defaults, causal = configurator.read_script(FINETUNE)[0], set()
-    for task, args in tasks.items():
-        its = configurator.parse(args, defaults)[0]
-        causal.add(its.causal)
-        if absent := missing(find_task(task, its.tasks_dir)):
+    defaults, _ = configurator.read_script(FINETUNE)
+    masks = set()  # the attention masks that the tasks want
+    for task, args in plan.tasks.items():
+        settings, _ = configurator.parse(args, defaults)
+        masks.add(settings.causal)
+        if absent := missing(find_task(task, settings.tasks_dir)):
             yield task_name(task), absent
-    for model, its in itertools.product(plan.given, causal):
-        if why := problem(model.checkpoint, its):
+    for model, causal in itertools.product(plan.given, masks):
+        if why := problem(model.checkpoint, causal):
             yield model.folder, why
 
 
@@ -83,7 +69,11 @@ def grouped(pairs):
     names = defaultdict(dict)
     for name, sentence in pairs:
         names[sentence][name] = None
-    return [f"{name}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (name, *rest) in names.items()]
+    lines = []
+    for sentence, (first, *others) in names.items():
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"{first}{more}: {sentence}")
+    return lines
 
 
 def changed(run):
@@ -121,6 +111,33 @@ def refusals(script, commands, **options):
 
 
 # ----------------------------------------------------------------------------
+# Waves
+
+
+def carry_out(plan, waves):
+    """Do what is missing of some waves, one after the other. Return (name, why) of each job that failed.
+
+    waves: {name: Runs or points of fine-tuning}; see Plan.waves.
+    """
+    runs, failed = to_train(plan), []
+    for name, items in waves.items():
+        jobs, processes = [], 0
+        for item in items:
+            if not isinstance(item, Run):
+                job = finetuning(plan, *item)
+            elif item in runs:
+                job, processes = training(plan, item), plan.cfg.processes
+            else:
+                continue
+            if job.obstacle and not job.result.exists():
+                failed.append((job.name, f"could not begin: {job.obstacle}"))
+            else:
+                jobs.append(job)
+        failed += run_all(jobs, slots(plan.cfg.jobs, processes), name)
+    return failed
+
+
+# ----------------------------------------------------------------------------
 # Pretraining
 
 
@@ -133,11 +150,13 @@ def to_train(plan):
     needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        gone = any(path in needed and not path.exists() for path in map(run.checkpoint, (*run.keep, run.max_steps)))
-        if not run.checkpoint().exists() and (gone or not run.ended()):
-            runs.append(run)
-            if not run.under_way():
-                needed.add(run.origin)
+        paths = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
+        gone = [path for path in needed & paths if not path.exists()]
+        if run.checkpoint().exists() or run.ended() and not gone:
+            continue
+        runs.append(run)
+        if not run.under_way():
+            needed.add(run.origin)
     return runs[::-1]
 
 
@@ -148,24 +167,20 @@ def arguments(run):
 
 
 def training(plan, run):
-    """Return the Job that starts or resumes a run; None until the checkpoint that it begins with is there."""
-    n, begins = plan.cfg.processes, "branch_from" if run.start else "init_from"
-    if run.origin and not run.origin.exists() and not run.under_way():
-        return None
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    command = [*launcher, TRAIN, *arguments(run), *[f"--{begins}={run.origin}"] * bool(run.origin)]
-    return Job(run.folder, command, run.checkpoint())
-
-
-def pretrain(plan, runs):
-    """Train those of `runs` that are to be trained. Return (name, why) of those that failed or could not begin."""
-    todo = [run for run in to_train(plan) if run in runs]
-    for run in todo:
-        if not run.under_way() and not is_locked(run.folder):  # from step 0: train.py would miss the checkpoints
+    """Return the Job that starts or resumes a run."""
+    n, obstacle = plan.cfg.processes, ""
+    command = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
+    command += [TRAIN, *arguments(run)]
+    if run.parent:
+        begins = "branch_from" if run.start else "init_from"
+        command.append(f"--{begins}={run.origin}")
+    if not run.under_way():
+        if run.parent and not run.origin.exists():
+            obstacle = f"{run.origin} is missing, see {run.parent.folder.name}"
+        if not is_locked(run.folder):  # train.py would miss the checkpoints that belong to these records
             for name in ("config.json", "metrics.jsonl"):
                 (run.folder / name).unlink(missing_ok=True)
-    failed = run_all(todo, partial(training, plan), slots(plan.cfg.jobs, plan.cfg.processes), "pretraining")
-    return [(run.folder.name, why) for run, why in failed]
+    return Job(run.folder.name, run.folder, command, run.checkpoint(), obstacle)
 
 
 # ----------------------------------------------------------------------------
@@ -178,13 +193,27 @@ def job_folder(model, task, rate, seed):
 
 
 def finetuning(plan, model, task, rate, seed):
-    """Return the Job of a fine-tuning run. One of each task scores the task's baselines, which are the same for all."""
-    cfg, folder = plan.cfg, plan.results / job_folder(model, task, rate, seed)
+    """Return the Job of a fine-tuning run; rate=None: at the chosen rate.
+
+    One of each task scores the task's baselines, which are the same for all.
+    """
+    cfg, obstacle = plan.cfg, ""
+    name = f"{model.folder} on {task}, {f'lr {rate:g}' if rate else 'the chosen lr'}, seed {seed}"
+    if not rate:
+        rate = chosen_rate(plan, model, task)
+    if not rate:
+        why = f"no learning rate is chosen, because the runs with seed {cfg.finetune_seeds[0]} are missing or failed"
+        folder = plan.results / model.folder
+        return Job(name, folder, [], folder / "result.json", why)
+    folder = plan.results / job_folder(model, task, rate, seed)
     first = (model, rate, seed) == (plan.models[0], cfg.rates[0], cfg.finetune_seeds[0])
     ours = dict(task=task, init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
-    ours |= {"random_weights": True} if model.random_weights else {}
-    args = plan.tasks[task] + [f"--{name}={value}" for name, value in ours.items()]
-    return Job(folder, [FINETUNE, *args], folder / "result.json")
+    if model.random_weights:
+        ours["random_weights"] = True
+    command = [FINETUNE, *plan.tasks[task], *(f"--{name}={value}" for name, value in ours.items())]
+    if model.run and not model.checkpoint.exists():
+        obstacle = f"{model.checkpoint} is missing, see {model.run.folder.name}"
+    return Job(name, folder, command, folder / "result.json", obstacle)
 
 
 def chosen_rate(plan, model, task):
@@ -193,67 +222,17 @@ def chosen_rate(plan, model, task):
     Of equals it is the lowest. The sets of a retrieval task choose together. None before all rates have been tried, and
     if all failed.
     """
-    cfg, scores = plan.cfg, {}
-    for rate in sorted(cfg.rates):
-        job = finetuning(plan, model, task, rate, cfg.finetune_seeds[0])
-        if job.result.exists():
-            rows = read_rows(plan.results, cfg.metrics, [job.folder])
+    scores = {}
+    for rate in sorted(plan.cfg.rates):
+        folder = plan.results / job_folder(model, task, rate, plan.cfg.finetune_seeds[0])
+        if (folder / "result.json").exists():
+            rows = read_rows(plan.results, plan.cfg.metrics, [folder])
             scores[rate] = np.mean([row.validation for row in rows])
-        elif not (job.folder / "error.txt").exists():
+        elif not (folder / "error.txt").exists():
             return None
     return max(scores, key=scores.get, default=None)
 
 
-def job_of(plan, point):
-    """Return the Job of a fine-tuning run; None until its rate is chosen and its checkpoint is there."""
-    model, task, rate, seed = point
-    if not (rate := rate or chosen_rate(plan, model, task)):
-        return None
-    job = finetuning(plan, model, task, rate, seed)
-    return job if model.run is None or model.checkpoint.exists() or job.result.exists() else None
-
-
 def has_result(plan, point):
-    """Return whether a fine-tuning run is done."""
-    job = job_of(plan, point)
-    return bool(job) and job.result.exists()
-
-
-def finetune_all(plan, part):
-    """Do a part (a slice) of the fine-tuning runs. Return (name, why) of those that failed or could not begin."""
-    failed = run_all(plan.points()[part], partial(job_of, plan), slots(plan.cfg.jobs), "fine-tuning")
-    return [
-        (f"{model.folder} on {task}, {f'lr {rate}' if rate else 'the chosen lr'}, seed {seed}", why)
-        for (model, task, rate, seed), why in failed
-    ]
-
-
-# ----------------------------------------------------------------------------
-# A Slurm cluster
-
-
-def write_scripts(plan, args):
-    """Write a job script and submit.sh to OUT_DIR/slurm, and return the path of submit.sh, which submits all jobs.
-
-    They are an array for the runs of each depth of the tree, one or two for the fine-tuning jobs, and the report.
-    args: the study's arguments.
-    """
-    arrays, n = defaultdict(list), min(100, len(plan.points()))
-    for run in sorted(plan.runs.values(), key=lambda run: run.depth):
-        arrays[f"runs-{run.depth}"].append(run.folder.name)
-    for i in range((1 if plan.cfg.full_grid else 2) * bool(n)):
-        arrays[f"finetune-{i}"] = [f"finetune:{part}/{n}" for part in range(1, n + 1)]
-    arrays["report"] = ["report"]
-
-    folder, study = Path(plan.cfg.out_dir, "slurm").absolute(), shlex.join([sys.executable, "-m", "eval.study", *args])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "job.sh").write_text(JOB.format(folder=shlex.quote(os.getcwd()), study=study))
-    submit, after = SUBMIT, ""
-    for name, tasks in arrays.items():
-        gpus = plan.cfg.processes if name.startswith("runs") else int(name != "report")
-        options = [f"--job-name={name}", f"--gpus-per-node={gpus}", f"--cpus-per-task={8 * max(1, gpus)}"]
-        options += [f"--array=0-{len(tasks) - 1}", f"--output={folder}/{name}-%a.txt", f"{folder}/job.sh"]
-        submit += f"id=$(sbatch --parsable{after} {shlex.join([*options, *tasks])})\n"
-        after = ' "--dependency=afterany:$id"'
-    (folder / "submit.sh").write_text(submit)
-    return folder / "submit.sh"
+    """Return whether a fine-tuning run is done. point: see Plan.points."""
+    return finetuning(plan, *point).result.exists()

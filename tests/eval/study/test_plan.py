@@ -1,9 +1,9 @@
-"""A study's plan: the paper's by its own counts, what may branch, what is trained again, a cluster's scripts."""
+"""A study's plan: the paper's by its own counts, what may branch, what is trained again, waves."""
 
 import json
+import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from helpers import ROOT
@@ -112,8 +112,9 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         "\nnowhere: nowhere is neither a checkpoint",
     ):
         assert output.count(sentence) == 1, output
-    code, output = run(["--only=finetune:0/3", "--checkpoints=x"], "eval.study")
-    assert code == 1 and "only=finetune:0/3: is none of its runs" in output and "Traceback" not in output, output
+    for only in ("finetune-1:0/3", "finetune-1:4/3", "clm-seed-1", "finetune-2:1/"):
+        code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
+        assert code == 1 and f"only={only}: give one of finetune-1 or report; a part of a wave is" in output, output
 
 
 DAMAGED = "", "{", "[" * 10**5, "\xff", "null", "[]", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'
@@ -149,21 +150,21 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     plan = plan_of(runs=rows, out_dir=tmp_path, finetune_seeds="1")
     names = lambda: [run.row for run in carry_out.to_train(plan)]  # noqa: E731
     clm, split, mlm = plan.runs.values()
-    assert names() == ["clm", "split", "mlm"] and carry_out.training(plan, split) is None
+    assert names() == ["clm", "split", "mlm"] and carry_out.training(plan, split).obstacle
     for run, model in zip(plan.runs.values(), plan.models):
         ended(run)
         tuned(plan, model, 1e-3)
     assert names() == []
     # A branch needs its parent, but not to go on from a checkpoint of its own.
     shutil.rmtree(tmp_path / "results/split-seed-1")
-    assert names() == ["clm", "split"] and carry_out.training(plan, split) is None
+    assert names() == ["clm", "split"] and carry_out.training(plan, split).obstacle
     (clm.folder / "ckpt-325.pt").touch()
     assert names() == ["split"]
     command = carry_out.training(plan, split).command
     assert f"--branch_from={clm.folder}/ckpt-325.pt" in command and "--resume=True" in command
     (split.folder / "ckpt-600.pt").touch()
     (clm.folder / "ckpt-325.pt").unlink()
-    assert names() == ["split"] and carry_out.training(plan, split)
+    assert names() == ["split"] and not carry_out.training(plan, split).obstacle
     # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
     log = mlm.folder / "metrics.jsonl"
     log.write_text(log.read_text()[:-20])
@@ -211,36 +212,47 @@ def test_one_job_of_a_task_scores_its_baselines():
 
 
 # ----------------------------------------------------------------------------
-# A cluster
+# Waves
 
 
-def test_the_job_scripts_of_a_cluster(tmp_path, run):
-    """Each depth of the tree is an array of its runs; submit.sh makes each wait for the one before.
+def test_the_parts_of_the_waves_are_the_whole_study(tmp_path):
+    """Runs come after those that they begin with, and the chosen rates after all given ones."""
+    rows = (("clm", "", "--switch_step=650"), ("b", "clm@300", "--switch_step=300"), ("c", "b", ""), ("mlm", "", ""))
+    plan = plan_of(runs=rows, finetune_seeds="1,2", rates="1e-3,3e-3", out_dir=tmp_path)
+    waves = plan.waves()
+    names = {name: [run.row for run in items] for name, items in waves.items() if name.startswith("pretrain")}
+    assert names == {"pretrain-1": ["clm", "mlm"], "pretrain-2": ["b"], "pretrain-3": ["c"]}
+    assert [*waves][3:] == ["finetune-1", "finetune-2"] and [len(waves[name]) for name in [*waves][3:]] == [8, 4]
+    assert waves["finetune-1"] + waves["finetune-2"] == plan.points()
+    missing = [why for item in waves["pretrain-2"] for why in [carry_out.training(plan, item).obstacle]]
+    assert missing == [f"{tmp_path}/runs/clm-seed-1/ckpt-300.pt is missing, see clm-seed-1"]
+    failed = carry_out.carry_out(plan, {"finetune-1": waves["finetune-1"], "finetune-2": waves["finetune-2"][:1]})
+    assert len(failed) == 9 and "ckpt-650.pt is missing, see" in failed[0][1] and "no learning rate" in failed[-1][1]
 
-    Nothing in a path or a setting is executed, and a space does no harm.
-    """
-    out = tmp_path / "a 'study' $(touch hacked)\n#SBATCH --wrap; touch hacked"
-    rows = (("clm", "", "--switch_step=650"), ("mlm", "", ""), ("b", "clm@300", "--switch_step=300"))
-    args = [f"--runs={rows}", f"--out_dir={out}", "--finetune=--form='`touch hacked` {}'", "--processes=8"]
-    code, output = run([*args, "--slurm"], "eval.study")
-    assert (code, output.strip()) == (0, f"{out}/slurm/submit.sh")
-    stub = 'n=$(ls log-* 2>/dev/null | wc -l)\nprintf "%s\\0" "$@" > log-$n\necho $((101 + n))\n'
-    (tmp_path / "sbatch").write_text(f"#!/bin/bash\n{stub}")
-    (tmp_path / "sbatch").chmod(0o755)
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    subprocess.run(["bash", output.strip()], cwd=tmp_path, env=path, check=True)
-    names = {"runs-0": ["clm-seed-1", "mlm-seed-1"], "runs-1": ["b-seed-1"]}
-    names |= {f"finetune-{i}": [f"finetune:{n}/100" for n in range(1, 101)] for i in (0, 1)} | {"report": ["report"]}
-    job = f"{out}/slurm/job.sh"
-    for n, (name, tasks) in enumerate(names.items()):
-        words = (tmp_path / f"log-{n}").read_text().split("\0")[:-1]
-        options, arguments = words[: words.index(job)], words[words.index(job) + 1 :]
-        assert f"--output={out}/slurm/{name}-%a.txt" in options and f"--array=0-{len(tasks) - 1}" in options
-        assert (f"--dependency=afterany:{100 + n}" in options) == (n > 0) and arguments == tasks
-        assert ("--gpus-per-node=8" in options) == name.startswith("runs")
-    script = (out / "slurm/job.sh").read_text().replace("\nexec ", "\nprintf '%s\\0' ")  # what a task would run
-    for i, name in enumerate(names["runs-0"]):
-        command = ["bash", "-c", script, job, *names["runs-0"]]
-        words = subprocess.check_output(command, env={"SLURM_ARRAY_TASK_ID": str(i)}, text=True).split("\0")[:-1]
-        assert words == [sys.executable, "-m", "eval.study", *args, f"--only={name}"]
-    assert not list(tmp_path.rglob("hacked")) and not (ROOT / "hacked").exists()
+
+def test_the_commands_for_a_cluster_run_every_part_once(tmp_path, monkeypatch):
+    """Those of the page, with an sbatch that runs each task of an array at once and a python that notes its words."""
+    (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/study.md").read_text(), re.S)
+    stubs = {
+        "sbatch": 'for word; do case $word in --array=1-*) n=${word#--array=1-};; --wrap=*) command=${word#--wrap=};; '
+        'esac; done\nfor i in $(seq $n); do SLURM_ARRAY_TASK_ID=$i sh -c "$command" >&2; done; echo "$@" >> sbatch.log; '
+        "echo 7",
+        "python": 'echo "$@" >> python.log',
+    }  # fmt: skip
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    subprocess.run(["bash", "-euc", block], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    commands = (tmp_path / "python.log").read_text().splitlines()
+    assert {line.partition(" --only=")[0] for line in commands} == {"-m eval.study config/study_paper.py"}
+    parts = [line.partition(" --only=")[2].split(":") for line in commands]
+    waves = [*dict.fromkeys(wave for wave, *_ in parts)]
+    monkeypatch.chdir(ROOT)
+    of_plan = plan_of("config/study_paper.py").waves()
+    assert waves == [*of_plan, "report"]
+    for wave in of_plan:
+        of_wave = [part.split("/") for name, *rest in parts for part in rest if name == wave]
+        assert of_wave == [[str(i), str(len(of_wave))] for i in range(1, len(of_wave) + 1)]
+        assert len(of_wave) == len(of_plan[wave]) or wave == "finetune-1"
+    submitted = (tmp_path / "sbatch.log").read_text().splitlines()
+    assert [("--dependency=afterany:7" in line) for line in submitted] == [False, *[True] * (len(submitted) - 1)]
