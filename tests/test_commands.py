@@ -100,7 +100,7 @@ def test_studies_of_the_readme_and_commands_of_the_docs(folder):
     for command in README:
         if "python -m eval.study" in command:
             run(command, folder)
-    for report in ("sweep/report.md", "study-demo/report/report.md"):
+    for report in ("sweep/report/report.md", "study-demo/report/report.md"):
         assert (folder / "out" / report).exists()
     local = [line for line in dict.fromkeys(DOCS) if line.startswith("python ")]
     assert [line for line in DOCS if not line.startswith(("python ", *INSTALL)) and line not in CLUSTER] == []

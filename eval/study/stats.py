@@ -33,12 +33,16 @@ NODES = np.polynomial.legendre.leggauss(200)  # positions in (-1, 1) and weights
 @functools.lru_cache
 def chi(df):
     """Return nodes and weights (200,) of the distribution of sqrt(chi-squared) with df degrees of freedom, df >= 1."""
-    low, high = max(0.0, math.sqrt(df) - 10), math.sqrt(df) + 10  # beyond: less than 1e-20 of it
-    v, w = (NODES[0] + 1) / 2, NODES[1]
+    center = math.sqrt(df)
+    low = max(0.0, center - 10)  # beyond these two: less than 1e-20 of it
+    high = center + 10
+    positions, weights = NODES
+    v = (positions + 1) / 2
     x = low + (high - low) * v**2  # squared: more nodes near 0, where the far tails of few degrees come from
     log_density = (df - 1) * np.log(x) - x**2 / 2
-    w = w * v * np.exp(log_density - log_density.max())
-    return x, w / w.sum()
+    density = np.exp(log_density - log_density.max())
+    weights = weights * v * density
+    return x, weights / weights.sum()
 
 
 def tail(h, df, se=1.0, shared=0.0):
@@ -47,25 +51,34 @@ def tail(h, df, se=1.0, shared=0.0):
     T has Student's t distribution with df degrees of freedom, Z is standard normal and independent of it. T is normal
     given its chi-squared denominator, so this is a mean over that one.
     """
-    x, w = chi(df)
-    z = h / np.hypot(se * math.sqrt(df) / x, shared) / math.sqrt(2)
-    return float(w @ [math.erfc(value) for value in z])
+    x, weights = chi(df)
+    se_given_x = se * math.sqrt(df) / x
+    deviation = np.hypot(se_given_x, shared)
+    z = h / deviation / math.sqrt(2)
+    tails = [math.erfc(value) for value in z]
+    return float(weights @ tails)
 
 
 def half_width(df, se=1.0, shared=0.0):
     """Return half the width of a 95 % interval: the h that |se * T + shared * Z| exceeds with probability 0.05."""
-    low, high = 0.0, 13 * (se + shared)  # 12.7 at one degree of freedom, fewer there are not
+    low = 0.0
+    high = 13 * (se + shared)  # 12.7 at one degree of freedom, fewer there are not
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle, df, se, shared) > 0.05 else (low, middle)
+        if tail(middle, df, se, shared) > 0.05:
+            low = middle
+        else:
+            high = middle
     return high
 
 
 def interval(values):
     """Return the mean of values (n,) and half the width of its 95 % interval (Student's t); None for one value."""
-    n = len(values)
-    half = half_width(n - 1, float(np.std(values, ddof=1)) / math.sqrt(n)) if n > 1 else None
-    return float(np.mean(values)), half
+    n, mean = len(values), float(np.mean(values))
+    if n == 1:
+        return mean, None
+    se = float(np.std(values, ddof=1)) / math.sqrt(n)
+    return mean, half_width(n - 1, se)
 
 
 def bootstrap(instances, resamples, seed):
@@ -74,14 +87,19 @@ def bootstrap(instances, resamples, seed):
     A resample is a vector of how often each instance was drawn, the same for all runs; its sums are a matrix product.
     """
     runs, n, classes, _ = instances.shape
-    flat = np.ascontiguousarray(instances.transpose(1, 0, 2, 3)).reshape(n, -1)
-    rng, scores = np.random.default_rng(seed), np.empty((resamples, runs))
+    by_instance = np.ascontiguousarray(instances.transpose(1, 0, 2, 3))
+    flat = by_instance.reshape(n, -1)  # (n, R * C * 2)
+    rng = np.random.default_rng(seed)
+    scores = np.empty((resamples, runs))
     size = max(1, 4_000_000 // n)  # resamples at a time: 16 MB of weights
     for first in range(0, resamples, size):
         m = min(size, resamples - first)
-        drawn = rng.integers(n, size=(m, n)) + n * np.arange(m)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=m * n).reshape(m, n).astype(flat.dtype)
-        scores[first : first + m] = score_of_sums((weights @ flat).reshape(m, runs, classes, 2))
+        first_of_resample = n * np.arange(m)[:, None]
+        drawn = rng.integers(n, size=(m, n)) + first_of_resample
+        counts = np.bincount(drawn.ravel(), minlength=m * n)
+        weights = counts.reshape(m, n).astype(flat.dtype)
+        sums = weights @ flat
+        scores[first : first + m] = score_of_sums(sums.reshape(m, runs, classes, 2))
     return scores
 
 
@@ -91,20 +109,30 @@ def compare(parts):
     parts: (differences (U,), covariance (U, U)) of each, U > 1: weighted score of A minus that of B in each unit, and the
         covariance of these over resamples of the test instances.
     """
-    seeds, shared = [], []  # the variances of each part that come from the units, and from the sample of instances
+    estimate = 0.0
+    seeds = []  # the variance of each part that comes from the units
+    shared = []  # and that from the sample of instances
+    degrees = []
     for d, covariance in parts:
         U = len(d)
-        shared.append((covariance.sum() - np.trace(covariance)) / (U * (U - 1)))  # the mean off the diagonal
+        trace = np.trace(covariance)
+        off_diagonal = (covariance.sum() - trace) / (U * (U - 1))  # its mean
         variance = d.var(ddof=1)
         if variance <= 1e-12:  # all tie: what each unit's own answers add stands in
-            variance = max(0.0, np.trace(covariance) / U - shared[-1])
+            variance = max(0.0, trace / U - off_diagonal)
+        estimate += float(d.mean())
         seeds.append(variance / U)
+        shared.append(off_diagonal)
+        degrees.append(U - 1)
     seeds = np.array(seeds)
-    estimate, se, df = float(sum(d.mean() for d, _ in parts)), math.sqrt(seeds.sum()), 1.0
+    se, df = math.sqrt(seeds.sum()), 1.0
     if se:
-        df = float(seeds.sum() ** 2 / (seeds**2 / [len(d) - 1 for d, _ in parts]).sum())
+        df = float(seeds.sum() ** 2 / (seeds**2 / degrees).sum())
     shared = math.sqrt(max(0.0, sum(shared)))
-    p = tail(abs(estimate), df, se, shared) if se or shared else float(estimate == 0)
+    if se or shared:
+        p = tail(abs(estimate), df, se, shared)
+    else:
+        p = float(estimate == 0)
     return estimate, half_width(df, se, shared), p
 
 
@@ -112,6 +140,8 @@ def holm(p):
     """Return the p-values (m,) of m comparisons, corrected by Holm's step-down method (Holm 1979)."""
     p = np.asarray(p, dtype=float)
     order = np.argsort(p, kind="stable")
+    remaining = np.arange(len(p), 0, -1)  # how many hypotheses are not rejected yet
+    steps = np.maximum.accumulate(p[order] * remaining)
     adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    adjusted[order] = np.minimum(1, steps)
     return adjusted
