@@ -383,7 +383,14 @@ def loss_and_gradient(logits, targets, with_grad=True):
     return loss, gradient.index_put_((row, target), entry.to(logits.dtype))
 
 
-one = lru_cache(lambda device: torch.ones((), device=device))  # loss.backward(one(device)) multiplies nothing by 1
+@lru_cache
+def one(device):
+    """Return the tensor 1 with which to begin a backward pass, as in loss.backward(one(device)).
+
+    By default PyTorch begins with a new 1 each time, and the gradient of the output head, (V, d) in fp32, would be
+    multiplied by it: a second tensor of that size, for nothing. `LinearCrossEntropy` knows this one.
+    """
+    return torch.ones((), device=device)
 
 
 @lru_cache

@@ -158,7 +158,21 @@ def measure(case, functions, columns, repeats):
         print(line, flush=True)
 
 
+def bare_speeds(repeats, on_gpu):
+    """Return what a product of square matrices reaches here in TFLOP/s, and a copy in GB/s: more than any attention."""
+    n = 8192 if on_gpu else 512
+    x = torch.ones(n, n, device="cuda", dtype=torch.bfloat16) if on_gpu else torch.ones(n, n)
+    product = torch.empty_like(x)
+    source = torch.ones(16, n, n, device=x.device, dtype=x.dtype)
+    copy = torch.empty_like(source)
+    functions = {"product": partial(torch.mm, x, x, out=product), "copy": partial(copy.copy_, source)}
+    seconds = alternating(functions, repeats)
+    return 2 * n**3 / seconds["product"] / 1e12, 2 * source.nbytes / seconds["copy"] / 1e9
+
+
 def main(cfg):
+    tflops, gigabytes = bare_speeds(cfg.repeats, torch.cuda.is_available())
+    print(f"medians: a bare matrix product {tflops:.3g} TFLOP/s, a copy {gigabytes:,.0f} GB/s", flush=True)
     print(f"medians of {cfg.repeats}, {cfg.tokens} tokens; TFLOP/s (time relative to the first)")
     print(f"{'T':>5}{'D':>5}{'group':>6}{'mask':>8}{'docs':>6}{'pass':>10}")
     shapes = itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True))

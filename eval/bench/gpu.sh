@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures on a GPU what is worth knowing, the most important part first, in about 20 minutes:
+# Measures on a GPU what is worth knowing, the most important part first, in about 22 minutes:
 #
 #   sh eval/bench/gpu.sh FOLDER [SECONDS]
 #
@@ -42,8 +42,10 @@ run_all() {
         part facts 30 $bench doctor --only=facts
         part kernels 110 $bench doctor --only=kernels
         part attention 120 $dense --only=ours,cudnn,flash
+        part same 60 python3 -m pytest tests/test_gpu.py -vv -k "train_the_same and options0"
         part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=8 --repeats=1
         part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=6 --repeats=1
+        part documents 90 $bench attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,varlen
         part step_210m 80 $bench step --model=210m --only=compiled --micro_steps=2 --steps=8 --repeats=1
         part resume 170 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
         encoder=$(ls "$out"/resume/*/whole/ckpt-*.pt 2>/dev/null | head -n 1) # without one, the demo
@@ -56,7 +58,6 @@ run_all() {
             --out_dir="$out/finetune"
         part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
             -k "not interpreted and not ahead"
-        part documents 90 $bench attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,varlen
         part step_rest 160 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
             --steps=10 --repeats=1
     }
