@@ -53,7 +53,8 @@ class Run:
     start: int  # ... at this step; 0 = with its final weights
 
     def __post_init__(self):
-        parent, self.max_steps = self.parent, self.settings.max_steps
+        parent = self.parent
+        self.max_steps = self.settings.max_steps
         self.steps = self.max_steps - self.start  # those that are not shared
         self.keep = set()  # steps whose checkpoints are kept, to branch off there or to be fine-tuned
         self.depth = parent.depth + 1 if parent else 0  # how many runs must have ended before it can begin
@@ -61,14 +62,21 @@ class Run:
         self.train_seed = self.seed  # the seed that train.py gets
         self.continues = ""  # the row whose final weights it, or the run that it branches off, began with
         if parent:
-            self.train_seed = parent.train_seed + CONTINUED_SEED * (self.start == 0)
-            self.continues = parent.continues if self.start else parent.row
+            self.train_seed = parent.train_seed
+            self.continues = parent.continues
+            if not self.start:
+                self.train_seed += CONTINUED_SEED
+                self.continues = parent.row
 
     def __str__(self):
-        begins = f"from step {self.start:,} of" if self.start else "after"
-        what = f", {begins} {self.parent.folder.name}" if self.parent else ""
-        keep = ", keeps the checkpoints of " * bool(self.keep) + " ".join(f"{step:,}" for step in sorted(self.keep))
-        return f"{self.folder.name}: {self.steps:,} steps{what}{keep}"
+        text = f"{self.folder.name}: {self.steps:,} steps"
+        if self.parent:
+            begins = f"from step {self.start:,} of" if self.start else "after"
+            text += f", {begins} {self.parent.folder.name}"
+        if self.keep:
+            steps = [f"{step:,}" for step in sorted(self.keep)]
+            text += f", keeps the checkpoints of {' '.join(steps)}"
+        return text
 
     def under_way(self):
         """Return whether it has a checkpoint of its own to resume from."""
@@ -108,11 +116,14 @@ class Plan:
     """
 
     def __init__(self, cfg):
-        self.cfg, self.runs, self.problems = (cfg := without_empty(cfg)), {}, []
+        cfg = self.cfg = without_empty(cfg)
+        self.runs = {}
+        self.problems = []
         self.results = Path(cfg.out_dir, "results")
         self.tasks = self.read_tasks()  # {name of a data set: its arguments of finetune.py}
         rows = [row for row in cfg.runs if len(row) == 3]
-        self.problems += [f"runs: give (name, what it begins with, arguments), not {r}" for r in {*cfg.runs} - {*rows}]
+        for row in {*cfg.runs} - {*rows}:
+            self.problems.append(f"runs: give (name, what it begins with, arguments), not {row}")
         self.names = [name for name, _, _ in rows]
         for row in rows:
             self.add(*row)
@@ -145,16 +156,22 @@ class Plan:
 
     def need(self, setting, names, known):
         """Note which of the names are not known."""
-        for name in [name for name in names if name not in known]:
-            self.problems.append(f"{setting}: there is no row {name!r}.{nearest(name, known)}")
+        for name in names:
+            if name not in known:
+                self.problems.append(f"{setting}: there is no row {name!r}.{nearest(name, known)}")
 
     def read_tasks(self):
-        tasks, shared = {}, self.words("finetune", self.cfg.finetune)
+        """Return {name of a data set: its arguments of finetune.py}."""
+        tasks = {}
+        shared = self.words("finetune", self.cfg.finetune)
         for entry in self.cfg.tasks:
-            for name, *args in filter(None, [self.words("tasks", entry)]):
-                if task_name(name) in map(task_name, tasks):
-                    self.problems.append(f"tasks: two are called {task_name(name)}")
-                tasks[name] = [*shared, *args]
+            words = self.words("tasks", entry)
+            if not words:
+                continue
+            name, *args = words
+            if task_name(name) in map(task_name, tasks):
+                self.problems.append(f"tasks: two are called {task_name(name)}")
+            tasks[name] = [*shared, *args]
         for task in tasks:
             try:
                 find_task(task)
@@ -164,12 +181,14 @@ class Plan:
 
     def add(self, name, begins, text):
         """Add the runs of a row, one for each of its seeds."""
-        where, (before, at, step) = f"runs: {name}", begins.partition("@")
+        where = f"runs: {name}"
+        before, at, step = begins.partition("@")
         args = self.words("train", self.cfg.train) + self.words(where, text)
         settings, problems = configurator.parse(args, DEFAULTS)
         given = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
         problems += [f"{key} is set by the study" for key in sorted(given & PLANNED)]
-        problems += ["it begins with a row, so give no init_from"] * bool("init_from" in given and begins)
+        if begins and "init_from" in given:
+            problems.append("it begins with a row, so give no init_from")
         if not re.fullmatch("(?!.*-seed-)[A-Za-z0-9._-]+", name):  # a part of file names
             problems.append("a name has letters, digits, '.', '_' and '-' only, and not -seed-")
         if self.names.count(name) > 1:
@@ -180,10 +199,12 @@ class Plan:
         for seed in self.cfg.seeds if not problems else ():
             if seed != self.cfg.seeds[0] and self.cfg.repeated and name not in self.cfg.repeated:
                 continue
-            parent, start = self.runs.get((before, seed)), 0
+            parent = self.runs.get((before, seed))
+            start = 0
             if before and not parent:
-                why = f"it has seed {seed}, but {before}, with which it begins, has not: see repeated"
-                problems += [why] * ((before, self.cfg.seeds[0]) in self.runs)  # otherwise its own problem is noted
+                if (before, self.cfg.seeds[0]) in self.runs:  # otherwise its own problem is noted
+                    why = f"it has seed {seed}, but {before}, with which it begins, has not: see repeated"
+                    problems.append(why)
                 break
             if at:
                 if why := why_not_branch(settings, parent.settings, step):
@@ -240,7 +261,11 @@ class Plan:
 def without_empty(cfg):
     """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
     empty = "", ("", ""), ("", "", ""), ("", "", "", "")
-    return type(cfg)({k: tuple(x for x in v if x not in empty) if type(v) is tuple else v for k, v in cfg.items()})
+    settings = type(cfg)(cfg)
+    for name, value in cfg.items():
+        if isinstance(value, tuple):
+            settings[name] = tuple(item for item in value if item not in empty)
+    return settings
 
 
 def why_not_branch(ours, theirs, step):
@@ -251,9 +276,14 @@ def why_not_branch(ours, theirs, step):
     """
     if not step.isdecimal() or not 0 < int(step) < ours.max_steps or int(step) > theirs.max_steps:
         return f"its step must be between 1 and {min(ours.max_steps - 1, theirs.max_steps)}"
-    if differ := [f"{k}={v}, there {theirs[k]}" for k, v in ours.items() if k not in MAY_DIFFER and v != theirs[k]]:
+    differ = []
+    for name, value in ours.items():
+        if name not in MAY_DIFFER and value != theirs[name]:
+            differ.append(f"{name}={value}, there {theirs[name]}")
+    if differ:
         return "; ".join(differ)
-    step, both = int(step), (ours, theirs)
+    step = int(step)
+    both = ours, theirs
     if ours.max_steps != theirs.max_steps or ours.decay_steps != theirs.decay_steps:
         if step > (first := min(cfg.max_steps - cfg.decay_steps for cfg in both)):
             return f"the learning rates are the same only up to step {first}, where one of the two begins to decay"
@@ -284,7 +314,9 @@ def name_of(path):
 def without_seed(name):
     """Return the name of a checkpoint without the -seed-S that a study gives it, and S or None."""
     found = re.search(r"-seed-(\d+)", name)
-    return (name.replace(found[0], ""), int(found[1])) if found else (name, None)
+    if not found:
+        return name, None
+    return name.replace(found[0], ""), int(found[1])
 
 
 # ----------------------------------------------------------------------------
@@ -324,11 +356,14 @@ def flops_of(run):
     """Compute the FLOPs that a run will need, from its start on. Raises DataError: unusable data."""
     cfg = run.settings
     vocab_size = 4096 if cfg.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
-    if Path(folder := next(iter(draws_of(cfg.data)))).exists():
+    folder, *_ = draws_of(cfg.data)
+    if Path(folder).exists():
         vocab_size = load_meta(folder)["tokenizer"]["vocab_size"]
     pure = min(run.steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
-    clm, ratio = pure + cfg.clm_windows * (run.steps - pure), (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
-    return cfg.global_batch_tokens * flops(model_config(cfg, vocab_size), clm, run.steps - clm, ratio)
+    clm = pure + cfg.clm_windows * (run.steps - pure)
+    ratio = (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
+    config = model_config(cfg, vocab_size)
+    return cfg.global_batch_tokens * flops(config, clm, run.steps - clm, ratio)
 
 
 def flops(config, clm_steps, mlm_steps, mask_ratio):
