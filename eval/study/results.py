@@ -154,7 +154,7 @@ def make_row(folder, result, metric, prefix, names):
 
 
 def name_of(facts):
-    """Return (label, pretraining seed, the model that it continued or "") of what a result says about its checkpoint."""
+    """Return (label, pretraining seed, the model that it continued or "") by what a result says about its model."""
     name, seed = without_seed(facts["name"])
     if seed is None:
         seed = int(facts["seed"])
@@ -315,7 +315,7 @@ class Results:
         return Score(average, half, done, expected)
 
     def resampled(self, task):
-        """Return {folder: scores (1 + resamples,)} of all chosen rows: on a task's test set, then on resamples of it."""
+        """Return {folder: scores (1 + resamples,)} of the chosen rows: on a task's test set, then on resamples of it."""
         if task not in self.resampled_scores:
             rows = [row for row in self.chosen if row.task == task]
             scores = []
