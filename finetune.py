@@ -20,7 +20,6 @@ import torch.nn as nn
 
 import configurator
 from data.files import lock_folder
-from data.loader import to_device
 from errors import Damaged, DataError, progress
 from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
@@ -29,7 +28,7 @@ from eval.tasks.registry import FIELDS, find_task
 from eval.tasks.result import advice, build, evaluate, mean_score, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
-from runtime import device_problems, resolve_auto, show, use_determinism
+from runtime import device_problems, resolve_auto, show, to_device, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub

@@ -1,6 +1,7 @@
 """What a run of train.py is: how it starts and resumes, and its records config.json and metrics.jsonl."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -15,7 +16,8 @@ import torch.distributed as dist
 import checkpoint
 from data.files import MALFORMED, write_whole
 from data.objective import phases_of
-from data.shards import draws_of, load_data
+from data.prepare import EMBEDDED_FOLDER
+from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig
 from runtime import resolve_auto, show
@@ -44,6 +46,40 @@ def model_config(settings, vocab_size):
         if settings.get(name):
             fields[name] = settings[name]
     return ModelConfig(**fields)
+
+
+def batch_problems(cfg, T, world_size):
+    """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
+    windows, rest = divmod(cfg.global_batch_tokens, T)
+    if rest or not windows or windows % world_size:
+        expected = f"must be a multiple of seq_len * processes = {T} * {world_size}"
+        yield f"global_batch_tokens={cfg.global_batch_tokens}: {expected}"
+    else:
+        windows_per_rank = windows // world_size
+        clm = round(cfg.clm_windows * windows_per_rank, 6)
+        if clm % 1:
+            each = f"is {clm:g} of the {windows_per_rank} windows that each process has in a step"
+            yield f"clm_windows={cfg.clm_windows}: {each}, must be a whole number of them"
+    if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
+        yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
+    if cfg.window_split == "random" and T < 24:
+        yield f"window_split=random: needs seq_len of at least 24, got {T}"
+    if cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():  # train.py prepares it
+        return
+    try:
+        data = load_data(cfg.data)
+    except DataError as error:
+        yield str(error)
+        return
+    vocab = next(iter(data.sources.values()))["tokenizer"]["vocab_size"]
+    if 0 < cfg.vocab_size < vocab:
+        yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
+    for folder, meta in data.sources.items():
+        drawn = math.ceil(windows * data.draws[folder] / CYCLE)  # windows of a step, at most
+        for split, needed in (("train", drawn * T), ("val", T)):
+            tokens = meta["splits"][split]["tokens"]
+            if tokens < needed:
+                yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
 
 
 # ----------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 import os
 import re
 import signal
+import time
 import warnings
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
@@ -215,11 +218,13 @@ def step_flops(config, parts, window_split):
 
     A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
     """
-    T, seen = config.seq_len, 2 / 3 if window_split == "random" else 1.0
-    return sum(
-        len(windows) * T * flops_per_token(config, T, kind.causal, kind.mask_ratio or 1, seen)
-        for kind, windows in parts
-    )
+    T = config.seq_len
+    seen = 2 / 3 if window_split == "random" else 1.0
+    flops = 0
+    for objective, windows in parts:
+        per_token = flops_per_token(config, T, objective.causal, objective.mask_ratio or 1, seen)
+        flops += len(windows) * T * per_token
+    return flops
 
 
 def utilization(cfg, config, parts, seconds, device):
@@ -254,3 +259,61 @@ def stop_signals():
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)
     return received
+
+
+def any_process(received, device, world_size):
+    """Return whether a process has received a signal to stop. received: this one's; see `stop_signals`."""
+    if world_size == 1:
+        return bool(received)
+    count = torch.tensor(float(len(received)), device=device)
+    dist.all_reduce(count)
+    return count.item() > 0
+
+
+class Stopwatch:
+    """Time the steps since the last reading. The first step of a phase does not count, because it compiles."""
+
+    def __init__(self):
+        self.phase = ""
+        self.steps, self.seconds = 0, 0.0
+
+    def start(self, phase):
+        self.counts = phase == self.phase
+        self.phase = phase
+        self.started = time.perf_counter()
+
+    def stop(self):
+        if self.counts:
+            self.steps += 1
+            self.seconds += time.perf_counter() - self.started
+
+    def read(self):
+        """Return the mean seconds of a step, 0.0 if none was timed, and begin anew."""
+        mean = self.seconds / self.steps if self.steps else 0.0
+        self.steps, self.seconds = 0, 0.0
+        return mean
+
+
+def prefetch(function, jobs, depth=2):
+    """Yield function(*job) for each job. A background thread works `depth` jobs ahead."""
+    with ThreadPoolExecutor(1) as thread:
+        ahead = deque()
+        try:
+            for job in jobs:
+                ahead.append(thread.submit(function, *job))
+                if len(ahead) > depth:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def to_device(x, device):
+    """Return a tensor, or a batch with all of its tensors, on a device. The copy to a GPU does not hold up the host."""
+    if device.type == "cpu":
+        return x
+    if isinstance(x, dict):
+        return {name: to_device(tensor, device) for name, tensor in x.items()}
+    return x.pin_memory().to(device, non_blocking=True)

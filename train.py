@@ -10,7 +10,6 @@ import math
 import signal
 import sys
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,8 +22,8 @@ import configurator
 import run
 import runtime
 from data.files import lock_folder
-from data.loader import batch_problems, make_batches, prefetch, to_device
-from data.objective import CLM, Objective, add_step, details, micro_batches, phase_of
+from data.loader import make_batches
+from data.objective import CLM, Objective, add_step, micro_batches, phase_of
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
@@ -62,7 +61,7 @@ tie_embeddings = False  # use the input embedding as the output head
 # --- optimization ---
 optimizer = "adamw"  # adamw, or muon: Muon for the matrices of the blocks, AdamW for all other parameters
 global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
-micro_batch = 32  # windows per process and micro-step, at most; the largest divisor of a process's windows is used
+micro_batch = 32  # windows per process and micro-step, at most
 lr = 3e-3  # peak learning rate
 warmup_steps = 50  # linear warmup from 0
 decay_steps = 200  # linear decay to 0 over the last steps; constant in between (WSD)
@@ -97,9 +96,10 @@ def objective(step, window, n_windows, cfg):
     """What window number `window` of the `n_windows` of step number `step` trains. Nothing else decides it."""
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM
-    done = (step - cfg.switch_step) / max(1, cfg.max_steps - 1 - cfg.switch_step)  # of MLM's steps, from 0 to 1
+    mlm_steps = cfg.max_steps - cfg.switch_step
+    done = (step - cfg.switch_step) / max(1, mlm_steps - 1)  # from 0 at the first of MLM's steps to 1 at the last
     ratio = np.interp(done, np.linspace(0, 1, len(cfg.mask_ratio)), cfg.mask_ratio)  # linear from one to the next
-    return Objective(mask_ratio=float(ratio), predict_from=cfg.predict_from)
+    return Objective(False, float(ratio), cfg.predict_from, cfg.mask_proportions, max(cfg.mask_ratio))
 
 
 def learning_rate(step, cfg):
@@ -116,47 +116,52 @@ SCHEDULE = ["switch_step", "warmup_steps", "decay_steps"]
 AT_LEAST_1 = ["max_steps", "global_batch_tokens", "micro_batch", "eval_windows", "keep_last"]
 AT_LEAST_1 += ["log_interval", "eval_interval", "checkpoint_interval"]
 AT_LEAST_0 = [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"]
-ABOVE_0, BELOW_1 = ["lr", "grad_clip"], ["beta1", "beta2", "clm_windows"]
+ABOVE_0 = ["lr", "grad_clip"]
+BELOW_1 = ["beta1", "beta2", "clm_windows"]
+CHOICES = {
+    "model": [*PRESETS, "origin"],
+    "window_split": ["none", "random", "document"],
+    "predict_from": ["mask", "before"],
+    "optimizer": ["adamw", "muon"],
+    "attention": ["auto", "triton", "sdpa", "reference"],
+}
 
 
 def check(cfg, world_size=None):
-    """Return what does not fit in the settings, one sentence each. world_size: of the run; None = of this process."""
-    problems, world_size = [], world_size or runtime.world()[1]
-
-    def need(fits, sentence):
-        if not fits:
-            problems.append(sentence)
-
-    choices = {
-        "model": [*PRESETS, "origin"],
-        "window_split": ["none", "random", "document"],
-        "predict_from": ["mask", "before"],
-        "optimizer": ["adamw", "muon"],
-        "attention": ["auto", "triton", "sdpa", "reference"],
-    }
-    problems += configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices, BELOW_1)
-    need(cfg.seed < 2**63, f"seed={cfg.seed}: must be below 2**63")
-    need(all(0 < r < 1 for r in cfg.mask_ratio or (0,)), f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1")
+    """Yield what does not fit in the settings, one sentence each. world_size: of the run; None = of this process."""
+    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, CHOICES, BELOW_1)
+    yield from runtime.device_problems(cfg)
+    if cfg.seed >= 2**63:
+        yield f"seed={cfg.seed}: must be below 2**63"
+    if not cfg.mask_ratio or min(cfg.mask_ratio) <= 0 or max(cfg.mask_ratio) >= 1:
+        yield f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1"
     shown = cfg.mask_proportions
-    fits = len(shown) == 3 and min(shown) >= 0 and abs(sum(shown) - 1) < 1e-6
-    need(fits, f"mask_proportions={shown}: must be 3 numbers with sum 1")
+    if len(shown) != 3 or min(shown) < 0 or abs(sum(shown) - 1) > 1e-6:
+        yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
     needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
-    schedule = [f"--{k}={cfg[k] * cfg.max_steps // (2 * needed or 1)}" for k in SCHEDULE]
-    short = f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {' '.join(schedule)} fits"
-    need(needed <= cfg.max_steps, short)
-    need(all(step > 0 for step in cfg.keep_steps), f"keep_steps={cfg.keep_steps}: must be above 0")
-    problems += runtime.device_problems(cfg)
-    need(not cfg.wandb_project or find_spec("wandb"), "wandb_project: needs the wandb package (pip install wandb)")
-    need(not (cfg.branch_from and cfg.init_from), "branch_from and init_from: give one of them")
-    begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then these two are not needed any more
-    found = begun or not cfg.branch_from or Path(cfg.branch_from).is_file()
-    need(found, f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}")
-    origin = "" if begun or not (cfg.init_from or cfg.model == "origin") else checkpoint.problem(cfg.init_from)
-    need(not origin, f"init_from: {origin}")
-    if cfg.model in choices["model"] and not origin:
+    if needed > cfg.max_steps:
+        shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE)
+        yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
+    if any(step <= 0 for step in cfg.keep_steps):
+        yield f"keep_steps={cfg.keep_steps}: must be above 0"
+    if cfg.wandb_project and not find_spec("wandb"):
+        yield "wandb_project: needs the wandb package (pip install wandb)"
+    if cfg.branch_from and cfg.init_from:
+        yield "branch_from and init_from: give one of them"
+
+    begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then what it began with is not needed any more
+    if cfg.branch_from and not begun and not Path(cfg.branch_from).is_file():
+        yield f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}"
+    if (cfg.init_from or cfg.model == "origin") and not begun:
+        why = checkpoint.problem(cfg.init_from)
+        if why:
+            yield f"init_from: {why}"
+            return
+    if cfg.model in CHOICES["model"]:
         config = run.model_config(cfg, vocab_size=128)
-        problems += [*config.problems(), *batch_problems(cfg, config.seq_len, world_size), *run.conflicts(cfg)]
-    return problems
+        yield from config.problems()
+        yield from run.batch_problems(cfg, max(1, config.seq_len), world_size or runtime.world()[1])
+        yield from run.conflicts(cfg)
 
 
 # ----------------------------------------------------------------------------
@@ -165,16 +170,11 @@ def check(cfg, world_size=None):
 
 def main():
     cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
-    finished = []  # a function that saves the last finished step; empty while an update is under way
     try:
-        train(cfg, finished)
+        train(cfg)
     except (Damaged, DataError) as error:
         sys.exit(str(error))
-    except Exception as error:
-        for save_step in finished:
-            runtime.show(save_step)
-        if not isinstance(error, OSError):
-            raise
+    except OSError as error:
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
 
@@ -186,7 +186,8 @@ def open_folders(cfg, rank, world_size):
     lock = lock_folder(cfg.out_dir) if rank == 0 else None
     if rank == 0 and cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():
         prepare_embedded()
-    if rank == 0 and (problems := check(cfg)):  # again, now with the data and the lock
+    problems = list(check(cfg)) if rank == 0 else []  # again, now with the data and the lock
+    if problems:
         raise DataError("; ".join(problems))
     if world_size > 1:
         dist.barrier()
@@ -200,7 +201,8 @@ def make_model(cfg, config, device):
     """Return the Transformer and its PretrainingLoss. The CPU draws the weights: they are the same on every machine."""
     torch.manual_seed(cfg.seed)
     transformer = Transformer(config).to(device)
-    transformer.compute_dtype, transformer.recompute = getattr(torch, cfg.dtype), cfg.recompute
+    transformer.compute_dtype = getattr(torch, cfg.dtype)
+    transformer.recompute = cfg.recompute
     transformer.attention_backend = cfg.attention
     loss_module = PretrainingLoss(transformer)
     if cfg.compile:
@@ -209,11 +211,16 @@ def make_model(cfg, config, device):
 
 
 def make_optimizers(transformer, cfg):
-    """Return {their names in a checkpoint: the optimizers}. Each parameter belongs to one of them."""
-    params, betas = list(transformer.parameters()), (cfg.beta1, cfg.beta2)
-    matrices = [p for p in transformer.blocks.parameters() if p.ndim == 2] if cfg.optimizer == "muon" else []
-    rest = [p for p in params if not any(p is matrix for matrix in matrices)]
-    assert len(rest) + len(matrices) == len(params)
+    """Return {name: optimizer}. Each parameter belongs to one of them.
+
+    The schedule sets the learning rate of every group: lr, times the group's `lr_scale` where it has one.
+    """
+    matrices = []
+    if cfg.optimizer == "muon":
+        matrices = [p for p in transformer.blocks.parameters() if p.ndim == 2]
+    rest = [p for p in transformer.parameters() if not any(p is matrix for matrix in matrices)]
+    assert len(rest) + len(matrices) == len(list(transformer.parameters()))
+    betas = (cfg.beta1, cfg.beta2)
     optimizers = {"adamw": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
     if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
         optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
@@ -227,21 +234,24 @@ def evaluate(loss_module, val_batches, cfg, device, rank, world_size):
     That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow. The
     masks are pinned: 40 % of the tokens, all shown as the mask token, whatever the run trains.
     """
-    line, micro = {}, cfg.micro_batch
-    for name, kind in (("val_clm_loss", CLM), ("val_mlm_loss", Objective(False, 0.4, cfg.predict_from))):
+    mlm = Objective(mask_ratio=0.4, predict_from=cfg.predict_from)
+    values = {}
+    for name, what in (("val_clm_loss", CLM), ("val_mlm_loss", mlm)):
         losses = {}
         for folder, (_, batches) in val_batches.items():
             total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
-            for first in range(rank * micro, batches.windows_per_step, world_size * micro):
-                windows = range(batches.windows_per_step)[first : first + micro]
+            for first in range(rank * cfg.micro_batch, batches.windows_per_step, world_size * cfg.micro_batch):
+                windows = range(first, min(first + cfg.micro_batch, batches.windows_per_step))
+                batch = runtime.to_device(batches.batch(0, what, windows), device)
                 with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                    total += torch.stack(loss_module(to_device(batches.batch(0, kind, windows), device), kind.causal))
+                    total += torch.stack(loss_module(batch, what.causal))
             if world_size > 1:
                 dist.all_reduce(total)
             losses[folder] = (total[0] / total[1]).item()
-        line[name] = sum(fraction * losses[folder] for folder, (fraction, _) in val_batches.items())
-        line |= {f"{name}_by_source": losses} if len(losses) > 1 else {}
-    return line
+        values[name] = sum(fraction * losses[folder] for folder, (fraction, _) in val_batches.items())
+        if len(losses) > 1:
+            values[f"{name}_by_source"] = losses
+    return values
 
 
 def save(cfg, facts, step, phases, log, transformer, optimizers):
@@ -254,113 +264,165 @@ def save(cfg, facts, step, phases, log, transformer, optimizers):
 
 
 # ----------------------------------------------------------------------------
+# The parts of a step
+
+
+def forward_backward(ddp, batches, parts, device):
+    """Add up the losses of a step's micro-batches and send each backward.
+
+    A sum goes backward: what to divide it by is known only after the last one. Returns fp64 (2, 2): for CLM and for MLM
+    the sum of the losses and the number of predicted tokens, of this process.
+    """
+    sums = torch.zeros(2, 2, dtype=torch.float64, device=device)
+    for number, (what, _) in enumerate(parts, 1):
+        ddp.require_backward_grad_sync = number == len(parts)  # DDP exchanges gradients after the last one
+        loss_sum, count = ddp(runtime.to_device(next(batches), device), what.causal)
+        loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
+        sums[0 if what.causal else 1] += torch.stack((loss_sum.detach(), count))
+    return sums
+
+
+def scale_and_clip(transformer, sums, cfg, world_size):
+    """Make the gradient that of the mean loss over all predicted tokens of the step, and clip it.
+
+    So far it is that of the summed loss, averaged over the processes by DDP. sums: see `forward_backward`. Returns
+    [[sum of losses, predicted tokens] of CLM, of MLM] over all processes, and the norm before clipping. A GPU is waited
+    for here, once a step.
+    """
+    if world_size > 1:
+        dist.all_reduce(sums)
+    grads = [p.grad for p in transformer.parameters()]
+    norm = torch.nn.utils.get_total_norm(grads)
+    *sums, norm = torch.cat((sums.flatten(), norm[None])).tolist()
+    to_mean = world_size / (sums[1] + sums[3])
+    grad_norm = norm * to_mean
+    clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
+    torch._foreach_mul_(grads, to_mean * clip)
+    return [sums[:2], sums[2:]], grad_norm
+
+
+def update(optimizers, lr, world_size):
+    """Make a step of each optimizer, and forget the gradient."""
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
+
+
+def describe_step(phase, sums):
+    """Return what the log of a step says about its objectives. phase: the last one of the record of phases."""
+    if phase["phase"] == "clm":
+        return {}
+    values = {"mask_ratio": phase["mask_ratio"][1]}
+    if phase["phase"] == "mixed":
+        (clm_sum, clm_count), (mlm_sum, mlm_count) = sums
+        values["clm_loss"] = clm_sum / clm_count
+        values["mlm_loss"] = mlm_sum / mlm_count
+        values["clm_tokens"] = clm_count / (clm_count + mlm_count)  # the fraction of the predicted tokens
+    return values
+
+
+# ----------------------------------------------------------------------------
 # The run
 
 
-def train(cfg, finished):
+def train(cfg):
     # Set-up. Under torchrun every process runs this file.
     device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
     lock, data, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
-    parts_of = partial(micro_batches, objective, cfg, train_batches.windows_per_step, rank, world_size)  # of a step
     transformer, loss_module = make_model(cfg, config, device)
     optimizers = make_optimizers(transformer, cfg)
-    step, phases, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
+    first, phases, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
         kept = run.kept_attention(resumed, facts["versions"])
         chosen = runtime.choose_attention(config, transformer.compute_dtype, device, kept)
         transformer.attention_backend = facts["versions"]["attention"] = chosen
+
+    def parts_of(step):
+        return micro_batches(objective, cfg, train_batches.windows_per_step, rank, world_size, step)
+
+    jobs = ((step, *part) for step in range(first, cfg.max_steps) for part in parts_of(step))
+    batches = runtime.prefetch(train_batches.batch, jobs)
     ddp = loss_module
-    if world_size > 1 and step < cfg.max_steps:
-        kind, windows = parts_of(step)[0]
-        ddp = runtime.wrap_ddp(loss_module, train_batches.batch(step, kind, windows), kind.causal, device)
+    if world_size > 1 and first < cfg.max_steps:
+        what, windows = parts_of(first)[0]
+        ddp = runtime.wrap_ddp(loss_module, train_batches.batch(first, what, windows), what.causal, device)
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
     if rank == 0:
         log = run.open_records(facts, transformer.parameters(), world_size, resumed)
-        runtime.show(print_start, cfg, transformer, train_batches, parts_of, step, world_size, facts["versions"])
-
-    batches = prefetch(train_batches.batch, ((s, *part) for s in range(step, cfg.max_steps) for part in parts_of(s)))
-    received, stopping = runtime.stop_signals(), 0
-    seconds, timed, phase = 0.0, 0, ""  # time spent in so many steps since the last line of the log
-    line = {} if resumed else evaluate(loss_module, val_batches, cfg, device, rank, world_size)
-    if rank == 0 and line:
-        log.write(step=step, phase=phase_of(parts_of(step)), tokens=step * cfg.global_batch_tokens, **line)
-
-    bar = progress(total=cfg.max_steps, initial=step, unit="steps", mininterval=0.5, disable=rank > 0)
-    while step < cfg.max_steps and not stopping:
-        if step == cfg.max_steps - 1:
-            run.wait_for_checksums(changed, device, world_size)
-        run.check_data(changed, train_batches, step)
-        started, parts = time.perf_counter(), parts_of(step)
-        last_phase, phase = phase, phase_of(parts)
-
-        # Forward and backward. A sum of losses goes backward: what to divide it by is known only after the last one.
-        clm, mlm = torch.zeros(2, 2, dtype=torch.float64, device=device)  # each: sum of losses, predicted tokens
-        for number, (kind, _) in enumerate(parts, 1):
-            ddp.require_backward_grad_sync = number == len(parts)  # DDP exchanges gradients after the last one
-            loss_sum, count = ddp(to_device(next(batches), device), kind.causal)
-            loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
-            sums = clm if kind.causal else mlm
-            sums += torch.stack((loss_sum.detach(), count))
-
-        # Add up over the processes. A GPU is waited for once a step, by `tolist`.
-        totals = torch.cat((clm, mlm, torch.full((1,), len(received), device=device)))
-        if world_size > 1:
-            dist.all_reduce(totals)
-        grads = [p.grad for p in transformer.parameters()]
-        norm = torch.nn.utils.get_total_norm(grads)
-        clm_sum, clm_count, mlm_sum, mlm_count, stopping, norm = torch.cat((totals, norm[None])).tolist()
-        count = clm_count + mlm_count
-        loss = (clm_sum + mlm_sum) / count
-
-        # The gradient so far is that of the summed loss, averaged over processes by DDP. One factor makes it that of
-        # the mean over all predicted tokens of the step, and clips it.
-        to_mean = world_size / count
-        grad_norm = norm * to_mean
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-            sys.exit(f"{what}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
-        clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
-        torch._foreach_mul_(grads, to_mean * clip)
-
-        # Update.
-        finished.clear()
-        lr = learning_rate(step, cfg)
-        for optimizer in optimizers.values():
-            optimizer.param_groups[0]["lr"] = lr
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
-        add_step(phases, parts)
-        step += 1
-        if phase == last_phase:  # the first step of a phase does not count: it compiles
-            seconds, timed = seconds + time.perf_counter() - started, timed + 1
-
-        # Log, evaluate, save, then show. Everything about a step is in the log before its checkpoint is made.
-        line = {}
-        if step % cfg.log_interval == 0 or step == cfg.max_steps:
-            speed = round(timed * cfg.global_batch_tokens / seconds) if timed else None  # of training, nothing else
-            line = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
-            line |= details(phases[-1], clm_sum, clm_count, mlm_sum, mlm_count)
-            mfu = runtime.utilization(cfg, config, parts, timed and seconds / timed, device)
-            bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
-            seconds, timed = 0.0, 0
-        phase_ends = step in (cfg.switch_step, cfg.max_steps)
-        if step % cfg.eval_interval == 0 or phase_ends:
-            line |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
-        if rank == 0 and line:
-            log.write(step=step, phase=phase, tokens=step * cfg.global_batch_tokens, **line)
-            runtime.show(print_losses, bar, step, phase, line)
-        due = step % cfg.checkpoint_interval == 0 or step in cfg.keep_steps or phase_ends or stopping
+        runtime.show(print_start, cfg, transformer, train_batches, parts_of, first, world_size, facts["versions"])
+    if not resumed:
+        values = evaluate(loss_module, val_batches, cfg, device, rank, world_size)
         if rank == 0:
-            finished.append(partial(save, cfg, facts, step, phases, log, transformer, optimizers))
-        if rank == 0 and due:
-            finished[0]()
-        if rank == 0 and phase_ends:
-            runtime.show(print_examples, bar, step, phase, transformer, tokenizer, cfg.predict_from)
-        bar.update()
+            log.write(step=first, phase=phase_of(parts_of(first)), tokens=first * cfg.global_batch_tokens, **values)
 
+    received = runtime.stop_signals()
+    stopwatch = runtime.Stopwatch()
+    bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
+    done, stopping = first, False  # done: how many steps; None while an update is under way
+    try:
+        for step in range(first, cfg.max_steps):
+            if step == cfg.max_steps - 1:
+                run.wait_for_checksums(changed, device, world_size)
+            run.check_data(changed, train_batches, step)
+
+            # Train.
+            parts = parts_of(step)
+            phase = phase_of(parts)
+            stopwatch.start(phase)
+            sums = forward_backward(ddp, batches, parts, device)
+            sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
+            loss = (sums[0][0] + sums[1][0]) / (sums[0][1] + sums[1][1])
+            if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+                what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+                sys.exit(f"{what}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
+            done = None
+            lr = learning_rate(step, cfg)
+            update(optimizers, lr, world_size)
+            add_step(phases, parts)
+            done = step + 1
+            stopwatch.stop()
+
+            # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
+            phase_ends = done in (cfg.switch_step, cfg.max_steps)
+            values = {}
+            if done % cfg.log_interval == 0 or done == cfg.max_steps:
+                seconds = stopwatch.read()  # of a step
+                speed = round(cfg.global_batch_tokens / seconds) if seconds else None
+                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
+                values |= describe_step(phases[-1], sums)
+                mfu = runtime.utilization(cfg, config, parts, seconds, device)
+                bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
+            if done % cfg.eval_interval == 0 or phase_ends:
+                values |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
+            if rank == 0 and values:
+                log.write(step=done, phase=phase, tokens=done * cfg.global_batch_tokens, **values)
+                runtime.show(print_losses, bar, done, phase, values)
+
+            # Save, then show.
+            stopping = runtime.any_process(received, device, world_size)
+            due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or phase_ends or stopping
+            if rank == 0 and due:
+                save(cfg, facts, done, phases, log, transformer, optimizers)
+            if rank == 0 and phase_ends:
+                runtime.show(print_examples, bar, done, phase, transformer, tokenizer, cfg.predict_from)
+            bar.update()
+            if stopping:
+                break
+    except (Damaged, DataError):
+        raise
+    except Exception:
+        if rank == 0 and done is not None:  # lose no finished step
+            runtime.show(save, cfg, facts, done, phases, log, transformer, optimizers)
+        raise
+
+    if not stopping:  # a finished run, too, says so if its data have changed
+        run.wait_for_checksums(changed, device, world_size)
+        run.check_data(changed, train_batches, cfg.max_steps)
     if rank == 0:
-        runtime.show(print_end, cfg, bar, step)
+        runtime.show(print_end, cfg, bar, done)
     if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor

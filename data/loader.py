@@ -10,15 +10,13 @@ micro-batch and restarts cannot change what the model sees. Nothing grows with t
 """
 
 import functools
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+import math
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from data.prepare import EMBEDDED_FOLDER
-from data.shards import CYCLE, load_data
+from data.shards import CYCLE
 from errors import DataError
 
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
@@ -51,7 +49,8 @@ def permute(i, n, key):
     """
     half = np.uint64(max(1, (int(n - 1).bit_length() + 1) // 2))
     low = (np.uint64(1) << half) - np.uint64(1)
-    x, outside = i.astype(np.uint64), np.ones(len(i), bool)
+    x = i.astype(np.uint64)
+    outside = np.ones(len(i), bool)
     while outside.any():
         left, right = x[outside] >> half, x[outside] & low
         for round_ in range(6):
@@ -72,8 +71,10 @@ class TokenStream:
     """
 
     def __init__(self, folder, meta, split):
-        shards, self.vocab_size = meta["splits"][split]["shards"], meta["tokenizer"]["vocab_size"]
-        self.folder, self.starts = folder, np.cumsum([0, *(s["tokens"] for s in shards)])
+        shards = meta["splits"][split]["shards"]
+        self.vocab_size = meta["tokenizer"]["vocab_size"]
+        self.folder = folder
+        self.starts = np.cumsum([0, *(s["tokens"] for s in shards)])
         self.files = [Path(folder, s["file"]) for s in shards]
         self.shard = functools.lru_cache(OPEN_SHARDS)(lambda i: np.memmap(self.files[i], meta["dtype"], "r"))
 
@@ -84,7 +85,8 @@ class TokenStream:
         """Return the windows number `index` (m,), of T tokens each, as int64 (m, T). A window may cross shards."""
         out = np.empty((len(index), T), np.int64)
         for row, start in zip(out, index * T):
-            s, filled = int(np.searchsorted(self.starts, start, "right")) - 1, 0
+            s = int(np.searchsorted(self.starts, start, "right")) - 1
+            filled = 0
             while filled < T:
                 first = start + filled - self.starts[s]
                 piece = self.shard(s)[first : first + T - filled]
@@ -93,7 +95,8 @@ class TokenStream:
                     where = f"{self.shard(s).filename}, token {first + at}"
                     raise DataError(f"{where}: id {piece[at]} is outside the vocabulary of {self.vocab_size} ids")
                 row[filled : filled + len(piece)] = piece
-                s, filled = s + 1, filled + len(piece)
+                filled += len(piece)
+                s += 1
         return out
 
     def reads(self, index, T, file):
@@ -125,36 +128,26 @@ def mixing_pattern(draws):
 class Batches:
     """Batches of `windows_per_step` windows of `seq_len` tokens from one TokenStream or several.
 
-    draws: of every CYCLE windows, how many are from each stream.
     tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
     window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the paper does) or "document"
         (cut at every eos).
-    mask_ratio: the largest one of all batches.
-    mask_proportions: the fractions of the predicted tokens that are shown as the mask token, as a random ordinary
-        token, and unchanged.
+    draws: of every CYCLE windows, how many are from each stream.
     """
 
-    def __init__(
-        self,
-        streams,
-        tokenizer,
-        seed,
-        seq_len,
-        windows_per_step,
-        window_split="none",
-        mask_ratio=0.4,
-        mask_proportions=(1.0, 0.0, 0.0),
-        draws=(CYCLE,),
-    ):
-        self.streams, self.seed, self.T, self.windows_per_step = streams, seed, seq_len, windows_per_step
-        self.window_split, self.most_masked = window_split, round(mask_ratio * seq_len)
-        self.show_mask, self.show_random = mask_proportions[0], mask_proportions[0] + mask_proportions[1]
+    def __init__(self, streams, tokenizer, seed, seq_len, windows_per_step, window_split="none", draws=(CYCLE,)):
+        self.streams = streams
+        self.seed = seed
+        self.T = seq_len
+        self.windows_per_step = windows_per_step
+        self.window_split = window_split
         self.n_windows = [len(stream) // seq_len for stream in streams]  # in an epoch, without the last, incomplete one
-        self.draws, (self.source, self.number) = np.asarray(draws), mixing_pattern(draws)
-        self.mask_id, self.eos_id = tokenizer.mask_id, tokenizer.eos_id
+        self.draws = np.asarray(draws)
+        self.source, self.number = mixing_pattern(draws)
+        self.mask_id = tokenizer.mask_id
+        self.eos_id = tokenizer.eos_id
         self.ordinary_ids = tokenizer.ordinary_ids
-        self.ordinary = np.zeros(tokenizer.vocab_size, bool)
-        self.ordinary[self.ordinary_ids] = True
+        self.is_ordinary = np.zeros(tokenizer.vocab_size, bool)
+        self.is_ordinary[self.ordinary_ids] = True
 
     def epochs(self, steps):
         """Return how many epochs of each source a run of so many steps is: {folder: epochs}."""
@@ -169,28 +162,34 @@ class Batches:
 
         tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
         predicted. targets: int64 (N,), which token, or -1 for none. If windows are split also
-        doc_start and doc_end: int32 (B, T). N depends on B, T and on whether tokens are masked, but
-        not on how many: where they are fewer than the largest mask ratio says, targets are -1.
+        doc_start and doc_end: int32 (B, T). N depends on B, T and the objective, but not on how many
+        tokens are predicted: where they are fewer, targets are -1.
         """
-        draw = step * self.windows_per_step + np.asarray(range(self.windows_per_step) if windows is None else windows)
+        windows = np.arange(self.windows_per_step) if windows is None else np.asarray(windows)
+        draw = step * self.windows_per_step + windows  # (B,)
         tokens = np.empty((len(draw), self.T), np.int64)  # (B, T)
-        for stream, its, index in self.by_source(draw):
-            tokens[its] = stream.windows(index, self.T)
+        for stream, rows, index in self.by_source(draw):
+            tokens[rows] = stream.windows(index, self.T)
         start, end = self.bounds(tokens, draw)
-        batch = self.masked(tokens, draw, start, objective) if objective.mask_ratio else self.next_token(tokens, end)
-        if start is not None:
-            batch |= {"doc_start": start.astype(np.int32), "doc_end": end.astype(np.int32)}
+        if objective.mask_ratio == 0:
+            batch = self.next_token(tokens, end)
+        else:
+            batch = self.masked(tokens, draw, start, objective)
+        if self.window_split != "none":
+            batch["doc_start"] = start.astype(np.int32)
+            batch["doc_end"] = end.astype(np.int32)
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def by_source(self, draw):
         """Yield for each source: its stream, which of the draws (B,) are from it, the windows that these are."""
         cycle, place = np.divmod(draw, CYCLE)
-        number = cycle * self.draws[self.source[place]] + self.number[place]  # (B,), counted in its source
+        source = self.source[place]  # (B,)
+        number = cycle * self.draws[source] + self.number[place]  # (B,), counted in its source
         for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
-            its = self.source[place] == k
-            epoch, i = np.divmod(number[its], n)
+            rows = source == k
+            epoch, i = np.divmod(number[rows], n)
             key = hashed(self.seed, epoch, 0) ^ np.uint64(k)  # each source has a shuffle of its own
-            yield stream, its, permute(i, n, key)
+            yield stream, rows, permute(i, n, key)
 
     def first_step_with(self, file, steps):
         """Return the first of `steps` steps that reads a shard, or `steps` if none does. file: its Path."""
@@ -201,17 +200,19 @@ class Batches:
         return steps
 
     def bounds(self, tokens, draw):
-        """Return the bounds [start, end) of each token's document in its window: two (B, T), or None, None."""
+        """Return the bounds [start, end) of each token's document in its window: two int64 (B, T)."""
         B, T = tokens.shape
         t = np.arange(T)
         if self.window_split == "none":
-            return None, None
+            return np.zeros((B, T), np.int64), np.full((B, T), T)
         if self.window_split == "random":
-            cut = (12 + hashed(self.seed, draw, 1) % np.uint64(T - 23)).astype(np.int64)[:, None]  # (B, 1)
+            cut = 12 + hashed(self.seed, draw, 1) % np.uint64(T - 23)
+            cut = cut.astype(np.int64)[:, None]  # (B, 1)
             return np.where(t < cut, 0, cut), np.where(t < cut, cut, T)
         last = tokens == self.eos_id  # (B, T): the last token of a document
         first = np.roll(last, 1, axis=1)
-        last[:, -1], first[:, 0] = True, True
+        last[:, -1] = True
+        first[:, 0] = True
         start = np.maximum.accumulate(np.where(first, t, 0), axis=1)
         end = np.minimum.accumulate(np.where(last, t + 1, T)[:, ::-1], axis=1)[:, ::-1]
         return start, end
@@ -219,83 +220,63 @@ class Batches:
     def next_token(self, tokens, end):
         """Every position predicts the next token, except the last position of each document."""
         B, T = tokens.shape
-        targets = np.full((B, T), -1, np.int64)
-        targets[:, :-1] = tokens[:, 1:]
-        if end is not None:
-            targets[np.arange(T) + 1 == end] = -1
+        targets = np.roll(tokens, -1, axis=1)
+        targets[np.arange(T) + 1 == end] = -1
         return {"tokens": tokens, "positions": np.arange(B * T), "targets": targets.reshape(-1)}
 
     def masked(self, tokens, draw, start, objective):
         """A fraction of each window's positions, chosen at random, are hidden and predicted. For example, 2 of 4:
 
             tokens      The   cat   sat   eos
-            score        71    12    40   max     random numbers; special tokens score highest
+            random       71    12    40     9
             hidden       no   yes   yes    no     the 2 lowest, but never a special token
             shown       The  mask  mask   eos
-            positions           1     2           where something is predicted
-            targets           cat   sat
-
-        If the position before a token predicts it, positions are 0 and 1, and the first token of a document stays.
+            targets      -1   cat   sat    -1     or cat, sat, -1, -1 if the position before a token predicts it
         """
         B, T = tokens.shape
-        n, most = round(objective.mask_ratio * T), self.most_masked
-        before = objective.predict_from == "before"
-        score = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
-        ordinary = self.ordinary[tokens]
-        score[~ordinary] = np.iinfo(np.uint64).max
-        lowest = np.argpartition(score, (n - 1, most - 1), axis=1)[:, :most]  # (B, most), the n lowest first
+        random = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
+        hidden = self.choose_hidden(tokens, random, objective.mask_ratio)  # (B, T)
+        if objective.predict_from == "before":
+            hidden &= np.arange(T) > start  # nothing is before the first token of a document, so it stays
+        shown = self.show(tokens, hidden, random, objective.proportions)
+        targets = np.where(hidden, tokens, -1)
+        if objective.predict_from == "before":
+            targets = np.roll(targets, -1, axis=1)
 
-        hidden = np.zeros((B, T), bool)
-        np.put_along_axis(hidden, lowest, np.arange(most) < n, axis=1)
-        hidden &= ordinary  # a window may have fewer than n ordinary tokens
-        if before:
-            hidden &= np.arange(T) > (0 if start is None else start)
-
-        # What the input shows there: the mask token, another ordinary token, or the token itself.
-        shown, instead = tokens.copy(), tokens[hidden]
-        u = mix(score[hidden]) / 2.0**64  # a second random number for each, from 0 to 1
-        swap = (u >= self.show_mask) & (u < self.show_random)
-        other = mix(score[hidden][swap] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
-        instead[u < self.show_mask] = self.mask_id
-        instead[swap] = self.ordinary_ids[other.astype(np.int64)]
-        shown[hidden] = instead
-
-        # Tensors of the same shape, B * most, also where fewer tokens are hidden: the others have the target -1.
-        chosen = np.sort(lowest, axis=1)  # (B, most), positions in the window
-        predicted = np.take_along_axis(hidden, chosen, axis=1)
-        targets = np.where(predicted, np.take_along_axis(tokens, chosen, axis=1), -1)
-        positions = np.arange(B)[:, None] * T + chosen - before * predicted  # in the flattened batch
+        # As many positions of each window as the largest ratio of the run asks for, so that shapes stay the same: those
+        # with a target, then others. In the flattened batch, position t of window b is b * T + t.
+        n = round(max(objective.mask_ratio, objective.largest_ratio) * T)
+        positions = np.argsort(targets < 0, axis=1, kind="stable")[:, :n]  # (B, n)
+        targets = np.take_along_axis(targets, positions, axis=1)
+        positions += np.arange(B)[:, None] * T
         return {"tokens": shown, "positions": positions.reshape(-1), "targets": targets.reshape(-1)}
 
+    def choose_hidden(self, tokens, random, mask_ratio):
+        """Return which tokens are hidden, bool (B, T): a fraction of each window, but no special tokens."""
+        n = round(mask_ratio * tokens.shape[1])
+        ordinary = self.is_ordinary[tokens]
+        score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
+        lowest = np.argpartition(score, n - 1, axis=1)[:, :n]
+        hidden = np.zeros(tokens.shape, bool)
+        np.put_along_axis(hidden, lowest, True, axis=1)
+        return hidden & ordinary  # a window may have fewer than n ordinary tokens
 
-def batch_problems(cfg, T, world_size):
-    """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
-    T, given, ratios = max(1, T), cfg.global_batch_tokens, cfg.mask_ratio
-    windows, rest = divmod(given, T)
-    if rest or not windows or windows % world_size:
-        yield f"global_batch_tokens={given}: must be a multiple of seq_len * processes = {T} * {world_size}"
-    elif (n := round(cfg.clm_windows * windows / world_size, 6)) % 1:
-        each = f"is {n:g} of the {windows // world_size} windows that each process has in a step"
-        yield f"clm_windows={cfg.clm_windows}: {each}, must be a whole number of them"
-    if ratios and not round(min(ratios) * T):
-        yield f"mask_ratio={ratios}: masks not one token of {T}"
-    if cfg.window_split == "random" and T < 24:
-        yield f"window_split=random: needs seq_len of at least 24, got {T}"
-    if cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():  # train.py prepares it
-        return
-    try:
-        data = load_data(cfg.data)
-    except DataError as error:
-        yield str(error)
-        return
-    vocab = next(iter(data.sources.values()))["tokenizer"]["vocab_size"]
-    if 0 < cfg.vocab_size < vocab:
-        yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
-    for folder, meta in data.sources.items():
-        for split, needed in (("train", -(-windows * data.draws[folder] // CYCLE) * T), ("val", T)):
-            tokens = meta["splits"][split]["tokens"]
-            if tokens < needed:
-                yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
+    def show(self, tokens, hidden, random, proportions):
+        """Return what the input shows, (B, T): hidden tokens as the mask token, as a random ordinary token, or as they are.
+
+        proportions: the fractions of these three.
+        """
+        as_mask, as_random, _ = proportions
+        draw = mix(random[hidden])  # a second random number for each hidden token
+        u = draw / 2.0**64  # from 0 to 1
+        instead = tokens[hidden]
+        instead[u < as_mask] = self.mask_id
+        swapped = (u >= as_mask) & (u < as_mask + as_random)
+        which = mix(random[hidden][swapped] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
+        instead[swapped] = self.ordinary_ids[which.astype(np.int64)]
+        shown = tokens.copy()
+        shown[hidden] = instead
+        return shown
 
 
 def streams_of(data, split):
@@ -309,34 +290,12 @@ def make_batches(cfg, data, tokenizer, T):
     Validation always has the same windows and masks, whatever the run masks. cfg: train.py's settings. data: see
     `load_data`. T: tokens of a window.
     """
-    windows, draws, val = cfg.global_batch_tokens // T, [*data.draws.values()], {}
+    draws = [*data.draws.values()]
+    val = {}
     for n, stream in zip(draws, streams_of(data, "val")):
-        its = min(-(-cfg.eval_windows * n // CYCLE), len(stream) // T)
-        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, its, cfg.window_split)
-    options = cfg.window_split, max(cfg.mask_ratio), cfg.mask_proportions
-    return Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, *options, draws), val
-
-
-def prefetch(function, jobs, depth=2):
-    """Yield function(*job) for each job. A background thread works `depth` jobs ahead."""
-    with ThreadPoolExecutor(1) as thread:
-        ahead = deque()
-        try:
-            for job in jobs:
-                ahead.append(thread.submit(function, *job))
-                if len(ahead) > depth:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
-
-def to_device(x, device):
-    """Return a tensor, or a batch with all of its tensors, on a device. The copy to a GPU does not hold up the host."""
-    if device.type == "cpu":
-        return x
-    if isinstance(x, dict):
-        return {name: to_device(tensor, device) for name, tensor in x.items()}
-    return x.pin_memory().to(device, non_blocking=True)
+        wanted = math.ceil(cfg.eval_windows * n / CYCLE)
+        windows = min(wanted, len(stream) // T)
+        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, windows, cfg.window_split)
+    windows = cfg.global_batch_tokens // T
+    train = Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, cfg.window_split, draws)
+    return train, val

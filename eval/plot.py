@@ -44,7 +44,9 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
     config = transformer.config
     every = math.ceil(cfg.max_steps / 50)
     sampled = range(0, cfg.max_steps, every)  # these steps stand for all
-    parts = [part for s in sampled for part in parts_of(s)]
+    steps = [parts_of(s) for s in sampled]
+    most = max(map(len, steps))  # micro-batches of a step, on this process
+    parts = [part for micro_batches in steps for part in micro_batches]
     windows = sum(len(numbers) for _, numbers in parts)
     clm = sum(len(numbers) for kind, numbers in parts if kind.causal) / windows
     flops = step_flops(config, parts, cfg.window_split) * world_size * cfg.max_steps / len(sampled)
@@ -60,6 +62,7 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
     fused = versions.get("attention") == "triton"
     attention = "fused kernels" if fused else "PyTorch's attention"
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
+    machine += f", {most} micro-batch{'es' if most > 1 else ''} a step"
     print(f"machine  {machine}; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")

@@ -34,7 +34,7 @@ def preset(name):
 def make_batches(data_dir):
     """make_batches(windows a step, seed=1) with the paper's window split and mask ratio."""
     stream, tokenizer = TokenStream(data_dir, load_meta(data_dir), "train"), Tokenizer.load("embedded")
-    return lambda n, seed=1: Batches([stream], tokenizer, seed, T, n, "random", 0.4)
+    return lambda n, seed=1: Batches([stream], tokenizer, seed, T, n, "random")
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -105,7 +105,7 @@ def validation_batches(state):
     ratio = settings["mask_ratio"][0]
     stream = streams_of(load_data(settings["data"]), "val")[0]  # of a mixture: the first source
     n_windows = min(WINDOWS, len(stream) // T)
-    batches = Batches([stream], checkpoint.tokenizer_of(state), 0, T, n_windows, mask_ratio=ratio)
+    batches = Batches([stream], checkpoint.tokenizer_of(state), 0, T, n_windows)
     return batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
 
 

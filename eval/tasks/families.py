@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data.loader import to_device
 from eval.tasks import metrics
 from eval.tasks.readers import by_set
+from runtime import to_device
 
 
 class Item(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 import torch.nn as nn
 
-from data.loader import to_device
 from errors import progress
+from runtime import to_device
 
 
 def pack_texts(sequences, capacity):

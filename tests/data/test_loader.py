@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, mixing_pattern, permute, prefetch, streams_of
+from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, mixing_pattern, permute, streams_of
 from data.objective import CLM, Objective
 from data.prepare import prepare
 from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_meta
@@ -17,8 +17,10 @@ from data.tokenizer import Tokenizer
 from errors import DataError
 from helpers import flip_bit
 from prepare_helpers import tokens as tokens_of
+from runtime import prefetch
 
-MLM, BEFORE = Objective(mask_ratio=0.25), Objective(mask_ratio=0.2, predict_from="before")
+MLM = Objective(mask_ratio=0.25, proportions=(0.8, 0.1, 0.1))
+BEFORE = Objective(mask_ratio=0.2, predict_from="before", largest_ratio=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +66,14 @@ def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
 @pytest.mark.parametrize("objective", [CLM, MLM, BEFORE])
 @pytest.mark.parametrize("split", ["none", "random", "document"])
 def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective, split):
-    one = Batches([stream], tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
-    other = Batches([stream], tokenizer, 3, 64, 12, split, 0.3, (0.8, 0.1, 0.1))
+    one = Batches([stream], tokenizer, 3, 64, 12, split)
+    other = Batches([stream], tokenizer, 3, 64, 12, split)
     for step in (0, 7, 1234):
         whole = one.batch(step, objective)
         for size in (1, 3, 4, 6):
             parts = [other.batch(step, objective, range(i, i + size)) for i in range(0, 12, size)]
             torch.testing.assert_close(joined(parts), whole, rtol=0, atol=0)
-    different = Batches([stream], tokenizer, 4, 64, 12, split, 0.3).batch(7, objective)
+    different = Batches([stream], tokenizer, 4, 64, 12, split).batch(7, objective)
     assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
 
@@ -154,7 +156,7 @@ def predicted(batch):
 def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
     """If other batches have a larger ratio, these are the same tokens, in tensors of the shape that those have."""
     T, W, n = 512, 8, round(ratio * 512)
-    batches, larger = (Batches([stream], tokenizer, 1, T, W, "none", most) for most in (ratio, 0.95))
+    batches = Batches([stream], tokenizer, 1, T, W)
     special = torch.tensor(sorted(tokenizer.special_tokens.values()))
     for step in range(20):
         batch, plain = batches.batch(step, Objective(mask_ratio=ratio)), batches.batch(step, CLM)["tokens"]
@@ -168,7 +170,7 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
         assert torch.equal(shown.view(W, T), batch["tokens"])  # nothing else is touched
         if ratio < 0.8:  # these windows have few special tokens
             assert (targets >= 0).all()
-        same, more = (larger.batch(step, Objective(mask_ratio=r)) for r in (ratio, 0.95))
+        same, more = (batches.batch(step, Objective(mask_ratio=r, largest_ratio=0.95)) for r in (ratio, 0.95))
         assert torch.equal(same["tokens"], batch["tokens"]) and predicted(same) == predicted(batch) < predicted(more)
         assert same["targets"].shape == more["targets"].shape == same["positions"].shape == (W * round(0.95 * T),)
 
@@ -184,7 +186,7 @@ def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
             rows[1] = tokenizer.pad_id
             return rows[index]
 
-    batch = Batches([Stream()], tokenizer, 0, 16, 2, "none", 0.5).batch(0, Objective(mask_ratio=0.5))
+    batch = Batches([Stream()], tokenizer, 0, 16, 2).batch(0, Objective(mask_ratio=0.5))
     assert len(batch["positions"]) == len(set(batch["positions"].tolist())) == 16
     assert sorted(batch["targets"].tolist()) == [-1] * 13 + [7, 8, 9]
     assert (batch["tokens"] == tokenizer.mask_id).sum() == 3
@@ -192,7 +194,7 @@ def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
 
 def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
     T = 64
-    batches = Batches([stream], tokenizer, 1, T, 1, "none", 0.25)
+    batches = Batches([stream], tokenizer, 1, T, 1)
     (n,), masks = batches.n_windows, {}
     whole, plain = (batches.batch(0, objective, range(3 * n)) for objective in (MLM, CLM))
     positions = whole["positions"].view(3 * n, -1) % T
@@ -206,7 +208,7 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
 @pytest.mark.parametrize("split", ["none", "random", "document"])
 def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tokenizer, split):
     T, W = 64, 40
-    batches = Batches([stream], tokenizer, 1, T, W, split, 0.4)
+    batches = Batches([stream], tokenizer, 1, T, W, split)
     batch, plain = batches.batch(0, Objective(mask_ratio=0.4, predict_from="before")), batches.batch(0, CLM)
     keep, hidden = batch["targets"] >= 0, (batch["tokens"] == tokenizer.mask_id).flatten()
     at = batch["positions"][keep]
@@ -219,10 +221,10 @@ def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tok
 
 
 def test_mask_proportions(stream, tokenizer):
-    batches = Batches([stream], tokenizer, 1, 64, 64, "none", 0.5, (0.8, 0.1, 0.1))
+    batches = Batches([stream], tokenizer, 1, 64, 64)
     masked = swapped = same = 0
     for step in range(5):
-        batch = batches.batch(step, Objective(mask_ratio=0.5))
+        batch = batches.batch(step, Objective(mask_ratio=0.5, proportions=(0.8, 0.1, 0.1)))
         keep = batch["targets"] >= 0
         shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
         masked += (shown == tokenizer.mask_id).sum().item()

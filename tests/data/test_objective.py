@@ -3,7 +3,7 @@
 import pytest
 
 import configurator
-from data.objective import CLM, Objective, add_step, describe, micro_batches, phase_of, predicts_from
+from data.objective import CLM, MicroBatch, Objective, add_step, describe, micro_batches, phase_of, predicts_from
 
 MLM = Objective(mask_ratio=0.4)
 
@@ -25,15 +25,22 @@ def test_every_window_once_and_each_micro_batch_of_one_kind(world_size, micro_ba
     assert sorted(windows) == [(window, CLM if window < 6 else MLM) for window in range(24)]
     assert len({str([(kind, len(its)) for kind, its in its]) for its in of_ranks}) == 1  # all do the same work
     for kind in (CLM, MLM):
-        (size,) = {len(its) for of_rank in of_ranks for what, its in of_rank if what == kind}
-        assert size <= micro_batch
+        for of_rank in of_ranks:  # full micro-batches, then one remainder: as few as there can be
+            *full, last = [len(its) for what, its in of_rank if what == kind]
+            assert set(full) <= {micro_batch} and 0 < last <= micro_batch
     assert [phase_of(its) for its in of_ranks] == ["mixed"] * world_size
+
+
+def test_a_prime_number_of_windows_makes_few_micro_batches():
+    """config/610m.py on 8 processes: 144 windows each, of which 43 are CLM, in micro-batches of 24."""
+    of_ranks = parts(lambda step, window, n_windows, cfg: CLM if window < 43 * 8 else MLM, 8, 24, 144 * 8)
+    assert [len(batches) for batches in of_ranks] == [2 + 5] * 8
 
 
 def record(*steps):
     phases = []
     for step in steps:
-        add_step(phases, step)
+        add_step(phases, [MicroBatch(*batch) for batch in step])
     return phases
 
 

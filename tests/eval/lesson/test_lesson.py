@@ -114,12 +114,12 @@ class Letters:
         return 10 + (index[:, None] + np.arange(T)) % 26
 
 
-def batches(name, folder, mask_ratio=0.4):
+def batches(name, folder):
     """Return the Batches of a solution; of the project without one."""
     source = course.edited_copy(f"eval/lesson/solutions/{name}.patch", folder / "copy") if name else ROOT
     tokenizer = SimpleNamespace(mask_id=0, eos_id=1, ordinary_ids=np.arange(10, 36), vocab_size=36)
     loader = runpy.run_path(str(source / "data" / "loader.py"))
-    return loader["Batches"]([Letters()], tokenizer, 1, 64, 64, mask_ratio=mask_ratio)
+    return loader["Batches"]([Letters()], tokenizer, 1, 64, 64)
 
 
 def test_spans_hide_as_many_tokens_in_runs_of_three(tmp_path):
@@ -133,7 +133,7 @@ def test_spans_hide_as_many_tokens_in_runs_of_three(tmp_path):
 
 
 def test_uniform_draws_a_ratio_for_each_window_and_keeps_the_shape(tmp_path):
-    uniform = batches("uniform", tmp_path, mask_ratio=0.8)
+    uniform = batches("uniform", tmp_path)
     batch = uniform.batch(3, Objective(mask_ratio=0.8))
     n = (batch["tokens"] == 0).sum(1)
     assert n.min() < 8 and n.max() > 44 and n.max() <= 51 and 20 < n.float().mean() < 32  # from 1 to 51 of 64

@@ -77,7 +77,7 @@ def test_predictions_are_the_models(model):
 
 @pytest.fixture(scope="module")
 def batches(data_dir):
-    return Batches([TokenStream(data_dir, load_meta(data_dir), "val")], tokenizer, 0, 32, 6, mask_ratio=0.25)
+    return Batches([TokenStream(data_dir, load_meta(data_dir), "val")], tokenizer, 0, 32, 6)
 
 
 @torch.no_grad()
