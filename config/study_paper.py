@@ -1,7 +1,9 @@
 # The study of arXiv 2507.00994: three sizes, three budgets, five fractions of CLM, four mask ratios, continued
 # pretraining.
 #
-#   python -m eval.study config/study_paper.py --plan     # 110k hours of an MI250X in the paper; docs/study.md: on a cluster
+#   python -m eval.study config/study_paper.py --plan     # 110k hours of an MI250X in the paper
+#
+# docs/study.md shows how a cluster runs it.
 #
 # 39 final models and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300
 # fine-tuning runs: 15,300, and 900 of random weights. The paper counts 38 and 15,000, without 1b-clm-10k-mlm40-42k of

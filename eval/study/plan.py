@@ -217,7 +217,7 @@ class Plan:
         self.problems += [f"{where}: {problem}" for problem in problems]
 
     def on_the_way(self, entry):
-        """Return the Models of an entry of `also`, such as "mlm@1000 2000": for each step, one for each seed of the row."""
+        """Return the Models of an entry of `also`, such as "mlm@1000 2000": one for each step and each seed of the row."""
         name, _, steps = entry.partition("@")
         self.need("also", [name], self.names)
         runs, models = [run for run in self.runs.values() if run.row == name], []
