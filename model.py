@@ -485,6 +485,7 @@ class PretrainingLoss(nn.Module):
         All blocks share one compilation per mask and shape. DDP still communicates during the backward pass.
         """
         torch._dynamo.config.optimize_ddp = False  # or DDP would split each block's graph at its buckets
+        torch._dynamo.config.recompile_limit = 64  # shapes: full and last micro-batches of each objective
         for block in self.model.blocks:
             block.compile(dynamic=False, fullgraph=True)
         self.loss_and_gradient = torch.compile(loss_and_gradient, dynamic=False, fullgraph=True)

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 
 import torch
@@ -69,8 +70,9 @@ def set_up(device, deterministic):
         torch.cuda.set_device(device)
     if deterministic or not on_gpu:
         use_determinism()
-    if world_size > 1:
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+    if world_size > 1:  # the others wait while rank 0 saves, which may take long on a slow disk
+        backend = "nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(hours=1), device_id=device if on_gpu else None)
     return device, rank, world_size
 
 
@@ -82,7 +84,9 @@ def wrap_ddp(loss_module, batch, causal, device):
     """
     batch = {name: x.to(device) for name, x in batch.items()}
     device_ids = [device] if device.type == "cuda" else None
-    ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers")  # torch 2.13 has another name for it
+        ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
     ddp(batch, causal)[0].backward()
     ddp.zero_grad(set_to_none=False)
     return ddp
