@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 import checkpoint
 from data.files import MALFORMED, write_whole
-from data.objective import phases_of
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
@@ -146,14 +145,18 @@ def check_same_model(state, config, tokenizer, path, report):
 
 
 def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
-    """Load what the run starts from, in place. Returns (step, phases so far, the checkpoint if it is resumed or None).
+    """Load what the run starts from, in place.
+
+    Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict: `phases`
+    (see `data.objective.add_step`), the `seconds` that its steps took, and their `flops`.
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
     own = newest_for_all(cfg, rank, world_size)
     path = own or cfg.branch_from or cfg.init_from
+    nothing = dict(phases=[], seconds=0.0, flops=0.0)
     if not path:
-        return 0, [], None
+        return 0, nothing, None
     print0 = print if rank == 0 else lambda _: None
     state = checkpoint.load(path, report=print0)
     check_same_model(state, vars(transformer.config), tokenizer, path, print0)
@@ -162,11 +165,11 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
         check_same_run(state, cfg, path)
     transformer.load_state_dict(state.pop("model"))
     if not own and cfg.init_from:
-        return 0, [], None
+        return 0, nothing, None
     load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], phases_of(state), state if own else None
+    return state["step"], {name: state.get(name, value) for name, value in nothing.items()}, state if own else None
 
 
 def newest_for_all(cfg, rank, world_size):

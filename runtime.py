@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import time
 import warnings
@@ -217,6 +218,13 @@ def peak_flops(device):
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
 
 
+def peak_memory(device):
+    """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def step_flops(config, parts, window_split):
     """Floating-point operations of a process in a training step. parts: see `data.objective.micro_batches`.
 
@@ -287,9 +295,12 @@ class Stopwatch:
         self.started = time.perf_counter()
 
     def stop(self):
+        """Return the seconds since `start`."""
+        seconds = time.perf_counter() - self.started
         if self.counts:
             self.steps += 1
-            self.seconds += time.perf_counter() - self.started
+            self.seconds += seconds
+        return seconds
 
     def read(self):
         """Return the mean seconds of a step, 0.0 if none was timed, and begin anew."""

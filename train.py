@@ -254,9 +254,9 @@ def evaluate(loss_module, val_batches, cfg, device, rank, world_size):
     return values
 
 
-def save(cfg, facts, step, phases, log, transformer, optimizers):
+def save(cfg, facts, step, trained, log, transformer, optimizers):
     """Write a checkpoint and delete those that are not to be kept."""
-    state = dict(facts, step=step, phases=phases, log=log.sync(), model=transformer.state_dict())
+    state = dict(facts, **trained, step=step, log=log.sync(), model=transformer.state_dict())
     state["optimizer"] = {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
     checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
     keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
@@ -310,6 +310,12 @@ def update(optimizers, lr, world_size):
         optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
 
 
+def totals(cfg, step, trained):
+    """Return what the log says of all steps so far. trained: see `run.restore`."""
+    tokens = step * cfg.global_batch_tokens
+    return dict(tokens=tokens, seconds=round(trained["seconds"], 2), flops=trained["flops"])
+
+
 def describe_step(phase, sums):
     """Return what the log of a step says about its objectives. phase: the last one of the record of phases."""
     if phase["phase"] == "clm":
@@ -333,7 +339,7 @@ def train(cfg):
     lock, data, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
     transformer, loss_module = make_model(cfg, config, device)
     optimizers = make_optimizers(transformer, cfg)
-    first, phases, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
+    first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
         kept = run.kept_attention(resumed, facts["versions"])
@@ -356,7 +362,7 @@ def train(cfg):
     if not resumed:
         values = evaluate(loss_module, val_batches, cfg, device, rank, world_size)
         if rank == 0:
-            log.write(step=first, phase=phase_of(parts_of(first)), tokens=first * cfg.global_batch_tokens, **values)
+            log.write(step=first, phase=phase_of(parts_of(first)), **totals(cfg, first, trained), **values)
 
     received = runtime.stop_signals()
     stopwatch = runtime.Stopwatch()
@@ -381,9 +387,10 @@ def train(cfg):
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
-            add_step(phases, parts)
             done = step + 1
-            stopwatch.stop()
+            add_step(trained["phases"], parts)
+            trained["seconds"] += stopwatch.stop()
+            trained["flops"] += world_size * runtime.step_flops(config, parts, cfg.window_split)
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
             phase_ends = done in (cfg.switch_step, cfg.max_steps)
@@ -392,20 +399,20 @@ def train(cfg):
                 seconds = stopwatch.read()  # of a step
                 speed = round(cfg.global_batch_tokens / seconds) if seconds else None
                 values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
-                values |= describe_step(phases[-1], sums)
+                values |= describe_step(trained["phases"][-1], sums)
                 mfu = runtime.utilization(cfg, config, parts, seconds, device)
                 bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             if done % cfg.eval_interval == 0 or phase_ends:
                 values |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
             if rank == 0 and values:
-                log.write(step=done, phase=phase, tokens=done * cfg.global_batch_tokens, **values)
+                log.write(step=done, phase=phase, **totals(cfg, done, trained), **values)
                 runtime.show(print_losses, bar, done, phase, values)
 
             # Save, then show.
             stopping = runtime.any_process(received, device, world_size)
             due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or phase_ends or stopping
             if rank == 0 and due:
-                save(cfg, facts, done, phases, log, transformer, optimizers)
+                save(cfg, facts, done, trained, log, transformer, optimizers)
             if rank == 0 and phase_ends:
                 runtime.show(print_examples, bar, done, phase, transformer, tokenizer, cfg.predict_from)
             bar.update()
@@ -415,14 +422,14 @@ def train(cfg):
         raise
     except Exception:
         if rank == 0 and done is not None:  # lose no finished step
-            runtime.show(save, cfg, facts, done, phases, log, transformer, optimizers)
+            runtime.show(save, cfg, facts, done, trained, log, transformer, optimizers)
         raise
 
     if not stopping:  # a finished run, too, says so if its data have changed
         run.wait_for_checksums(changed, device, world_size)
         run.check_data(changed, train_batches, cfg.max_steps)
     if rank == 0:
-        runtime.show(print_end, cfg, bar, done)
+        runtime.show(print_end, cfg, bar, done, device)
     if world_size > 1:
         dist.barrier()
         del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -19,6 +19,7 @@ import torch
 from data.shards import CYCLE
 from errors import DataError
 
+u64 = np.uint64
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
 
 # ----------------------------------------------------------------------------
@@ -27,16 +28,16 @@ OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
 
 def mix(x):
     """Scatter 64-bit integers, one to one (the finalizer of splitmix64). uint64 array in and out."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> u64(27))) * u64(0x94D049BB133111EB)
+    return x ^ (x >> u64(31))
 
 
 def hashed(*parts):
     """Hash broadcastable non-negative integers to a uint64 array, at least 1-d."""
     h = np.zeros(1, np.uint64)
     for part in parts:
-        h = mix(h + np.uint64(0x9E3779B97F4A7C15) + np.asarray(part).astype(np.uint64))
+        h = mix(h + u64(0x9E3779B97F4A7C15) + np.asarray(part).astype(np.uint64))
     return h
 
 
@@ -47,14 +48,17 @@ def permute(i, n, key):
     range(n) goes through it again until it falls inside (cycle walking). This takes fewer
     than four rounds on average and keeps the map one-to-one.
     """
-    half = np.uint64(max(1, (int(n - 1).bit_length() + 1) // 2))
-    low = (np.uint64(1) << half) - np.uint64(1)
+    bits = int(n - 1).bit_length()
+    half = u64(max(1, (bits + 1) // 2))
+    low = (u64(1) << half) - u64(1)
     x = i.astype(np.uint64)
     outside = np.ones(len(i), bool)
     while outside.any():
-        left, right = x[outside] >> half, x[outside] & low
+        left = x[outside] >> half
+        right = x[outside] & low
         for round_ in range(6):
-            left, right = right, left ^ (hashed(key[outside], round_, right) & low)
+            scattered = hashed(key[outside], round_, right) & low
+            left, right = right, left ^ scattered
         x[outside] = left << half | right
         outside = x >= n
     return x.astype(np.int64)
@@ -90,10 +94,10 @@ class TokenStream:
             while filled < T:
                 first = start + filled - self.starts[s]
                 piece = self.shard(s)[first : first + T - filled]
-                if piece.max() >= self.vocab_size:
-                    at = int(piece.argmax())
-                    where = f"{self.shard(s).filename}, token {first + at}"
-                    raise DataError(f"{where}: id {piece[at]} is outside the vocabulary of {self.vocab_size} ids")
+                largest = int(piece.max())
+                if largest >= self.vocab_size:
+                    where = f"{self.files[s]}, token {first + int(piece.argmax())}"
+                    raise DataError(f"{where}: id {largest} is outside the vocabulary of {self.vocab_size} ids")
                 row[filled : filled + len(piece)] = piece
                 filled += len(piece)
                 s += 1
@@ -103,8 +107,9 @@ class TokenStream:
         """Return whether one of the windows number `index` holds tokens of a shard. file: its Path."""
         if file not in self.files:
             return False
-        start, end = self.starts[self.files.index(file) :][:2]
-        return ((index * T < end) & ((index + 1) * T > start)).any()
+        s = self.files.index(file)
+        begin = index * T
+        return ((begin < self.starts[s + 1]) & (begin + T > self.starts[s])).any()
 
 
 def mixing_pattern(draws):
@@ -117,7 +122,8 @@ def mixing_pattern(draws):
     """
     number = np.concatenate([np.arange(n) for n in draws])
     source = np.repeat(np.arange(len(draws)), draws)
-    order = np.argsort((number + 0.5) / np.asarray(draws)[source], kind="stable")
+    place = (number + 0.5) / np.asarray(draws)[source]  # in the cycle, from 0 to 1
+    order = np.argsort(place, kind="stable")
     return source[order], number[order]
 
 
@@ -152,7 +158,8 @@ class Batches:
     def epochs(self, steps):
         """Return how many epochs of each source a run of so many steps is: {folder: epochs}."""
         cycles, rest = divmod(steps * self.windows_per_step, CYCLE)
-        drawn = cycles * self.draws + np.bincount(self.source[:rest], minlength=len(self.draws))
+        in_rest = np.bincount(self.source[:rest], minlength=len(self.draws))
+        drawn = cycles * self.draws + in_rest
         return {stream.folder: n / of for stream, n, of in zip(self.streams, drawn.tolist(), self.n_windows)}
 
     def batch(self, step, objective, windows=None):
@@ -188,7 +195,7 @@ class Batches:
         for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
             rows = source == k
             epoch, i = np.divmod(number[rows], n)
-            key = hashed(self.seed, epoch, 0) ^ np.uint64(k)  # each source has a shuffle of its own
+            key = hashed(self.seed, epoch, 0) ^ u64(k)  # each source has a shuffle of its own
             yield stream, rows, permute(i, n, key)
 
     def first_step_with(self, file, steps):
@@ -206,7 +213,7 @@ class Batches:
         if self.window_split == "none":
             return np.zeros((B, T), np.int64), np.full((B, T), T)
         if self.window_split == "random":
-            cut = 12 + hashed(self.seed, draw, 1) % np.uint64(T - 23)
+            cut = 12 + hashed(self.seed, draw, 1) % u64(T - 23)
             cut = cut.astype(np.int64)[:, None]  # (B, 1)
             return np.where(t < cut, 0, cut), np.where(t < cut, cut, T)
         last = tokens == self.eos_id  # (B, T): the last token of a document
@@ -214,7 +221,8 @@ class Batches:
         last[:, -1] = True
         first[:, 0] = True
         start = np.maximum.accumulate(np.where(first, t, 0), axis=1)
-        end = np.minimum.accumulate(np.where(last, t + 1, T)[:, ::-1], axis=1)[:, ::-1]
+        backward = np.where(last, t + 1, T)[:, ::-1]
+        end = np.minimum.accumulate(backward, axis=1)[:, ::-1]
         return start, end
 
     def next_token(self, tokens, end):
@@ -272,7 +280,7 @@ class Batches:
         instead = tokens[hidden]
         instead[u < as_mask] = self.mask_id
         swapped = (u >= as_mask) & (u < as_mask + as_random)
-        which = mix(random[hidden][swapped] ^ np.uint64(1)) % np.uint64(len(self.ordinary_ids))
+        which = mix(random[hidden][swapped] ^ u64(1)) % u64(len(self.ordinary_ids))
         instead[swapped] = self.ordinary_ids[which.astype(np.int64)]
         shown = tokens.copy()
         shown[hidden] = instead

@@ -12,7 +12,7 @@ from pathlib import Path
 from checkpoint import path_of
 from errors import DataError
 from run import read_metrics
-from runtime import show, step_flops
+from runtime import peak_memory, show, step_flops
 
 NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
@@ -79,23 +79,28 @@ def print_losses(bar, step, phase, line):
             bar.write(f"  {folder}: CLM {clm:.3f}, MLM {mlm:.3f}")
 
 
-def print_end(cfg, bar, step):
-    """Print how a run ended, its losses and speed, and what to do next. bar: of this process's steps."""
+def print_end(cfg, bar, step, device):
+    """Print how a run ended, its losses and costs, and what to do next. bar: of this process's steps."""
     bar.close()
     if step < cfg.max_steps:
         print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
         return
-    steps = step - bar.initial
-    seconds = time.time() - bar.start_t
-    tokens_per_s = steps * cfg.global_batch_tokens / seconds
+    print(f"\n{summary(cfg.out_dir)}\n")
+    last = read_metrics(cfg.out_dir)[-1]
+    for name in ("step", "tokens", "seconds", "flops", "loss", "val_clm_loss", "val_mlm_loss"):
+        if name in last:
+            print(f"{name}: {last[name]}")
+    print(f"minutes_with_evaluation: {(time.time() - bar.start_t) / 60:.1f}")
+    print(f"peak_memory_gb: {peak_memory(device) / 1e9:.2f}")
+    show(print_figure, cfg.out_dir)
+    checkpoint = path_of(cfg.out_dir, step)
+    if not checkpoint.exists():  # a branch that begins at the last step trains and saves nothing
+        return
     use = '--fill="Return the [MASK] of the list."'
     if cfg.switch_step == cfg.max_steps:  # pure CLM
         use = '--prompt="The following"'
-    print(f"\n{summary(cfg.out_dir)}\n")
-    print(f"{steps:,} steps in {seconds / 60:,.1f} minutes, {tokens_per_s:,.0f} tokens/s with evaluation and saving")
-    print(f"checkpoint  {path_of(cfg.out_dir, step)}")
-    print(f"next        python -m eval.sample --ckpt={cfg.out_dir} {use}")
-    show(print_figure, cfg.out_dir)
+    print(f"checkpoint: {checkpoint}")
+    print(f"next: python -m eval.sample --ckpt={cfg.out_dir} {use}")
 
 
 def print_figure(out_dir):
@@ -103,7 +108,7 @@ def print_figure(out_dir):
     path = plot_run(out_dir)
     if path is None:
         path = f"not drawn: pip install matplotlib, then python -m eval.plot {out_dir}"
-    print(f"figure      {path}")
+    print(f"figure: {path}")
 
 
 def new_figure(width, height):

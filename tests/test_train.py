@@ -25,8 +25,9 @@ def test_a_run_learns_and_reports(undisturbed):
     assert [line["step"] for line in lines] == list(range(21))
     assert [line["phase"] for line in lines] == ["clm"] * 9 + ["mlm"] * 12
     assert [line["step"] for line in lines if "val_clm_loss" in line] == [0, 8, 10, 20]
-    assert lines[0].keys() == {"step", "phase", "tokens", "val_clm_loss", "val_mlm_loss"}
-    assert lines[1].keys() == {"step", "phase", "tokens", "loss", "grad_norm", "lr", "tokens_per_s"}
+    every = {"step", "phase", "tokens", "seconds", "flops"}
+    assert lines[0].keys() == every | {"val_clm_loss", "val_mlm_loss"} and lines[0]["flops"] == 0
+    assert lines[1].keys() == every | {"loss", "grad_norm", "lr", "tokens_per_s"}
     assert lines[-2].keys() == lines[1].keys() | {"mask_ratio"} and lines[-2]["mask_ratio"] == 0.4
     assert [line["tokens"] for line in lines] == [512 * s for s in range(21)]
     warmup, constant, decay = [1e-3, 2e-3], [3e-3] * 13, [3e-3 * n / 5 for n in (5, 4, 3, 2, 1)]
@@ -41,7 +42,7 @@ def test_a_run_learns_and_reports(undisturbed):
         r"model    0.3M parameters.*\nbudget   10,240 tokens in 20 steps.* 40% CLM.*\nmachine  cpu", text
     ), text
     assert len(re.findall(r"^step (8|10|20) \((clm|mlm)\): validation loss CLM .*, MLM ", text, re.M)) == 3, text
-    assert re.search(rf"\nend, step 20 (.*\n)*checkpoint  {out}/ckpt-20.pt\nnext ", text), text
+    assert re.search(rf"\nend, step 20 (.*\n)*flops: .*\n(.*\n)*checkpoint: {out}/ckpt-20.pt\nnext: ", text), text
     for moment in ("at step 8, the end of CLM", "at step 20, the end of MLM"):
         assert re.search(moment + r"\n  filled in.*\n(    .*\n){4}  continued.*\n(    .*\n){3}", text), text
 
