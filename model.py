@@ -76,7 +76,8 @@ class ModelConfig:
         mlp = 3 * self.d_ff * self.d_model
         weights = self.n_layer * (attention + mlp) + self.vocab_size * self.d_model
         if weights > MAX_WEIGHTS:
-            shape = f"n_layer={self.n_layer}, d_model={self.d_model}, d_ff={self.d_ff}, vocab_size={self.vocab_size}"
+            names = ("n_layer", "n_head", "n_kv_head", "head_dim", "d_model", "d_ff", "vocab_size")
+            shape = ", ".join(f"{name}={getattr(self, name)}" for name in names)
             found.append(f"{shape}: {weights:.0e} weights are more than {MAX_WEIGHTS:.0e}")
         if self.rope_scaling:
             numbers = [x for x in self.rope_scaling if type(x) in (int, float) and 0 < x < 2**63]

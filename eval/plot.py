@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from checkpoint import path_of
+from data.files import MALFORMED
 from errors import DataError
 from run import read_metrics
 from runtime import peak_memory, show, step_flops
@@ -178,3 +179,5 @@ if __name__ == "__main__":
         print_figure(sys.argv[1])
     except (DataError, OSError) as error:
         sys.exit(str(error))
+    except MALFORMED as error:
+        sys.exit(f"{sys.argv[1]}/metrics.jsonl is not a log of train.py ({type(error).__name__}: {error})")

@@ -6,6 +6,7 @@
 A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
 prepared data, scores. A process that a fault stops must say so without a traceback, and with an exit code other than 0.
+What a link points to stays as it was, or is followed. An absurd size is refused quickly, and takes no memory.
 Case N of a class is always the same, but for the timing of signals. Each class gets about the same time.
 """
 
@@ -17,6 +18,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -31,11 +33,13 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
+from data import hub  # noqa: E402
 from helpers import TINY, WORDS, flip_bit, metrics, run_script, server  # noqa: E402
 
 STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
 NEVER = 10**9
+MEMORY = 4 << 30  # bytes that a process may take
 
 
 class Lost(Exception):
@@ -87,7 +91,9 @@ def inject(folder, at, fault, counter):
 
 def child(script, args, output, folder, at, fault):
     """Run a script with faults."""
-    sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    if script != "eval.plot":
+        sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
     inject(folder, at, fault, os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     run_script(script, args, {}, output, ROOT)
 
@@ -115,14 +121,18 @@ TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_int
 PREPARE = "--val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/prepared"
 TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
 TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
-# Commands, with {} for a case's folder, and functions of that folder that return what a command leaves. set_up adds
-# `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted; a fine-tuning has none.
+# Commands, with {} for a case's folder, functions of that folder that return what a command leaves, and what it makes
+# there. set_up adds `fresh`, the folder with which it begins; `begun`, one in which it has been interrupted (a
+# fine-tuning has none); and of the training `done`, one in which it has ended.
+TRAINED = "run run/lock run/config.json run/metrics.jsonl run/ckpt-3.pt run/ckpt-12.pt run/source run/source/train.py"
+PREPARED = "prepared prepared.partial prepared.partial/prepare.lock prepared.partial/prepare-all.lock"
+TUNED = "tuned tuned/lock tuned/metrics.jsonl tuned/model.pt tuned/instances.npz tuned/result.json"
 WORK = [
-    SimpleNamespace(script=script, args=args.split(), result=result)
-    for script, args, result in (
-        ("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained),
-        ("data.prepare", PREPARE, prepared),
-        ("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned),
+    SimpleNamespace(script=script, command=f"{script} {args}", result=result, places=places.split())
+    for script, args, result, places in (
+        ("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained, TRAINED),
+        ("data.prepare", PREPARE, prepared, PREPARED),
+        ("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned, TUNED),
     )
 ]
 
@@ -145,19 +155,19 @@ class Case:
         shutil.rmtree(self.folder.parent, ignore_errors=True)
         shutil.copytree(template, self.folder)
 
-    def start(self, at=NEVER, fault="kill"):
-        """Start the command, with a fault: see `inject`. Returns the process."""
+    def start(self, at=NEVER, fault="kill", command=""):
+        """Start a command, by default that of the work, with a fault: see `inject`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
-        args = [arg.replace("{}", str(self.folder)) for arg in self.work.args]
-        given = self.work.script, args, output, self.folder, at, fault
+        script, *args = (command or self.work.command).replace("{}", str(self.folder)).split()
+        given = script, args, output, self.folder, at, fault
         process = server.Process(target=child, args=given)
         process.start()
         process.output = output
         return process
 
-    def wait(self, process, names="."):
+    def wait(self, process, names=".", seconds=120):
         """Check how a process ends, and return what it printed. names: a pattern for what it must name if it stops."""
-        process.join(120)
+        process.join(seconds)
         code, text = process.exitcode, process.output.read_text(errors="replace")
         if self.verbose:
             print(f"--- exit code {code}\n{text}")
@@ -265,12 +275,126 @@ def damaged_files(case, number, rng):
     case.finish()
 
 
+def content(path):
+    """What is at a path: bytes, a list of names, or None."""
+    if path.is_dir():
+        return os.listdir(path)
+    return path.read_bytes() if path.exists() else None
+
+
+def links(case, number, rng):
+    """A link in the place of an output or a lock, to a file, a folder or nothing. It stays; it is followed or refused."""
+    place, target = case.folder / case.work.places[number // 3 % len(case.work.places)], case.folder.parent / "target"
+    if number % 3 == 0:
+        target.write_text("precious\n")
+    elif number % 3 == 1:
+        target.mkdir()
+    before = content(target)
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(target)
+    process = case.start()
+    case.wait(process, names=f"{place.name}|{place.parent}\\b|{target}")
+    if not place.is_symlink():
+        raise Lost(f"{place.name} is a link no more")
+    if process.exitcode == 0:
+        case.compare()
+    if content(target) != before and (process.exitcode or not content(target) or "lock" in place.name):
+        raise Lost(f"what the link {place.name} points to has changed: exit code {process.exitcode}")
+
+
+# Commands that read a checkpoint, with MODEL for its path.
+READERS = (
+    "train.py --data={}/data --max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=1 --eval_windows=2 "
+    "--global_batch_tokens=512 --out_dir={}/new --model=origin --init_from=MODEL",
+    "finetune.py --task=embedded-sc --max_steps=2 --test_examples=9 --baseline=False --out_dir={}/new --init_from=MODEL",
+    "checkpoint.py export --as=eurobert MODEL {}/new",
+    "eval.sample --prompt=The --tokens=2 --ckpt=MODEL",
+)
+SIZES = dict(
+    n_layer=10_000_000, seq_len=10**9, vocab_size=2**70, norm_eps=float("nan"), d_model=2**40, n_head=10**12,
+    n_kv_head=-1, d_ff=-1, head_dim=2**62, rope_theta=1e999,
+)  # fmt: skip
+
+
+def sizes(case, number, rng):
+    """An absurd size in the settings, in a checkpoint, or in the config.json of a model of the hub. It is refused."""
+    name, value = list(SIZES.items())[number // 3 % len(SIZES)]
+    state = checkpoint.load(checkpoint.path_of(case.folder / "run", 3))
+    state["config"] = state["config"] | {name: value}
+    odd, kind = case.folder / "odd", number % 3
+    command = rng.choice(READERS).replace("MODEL", str(odd))
+    if kind == 0:
+        command = f"{case.work.command} --{name}={value}"
+    elif kind == 1:
+        checkpoint.save(odd, state)
+    else:
+        odd.mkdir()
+        config = {theirs: state["config"][ours] for ours, theirs in hub.FIELDS.items()}
+        (odd / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    process = case.start(command=command)
+    case.wait(process, names=name, seconds=30)
+    if process.exitcode == 0:
+        raise Lost(f"{name}={value} was not refused: {command}")
+
+
+ODD = [
+    b"", b"{", b"[]\n", b"null\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"step": NaN}\n', b'{"step": 1e999}\n',
+    b'{"step": 1}\n', b'{"step": "1"}\n', b'{"step": 1, "phase": "clm", "loss": "x"}\n',
+    b'{"step": 1, "phase": [], "val_clm_loss": null, "val_mlm_loss": {}}\n', b'{"model_type": "llama"}\n',
+    b'{"settings": 3, "model": [], "metrics": 3, "task": null, "run": {}}\n',
+    b'{"metrics": {"test": "x"}, "task": {}, "steps": -1, "lr": "high", "seed": {}}\n', "folder", "nowhere", "pipe",
+]  # fmt: skip
+
+
+def records(case, number, rng):
+    """A record beside a checkpoint that is resumed, read or drawn is damaged or odd: a sentence, or it goes on."""
+    checkpoint.path_of(case.folder / "run", STEPS).unlink()
+    folder = case.folder / rng.choice(["run", "tuned"])
+    path, odd = folder / rng.choice(["config.json", "metrics.jsonl", "result.json"]), ODD[number % len(ODD)]
+    remove(path)
+    if odd == "folder":
+        path.mkdir()
+    elif odd == "nowhere":
+        path.symlink_to(odd)
+    elif odd == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(odd)
+    model = folder / "model.pt" if folder.name == "tuned" else folder
+    command = rng.choice([case.work.command, *READERS, f"eval.plot {folder}"]).replace("MODEL", str(model))
+    process = case.start(command=command)
+    text = case.wait(process, names=f"{path.name}|{model}\\b", seconds=60)
+    if process.exitcode == 0 and command == case.work.command:
+        case.compare(may_differ=path.name if path.name in text else "")
+
+
+def changed_data(case, number, rng):
+    """A bit of the data flips under a run that has finished, or not. Resumed, it stops and names the shard."""
+    path = rng.choice(sorted((case.folder / "data").glob("*.bin")))
+    if number % 2:
+        checkpoint.path_of(case.folder / "run", STEPS).unlink()
+    byte = rng.randrange(path.stat().st_size)
+    flip_bit(path, byte)
+    process = case.start()
+    case.wait(process, names=path.name)
+    if process.exitcode == 0:
+        raise Lost(f"{path.name} has changed, and the run ended as if nothing were wrong")
+    flip_bit(path, byte)
+    case.finish()
+
+
+# Name: the class, on which work, and which folder of it.
+TRAINING = WORK[:1]
 CLASSES = {
-    "signal": signals,
-    "kill at a file event": kills,
-    "full, read-only or failing disk": failing_disk,
-    "two writers": two_writers,
-    "damaged file": damaged_files,
+    "signal": (signals, WORK, "fresh"),
+    "kill at a file event": (kills, WORK, "fresh"),
+    "full, read-only or failing disk": (failing_disk, WORK, "fresh"),
+    "two writers": (two_writers, WORK, "fresh"),
+    "damaged file": (damaged_files, WORK, "begun"),
+    "link": (links, WORK, "fresh"),
+    "absurd size": (sizes, TRAINING, "begun"),
+    "odd record beside a checkpoint": (records, TRAINING, "done"),
+    "changed data": (changed_data, TRAINING, "done"),
 }
 
 
@@ -304,19 +428,21 @@ def set_up(world):
     case = Case(prepare, prepare.fresh)
     case.start(at=int(0.6 * prepare.events)).join()
     prepare.begun = case.folder.rename(world / "prepare-begun")
-    train.begun = undisturbed(train).rename(world / "train-begun")
-    shutil.copy(checkpoint.path_of(train.begun / "run", STEPS), tune.fresh)
+    train.done = undisturbed(train).rename(world / "train-done")
+    shutil.copy(checkpoint.path_of(train.done / "run", STEPS), tune.fresh)
+    train.begun = shutil.copytree(train.done, world / "train-begun")
     for step in (9, 12):
         checkpoint.path_of(train.begun / "run", step).unlink()
-    undisturbed(tune)
+    shutil.copytree(undisturbed(tune) / "tuned", train.done / "tuned")
 
 
 def try_case(name, number, verbose=False):
     """Run a case. Return what was lost, or an empty string."""
-    disturb, work = CLASSES[name], WORK[number % len(WORK)]
-    template = work.begun if disturb is damaged_files else work.fresh
+    disturb, works, template = CLASSES[name]
+    work = works[number % len(works)]
+    case = Case(work, getattr(work, template), verbose)
     try:
-        disturb(Case(work, template, verbose), number // len(WORK), random.Random(f"{name} {number}"))
+        disturb(case, number // len(works), random.Random(f"{name} {number}"))
     except Lost as lost:
         return f"{work.script}: {lost}"
     return ""

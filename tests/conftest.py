@@ -22,13 +22,13 @@ def run(tmp_path):
 def run_world(tmp_path):
     """run_world(n, args) -> [(exit code, output), ...] of n processes that train together over gloo."""
 
-    def many(n, args, **environment):
+    def many(n, args, script="train.py", **environment):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
         shared = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
         runs = [
-            Run(args, tmp_path / f"output-{rank}-{random.random()}", RANK=str(rank), LOCAL_RANK=str(rank), **shared)
+            Run(args, tmp_path / f"output-{rank}-{random.random()}", script, RANK=str(rank), LOCAL_RANK=str(rank), **shared)
             for rank in range(n)
         ]
         return [r.wait() for r in runs]

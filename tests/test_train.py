@@ -375,6 +375,24 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
     assert_same_end(reference, out)
 
 
+SLOW_DISK = """
+import runpy, time, data.shards
+plain = data.shards.sha256_of
+data.shards.sha256_of = lambda paths: time.sleep(1) or plain(paths)
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+def test_a_finished_run_says_so_if_its_data_have_changed(undisturbed, data_dir, run, tmp_path):
+    args, reference = undisturbed
+    data, out = shutil.copytree(data_dir, tmp_path / "data"), shutil.copytree(reference, tmp_path / "run")
+    flip_bit(data / "train-00000.bin", 1000)
+    (tmp_path / "slow.py").write_text(SLOW_DISK)
+    code, text = run([*args, f"--data={data}", f"--out_dir={out}", "--resume=True"], str(tmp_path / "slow.py"))
+    assert code == 1 and f"{data}/train-00000.bin has changed since it was prepared" in text, text
+    assert_same_end(reference, out)
+
+
 def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     """Samples that do not fit into seq_len, and a figure that cannot be written, are warnings."""
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
@@ -445,6 +463,31 @@ def test_several_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path, 
     copy_up_to(5, a, b)
     succeed(run_world(n, [*args, f"--out_dir={b}", "--resume=True"]))
     assert_same_end(a, b, 20)
+
+
+SLOW_CHECKSUMS = """
+import datetime, runpy, threading, torch, data.shards, run
+from concurrent.futures import Future
+set_limit = torch.distributed.distributed_c10d._set_pg_timeout
+plain = run.wait_for_checksums
+def wait(changed, device, world_size):
+    if changed:
+        threading.Timer(3, changed.set_result, [None]).start()
+    set_limit(datetime.timedelta(seconds=1.5))
+    plain(changed, device, world_size)
+    set_limit(datetime.timedelta(hours=1))
+    run.wait_for_checksums = plain
+run.wait_for_checksums = wait
+data.shards.changed_shard_in_background = lambda data: Future()
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+def test_checksums_may_take_longer_than_the_time_limit_of_the_processes(run_world, tiny, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW_CHECKSUMS)
+    short = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=1".split()
+    succeed(run_world(2, [*tiny, *short, f"--out_dir={tmp_path / 'run'}"], str(tmp_path / "slow.py")))
+    assert checkpoint.steps(tmp_path / "run") == [1, 2]
 
 
 @SLOW

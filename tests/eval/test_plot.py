@@ -55,3 +55,10 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
     with pytest.raises(DataError, match="metrics.jsonl, line 2: .*expected an object with a step"):
         read_metrics(tmp_path)
+
+
+def test_the_log_of_a_fine_tuning_is_refused(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    code, text = run([str(tmp_path)], "eval.plot")
+    assert code == 1 and "metrics.jsonl is not a log of train.py (KeyError: 'phase')" in text, text
