@@ -358,7 +358,9 @@ def train(cfg):
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
     if rank == 0:
         log = run.open_records(facts, transformer.parameters(), world_size, resumed)
-        runtime.show(print_start, cfg, transformer, train_batches, parts_of, first, world_size, facts["versions"])
+        rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
+        start = transformer, train_batches, parts_of, rates, first, world_size, facts["versions"]
+        runtime.show(print_start, cfg, *start)
     if not resumed:
         values = evaluate(loss_module, val_batches, cfg, device, rank, world_size)
         if rank == 0:

@@ -40,8 +40,18 @@ def summary(out_dir):
     return "\n".join(rows)
 
 
-def print_start(cfg, transformer, batches, parts_of, step, world_size, versions):
-    """Print the model, the budget with its data, and the machine, a line each."""
+def describe_rates(rates):
+    """Describe the learning rates of a run's steps, whatever their schedule is, in words."""
+    peak = max(rates)
+    at_peak = [step for step, rate in enumerate(rates) if rate > 0.999 * peak]
+    return f"learning rate {peak:g} in steps {at_peak[0]:,} to {at_peak[-1]:,}, {rates[-1]:.2g} in the last"
+
+
+def print_start(cfg, transformer, batches, parts_of, rates, step, world_size, versions):
+    """Print the model, the budget with its data, and the machine, a line each.
+
+    parts_of: returns the micro-batches of a step. rates: the learning rate of each step.
+    """
     config = transformer.config
     every = math.ceil(cfg.max_steps / 50)
     sampled = range(0, cfg.max_steps, every)  # these steps stand for all
@@ -57,7 +67,7 @@ def print_start(cfg, transformer, batches, parts_of, step, world_size, versions)
 
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
-    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; warmup {cfg.warmup_steps:,}, decay {cfg.decay_steps:,} steps"
+    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; {describe_rates(rates)}"
     print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
 
     fused = versions.get("attention") == "triton"
