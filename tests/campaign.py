@@ -363,7 +363,7 @@ def records(case, number, rng):
     model = folder / "model.pt" if folder.name == "tuned" else folder
     command = rng.choice([case.work.command, *READERS, f"eval.plot {folder}"]).replace("MODEL", str(model))
     process = case.start(command=command)
-    text = case.wait(process, names=f"{path.name}|{model}\\b", seconds=60)
+    text = case.wait(process, names=f"{path.name}|{folder}\\b", seconds=60)
     if process.exitcode == 0 and command == case.work.command:
         case.compare(may_differ=path.name if path.name in text else "")
 
