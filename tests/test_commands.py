@@ -89,7 +89,7 @@ def run(command, folder):
 
 def test_readme_commands(folder):
     assert [line for line in README if not line.startswith(("python ", "torchrun ", *INSTALL))] == []
-    assert README[:3] == [VENV, "pip install -r requirements.txt matplotlib", "python train.py"]
+    assert README[:3] == [VENV, "pip install -r requirements.txt", "python train.py"]
     assert README[-1] == "pytest" and README.count("pytest") == 1
     for made in ("demo/loss.png", "finetune/result.json", "topics/result.json"):
         assert (folder / "out" / made).exists() or made.endswith("png") and not find_spec("matplotlib")

@@ -1,6 +1,7 @@
 """Imports point one way: scripts are never imported, there are no circles, and model.py stands alone."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -70,3 +71,9 @@ assert total / count < 0.5
 assert model.logits(model(tokens[:1, :5], causal=True))[0, -1].argmax() == 5
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_pip_and_uv_install_the_same():
+    required = (ROOT / "requirements.txt").read_text().split("\n")
+    project = re.search(r"dependencies = \[.*?\n(.*?)\n\]", (ROOT / "pyproject.toml").read_text(), re.S)[1]
+    assert [line.strip(' ",').replace("'", '"') for line in project.splitlines()] == [line for line in required if line]
