@@ -324,7 +324,7 @@ def sizes(case, number, rng):
     odd, kind = case.folder / "odd", number % 3
     command = rng.choice(READERS).replace("MODEL", str(odd))
     if kind == 0:
-        command = f"{case.work.command} --{name}={value}"
+        command = f"{case.work.command} --out_dir={{}}/new --{name}={value}"
     elif kind == 1:
         checkpoint.save(odd, state)
     else:
@@ -361,7 +361,7 @@ def records(case, number, rng):
     else:
         path.write_bytes(odd)
     model = folder / "model.pt" if folder.name == "tuned" else folder
-    command = rng.choice([case.work.command, *READERS, f"eval.plot {folder}"]).replace("MODEL", str(model))
+    command = rng.choice([case.work.command, *READERS[1:3], f"eval.plot {folder}"]).replace("MODEL", str(model))
     process = case.start(command=command)
     text = case.wait(process, names=f"{path.name}|{folder}\\b", seconds=60)
     if process.exitcode == 0 and command == case.work.command:
