@@ -211,26 +211,6 @@ def test_logits_exist_only_in_chunks():
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_the_head_computes_no_gradient_that_nobody_needs():
-    """Neither in a validation, nor the product with 1 where `backward` starts from `one`."""
-    torch.manual_seed(0)
-    hidden, weight, targets = torch.randn(70, 8), torch.randn(5000, 8, requires_grad=True), torch.arange(70)
-    with Operators() as validation, torch.no_grad():
-        linear_cross_entropy(hidden, weight, targets)
-    assert validation.names.count("aten::mm") == 1 and "aten::index_put_" not in validation.names
-
-    gradients, products = [], []
-    for factor in (None, one(weight.device), torch.tensor(2.0)):
-        weight.grad = None
-        loss, _ = linear_cross_entropy(hidden, weight, targets)
-        with Operators() as operators:
-            loss.backward(factor)
-        gradients.append(weight.grad)
-        products.append(operators.names.count("aten::mul.Tensor"))
-    assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[2], 2 * gradients[0])
-    assert products[1] == 0 < products[2]
-
-
 # ----------------------------------------------------------------------------
 # Training
 

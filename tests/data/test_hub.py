@@ -584,12 +584,6 @@ def test_odd_records_beside_a_checkpoint_are_left_out(tmp_path, capsys):
         assert f"{file}: left out of the model card" in capsys.readouterr().out, content
 
 
-@pytest.mark.parametrize("output", BROKEN[1:])
-def test_an_export_needs_no_output(encoder, run, tmp_path, output):
-    code, text = run(["export", str(encoder), str(tmp_path / "out"), "--as=llama"], "checkpoint.py", BROKEN_OUTPUT=output)
-    assert code == 0 and "Traceback" not in text and (tmp_path / "out/README.md").exists()
-
-
 def test_ctrl_c_leaves_nothing(transformers, encoder, tmp_path):
     export = Run(["export", str(encoder), str(tmp_path / "new/out"), "--as=llama"], tmp_path / "output", "checkpoint.py")
     export.until((tmp_path / "new/out.partial/out/model.safetensors").exists)

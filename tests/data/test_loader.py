@@ -247,14 +247,6 @@ def test_bounds_of_documents(stream, tokenizer):
             assert start[t] == max((i + 1 for i in last if i < t), default=0)
 
 
-def test_prefetch_keeps_order_and_passes_errors_on():
-    assert list(prefetch(lambda a, b: a * b, [(i, 2) for i in range(7)])) == [2 * i for i in range(7)]
-    ahead = prefetch(lambda a: 1 // a, [(1,), (0,)])
-    assert next(ahead) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(ahead)
-
-
 def test_an_id_outside_the_vocabulary_is_named(data_dir, tmp_path):
     shutil.copytree(data_dir, tmp_path / "data")
     shard = np.memmap(tmp_path / "data" / "train-00001.bin", "<u2", "r+")

@@ -398,15 +398,6 @@ def test_parts_share_a_folder_and_each_has_a_lock(tmp_path):
         pass
 
 
-def test_an_unfinished_folder_of_an_earlier_version_is_left_alone(sources, tmp_path):
-    (tmp_path / "out.partial/out").mkdir(parents=True)
-    for name in "prepare.lock", "progress.json", "out/train-00000.bin":
-        (tmp_path / "out.partial" / name).touch()
-    with pytest.raises(DataError, match="out.partial holds an unfinished preparation"):
-        prepare(**sources, out=tmp_path / "out")
-    assert (tmp_path / "out.partial/progress.json").exists() and (tmp_path / "out.partial/out/train-00000.bin").exists()
-
-
 @pytest.mark.parametrize("size", [0, 200, 20_000])
 def test_a_full_disk(corpus, tmp_path, size):
     _, error = in_child(corpus / "in", tmp_path / "out", limit=size)

@@ -62,20 +62,6 @@ def test_attention_counts_the_pairs_that_the_mask_leaves(causal, documents):
     assert case.flops == 4 * 384 * pairs
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_varlen_gets_the_same_documents(monkeypatch, causal):
-    """The operator, which needs a GPU, is replaced by a loop over the documents that it gets."""
-
-    def loop(q, k, v, cuts, cuts_k, longest, longest_k, *, window_size, enable_gqa):
-        assert torch.equal(cuts, cuts_k) and cuts.dtype == torch.int32 and longest == longest_k == cuts.diff().max()
-        parts = [[x[None, a:b] for x in (q, k, v)] for a, b in itertools.pairwise(cuts.tolist())]
-        return torch.cat([model.attention(*part, window_size == (-1, 0))[0] for part in parts])
-
-    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", loop)
-    case = attention.Case(40, 64, 3, causal, 12, 128)
-    assert list(attention.runnable(case, ["reference", "varlen"])) == ["reference", "varlen"]
-
-
 # ----------------------------------------------------------------------------
 # Memory
 

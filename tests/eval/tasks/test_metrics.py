@@ -123,12 +123,6 @@ def test_token_set_f1():
 # Retrieval
 
 
-def test_the_instances_of_retrieval_are_the_queries():
-    grades, runs = [{"x": 1}, {"y": 2}, {"z": 1}], [{"y": 1, "x": 0}, {"y": 1, "x": 0}, {}]
-    assert ratios(metrics.retrieval(runs, grades)["mrr@10"]).tolist() == [1 / 2, 1, 0]
-    np.testing.assert_allclose(ratios(metrics.ndcg_retrieved(runs, grades)), [1 / log2(3), 1, 0])
-
-
 # -----------------------------------------------------------------------------
 # Against other implementations, on random predictions
 
