@@ -143,7 +143,7 @@ def prefix_lm(B, T, device=None, prefix=5):
 
 def test_unequal_bounds_within_a_document_are_noticed(monkeypatch):
     """Their gradients are wrong: by the check at the start of a run, by a model in each batch."""
-    case = ModelConfig(), torch.float32, torch.device("cpu"), False, True
+    case = ModelConfig(n_head=1, n_kv_head=1, d_model=32), torch.float32, torch.device("cpu"), False, True
     assert runtime.check_attention(*case) < 1e-5
     monkeypatch.setattr(runtime, "three_documents", prefix_lm)
     assert runtime.check_attention(*case) > 0.5

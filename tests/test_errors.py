@@ -8,22 +8,26 @@ from errors import progress
 from helpers import BROKEN, TINY
 
 
+COMMANDS = {  # the script: (its arguments, the last file that it makes)
+    "train.py": ([*TINY, "--data={data}", "--out_dir={out}"], "ckpt-20.pt"),
+    "finetune.py": ("--init_from={encoder} --task=embedded-sc --max_steps=2 --out_dir={out}".split(), "result.json"),
+    "data.prepare": ("--source={texts} --val_fraction=0.2 --out={out}".split(), "meta.json"),
+    "checkpoint.py": ("export {encoder} {out} --as=llama".split(), "README.md"),
+}
+
+
 @pytest.mark.parametrize("how", BROKEN)
-@pytest.mark.parametrize("script", ["train.py", "finetune.py", "data.prepare"])
+@pytest.mark.parametrize("script", COMMANDS)
 def test_broken_output_stops_nothing(run, data_dir, encoder, tmp_path, script, how):
     """As with `2>&-`, `2>&1 | head -1`, a terminal that is gone, or a full disk under the log."""
-    (tmp_path / "texts.txt").write_text("\n\n\n".join(f"Text number {i} of many." for i in range(100)))
-    out = tmp_path / "out"
-    args, result = {
-        "train.py": ([*TINY, f"--data={data_dir}", f"--out_dir={out}"], "ckpt-20.pt"),
-        "finetune.py": (
-            [f"--init_from={encoder}", "--task=embedded-sc", "--max_steps=2", f"--out_dir={out}"],
-            "result.json",
-        ),
-        "data.prepare": ([f"--source={tmp_path}/texts.txt", "--val_fraction=0.2", f"--out={out}"], "meta.json"),
-    }[script]
+    if script == "checkpoint.py":
+        pytest.importorskip("safetensors"), pytest.importorskip("tokenizers")
+    texts, out = tmp_path / "texts.txt", tmp_path / "out"
+    texts.write_text("\n\n\n".join(f"Text number {i} of many." for i in range(100)))
+    args, result = COMMANDS[script]
+    args = [arg.format(data=data_dir, encoder=encoder, texts=texts, out=out) for arg in args]
     code, text = run(args, script, BROKEN_OUTPUT=how)
-    assert code == 0 and (out / result).exists(), text
+    assert code == 0 and (out / result).exists() and "Traceback" not in text, text
 
 
 def test_a_log_gets_lines_instead_of_a_bar(capsys, monkeypatch):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from model_helpers import Operators, attention_results, loss_and_gradients, random_documents, small_batch, small_model
 
 import model
-from model import ModelConfig, PretrainingLoss, Transformer, attention, check_documents, linear_cross_entropy, one
+from model import ModelConfig, PretrainingLoss, Transformer, attention, check_documents, linear_cross_entropy
 from model import rope_tables, rotate
 
 both_masks = pytest.mark.parametrize("causal", [True, False])

@@ -24,7 +24,7 @@ from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
-from helpers import BROKEN, ROOT, TINY, WORDS, Run
+from helpers import ROOT, TINY, WORDS, Run
 from model import ModelConfig, PretrainingLoss, Transformer
 from task_helpers import settings
 

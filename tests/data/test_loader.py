@@ -17,7 +17,6 @@ from data.tokenizer import Tokenizer
 from errors import DataError
 from helpers import flip_bit
 from prepare_helpers import tokens as tokens_of
-from runtime import prefetch
 
 MLM = Objective(mask_ratio=0.25, proportions=(0.8, 0.1, 0.1))
 BEFORE = Objective(mask_ratio=0.2, predict_from="before", largest_ratio=0.3)
@@ -52,7 +51,7 @@ def test_permute_is_a_permutation(n):
 
 
 def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
-    (tmp_path / "text.txt").write_text("".join(f"{i} a b c\n\n\n" for i in range(400)))
+    (tmp_path / "text.txt").write_text("".join(f"{i} a b c\n\n\n" for i in range(280)))
     meta = prepare(tmp_path / "text.txt", tmp_path / "out", val_fraction=0.1, shard_bytes=12, progress=False)
     stream, whole = TokenStream(tmp_path / "out", meta, "train"), np.array(tokens_of(tmp_path / "out", "train"))
     assert len(stream) == len(whole) and len(stream.files) > 2 * OPEN_SHARDS

@@ -1,7 +1,6 @@
 """Every metric against values derived by hand, and against an independent implementation where one is installed."""
 
 import random
-from math import log2
 
 import numpy as np
 import pytest
@@ -117,10 +116,6 @@ def test_token_set_f1():
     predicted = [{3, 4, 5}, {3}, {7}, set(), set(), {0, 1}]
     gold = [{4, 5}, {3}, {8, 9}, set(), {4, 5}, set()]  # the empty set is {0}
     np.testing.assert_allclose(ratios(metrics.token_set_f1(predicted, gold)), [2 * 2 / 5, 1, 0, 1, 0, 2 * 1 / 3])
-
-
-# -----------------------------------------------------------------------------
-# Retrieval
 
 
 # -----------------------------------------------------------------------------
