@@ -111,8 +111,7 @@ class Run:
         return self.process.exitcode, self.output.read_text()
 
 
-# ----------------------------------------------------------------------------
-# Comparing runs of train.py
+# --- Comparing runs of train.py ---
 
 
 def succeed(results):

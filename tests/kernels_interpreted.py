@@ -160,8 +160,7 @@ def test_the_backward_pass_keeps_no_packed_projection():
     assert len(kept) == 5 and all(x.untyped_storage().nbytes() == x.nbytes for x in kept)
 
 
-# ----------------------------------------------------------------------------
-# The operator in PyTorch
+# --- The operator in PyTorch ---
 
 
 def transformer(backend):

@@ -104,23 +104,6 @@ def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatc
     assert checkpoint.open_newest(tmp_path)[0] == new
 
 
-def test_newest_passes_over_damaged_ones(state, tmp_path):
-    with pytest.raises(DataError, match="neither a checkpoint nor a folder with one"):
-        checkpoint.open_newest(tmp_path)
-    for step in (5, 20, 100):
-        checkpoint.save(checkpoint.path_of(tmp_path, step), state)
-    (tmp_path / "ckpt-300.pt.partial").write_bytes(b"killed in the middle of a save")
-    assert checkpoint.open_newest(tmp_path)[0] == checkpoint.path_of(tmp_path, 100)
-    checkpoint.path_of(tmp_path, 100).write_bytes(b"no")
-    said = []
-    assert checkpoint.open_newest(tmp_path, report=said.append)[0] == checkpoint.path_of(tmp_path, 20)
-    assert len(said) == 1 and "ckpt-100.pt is damaged" in said[0]
-    for step in (5, 20):
-        checkpoint.path_of(tmp_path, step).write_bytes(b"no")
-    with pytest.raises(Damaged, match="no checkpoint in .* is whole"):
-        checkpoint.open_newest(tmp_path, report=said.append)
-
-
 def test_prune_keeps_the_newest_and_the_named(tmp_path):
     for step in (1, 2, 3, 10, 20, 30):
         checkpoint.path_of(tmp_path, step).touch()

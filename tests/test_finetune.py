@@ -79,8 +79,7 @@ def read(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-# ----------------------------------------------------------------------------
-# Results
+# --- Results ---
 
 
 def assert_learned(text, folder, family, metric, at_least):
@@ -134,16 +133,13 @@ def test_each_family_learns_and_a_saved_model_scores_the_same(run, fine_tune, da
         assert code == 0 and f"{metric} {read(folder)['metrics']['test'][metric]:.2f}" in text
 
 
-@pytest.mark.parametrize(
-    "main, test, baselines, said",
-    [
-        (["accuracy"], {"accuracy": 40.0}, {"majority": {"accuracy": 40.0}}, "accuracy 40.0 is no better than the 40"),
-        (["accuracy"], {"accuracy": 41.0}, {"majority": {"accuracy": 40.0}, "tfidf": {"accuracy": 90.0}}, ""),
-        (["accuracy", "f1"], {"accuracy": 60, "f1": 20}, {"majority": {"accuracy": 70, "f1": 0}}, ""),  # by the mean
-        (["entity_f1"], {"entity_f1": 0.0}, {"word": {"entity_f1": 50.0}}, "entity_f1 0.0 is no better than the 0.0"),
-        (["x/ndcg@10"], {"x/ndcg@10": 0.1}, {"bm25": {"x/ndcg@10": 50.0}}, ""),
-    ],
-)
+@pytest.mark.parametrize("main, test, baselines, said", [
+    (["accuracy"], {"accuracy": 40.0}, {"majority": {"accuracy": 40.0}}, "accuracy 40.0 is no better than the 40"),
+    (["accuracy"], {"accuracy": 41.0}, {"majority": {"accuracy": 40.0}, "tfidf": {"accuracy": 90.0}}, ""),
+    (["accuracy", "f1"], {"accuracy": 60, "f1": 20}, {"majority": {"accuracy": 70, "f1": 0}}, ""),  # by the mean
+    (["entity_f1"], {"entity_f1": 0.0}, {"word": {"entity_f1": 50.0}}, "entity_f1 0.0 is no better than the 0.0"),
+    (["x/ndcg@10"], {"x/ndcg@10": 0.1}, {"bm25": {"x/ndcg@10": 50.0}}, ""),
+])  # fmt: skip
 def test_a_model_that_is_no_better_than_the_trivial_baseline_is_told_what_to_try(main, test, baselines, said):
     result = dict(main={"field": main}, metrics={"test": test}, baselines=baselines, lr=1e-4, steps=6)
     text = advice(result)
@@ -172,8 +168,7 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
     assert checkpoint.load(folder / "model.pt")["fine_tuned"]["head"]["2.bias"] == pytest.approx(220, abs=150)
 
 
-# ----------------------------------------------------------------------------
-# Settings
+# --- Settings ---
 
 
 def test_a_frozen_encoder_stays_as_it_was(fine_tune, encoder, data):
@@ -195,8 +190,7 @@ def test_what_the_settings_change(fine_tune, data):
     assert len(losses) == 4
 
 
-# ----------------------------------------------------------------------------
-# Errors
+# --- Errors ---
 
 
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):

@@ -71,8 +71,7 @@ except ValueError as error:
     assert done.stdout == "attention backend 'triton': Triton is not installed\n", done.stderr
 
 
-# ----------------------------------------------------------------------------
-# On a GPU
+# --- On a GPU ---
 
 
 def gpu_case(T, H, H_kv, D, documents, scale, dtype=torch.bfloat16):

@@ -15,8 +15,7 @@ from model import rope_tables, rotate
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
-# ----------------------------------------------------------------------------
-# Attention
+# --- Attention ---
 
 
 def plain_attention(q, k, v, causal, start=None, end=None):
@@ -65,19 +64,16 @@ def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, docume
     assert not torch.equal(after, before)
 
 
-@pytest.mark.parametrize(
-    "bounds, fits",
-    [
-        ("0-3 0-3 0-3 3-5 3-5 0-0", True),
-        ("0-0 6-6 2-4 2-4 0-0 5-6", True),
-        ("0-1 1-2 2-3 3-4 4-5 5-6", True),
-        ("0-3 0-3 0-3 0-4 0-5 0-6", False),  # a prefix LM
-        ("0-2 0-3 1-4 2-5 3-6 4-6", False),  # a window
-        ("0-6 0-6 0-6 3-6 3-6 3-6", False),
-        ("0-4 0-4 0-4 0-0 0-0 0-0", False),  # padding within a document
-        ("0-3 0-3 0-3 0-3 3-6 3-6", False),
-    ],
-)
+@pytest.mark.parametrize("bounds, fits", [
+    ("0-3 0-3 0-3 3-5 3-5 0-0", True),
+    ("0-0 6-6 2-4 2-4 0-0 5-6", True),
+    ("0-1 1-2 2-3 3-4 4-5 5-6", True),
+    ("0-3 0-3 0-3 0-4 0-5 0-6", False),  # a prefix LM
+    ("0-2 0-3 1-4 2-5 3-6 4-6", False),  # a window
+    ("0-6 0-6 0-6 3-6 3-6 3-6", False),
+    ("0-4 0-4 0-4 0-0 0-0 0-0", False),  # padding within a document
+    ("0-3 0-3 0-3 0-3 3-6 3-6", False),
+])  # fmt: skip
 def test_bounds_that_the_kernels_cannot_take_are_refused(bounds, fits):
     bounds = [[int(n) for n in pair.split("-")] for pair in bounds.split()]
     start, end = torch.tensor(bounds, dtype=torch.int32).T[:, None]
@@ -98,8 +94,7 @@ def test_rope_depends_only_on_distance_and_keeps_length():
     torch.testing.assert_close(rotated[0][0], q)
 
 
-# ----------------------------------------------------------------------------
-# The causal flag
+# --- The causal flag ---
 
 
 def test_causal_leaks_nothing_from_the_right():
@@ -137,8 +132,7 @@ def test_the_flag_changes_the_mask_and_nothing_else():
     assert [n for n, _ in model.named_buffers()] == ["cos", "sin"]  # no mask is kept anywhere
 
 
-# ----------------------------------------------------------------------------
-# Shapes
+# --- Shapes ---
 
 
 def test_initial_weights():
@@ -175,8 +169,7 @@ def test_impossible_shapes_are_named():
         small_model()(torch.zeros(1, 41, dtype=torch.long), causal=False)
 
 
-# ----------------------------------------------------------------------------
-# The loss
+# --- The loss ---
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.bfloat16, 8e-3)])  # the softmax is fp32
@@ -211,8 +204,7 @@ def test_logits_exist_only_in_chunks():
     assert all(p.grad is not None for p in model.parameters())
 
 
-# ----------------------------------------------------------------------------
-# Training
+# --- Training ---
 
 
 @both_masks

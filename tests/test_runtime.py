@@ -71,17 +71,14 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
     assert stress(fused=lambda *args: plain(*args) * torch.nan) == 4
 
 
-@pytest.mark.parametrize(
-    "fused, unequal, head_dim, why",
-    [
-        (plain, 0, 64, ""),
-        (plain, 3, 64, "gave another result 12 times"),
-        (no_scale, 0, 64, "relative error is .*, of which 1e-02"),
-        (fails, 0, 64, "RuntimeError: gcc not found"),
-        (None, 0, 64, "device cpu: the kernels need a GPU"),
-        (plain, 0, 48, "head dim 48 is not 32"),
-    ],
-)
+@pytest.mark.parametrize("fused, unequal, head_dim, why", [
+    (plain, 0, 64, ""),
+    (plain, 3, 64, "gave another result 12 times"),
+    (no_scale, 0, 64, "relative error is .*, of which 1e-02"),
+    (fails, 0, 64, "RuntimeError: gcc not found"),
+    (None, 0, 64, "device cpu: the kernels need a GPU"),
+    (plain, 0, 48, "head dim 48 is not 32"),
+])  # fmt: skip
 def test_only_kernels_that_agree_are_used(kernels, recwarn, fused, unequal, head_dim, why):
     if fused:
         kernels(fused, unequal)
@@ -121,8 +118,7 @@ def test_rank_0_decides_for_all(tmp_path):
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["sdpa"] * 2
 
 
-# ----------------------------------------------------------------------------
-# FLOPs and MFU
+# --- FLOPs and MFU ---
 
 
 @pytest.mark.parametrize("D", [16, 48])

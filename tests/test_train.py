@@ -65,8 +65,7 @@ print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
         assert_same_losses(tmp_path / "run", reference)
 
 
-# ----------------------------------------------------------------------------
-# Other objectives, another optimizer
+# --- Other objectives, another optimizer ---
 
 OTHERS = {  # name: (arguments, steps to resume from, largest relative difference between world sizes)
     "mixed": ("--clm_windows=0.25 --mask_ratio=0.4,0.1 --window_split=document", (5, 10), 1e-5),
@@ -124,8 +123,7 @@ def test_muon_trains_the_matrices_of_the_blocks(run, tiny, tmp_path):
     assert group["adjust_lr_fn"] == "match_rms_adamw" and group["weight_decay"] == 0.1
 
 
-# ----------------------------------------------------------------------------
-# Starting, stopping, going on
+# --- Starting, stopping, going on ---
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
@@ -438,8 +436,7 @@ def test_full_disk(undisturbed, run, tmp_path):
     assert not list((tmp_path / "run").glob("*.partial")) and checkpoint.steps(tmp_path / "run") == []
 
 
-# ----------------------------------------------------------------------------
-# Many processes
+# --- Many processes ---
 
 
 SLOW = pytest.mark.slow

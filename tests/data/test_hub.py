@@ -119,8 +119,7 @@ def copy(folder, tmp_path):
     return change
 
 
-# ----------------------------------------------------------------------------
-# Against transformers
+# --- Against transformers ---
 
 
 @torch.no_grad()
@@ -191,15 +190,12 @@ def test_the_models_of_the_study(folder, copy):
     torch.testing.assert_close(state["model"], expected, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "shape, phase, kind, name",
-    [
-        (SIZES, MLM, "eurobert", "EuroBertForMaskedLM"),
-        (SIZES, MLM | dict(predict_from="before"), "eurobert", "EuroBertModel"),
-        (QWEN3, MLM, "qwen3", "Qwen3Model"),
-        (QWEN3 | dict(tie_embeddings=True), MLM | dict(predict_from="before"), "qwen3", "Qwen3Model"),
-    ],
-)
+@pytest.mark.parametrize("shape, phase, kind, name", [
+    (SIZES, MLM, "eurobert", "EuroBertForMaskedLM"),
+    (SIZES, MLM | dict(predict_from="before"), "eurobert", "EuroBertModel"),
+    (QWEN3, MLM, "qwen3", "Qwen3Model"),
+    (QWEN3 | dict(tie_embeddings=True), MLM | dict(predict_from="before"), "qwen3", "Qwen3Model"),
+])  # fmt: skip
 def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, monkeypatch):
     """A padded batch of texts in, the mean of the hidden states out, in sentence-transformers as in ours.
 
@@ -270,8 +266,7 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
     assert generate("Return the", max_new_tokens=3)[0]["generated_text"].startswith("Return the")
 
 
-# ----------------------------------------------------------------------------
-# Fine-tuned models
+# --- Fine-tuned models ---
 
 LABELS = ["O", "B-PER", "B-LOC"]
 WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3-1", "🙂", "Germany", "."]
@@ -384,8 +379,7 @@ def test_merging_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
     checkpoint.export("out/merged.pt", "exported", "eurobert")
 
 
-# ----------------------------------------------------------------------------
-# Train and fine-tune from a folder
+# --- Train and fine-tune from a folder ---
 
 
 def test_train_from_a_folder(run, tmp_path):
@@ -465,8 +459,7 @@ def test_new_tokens_begin_as_the_mean(folder, copy):
     assert "96 new tokens begin as the mean of the 4000 old ones" in reports[0]
 
 
-# ----------------------------------------------------------------------------
-# What is refused
+# --- What is refused ---
 
 PROJECTIONS = {"q": 32, "k": 16, "v": 16, "o": 32}
 BIAS = {f"model.layers.{i}.self_attn.{x}_proj.bias": torch.ones(n) for i in (0, 1) for x, n in PROJECTIONS.items()}
@@ -592,16 +585,13 @@ def test_ctrl_c_leaves_nothing(transformers, encoder, tmp_path):
     assert code and "stopped by Ctrl-C" in text and "Traceback" not in text and os.listdir(tmp_path / "new") == []
 
 
-@pytest.mark.parametrize(
-    "family, shape, causal, kind, message",
-    [
-        ("qa", SIZES, True, "eurobert", "fine-tuned with causal=True"),
-        ("sc", QWEN3, False, "qwen3", "a model for sc, with norms .*: no class of transformers fits$"),
-        ("tc", SIZES, False, "llama", "a model for tc, .* which --as=llama cannot express: give --as=eurobert$"),
-        (None, QWEN3, False, "llama", "with norms of queries and keys, .*: give --as=qwen3$"),
-        (None, SIZES, False, "qwen3", "without norms of queries and keys, .*: give --as=eurobert or give --as=llama$"),
-    ],
-)
+@pytest.mark.parametrize("family, shape, causal, kind, message", [
+    ("qa", SIZES, True, "eurobert", "fine-tuned with causal=True"),
+    ("sc", QWEN3, False, "qwen3", "a model for sc, with norms .*: no class of transformers fits$"),
+    ("tc", SIZES, False, "llama", "a model for tc, .* which --as=llama cannot express: give --as=eurobert$"),
+    (None, QWEN3, False, "llama", "with norms of queries and keys, .*: give --as=qwen3$"),
+    (None, SIZES, False, "qwen3", "without norms of queries and keys, .*: give --as=eurobert or give --as=llama$"),
+])  # fmt: skip
 def test_models_that_cannot_go_out(family, shape, causal, kind, message, tmp_path):
     state = state_of(Transformer(ModelConfig(**shape)))
     if family:

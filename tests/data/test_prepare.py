@@ -34,8 +34,7 @@ def sources(tmp_path):
     return {"source": tmp_path / "in.txt", "val_fraction": 0.3, "progress": False}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is written
+# --- What is written ---
 
 
 def test_tokens_and_meta(sources, tmp_path):
@@ -115,8 +114,7 @@ def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
         assert set(texts(tmp_path / "small", split)) < set(texts(tmp_path / "large", split))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Whole or absent
+# --- Whole or absent ---
 
 
 def wait_for(condition, seconds=20):
@@ -157,16 +155,13 @@ def test_dead_worker_ends_the_preparation():
         list(make_pieces(os._exit, [(9,), (9,)], 2))
 
 
-@pytest.mark.parametrize(
-    "name, old, new, message",
-    [
-        ("train-00000.bin", b"", b"!", "train-00000.bin is missing or not .* bytes long"),
-        ("meta.json", b'"tokens"', b'"tokans"', "is damaged, .*KeyError.*prepare the text again, into another folder"),
-        ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
-        ("meta.json", b"val-00000.bin", b"../in.txt", "'../in.txt' is not the name of a file in this folder"),
-        ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed|damaged"),
-    ],
-)
+@pytest.mark.parametrize("name, old, new, message", [
+    ("train-00000.bin", b"", b"!", "train-00000.bin is missing or not .* bytes long"),
+    ("meta.json", b'"tokens"', b'"tokans"', "is damaged, .*KeyError.*prepare the text again, into another folder"),
+    ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
+    ("meta.json", b"val-00000.bin", b"../in.txt", "'../in.txt' is not the name of a file in this folder"),
+    ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed|damaged"),
+])  # fmt: skip
 def test_damage_is_found(sources, tmp_path, name, old, new, message):
     prepare(**sources, out=tmp_path / "out")
     whole = (tmp_path / "out" / name).read_bytes()
@@ -215,8 +210,7 @@ def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
     assert {*before, tmp_path / "other"} <= {*tmp_path.rglob("*")}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Killed, and gone on with
+# --- Killed, and gone on with ---
 
 OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1, progress=False)
 

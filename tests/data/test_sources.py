@@ -93,20 +93,16 @@ def test_the_embedded_text():
     assert len(documents) == len(set(documents)) == 533
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Bad input: what is wrong, with the file and the line or row
+# --- Bad input: what is wrong, with the file and the line or row ---
 
 
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "line 5: byte 0xff is not UTF-8"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: .* column 10"),
-        ("a.jsonl", b"[" * 100_000, "line 1: cannot be read as JSON"),
-        ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
-        ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
-    ],
-)
+@pytest.mark.parametrize("name, content, message", [
+    ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "line 5: byte 0xff is not UTF-8"),
+    ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: .* column 10"),
+    ("a.jsonl", b"[" * 100_000, "line 1: cannot be read as JSON"),
+    ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
+    ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
+])  # fmt: skip
 def test_bad_lines(tmp_path, name, content, message):
     for path, data in (tmp_path / name, content), (tmp_path / f"{name}.gz", gzip.compress(content)):
         path.write_bytes(data)

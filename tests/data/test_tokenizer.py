@@ -55,18 +55,14 @@ def tokenizer():
     return Tokenizer.load("embedded")
 
 
-# ----------------------------------------------------------------------------
-# Ranks
+# --- Ranks ---
 
 
-@pytest.mark.parametrize(
-    "name, spec, vocab_size, special, hello",
-    [
-        ("embedded", "embedded", 4096, (4092, 4093, 4094, 4095), [39, 2426, 78, 284, 3821]),
-        ("gpt2", "gpt2", 50304, (50257, 50258, 50259, 50256), [15496, 995]),
-        ("llama3", SHARED / "llama3_tokenizer.model", 128256, (128002, 128001, 128000, 128001), [9906, 1917]),
-    ],
-)
+@pytest.mark.parametrize("name, spec, vocab_size, special, hello", [
+    ("embedded", "embedded", 4096, (4092, 4093, 4094, 4095), [39, 2426, 78, 284, 3821]),
+    ("gpt2", "gpt2", 50304, (50257, 50258, 50259, 50256), [15496, 995]),
+    ("llama3", SHARED / "llama3_tokenizer.model", 128256, (128002, 128001, 128000, 128001), [9906, 1917]),
+])  # fmt: skip
 def test_ids_of_the_known_tokenizers(monkeypatch, name, spec, vocab_size, special, hello):
     if name != "embedded" and not SHARED.is_dir():
         pytest.skip(f"no real tokenizers in {SHARED}")
@@ -128,8 +124,7 @@ def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
     assert Path("texts.tiktoken").read_bytes() == EMBEDDED.read_bytes()
 
 
-# ----------------------------------------------------------------------------
-# A tokenizer.json of each kind, against the tokenizers library
+# --- A tokenizer.json of each kind, against the tokenizers library ---
 
 
 KINDS = ["qwen", "llama2", "bert"]
@@ -226,8 +221,7 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     assert sum(ids[1:], []) == one.encode(one.word_prefix + " ".join(words))[len(ids[0]) :] and ids[0] == ids[3]
 
 
-# ----------------------------------------------------------------------------
-# The special tokens of a folder, and what is refused
+# --- The special tokens of a folder, and what is refused ---
 
 
 def small(*added):

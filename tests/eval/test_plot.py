@@ -21,13 +21,10 @@ def write_log(folder, phases, **more):
 CLM, MLM, MIXED = "clm", "mlm", "mixed"
 
 
-@pytest.mark.parametrize(
-    "phases, rows",
-    [
-        ([CLM, CLM, MIXED, MLM], ["start, step 0", "switch, step 1", "switch, step 2", "end, step 3"]),
-        ([CLM, CLM, MLM, CLM, MLM, CLM], ["start, step 0", "end, step 5"]),
-    ],
-)
+@pytest.mark.parametrize("phases, rows", [
+    ([CLM, CLM, MIXED, MLM], ["start, step 0", "switch, step 1", "switch, step 2", "end, step 3"]),
+    ([CLM, CLM, MLM, CLM, MLM, CLM], ["start, step 0", "end, step 5"]),
+])  # fmt: skip
 def test_the_summary_goes_by_the_phases_of_the_log(tmp_path, phases, rows):
     """With more than four of them it has the start and the end only."""
     write_log(tmp_path, phases)

@@ -12,8 +12,7 @@ from eval.tasks.readers import Query, Question, Sentence, Text
 from task_helpers import TOKENIZER, family, logits, score
 
 
-# ----------------------------------------------------------------------------
-# Classification
+# --- Classification ---
 
 
 def test_all_tokens_of_a_word_have_its_tag():
@@ -50,8 +49,7 @@ def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
         torch.testing.assert_close(model.head(output), 100 * before + 200)
 
 
-# ----------------------------------------------------------------------------
-# Question answering
+# --- Question answering ---
 
 CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
 
@@ -105,8 +103,7 @@ def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
     assert [score(qa, forward, [question], split)["exact_match"] for split in splits] == [0, 100, 100]
 
 
-# ----------------------------------------------------------------------------
-# Retrieval
+# --- Retrieval ---
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])

@@ -60,8 +60,7 @@ def fine_tune(state, family):
     return losses, evaluate(task, model, dataset.test, "test")[0]
 
 
-# ----------------------------------------------------------------------------
-# Against transformers, and against our own model
+# --- Against transformers, and against our own model ---
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -138,21 +137,17 @@ def test_a_saved_model_predicts(folders, saved, files, tmp_path):
         checkpoint.export(args[0], tmp_path / "exported", "eurobert")
 
 
-# ----------------------------------------------------------------------------
-# What is refused
+# --- What is refused ---
 
 
-@pytest.mark.parametrize(
-    "config, message",
-    [
-        ({}, "causal=True: this encoder has its own mask"),
-        ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor is it an encoder"),
-        ({"model_type": ["bert"]}, r"trust_remote_code"),
-        ({"model_type": "bart", "is_encoder_decoder": True}, "nor is it an encoder"),
-        ({"is_decoder": True}, "nor is it an encoder"),
-        ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .*trust_remote_code"),
-    ],
-)
+@pytest.mark.parametrize("config, message", [
+    ({}, "causal=True: this encoder has its own mask"),
+    ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor is it an encoder"),
+    ({"model_type": ["bert"]}, r"trust_remote_code"),
+    ({"model_type": "bart", "is_encoder_decoder": True}, "nor is it an encoder"),
+    ({"is_decoder": True}, "nor is it an encoder"),
+    ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .*trust_remote_code"),
+])  # fmt: skip
 def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, config, message):
     config = json.loads((folders["bert"] / "config.json").read_text()) | config
     (tmp_path / "config.json").write_text(json.dumps(config))

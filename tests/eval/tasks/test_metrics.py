@@ -20,8 +20,7 @@ def ratios(instances):
     return instances[:, 0, 0]
 
 
-# -----------------------------------------------------------------------------
-# The score
+# --- The score ---
 
 
 def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
@@ -32,8 +31,7 @@ def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
     assert metrics.score(stored) == pytest.approx(10, abs=1e-5)  # float32 instances are summed in float64
 
 
-# -----------------------------------------------------------------------------
-# Sequence classification
+# --- Sequence classification ---
 
 
 def test_resamples_of_the_instances_vary_as_the_correlation_does():
@@ -67,8 +65,7 @@ def test_glues_metrics_are_those_of_scikit_learn_and_scipy(rate):
     assert "matthews" not in metrics.text_scores("bb", "ab", ["a", "b", "c"])
 
 
-# -----------------------------------------------------------------------------
-# Token classification
+# --- Token classification ---
 
 
 def test_sentence_macro_f1():
@@ -78,8 +75,7 @@ def test_sentence_macro_f1():
     np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
 
 
-# -----------------------------------------------------------------------------
-# Question answering
+# --- Question answering ---
 
 
 SAME = [  # (exact match, F1) in both versions of the script
@@ -118,8 +114,7 @@ def test_token_set_f1():
     np.testing.assert_allclose(ratios(metrics.token_set_f1(predicted, gold)), [2 * 2 / 5, 1, 0, 1, 0, 2 * 1 / 3])
 
 
-# -----------------------------------------------------------------------------
-# Against other implementations, on random predictions
+# --- Against other implementations, on random predictions ---
 
 
 @pytest.mark.parametrize("classes", [2, 9])

@@ -21,8 +21,7 @@ from helpers import ROOT
 from model import ModelConfig, Transformer
 from task_helpers import TOKENIZER, family, logits, score, settings
 
-# ----------------------------------------------------------------------------
-# Training
+# --- Training ---
 
 
 def test_the_settings_of_the_protocol():
@@ -61,8 +60,7 @@ def test_a_text_is_on_one_side_of_the_validation_split():
     assert list(dict.fromkeys(keys[i] for i in held)) == pinned
 
 
-# ----------------------------------------------------------------------------
-# Tagging
+# --- Tagging ---
 
 
 def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
@@ -90,8 +88,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert answer.predicted == ["B-X"]
 
 
-# ----------------------------------------------------------------------------
-# Question answering
+# --- Question answering ---
 
 QUESTION = Question("q", "Where is it?", "It is in Rome.", [("Rome", 9), ("in Rome", 6)])
 PROMPT = TOKENIZER.encode("Question: Where is it?\nContext: ")
@@ -148,8 +145,7 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     assert np.abs(odds[len(PROMPT) : -1] - best).max() <= 1
 
 
-# ----------------------------------------------------------------------------
-# Retrieval
+# --- Retrieval ---
 
 
 def test_a_second_copy_of_a_document_is_no_negative():
@@ -162,16 +158,13 @@ def test_a_second_copy_of_a_document_is_no_negative():
     torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
 
 
-@pytest.mark.parametrize(
-    "run, expected",
-    [
-        ({"a": 2, "x": 1}, 1),  # the documents that were not retrieved cost nothing
-        ({"y": 2, "x": 1}, 0),
-        ({"x": 20, "a": 19, **{f"y{i}": i for i in range(2, 10)}, "b": 1}, 1 / log2(3)),  # b is the eleventh
-        ({"a": 3, "b": 2, "c": 1}, 1),  # whatever the order of the grades
-        ({"a": 3, "zero": 2, "c": 1}, (1 + 1 / log2(4)) / (1 + 1 / log2(3))),
-    ],
-)
+@pytest.mark.parametrize("run, expected", [
+    ({"a": 2, "x": 1}, 1),  # the documents that were not retrieved cost nothing
+    ({"y": 2, "x": 1}, 0),
+    ({"x": 20, "a": 19, **{f"y{i}": i for i in range(2, 10)}, "b": 1}, 1 / log2(3)),  # b is the eleventh
+    ({"a": 3, "b": 2, "c": 1}, 1),  # whatever the order of the grades
+    ({"a": 3, "zero": 2, "c": 1}, (1 + 1 / log2(4)) / (1 + 1 / log2(3))),
+])  # fmt: skip
 def test_ndcg_has_binary_gains_and_the_ideal_of_the_retrieved_ten(run, expected):
     grades = {"a": 1, "b": 3, "c": 2, "zero": 0, "y": -1}
     assert metrics.score(metrics.ndcg_retrieved([run], [grades])) == pytest.approx(100 * expected)

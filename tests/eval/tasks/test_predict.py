@@ -78,16 +78,6 @@ def test_what_cannot_be_read_stops_without_a_file(saved, files, tmp_path, family
     assert re.search(message, stop.value.code) and not [*tmp_path.glob("out.jsonl*")]
 
 
-@pytest.mark.parametrize("target", ["old.jsonl", "new.jsonl"])  # the second is not there yet
-def test_an_output_through_a_link_keeps_the_link(saved, files, tmp_path, target):
-    saved("sc")
-    (tmp_path / "old.jsonl").write_text("old")
-    (tmp_path / "link").symlink_to(target)
-    table = files.put("a.jsonl", [dict(title="a", body="b", end="c")])
-    predict.main([f"{tmp_path}/model.pt", table, f"--out={tmp_path}/link"])
-    assert (tmp_path / "link").readlink().name == target and json.loads((tmp_path / target).read_text())["id"] == 1
-
-
 @pytest.mark.parametrize("spelling", ["new.jsonl", "x/../new.jsonl", "link", "hard", "model.pt"])
 def test_the_output_is_never_the_input_or_the_model(saved, files, tmp_path, monkeypatch, spelling):
     saved("sc")

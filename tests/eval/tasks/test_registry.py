@@ -178,8 +178,7 @@ def test_the_embedded_tasks_hold_what_they_held_and_no_text_is_in_two_splits(fam
     assert sum(map(len, keys)) == len(set().union(*keys))
 
 
-# ----------------------------------------------------------------------------
-# Splits
+# --- Splits ---
 
 TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
 
@@ -289,8 +288,7 @@ def test_judged_documents_only(files):
             load(family="ir", corpus=folder)
 
 
-# ----------------------------------------------------------------------------
-# Arguments and missing files
+# --- Arguments and missing files ---
 
 WRONG = [
     (dict(task="sst22"), "task=sst22: .*'sst2'"),
