@@ -19,6 +19,13 @@ from run import last_logged, read_metrics
 from runtime import stop_signals
 
 
+def train_after(folder, code):
+    """Return the path of a script that executes code, then train.py."""
+    path = folder / "script.py"
+    path.write_text(f'{code}\nimport runpy\nrunpy.run_path("train.py", run_name="__main__")\n')
+    return str(path)
+
+
 def test_a_run_learns_and_reports(undisturbed):
     args, out = undisturbed
     lines = read_metrics(out)
@@ -374,10 +381,9 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, nam
 
 
 SLOW_DISK = """
-import runpy, time, data.shards
+import time, data.shards
 plain = data.shards.sha256_of
 data.shards.sha256_of = lambda paths: time.sleep(1) or plain(paths)
-runpy.run_path("train.py", run_name="__main__")
 """
 
 
@@ -385,8 +391,8 @@ def test_a_finished_run_says_so_if_its_data_have_changed(undisturbed, data_dir, 
     args, reference = undisturbed
     data, out = shutil.copytree(data_dir, tmp_path / "data"), shutil.copytree(reference, tmp_path / "run")
     flip_bit(data / "train-00000.bin", 1000)
-    (tmp_path / "slow.py").write_text(SLOW_DISK)
-    code, text = run([*args, f"--data={data}", f"--out_dir={out}", "--resume=True"], str(tmp_path / "slow.py"))
+    resume = [*args, f"--data={data}", f"--out_dir={out}", "--resume=True"]
+    code, text = run(resume, train_after(tmp_path, SLOW_DISK))
     assert code == 1 and f"{data}/train-00000.bin has changed since it was prepared" in text, text
     assert_same_end(reference, out)
 
@@ -408,7 +414,7 @@ def test_an_error_in_the_loop_loses_no_finished_step(undisturbed, run, tmp_path,
     args, reference = undisturbed
     place, name = fails.rsplit(".", 1)
     code = f"""
-import runpy, sys, torch, data.loader
+import torch, data.loader
 plain, calls = {fails}, []
 def fail(*args, **options):
     calls.append(args)
@@ -416,11 +422,9 @@ def fail(*args, **options):
         raise RuntimeError("a fault of the machine")
     return plain(*args, **options)
 {place}.{name} = fail
-runpy.run_path("train.py", run_name="__main__")
 """
-    (tmp_path / "failing.py").write_text(code)
     out = tmp_path / "run"
-    exit_code, text = run([*args, f"--out_dir={out}"], str(tmp_path / "failing.py"))
+    exit_code, text = run([*args, f"--out_dir={out}"], train_after(tmp_path, code))
     assert exit_code == 1 and "a fault of the machine" in text, text
     assert checkpoint.steps(out)[-1] == saved
     succeed([run([*args, f"--out_dir={out}", "--resume=True"])])
@@ -463,27 +467,25 @@ def test_several_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path, 
 
 
 SLOW_CHECKSUMS = """
-import datetime, runpy, threading, torch, data.shards, run
+import datetime, threading, torch, data.shards, run
 from concurrent.futures import Future
 set_limit = torch.distributed.distributed_c10d._set_pg_timeout
 plain = run.wait_for_checksums
 def wait(changed, device, world_size):
     if changed:
-        threading.Timer(3, changed.set_result, [None]).start()
+        threading.Timer(1.9, changed.set_result, [None]).start()
     set_limit(datetime.timedelta(seconds=1.5))
     plain(changed, device, world_size)
     set_limit(datetime.timedelta(hours=1))
     run.wait_for_checksums = plain
 run.wait_for_checksums = wait
 data.shards.changed_shard_in_background = lambda data: Future()
-runpy.run_path("train.py", run_name="__main__")
 """
 
 
 def test_checksums_may_take_longer_than_the_time_limit_of_the_processes(run_world, tiny, tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW_CHECKSUMS)
     short = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=1".split()
-    succeed(run_world(2, [*tiny, *short, f"--out_dir={tmp_path / 'run'}"], str(tmp_path / "slow.py")))
+    succeed(run_world(2, [*tiny, *short, f"--out_dir={tmp_path / 'run'}"], train_after(tmp_path, SLOW_CHECKSUMS)))
     assert checkpoint.steps(tmp_path / "run") == [1, 2]
 
 
