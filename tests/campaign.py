@@ -290,7 +290,7 @@ def links(case, number, rng):
     elif number % 3 == 1:
         target.mkdir()
     before = content(target)
-    place.parent.mkdir(exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(target)
     process = case.start()
     case.wait(process, names=f"{place.name}|{place.parent}\\b|{target}")
