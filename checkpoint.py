@@ -180,7 +180,10 @@ def refuse_kept_encoder(path, state):
 
 
 def find(path, files=HUB_FILES, report=print):
-    """Return the Path of a whole checkpoint or of a hub folder; see `candidates`. Raises Damaged or DataError."""
+    """Return the Path of a checkpoint or of a hub folder; of several `candidates`, the newest that is whole.
+
+    A single one is not read. Raises Damaged or DataError.
+    """
     first, *older = candidates(path, files)
     return open_newest(path, report=report)[0] if older else first
 

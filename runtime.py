@@ -291,6 +291,8 @@ class Stopwatch:
 
     def start(self, phase):
         self.counts = phase == self.phase
+        if not self.counts:  # a mean over two phases would say nothing about either
+            self.steps, self.seconds = 0, 0.0
         self.phase = phase
         self.started = time.perf_counter()
 

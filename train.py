@@ -9,7 +9,6 @@ The settings are the assignments below. Config files and --key=value change them
 import math
 import signal
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -97,8 +96,8 @@ def objective(step, window, n_windows, cfg):
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM
     mlm_steps = cfg.max_steps - cfg.switch_step
-    done = (step - cfg.switch_step) / max(1, mlm_steps - 1)  # from 0 at the first of MLM's steps to 1 at the last
-    ratio = np.interp(done, np.linspace(0, 1, len(cfg.mask_ratio)), cfg.mask_ratio)  # linear from one to the next
+    progress = (step - cfg.switch_step) / max(1, mlm_steps - 1)  # from 0 at the first of MLM's steps to 1 at the last
+    ratio = np.interp(progress, np.linspace(0, 1, len(cfg.mask_ratio)), cfg.mask_ratio)  # linear from one to the next
     return Objective(False, float(ratio), cfg.predict_from, cfg.mask_proportions, max(cfg.mask_ratio))
 
 
@@ -286,19 +285,19 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     """Make the gradient that of the mean loss over all predicted tokens of the step, and clip it.
 
     So far it is that of the summed loss, averaged over the processes by DDP. sums: see `forward_backward`. Returns
-    [[sum of losses, predicted tokens] of CLM, of MLM] over all processes, and the norm before clipping. A GPU is waited
-    for here, once a step.
+    (sum of losses, predicted tokens) of CLM and of MLM over all processes, and the norm before clipping. A GPU is
+    waited for here, once a step.
     """
     if world_size > 1:
         dist.all_reduce(sums)
     grads = [p.grad for p in transformer.parameters()]
     norm = torch.nn.utils.get_total_norm(grads)
-    *sums, norm = torch.cat((sums.flatten(), norm[None])).tolist()
-    to_mean = world_size / (sums[1] + sums[3])
+    clm_loss, clm_count, mlm_loss, mlm_count, norm = torch.cat((sums.flatten(), norm[None])).tolist()
+    to_mean = world_size / (clm_count + mlm_count)
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
     torch._foreach_mul_(grads, to_mean * clip)
-    return [sums[:2], sums[2:]], grad_norm
+    return (clm_loss, clm_count), (mlm_loss, mlm_count), grad_norm
 
 
 def update(optimizers, lr, world_size):
@@ -316,16 +315,18 @@ def totals(cfg, step, trained):
     return dict(tokens=tokens, seconds=round(trained["seconds"], 2), flops=trained["flops"])
 
 
-def describe_step(phase, sums):
-    """Return what the log of a step says about its objectives. phase: the last one of the record of phases."""
+def describe_step(phase, clm, mlm):
+    """Return what the log of a step says about its objectives. phase: the last one of the record of phases.
+
+    clm, mlm: the sum of the losses and the number of predicted tokens of each.
+    """
     if phase["phase"] == "clm":
         return {}
     values = {"mask_ratio": phase["mask_ratio"][1]}
     if phase["phase"] == "mixed":
-        (clm_sum, clm_count), (mlm_sum, mlm_count) = sums
-        values["clm_loss"] = clm_sum / clm_count
-        values["mlm_loss"] = mlm_sum / mlm_count
-        values["clm_tokens"] = clm_count / (clm_count + mlm_count)  # the fraction of the predicted tokens
+        values["clm_loss"] = clm[0] / clm[1]
+        values["mlm_loss"] = mlm[0] / mlm[1]
+        values["clm_tokens"] = clm[1] / (clm[1] + mlm[1])  # the fraction of the predicted tokens
     return values
 
 
@@ -369,7 +370,7 @@ def train(cfg):
     received = runtime.stop_signals()
     stopwatch = runtime.Stopwatch()
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
-    done, stopping = first, False  # done: how many steps; None while an update is under way
+    done, stopping = first, False  # done: how many steps; None from an update on until its step is in the log
     try:
         for step in range(first, cfg.max_steps):
             if step == cfg.max_steps - 1:
@@ -381,36 +382,36 @@ def train(cfg):
             phase = phase_of(parts)
             stopwatch.start(phase)
             sums = forward_backward(ddp, batches, parts, device)
-            sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
-            loss = (sums[0][0] + sums[1][0]) / (sums[0][1] + sums[1][1])
+            clm, mlm, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
+            loss = (clm[0] + mlm[0]) / (clm[1] + mlm[1])
             if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-                what = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-                sys.exit(f"{what}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
+                message = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+                sys.exit(f"{message}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
-            done = step + 1
             add_step(trained["phases"], parts)
             trained["seconds"] += stopwatch.stop()
             trained["flops"] += world_size * runtime.step_flops(config, parts, cfg.window_split)
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
-            phase_ends = done in (cfg.switch_step, cfg.max_steps)
+            phase_ends = step + 1 in (cfg.switch_step, cfg.max_steps)
             values = {}
-            if done % cfg.log_interval == 0 or done == cfg.max_steps:
+            if (step + 1) % cfg.log_interval == 0 or step + 1 == cfg.max_steps:
                 seconds = stopwatch.read()  # of a step
                 speed = round(cfg.global_batch_tokens / seconds) if seconds else None
                 values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
-                values |= describe_step(trained["phases"][-1], sums)
+                values |= describe_step(trained["phases"][-1], clm, mlm)
                 mfu = runtime.utilization(cfg, config, parts, seconds, device)
                 bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
-            if done % cfg.eval_interval == 0 or phase_ends:
+            if (step + 1) % cfg.eval_interval == 0 or phase_ends:
                 values |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
             if rank == 0 and values:
-                log.write(step=done, phase=phase, **totals(cfg, done, trained), **values)
-                runtime.show(print_losses, bar, done, phase, values)
+                log.write(step=step + 1, phase=phase, **totals(cfg, step + 1, trained), **values)
+                runtime.show(print_losses, bar, step + 1, phase, values)
 
             # Save, then show.
+            done = step + 1
             stopping = runtime.any_process(received, device, world_size)
             due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or phase_ends or stopping
             if rank == 0 and due:
@@ -420,7 +421,7 @@ def train(cfg):
             bar.update()
             if stopping:
                 break
-    except (Damaged, DataError):
+    except (Damaged, DataError):  # the data may be wrong: what they trained must not be saved
         raise
     except Exception:
         if rank == 0 and done is not None:  # lose no finished step

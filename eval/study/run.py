@@ -177,7 +177,7 @@ def training(plan, run):
     if not run.under_way():
         if run.parent and not run.origin.exists():
             obstacle = f"{run.origin} is missing, see {run.parent.folder.name}"
-        if not is_locked(run.folder):  # train.py would miss the checkpoints that belong to these records
+        if not obstacle and not is_locked(run.folder):  # train.py would miss the checkpoints that belong to these records
             for name in ("config.json", "metrics.jsonl"):
                 (run.folder / name).unlink(missing_ok=True)
     return Job(run.folder.name, run.folder, command, run.checkpoint(), obstacle)
