@@ -88,6 +88,10 @@ def batch_problems(cfg, T, world_size):
 def conflicts(cfg):
     """Yield why a run with these settings cannot use its out_dir, one sentence each."""
     out = Path(cfg["out_dir"])
+    for record in (out / "config.json", out / "metrics.jsonl"):
+        if record.exists() and not record.is_file():  # opening a pipe would wait for ever
+            yield f"{record} is no regular file: move it away, or give another --out_dir"
+            return
     begun = checkpoint.steps(out)
     if not cfg["resume"]:
         if begun or (out / "config.json").exists() or (out / "metrics.jsonl").exists():

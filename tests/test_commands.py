@@ -36,7 +36,7 @@ def folder(tmp_path_factory, encoder):
     (folder / "texts").mkdir()
     (folder / "texts" / "a.txt").write_text("\n\n\n".join(documents))
     (folder / "fineweb-edu").mkdir()
-    rows = (json.dumps({"text": text}) + "\n" for text in documents)
+    rows = (json.dumps({"text": text}) + "\n" for text in reversed(documents))
     (folder / "fineweb-edu" / "a.jsonl").write_text("".join(rows))
     for name in ("train.csv", "test.csv"):
         rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
