@@ -11,9 +11,11 @@ from model_helpers import Operators, decide_together
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import checkpoint
 import model
 import runtime
 from data.objective import CLM, Objective
+from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
 from run import kept_attention
 from runtime import check_attention, choose_attention, flops_per_token, peak_flops, stress_attention, utilization
@@ -66,9 +68,11 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
         return plain(q * (1 + 1e-6 * (len(calls) == 4)), *args)
 
     stress = partial(stress_attention, ModelConfig(), torch.float32, CPU, False, documents, passes=5, B=1, T=48)
-    assert stress(fused=plain) == stress(fused=no_gradient_of_v) == 0  # the second is wrong, but always the same
+    assert stress(fused=plain) == 0
     assert stress(fused=differs_once) == 1 and len(calls) == 5
-    assert stress(fused=lambda *args: plain(*args) * torch.nan) == 4
+    for wrong in (no_gradient_of_v, lambda *args: plain(*args) * torch.nan):  # always the same
+        with pytest.raises(ValueError, match="for rows of 48 tokens it differs from PyTorch's attention"):
+            stress(fused=wrong)
 
 
 @pytest.mark.parametrize("fused, unequal, head_dim, why", [
@@ -107,6 +111,18 @@ def test_a_resumed_run_keeps_its_attention(kernels):
     kernels(plain)
     for earlier in (now, dict(torch="2.11", device="NVIDIA H100", attention="sdpa"), None):
         assert choose(earlier) == "triton"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, monkeypatch, dtype):
+    """On the same machine and in the same dtype. So a study asks once, not once for each fine-tuning."""
+    now = dict(torch="2.13", device="NVIDIA H100")
+    state = checkpoint.load(encoder)
+    state |= dict(versions=now | dict(attention="triton"), settings=dict(dtype="bfloat16"))
+    monkeypatch.setattr(result, "versions", lambda device: now)
+    monkeypatch.setattr(result, "choose_attention", lambda config, dtype, device, kept: pytest.fail(f"kept: {kept}"))
+    with pytest.raises(pytest.fail.Exception, match="kept: triton$" if dtype == "bfloat16" else "kept: $"):
+        result.build(SimpleNamespace(device="cuda", dtype=dtype, seed=1), None, state)
 
 
 def test_rank_0_decides_for_all(tmp_path):

@@ -17,7 +17,7 @@ from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
 from model import Transformer
-from run import versions
+from run import kept_attention, versions
 from runtime import choose_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
@@ -37,7 +37,10 @@ def build(cfg, dataset, state, random_weights=False):
     dtype = getattr(torch, cfg.dtype)
     encoder.compute_dtype = dtype
     if cfg.device == "cuda" and isinstance(encoder, Transformer):
-        encoder.attention_backend = choose_attention(encoder.config, dtype, torch.device(cfg.device))
+        device = torch.device(cfg.device)
+        checked = state if state["settings"].get("dtype") == cfg.dtype else None  # as its pretraining found it
+        kept = kept_attention(checked, versions(device))
+        encoder.attention_backend = choose_attention(encoder.config, dtype, device, kept)
     tokenizer = checkpoint.tokenizer_of(state)
     max_len = min(cfg.max_len, encoder.config.seq_len)
     task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, cfg.full_corpus)
