@@ -1,4 +1,4 @@
-"""Print what follows from the tables beside this file, and draw stability.png and models.png. Run in the main folder:
+"""Print what follows from the tables beside this file, and draw all figures. Run in the main folder:
 
     python docs/results/study_visible/tables.py
 """
@@ -106,23 +106,91 @@ error = (residual / np.sum((loss - loss.mean()) ** 2)) ** 0.5
 print(f"\nPure MLM: {slope:.0f} points per nat, standard error {error:.0f}, 95 % interval ± {3.182 * error:.0f}")
 print(f"All five counted losses above all four earlier ones: p = 1/{comb(9, 4)}")
 
+def bare(axis):
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.tick_params(left=False)
+
+
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
 for axis, task in zip(axes, TASKS):
     for y, (model, (label, color)) in enumerate(MODELS.items()):
         axis.plot(spread[model, task], [-y] * 5, "o", color=color, alpha=0.6)
     axis.set(xlabel=f"{TASKS[task]} (points)", xlim=(0, None))
-    axis.spines[["top", "right", "left"]].set_visible(False)
+    bare(axis)
 axes[0].set_yticks([-y for y in range(len(MODELS))], [label for label, _ in MODELS.values()])
 figure.savefig(FOLDER / "stability.png", dpi=90)
 
-figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
-protocols = {"results.csv": "fine-tuning of 800 and 240 steps", "short_results.csv": "fine-tuning of 200 and 60 steps"}
-for axis, (name, label) in zip(axes, protocols.items()):
+# The README shows models.png 830 pixels wide, so a point is 1.4 pixels there.
+ROWS = {
+    "mlm": "pure MLM",
+    "mlm-32": "pure MLM, 32 % hidden",
+    "mlm-80-10-10": "MLM 80/10/10",
+    "clm25-mlm": "25 % CLM, then MLM",
+    "mixed-shift": "CLM in 25 % of the windows",
+}
+protocols = {"results.csv": "long fine-tuning", "short_results.csv": "fine-tuning a quarter as long"}
+figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.3), sharey=True, layout="constrained")
+for axis, (name, title) in zip(axes, protocols.items()):
     scores = chosen_scores(read(name))
-    for y, (model, (_, color)) in enumerate(MODELS.items()):
-        points = [scores[key] for key in scores if key[0] == model]
-        axis.plot(points, [-y] * len(points), "o", color=color, alpha=0.6)
-    axis.set(xlabel=f"mean score, {label}")
-    axis.spines[["top", "right", "left"]].set_visible(False)
-axes[0].set_yticks([-y for y in range(len(MODELS))], [label for label, _ in MODELS.values()])
-figure.savefig(FOLDER / "models.png", dpi=90)
+    for y, recipe in enumerate(ROWS):
+        color = MODELS[f"{recipe}-10.2M"][1]
+        for budget, filled, height in (("10.2M", False, 0.16), ("20.9M", True, -0.16)):
+            points = [score for (model, _), score in scores.items() if model == f"{recipe}-{budget}"]
+            face = color if filled else "white"
+            axis.plot(points, [height - y] * len(points), "o", color=color, markerfacecolor=face, markersize=7)
+    axis.set_title(title, fontsize=11)
+    axis.set_xlabel("mean score (%)", fontsize=11)
+    axis.grid(axis="x", color="0.9")
+    axis.set_axisbelow(True)
+    bare(axis)
+axes[0].set_yticks([-y for y in range(len(ROWS))], list(ROWS.values()), fontsize=11)
+axes[0].set_ylim(0.5 - len(ROWS), 0.5)
+for label, face in (("10.2M tokens", "white"), ("20.9M tokens", "0.4")):
+    axes[0].plot([], [], "o", color="0.4", markerfacecolor=face, markersize=7, label=label)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=11)
+figure.savefig(FOLDER / "models.png", dpi=200)
+
+PROBES = {
+    "own_token": "token itself (%)",
+    "previous_token": "previous token (%)",
+    "next_token": "next token (%)",
+    "part_of_speech": "part of speech (%)",
+    "effective_dimension": "effective dimension",
+}
+trials = read("trials.csv")
+random = next(row for row in trials if row["model"] == "random weights")
+figure, axes = plt.subplots(1, 5, figsize=(11, 2.2), sharey=True, layout="constrained")
+for axis, (column, label) in zip(axes, PROBES.items()):
+    for y, model in enumerate(FOUR):
+        values = [float(row[column]) for row in mechanism if row["model"] == model]
+        axis.plot(values, [-y] * len(values), "o", color=MODELS[model][1], alpha=0.6)
+    axis.axvline(float(random[column]), color="gray", linestyle=":", label="random weights")
+    axis.set(xlabel=label, ylim=(-3.5, 0.5), xlim=(0, 50 if column == "effective_dimension" else 102))
+    bare(axis)
+axes[0].set_yticks([-y for y in range(len(FOUR))], [MODELS[model][0].removesuffix(", 10.2M") for model in FOUR])
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", frameon=False)
+figure.savefig(FOLDER / "mechanism.png", dpi=90)
+
+PANELS = {
+    "own_token": "token itself read\n(accuracy, %)",
+    "part_of_speech": "part of speech read\n(accuracy, %)",
+    "same_masks_mlm_loss": "MLM loss, same masks\n(nats)",
+    "scifact": "SciFact, fine-tuned\n(validation nDCG@10, %)",
+}
+RECIPES = {"MLM": "mlm", "MLM, 32 % hidden": "mlm-32", "MLM 80/10/10": "mlm-80-10-10"}
+RECIPES |= {"25 % CLM, then MLM": "clm25-mlm", "mixed 1:3 with the shift": "mixed-shift"}
+trials = [row for row in trials if row["lr"]]
+for row in trials:
+    row["scifact"] = max(float(row[f"scifact_{rate}_validation"] or "nan") for rate in ("0.001", "0.003"))
+figure, axes = plt.subplots(1, 4, figsize=(11, 3.2), layout="constrained")
+for axis, (column, label) in zip(axes, PANELS.items()):
+    for (name, model), marker in zip(RECIPES.items(), "osD^v"):
+        text, color = MODELS[f"{model}-10.2M"]
+        points = [(float(row["lr"]), float(row[column])) for row in trials if row["model"] == name]
+        axis.plot(*zip(*points), marker=marker, color=color, label=text.removesuffix(", 10.2M"))
+    axis.set(xscale="log", ylabel=label, xlabel="learning rate of pretraining")
+    axis.set_xticks([5e-4, 1e-3, 2e-3, 4e-3], ["5e-4", "1e-3", "2e-3", "4e-3"])
+    axis.minorticks_off()
+    axis.spines[["top", "right"]].set_visible(False)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
+figure.savefig(FOLDER / "trials.png", dpi=90)
