@@ -8,9 +8,11 @@ import math
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 
 from checkpoint import path_of
 from data.files import MALFORMED
+from data.objective import clm_fraction
 from errors import DataError
 from run import read_metrics
 from runtime import peak_memory, show, step_flops
@@ -28,23 +30,15 @@ def summary(out_dir):
     """Return both validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
     log = read_metrics(out_dir)
     evaluated = [line for line in log if "val_clm_loss" in line]
-    ends = [before for before, _ in switches(log)]
-    moments = [("start", evaluated[0])]
-    if len(ends) < 4:
-        moments += [("switch", line) for line in ends if line in evaluated]
-    moments.append(("end", evaluated[-1]))
+    moments = [("start", evaluated[0]), ("end", evaluated[-1])]
+    before_switches = [before for before, _ in switches(log) if before in evaluated]
+    if len(before_switches) < 4:
+        moments[1:1] = [("switch", line) for line in before_switches]
     rows = ["validation loss       CLM     MLM   (nats per predicted token)"]
     for name, line in moments:
         moment = f"{name}, step {line['step']}"
         rows.append(f"{moment:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
     return "\n".join(rows)
-
-
-def describe_rates(rates):
-    """Describe the learning rates of a run's steps, whatever their schedule is, in words."""
-    peak = max(rates)
-    at_peak = [step for step, rate in enumerate(rates) if rate > 0.999 * peak]
-    return f"learning rate {peak:g} in steps {at_peak[0]:,} to {at_peak[-1]:,}, {rates[-1]:.2g} in the last"
 
 
 def print_start(cfg, transformer, batches, parts_of, rates, step, world_size, versions):
@@ -53,28 +47,23 @@ def print_start(cfg, transformer, batches, parts_of, rates, step, world_size, ve
     parts_of: returns the micro-batches of a step. rates: the learning rate of each step.
     """
     config = transformer.config
-    every = math.ceil(cfg.max_steps / 50)
-    sampled = range(0, cfg.max_steps, every)  # these steps stand for all
-    steps = [parts_of(s) for s in sampled]
-    most = max(map(len, steps))  # micro-batches of a step, on this process
-    parts = [part for micro_batches in steps for part in micro_batches]
-    windows = sum(len(numbers) for _, numbers in parts)
-    clm = sum(len(numbers) for kind, numbers in parts if kind.causal) / windows
-    flops = step_flops(config, parts, cfg.window_split) * world_size * cfg.max_steps / len(sampled)
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
+    sampled = [parts_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]  # these stand for all steps
+    clm = mean(map(clm_fraction, sampled))
+    flops = mean(step_flops(config, parts, cfg.window_split) for parts in sampled) * world_size * cfg.max_steps
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
-    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; {describe_rates(rates)}"
+    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
     print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
 
-    fused = versions.get("attention") == "triton"
-    attention = "fused kernels" if fused else "PyTorch's attention"
+    attention = "fused kernels" if versions.get("attention") == "triton" else "PyTorch's attention"
+    micro_batches = max(map(len, sampled))  # of this process
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
-    machine += f", {most} micro-batch{'es' if most > 1 else ''} a step"
-    print(f"machine  {machine}; {cfg.out_dir}")
+    plural = "es" if micro_batches > 1 else ""
+    print(f"machine  {machine}, {micro_batches} micro-batch{plural} a step; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")
 
@@ -84,10 +73,8 @@ def print_losses(bar, step, phase, line):
     if "val_clm_loss" not in line:
         return
     bar.write(f"step {step:,} ({phase}): validation loss CLM {line['val_clm_loss']:.3f}, MLM {line['val_mlm_loss']:.3f}")
-    if "val_clm_loss_by_source" in line:
-        for folder, clm in line["val_clm_loss_by_source"].items():
-            mlm = line["val_mlm_loss_by_source"][folder]
-            bar.write(f"  {folder}: CLM {clm:.3f}, MLM {mlm:.3f}")
+    for folder, clm in line.get("val_clm_loss_by_source", {}).items():
+        bar.write(f"  {folder}: CLM {clm:.3f}, MLM {line['val_mlm_loss_by_source'][folder]:.3f}")
 
 
 def print_end(cfg, bar, step, device):
@@ -105,21 +92,16 @@ def print_end(cfg, bar, step, device):
     print(f"peak_memory_gb: {peak_memory(device) / 1e9:.2f}")
     show(print_figure, cfg.out_dir)
     checkpoint = path_of(cfg.out_dir, step)
-    if not checkpoint.exists():  # a branch that begins at the last step trains and saves nothing
-        return
-    use = '--fill="Return the [MASK] of the list."'
-    if cfg.switch_step == cfg.max_steps:  # pure CLM
-        use = '--prompt="The following"'
-    print(f"checkpoint: {checkpoint}")
-    print(f"next: python -m eval.sample --ckpt={cfg.out_dir} {use}")
+    if checkpoint.exists():  # a branch that begins at the last step trains and saves nothing
+        use = '--prompt="The following"' if last["phase"] == "clm" else '--fill="Return the [MASK] of the list."'
+        print(f"checkpoint: {checkpoint}")
+        print(f"next: python -m eval.sample --ckpt={cfg.out_dir} {use}")
 
 
 def print_figure(out_dir):
     """Draw the figure of a run and say where it is."""
-    path = plot_run(out_dir)
-    if path is None:
-        path = f"not drawn: pip install matplotlib, then python -m eval.plot {out_dir}"
-    print(f"figure: {path}")
+    drawn = plot_run(out_dir)
+    print(f"figure: {drawn or f'not drawn: pip install matplotlib, then python -m eval.plot {out_dir}'}")
 
 
 def new_figure(width, height):

@@ -16,12 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
 from eval.bench.timing import alternating
+from runtime import relative_error
 
 lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
 groups = (1,)  # query heads per key head
 documents = (0, 512)  # mean length of the documents of a row; 0 = the row is one document
-only = ("ours", "cudnn", "flash", "varlen")  # some of these and reference; the others must agree with the first
+only = ("ours", "cudnn", "flash", "varlen")  # names of IMPLEMENTATIONS below; the others must agree with the first
 tokens = 16384  # tokens of a batch
 repeats = 15  # the median of these counts
 
@@ -29,23 +30,20 @@ repeats = 15  # the median of these counts
 def check(cfg):
     """Yield what is wrong with the settings."""
     for name in cfg.only:
-        if name not in DENSE | DOCUMENTS:
-            yield f"only={name}: not known"
+        if name not in IMPLEMENTATIONS:
+            yield f"only={name}: must be some of {', '.join(IMPLEMENTATIONS)}"
 
 
 class Case:
     """One problem: q and k are views of one packed projection, v is a tensor of its own, as the kernels want it."""
 
     def __init__(self, T, D, group, causal, mean, tokens):
-        if torch.cuda.is_available():
-            device, dtype, H = "cuda", torch.bfloat16, 18
-        else:
-            device, dtype, H = "cpu", torch.float32, 6
+        device, dtype, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() else ("cpu", torch.float32, 6)
         generator = torch.Generator().manual_seed(T + mean)
         B = max(1, tokens // T)
-        H_kv = H // group
-        packed = torch.randn(B, T, H + 2 * H_kv, D, generator=generator).to(device, dtype)
-        q, k, v = packed.split((H, H_kv, H_kv), dim=2)
+        heads = (H, H // group, H // group)
+        packed = torch.randn(B, T, sum(heads), D, generator=generator).to(device, dtype)
+        q, k, v = packed.split(heads, dim=2)
         self.inputs = [x.requires_grad_() for x in (q, k, v.contiguous())]
         self.d_out = torch.randn(B, T, H, D, generator=generator).to(device, dtype)
         self.causal = causal
@@ -103,37 +101,56 @@ def varlen(case):
     return run
 
 
-OURS = {"ours": ours, "reference": partial(ours, backend="reference")}
-DENSE = OURS | {
+def flex(case):
+    """FlexAttention, compiled. Its forward pass also builds the mask, which depends on the documents of a batch."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.compiler.reset()  # each case is compiled for its own shapes
+    build = torch.compile(create_block_mask)
+    attend = torch.compile(flex_attention)
+    start = case.bounds[0]
+    B, T = start.shape
+
+    def see(b, h, i, j):
+        same = start[b, i] == start[b, j]
+        return same & (i >= j) if case.causal else same
+
+    def run(q, k, v):
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        mask = build(see, B, None, T, T, device=start.device)
+        return attend(q, k, v, block_mask=mask, enable_gqa=case.group > 1).transpose(1, 2)
+
+    return run
+
+
+IMPLEMENTATIONS = {
+    "ours": ours,
+    "reference": partial(ours, backend="reference"),
     "cudnn": partial(pytorch, backend=SDPBackend.CUDNN_ATTENTION),
     "flash": partial(pytorch, backend=SDPBackend.FLASH_ATTENTION),
+    "varlen": varlen,
+    "flex": flex,
 }
-DOCUMENTS = OURS | {"varlen": varlen}
-
-
-def check_agreement(results, expected, first):
-    """Raise ValueError if an output or gradient differs from that of the first implementation by 2 % or is no number."""
-    for tensor, x, y in zip(("output", "dq", "dk", "dv"), results, expected):
-        error = ((x - y).float().norm() / y.float().norm()).item()
-        if not error < 0.02:
-            raise ValueError(f"its {tensor} differs by {error:.0%} from that of {first}")
+WITHOUT_DOCUMENTS = ("cudnn", "flash")
+WITH_DOCUMENTS = ("varlen", "flex")
 
 
 def runnable(case, names):
     """Return {name: {"forward" or "backward": function}} of the implementations that agree with the first one."""
-    known = DENSE if case.bounds[0] is None else DOCUMENTS
     found = {}
-    expected = None  # the results of the first one
+    expected = None  # the output and gradients of the first one
     for name in names:
-        if name not in known:
+        if name in (WITH_DOCUMENTS if case.bounds[0] is None else WITHOUT_DOCUMENTS):
             continue
         try:
-            forward = partial(known[name](case), *case.inputs)
+            forward = partial(IMPLEMENTATIONS[name](case), *case.inputs)
             output = forward()
             backward = partial(torch.autograd.grad, output, case.inputs, case.d_out, retain_graph=True)
-            results = output.detach(), *backward()
+            results = [output.detach(), *backward()]
             expected = expected or results
-            check_agreement(results, expected, next(iter(found), "itself"))
+            error = relative_error(results, expected)
+            if error > 0.02:
+                raise ValueError(f"its output or gradients differ by {error:.0%} from those of the first")
             found[name] = {"forward": forward, "backward": backward}
         except Exception as error:  # whatever goes wrong in another implementation, measure the rest
             lines = str(error).splitlines()[:3] or [repr(error)]
@@ -146,39 +163,40 @@ def runnable(case, names):
 # The benchmark
 
 
-def measure(case, functions, columns, repeats):
+def measure(functions, repeats, flops, columns):
     """Print a row for each pass. functions: what `runnable` returns. columns: the first ones, which name the case."""
     for which, cost in (("forward", 1), ("backward", 2.5)):
         seconds = alternating({name: passes[which] for name, passes in functions.items()}, repeats)
         first = next(iter(seconds.values()))
-        line = f"{columns}{which:>10}"
-        for name, value in seconds.items():
-            tflops = cost * case.flops / 1e12 / value
-            line += f"   {name} {tflops:.3g} ({value / first:.2f})"
-        print(line, flush=True)
+        cells = [f"   {name} {cost * flops / 1e12 / s:.3g} ({s / first:.2f})" for name, s in seconds.items()]
+        print(f"{columns}{which:>10}{''.join(cells)}", flush=True)
 
 
-def bare_speeds(repeats, on_gpu):
-    """Return what a product of square matrices reaches here in TFLOP/s, and a copy in GB/s: more than any attention."""
+def bare_speeds(repeats):
+    """Print what a product of square matrices reaches here, and a copy: more than any attention."""
+    on_gpu = torch.cuda.is_available()
     n = 8192 if on_gpu else 512
     x = torch.ones(n, n, device="cuda", dtype=torch.bfloat16) if on_gpu else torch.ones(n, n)
-    product = torch.empty_like(x)
-    source = torch.ones(16, n, n, device=x.device, dtype=x.dtype)
-    copy = torch.empty_like(source)
-    functions = {"product": partial(torch.mm, x, x, out=product), "copy": partial(copy.copy_, source)}
+    source = x.repeat(16, 1)
+    functions = {
+        "product": partial(torch.mm, x, x, out=torch.empty_like(x)),
+        "copy": partial(torch.empty_like(source).copy_, source),
+    }
     seconds = alternating(functions, repeats)
-    return 2 * n**3 / seconds["product"] / 1e12, 2 * source.nbytes / seconds["copy"] / 1e9
+    tflops = 2 * n**3 / seconds["product"] / 1e12
+    gigabytes = 2 * source.nbytes / seconds["copy"] / 1e9
+    print(f"medians: a bare matrix product {tflops:.3g} TFLOP/s, a copy {gigabytes:,.0f} GB/s", flush=True)
 
 
 def main(cfg):
-    tflops, gigabytes = bare_speeds(cfg.repeats, torch.cuda.is_available())
-    print(f"medians: a bare matrix product {tflops:.3g} TFLOP/s, a copy {gigabytes:,.0f} GB/s", flush=True)
+    bare_speeds(cfg.repeats)
     print(f"medians of {cfg.repeats}, {cfg.tokens} tokens; TFLOP/s (time relative to the first)")
     print(f"{'T':>5}{'D':>5}{'group':>6}{'mask':>8}{'docs':>6}{'pass':>10}")
     shapes = itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True))
     for mean, T, D, group, causal in shapes:
         case = Case(T, D, group, causal, mean, cfg.tokens)
+        mask = "causal" if causal else "full"
+        columns = f"{T:>5}{D:>5}{group:>6}{mask:>8}{mean:>6}"
         functions = runnable(case, cfg.only)
         if functions:
-            mask = "causal" if causal else "full"
-            measure(case, functions, f"{T:>5}{D:>5}{group:>6}{mask:>8}{mean:>6}", cfg.repeats)
+            measure(functions, cfg.repeats, case.flops, columns)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures on a GPU what is worth knowing, the most important part first, in about 22 minutes:
+# Measures on a GPU what is worth knowing, the most important part first, in at most 24 minutes:
 #
 #   sh eval/bench/gpu.sh FOLDER [SECONDS]
 #
@@ -35,19 +35,27 @@ part() { # name, seconds, command. A part may also use the seconds that the part
 
 run_all() {
     bench="python3 -m eval.bench" deadline=$(date +%s) several=
-    dense="$bench attention --head_dims=64,96 --groups=1,3 --documents=0"
+    dense="$bench attention --head_dims=64,96 --groups=1,3 --documents=0 --only=ours,cudnn,flash"
+    documents="$bench attention --documents=512"
+    # A card that is throttled shows here, and in the bare product and copy of the first part.
+    clocks=timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu
+    timeout 1800 nvidia-smi --query-gpu=$clocks --format=csv -l 5 >"$out/clocks.txt" 2>&1 9>&- &
+    watching=$!
     python3 -c "import xdist" 2>/dev/null && several="-n 6"
     # shellcheck disable=SC2086
     {
-        part facts 30 $bench doctor --only=facts
-        part kernels 110 $bench doctor --only=kernels
-        part attention 120 $dense --only=ours,cudnn,flash
+        part bare 30 $bench attention --lengths=
+        part facts 20 $bench doctor --only=facts
+        part kernels 80 $bench doctor --only=kernels --head_dims=64,96
+        part attention_2k 60 $dense --lengths=2048
         part same 60 python3 -m pytest tests/test_gpu.py -vv -k "train_the_same and options0"
         part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=8 --repeats=1
         part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=6 --repeats=1
-        part documents 90 $bench attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,varlen
-        part step_210m 80 $bench step --model=210m --only=compiled --micro_steps=2 --steps=8 --repeats=1
-        part resume 170 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
+        part documents 90 $documents --head_dims=64,96 --groups=1,3 --only=ours,varlen
+        part flex 60 $documents --head_dims=64 --only=ours,varlen,flex
+        part attention_8k 60 $dense --lengths=8192
+        part step_210m 70 $bench step --model=210m --only=compiled --micro_steps=2 --steps=8 --repeats=1
+        part resume 160 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
         encoder=$(ls "$out"/resume/*/whole/ckpt-*.pt 2>/dev/null | head -n 1) # without one, the demo
         if [ ! "$encoder" ]; then
             encoder=$out/demo
@@ -56,11 +64,13 @@ run_all() {
         fi
         part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$encoder" \
             --out_dir="$out/finetune"
+        part kernels_rest 60 $bench doctor --only=kernels --head_dims=128,32
         part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
             -k "not interpreted and not ahead"
         part step_rest 160 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
             --steps=10 --repeats=1
     }
+    kill $watching 2>/dev/null
     touch "$out/all.done"
 }
 

@@ -5,27 +5,26 @@
 
 Each run is train.py itself for a few steps of CLM and as many of MLM, on the text that comes with the project. Its log
 says how fast each step was. The first step of a phase, which compiles, does not count, and neither do evaluations and
-checkpoints. The variants take turns. A run is stopped when its last step is in the log.
+checkpoints. The variants take turns. A line prints as soon as a phase is done; at the end come the medians of all runs.
 
 The variants: ours is train.py without torch.compile, compiled with it, compiled_sdpa with PyTorch's attention too,
 compiled_muon with Muon instead of AdamW.
 """
 
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 
 import configurator
-from data.objective import CLM, Objective
 from data.prepare import EMBEDDED_FOLDER
 from model import PRESETS
 from run import last_logged, model_config, read_metrics
-from runtime import resolve_auto, utilization
+from runtime import peak_flops, resolve_auto
 
 model = "demo"  # demo (train.py's default), or 210m, 610m or 1b: a preset in config/
 only = ("ours", "compiled", "compiled_sdpa", "compiled_muon")  # the variants
@@ -74,73 +73,63 @@ def arguments(cfg):
 
 
 def train(args, n_steps):
-    """Run train.py until n_steps are in its log. Return the log, and the GPU's memory in use then, in GB.
+    """Run train.py for so many steps of CLM, then of MLM. Yield (phase, its lines in the log) when each is done.
 
-    Raises RuntimeError with its last line if it ends before.
+    Raises RuntimeError with the run's last line if it ends before.
     """
     with tempfile.TemporaryDirectory() as folder:
+        out_dir = Path(folder, "run")
         output = Path(folder, "output.txt")
-        command = [sys.executable, str(ROOT / "train.py"), *args, f"--out_dir={folder}/run"]
+        command = [sys.executable, str(ROOT / "train.py"), *args, f"--out_dir={out_dir}"]
         with output.open("w") as file:
             process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
         try:
-            while last_logged(f"{folder}/run") < n_steps:
-                if process.poll() is not None and last_logged(f"{folder}/run") < n_steps:
-                    raise RuntimeError(output.read_text().strip().splitlines()[-1])
-                time.sleep(0.1)
-            memory = 0
-            if torch.cuda.is_available():
-                free, total = torch.cuda.mem_get_info()
-                memory = (total - free) / 1e9
-            return read_metrics(f"{folder}/run"), memory
+            for phase, last in (("CLM", n_steps), ("MLM", 2 * n_steps)):
+                while last_logged(out_dir) < last:
+                    if process.poll() is not None and last_logged(out_dir) < last:
+                        raise RuntimeError(output.read_text().strip().splitlines()[-1])
+                    time.sleep(0.1)
+                yield phase, [line for line in read_metrics(out_dir) if last - n_steps < line["step"] <= last]
         finally:
             process.kill()
             process.wait()
 
 
-def speeds_of(log, n_steps):
-    """Return {phase: tokens/s of its steps, without the first}."""
-    speeds = {"CLM": [], "MLM": []}
-    for line in log:
-        if line.get("tokens_per_s"):
-            speeds["CLM" if line["step"] <= n_steps else "MLM"].append(line["tokens_per_s"])
-    return speeds
-
-
-def mfu(settings, phase, tokens_per_s):
-    """Return the MFU of a phase at this speed in words, "" on a CPU."""
-    config = model_config(settings, settings.vocab_size)
-    objective = CLM if phase == "CLM" else Objective(mask_ratio=max(settings.mask_ratio))
-    windows = range(settings.global_batch_tokens // config.seq_len)
-    seconds = settings.global_batch_tokens / tokens_per_s
-    device = torch.device(settings.device)
-    return utilization(settings, config, [(objective, windows)], seconds, device).get("mfu", "")
+def describe(phase, name, lines, settings):
+    """Return (a line about a variant's phase, its median of tokens/s). lines: of the logs. With MFU where it is known."""
+    speed = median(line["tokens_per_s"] for line in lines if line["tokens_per_s"])  # None: the first step of a phase
+    text = f"{phase} {name:<14}{speed:>10,.0f} tokens/s"
+    peak = peak_flops(torch.device(settings.device))
+    if peak and settings.dtype == "bfloat16":
+        first, second = lines[:2]
+        flops = (second["flops"] - first["flops"]) / settings.global_batch_tokens
+        text += f"{flops * speed / peak:>8.1%} MFU"
+    return text, speed
 
 
 def main(cfg):
     args, settings = arguments(cfg)
-    found = {}  # by phase and variant: tokens/s of each step
-    memory = {}
+    windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
+    print(f"{cfg.model}: {windows}, {settings.dtype}; {cfg.repeats} x {cfg.steps - 1} steps of each phase", flush=True)
+    found = {"CLM": {}, "MLM": {}}  # by phase and variant: lines of the logs
     for _ in range(cfg.repeats):
         for name in cfg.only:
             try:
-                log, memory[name] = train([*args, *VARIANTS[name]], 2 * cfg.steps)
+                for phase, lines in train([*args, *VARIANTS[name]], cfg.steps):
+                    found[phase].setdefault(name, []).extend(lines)
+                    text, _ = describe(phase, name, lines, settings)
+                    if settings.device == "cuda":
+                        free, total = torch.cuda.mem_get_info()
+                        text += f"{(total - free) / 1e9:>8.1f} GB in use"
+                    print(text, flush=True)
             except RuntimeError as error:  # out of memory, for example: measure the rest
                 print(f"left out: {name}: {str(error)[:300]}", flush=True)
-                continue
-            for phase, speeds in speeds_of(log, cfg.steps).items():
-                found.setdefault((phase, name), []).extend(speeds)
-                print(f"{phase} {name}: a run with {statistics.median(speeds):,.0f} tokens/s", flush=True)
-    if not found:
+    if not found["MLM"]:
         sys.exit("none of the variants ran")
-
-    windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
-    print(f"\n{cfg.model}: {windows}, {settings.dtype}; medians of {cfg.repeats} x {cfg.steps - 1} steps")
-    for phase in ("CLM", "MLM"):
-        medians = {name: statistics.median(speeds) for (of, name), speeds in found.items() if of == phase}
-        first = next(iter(medians.values()))
-        for name, speed in medians.items():
-            line = f"{phase} {name:<14}{speed:>10,.0f} tokens/s {speed / first:>6.2f}x"
-            if settings.device == "cuda":
-                line += f"{mfu(settings, phase, speed):>8} MFU{memory[name]:>8.1f} GB in use"
-            print(line, flush=True)
+    print("\nmedians of all runs")
+    for phase, variants in found.items():
+        first = None
+        for name, lines in variants.items():
+            text, speed = describe(phase, name, lines, settings)
+            first = first or speed
+            print(f"{text} {speed / first:>6.2f}x", flush=True)
