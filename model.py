@@ -364,7 +364,8 @@ def loss_and_gradient(logits, targets, with_grad=True):
     """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
     logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is the
-    largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written.
+    largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written. To train
+    another loss, edit `plain_loss` instead, which needs no gradient by hand.
     """
     target = targets[:, None]  # (n, 1), like all that is not (n, V)
     keep = target >= 0
@@ -375,7 +376,7 @@ def loss_and_gradient(logits, targets, with_grad=True):
     sum_exp = x.sub_(largest).exp_().sum(-1, keepdim=True)
     losses = sum_exp.log() + largest - at_target
     loss = (losses * keep).sum()
-    if not with_grad:  # of a validation. What is added to the training loss, such as a z-loss, belongs below
+    if not with_grad:
         return loss, None
     scale = keep / sum_exp
     gradient = x.mul_(scale).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
@@ -460,6 +461,29 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     return total, (targets >= 0).sum()
 
 
+def plain_loss(logits, targets):
+    """Return the summed cross entropy of logits (n, V), fp32, for targets int64 (n,), -1 where nothing is predicted.
+
+    This is the formula to edit for another training loss, with --loss=plain. Autograd does the rest. Validation does
+    not use it.
+    """
+    return F.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
+
+
+def plain_cross_entropy(hidden, weight, targets, chunk=1024):
+    """Sum `plain_loss` over chunks of rows. Their logits are computed again in the backward pass instead of being kept.
+
+    hidden: (N, d). weight: (V, d). targets: int64 (N,). Returns fp32 ().
+    """
+
+    def loss_of(hidden, targets):
+        logits = F.linear(hidden, weight.to(hidden.dtype)).float()  # (chunk, V)
+        return plain_loss(logits, targets)
+
+    chunks = zip(hidden.split(chunk), targets.split(chunk))
+    return sum(recompute(loss_of, *rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks)
+
+
 class PretrainingLoss(nn.Module):
     """batch -> (sum of losses, number of predicted tokens). This is the module that DDP wraps.
 
@@ -470,14 +494,18 @@ class PretrainingLoss(nn.Module):
     predicted, and from where), and in what `tokens` shows there.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, plain=False):
         super().__init__()
         self.model = model
+        self.plain = plain  # train `plain_loss`
         self.loss_and_gradient = loss_and_gradient
 
     def forward(self, batch, causal):
         hidden = self.model(batch["tokens"], causal, batch.get("doc_start"), batch.get("doc_end"))
         predicted = hidden.flatten(0, 1)[batch["positions"]]  # (N, d): the head runs on these only
+        if self.plain and torch.is_grad_enabled():
+            loss = plain_cross_entropy(predicted, self.model.head.weight, batch["targets"])
+            return loss, (batch["targets"] >= 0).sum()
         return linear_cross_entropy(predicted, self.model.head.weight, batch["targets"], self.loss_and_gradient)
 
     def compile_parts(self):

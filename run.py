@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import checkpoint
+from configurator import read_script
 from data.files import MALFORMED, write_whole
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
@@ -110,10 +111,12 @@ def conflicts(cfg):
 def check_same_run(state, cfg, path):
     """Raise DataError if a checkpoint is of a run with other data or other settings that decide what is learned."""
     before, now = state["settings"], resolve_auto(cfg)
+    defaults, _ = read_script(ROOT / "train.py")  # a setting that the run does not know had no effect then
     different = []
     for name, value in now.items():
-        if name not in RESUME_MAY_CHANGE and value != before.get(name):
-            different.append(f"{name}={value}, but the run in {path} has {name}={before.get(name)}")
+        earlier = before.get(name, defaults.get(name))
+        if name not in RESUME_MAY_CHANGE and value != earlier:
+            different.append(f"{name}={value}, but the run in {path} has {name}={earlier}")
     if all(os.path.exists(folder) for folder in draws_of(cfg["data"])):
         if load_data(cfg["data"]).fingerprint != state["data"]:
             different.append(f"the data are not those that the run in {path} was trained on")
@@ -152,13 +155,13 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
     """Load what the run starts from, in place.
 
     Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict: `phases`
-    (see `data.objective.add_step`), the `seconds` that its steps took, and their `flops`.
+    (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, and their `flops`.
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     """
     own = newest_for_all(cfg, rank, world_size)
     path = own or cfg.branch_from or cfg.init_from
-    nothing = dict(phases=[], seconds=0.0, flops=0.0)
+    nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0)
     if not path:
         return 0, nothing, None
     print0 = print if rank == 0 else lambda _: None

@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 import torch.distributed as dist
@@ -207,6 +207,17 @@ def choose_attention(config, dtype, device, kept=""):
 # Arithmetic
 
 
+@lru_cache
+def matrix_weights(shape):
+    """Return how many weights of a block take part in matrix products, whatever model.py makes it of.
+
+    shape: the items of a ModelConfig.
+    """
+    with torch.device("meta"):  # takes no memory
+        block = model.Block(model.ModelConfig(**dict(shape)))
+    return sum(p.numel() for p in block.parameters() if p.ndim == 2)
+
+
 def flops_per_token(config, T, causal, predicted, seen=1.0):
     """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
 
@@ -214,10 +225,9 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
     of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
     that documents leave. MFU is this number times tokens/s, divided by `peak_flops`.
     """
-    d, D = config.d_model, config.head_dim
-    block = 2 * (config.n_head + config.n_kv_head) * D * d + 3 * d * config.d_ff
-    attention = 2 * T * config.n_head * D * seen * (0.5 if causal else 1)
-    return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * d)
+    block = matrix_weights(tuple(vars(config).items()))
+    attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
+    return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * config.d_model)
 
 
 def peak_flops(device):
@@ -234,26 +244,27 @@ def peak_memory(device):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def step_flops(config, parts, window_split):
-    """Floating-point operations of a process in a training step. parts: see `data.objective.micro_batches`.
+def step_flops(config, groups, window_split):
+    """Floating-point operations of a training step, over all processes. groups: see `data.objective.by_objective`.
 
     A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
     """
     T = config.seq_len
     seen = 2 / 3 if window_split == "random" else 1.0
     flops = 0
-    for objective, windows in parts:
+    for objective, windows in groups.items():
         per_token = flops_per_token(config, T, objective.causal, objective.mask_ratio or 1, seen)
         flops += len(windows) * T * per_token
     return flops
 
 
-def utilization(cfg, config, parts, seconds, device):
+def utilization(cfg, config, groups, seconds, device, world_size=1):
     """The MFU of steps like this one, which take so many seconds, as {"mfu": text}; nothing on a CPU."""
     peak = peak_flops(device) if cfg.dtype == "bfloat16" else None
     if not peak or not seconds:
         return {} if device.type == "cpu" else {"mfu": "unknown"}
-    return {"mfu": f"{step_flops(config, parts, cfg.window_split) / seconds / peak:.1%}"}
+    flops = step_flops(config, groups, cfg.window_split) / world_size
+    return {"mfu": f"{flops / seconds / peak:.1%}"}
 
 
 def show(function, *args):

@@ -6,10 +6,13 @@
 The settings are the assignments below. Config files and --key=value change them.
 """
 
+import json
 import math
 import signal
 import sys
+from functools import lru_cache
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,7 @@ import run
 import runtime
 from data.files import lock_folder
 from data.loader import make_batches
-from data.objective import CLM, Objective, add_step, micro_batches, phase_of
+from data.objective import CLM, MLM, VALIDATION, add_step, by_objective, micro_batches, names_of, phase_of
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
@@ -58,6 +61,7 @@ rope_theta = 0.0  # base of the rotary positions
 norm_eps = 0.0  # epsilon of the norms
 tie_embeddings = False  # use the input embedding as the output head
 # --- optimization ---
+loss = "fused"  # fused, or plain: the same as a formula in model.py, for experiments with the loss; slower
 optimizer = "adamw"  # adamw, or muon: Muon for the matrices of the blocks, AdamW for all other parameters
 global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
 micro_batch = 32  # windows per process and micro-step, at most
@@ -92,13 +96,16 @@ deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always o
 
 
 def objective(step, window, n_windows, cfg):
-    """What window number `window` of the `n_windows` of step number `step` trains. Nothing else decides it."""
+    """What window number `window` of the `n_windows` of step number `step` trains. Nothing else decides it.
+
+    Returns an objective of data/objective.py, or None to leave the window out.
+    """
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
-        return CLM
+        return CLM()
     mlm_steps = cfg.max_steps - cfg.switch_step
     progress = (step - cfg.switch_step) / max(1, mlm_steps - 1)  # from 0 at the first of MLM's steps to 1 at the last
     ratio = np.interp(progress, np.linspace(0, 1, len(cfg.mask_ratio)), cfg.mask_ratio)  # linear from one to the next
-    return Objective(False, float(ratio), cfg.predict_from, cfg.mask_proportions, max(cfg.mask_ratio))
+    return MLM(float(ratio), cfg.predict_from, cfg.mask_proportions, max(cfg.mask_ratio))
 
 
 def learning_rate(step, cfg):
@@ -121,6 +128,7 @@ CHOICES = {
     "model": [*PRESETS, "origin"],
     "window_split": ["none", "random", "document"],
     "predict_from": ["mask", "before"],
+    "loss": ["fused", "plain"],
     "optimizer": ["adamw", "muon"],
     "attention": ["auto", "triton", "sdpa", "reference"],
 }
@@ -168,6 +176,8 @@ def check(cfg, world_size=None):
 
 
 def main():
+    if sys.argv[1:2] == ["schedule"]:
+        return print_schedules(sys.argv[2:])
     cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     try:
         train(cfg)
@@ -175,6 +185,28 @@ def main():
         sys.exit(str(error))
     except OSError as error:
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
+
+
+def print_schedules(rows):
+    """Print what the steps of runs do, a line of JSON for each string of arguments. A study's plan asks for this.
+
+        python train.py schedule "config/610m.py --switch_step=10000" "config/610m.py"
+
+    `rates` and `objectives` are [value, for how many steps] over all steps, in order. The value is a learning rate, or
+    how many windows train each objective, by name. Of more than four windows a step, four evenly spread ones count.
+    """
+    for row in rows:
+        cfg = configurator.load(__file__, row.split())
+        n_windows = cfg.global_batch_tokens // run.model_config(cfg, vocab_size=128).seq_len
+        windows = range(0, n_windows, math.ceil(n_windows / 4))
+        rates, names = [], []
+        for step in range(cfg.max_steps):
+            rates.append(learning_rate(step, cfg))
+            kinds = [objective(step, window, n_windows, cfg) for window in windows]
+            names.append([kind.name for kind in kinds if kind])
+        lengths = {"rates": [[rate, len(list(same))] for rate, same in groupby(rates)]}
+        lengths["objectives"] = [[{name: of.count(name) for name in of}, len(list(same))] for of, same in groupby(names)]
+        print(json.dumps(lengths))
 
 
 def open_folders(cfg, rank, world_size):
@@ -203,7 +235,7 @@ def make_model(cfg, config, device):
     transformer.compute_dtype = getattr(torch, cfg.dtype)
     transformer.recompute = cfg.recompute
     transformer.attention_backend = cfg.attention
-    loss_module = PretrainingLoss(transformer)
+    loss_module = PretrainingLoss(transformer, plain=cfg.loss == "plain")
     if cfg.compile:
         loss_module.compile_parts()
     return transformer, loss_module
@@ -227,15 +259,15 @@ def make_optimizers(transformer, cfg):
 
 
 @torch.no_grad()
-def evaluate(loss_module, val_batches, cfg, device, rank, world_size):
-    """Return the validation loss of both objectives, in nats per predicted token. The processes share the windows.
+def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size):
+    """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
 
-    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow. The
-    masks are pinned: 40 % of the tokens, all shown as the mask token, whatever the run trains.
+    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
+    objectives: see `data.objective.VALIDATION`. They are the same whatever the run trains.
     """
-    mlm = Objective(mask_ratio=0.4, predict_from=cfg.predict_from)
     values = {}
-    for name, what in (("val_clm_loss", CLM), ("val_mlm_loss", mlm)):
+    for what in objectives:
+        name = f"val_{what.name}_loss"
         losses = {}
         for folder, (_, batches) in val_batches.items():
             total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
@@ -266,18 +298,18 @@ def save(cfg, facts, step, trained, log, transformer, optimizers):
 # The parts of a step
 
 
-def forward_backward(ddp, batches, parts, device):
+def forward_backward(ddp, batches, parts, names, device):
     """Add up the losses of a step's micro-batches and send each backward.
 
-    A sum goes backward: what to divide it by is known only after the last one. Returns fp64 (2, 2): for CLM and for MLM
-    the sum of the losses and the number of predicted tokens, of this process.
+    A sum goes backward: what to divide it by is known only after the last one. names: of the step's objectives. Returns
+    fp64 (names, 2): for each the sum of the losses and the number of predicted tokens, of this process.
     """
-    sums = torch.zeros(2, 2, dtype=torch.float64, device=device)
+    sums = torch.zeros(len(names), 2, dtype=torch.float64, device=device)
     for number, (what, _) in enumerate(parts, 1):
         ddp.require_backward_grad_sync = number == len(parts)  # DDP exchanges gradients after the last one
         loss_sum, count = ddp(runtime.to_device(next(batches), device), what.causal)
         loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
-        sums[0 if what.causal else 1] += torch.stack((loss_sum.detach(), count))
+        sums[names.index(what.name)] += torch.stack((loss_sum.detach(), count))
     return sums
 
 
@@ -285,19 +317,19 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     """Make the gradient that of the mean loss over all predicted tokens of the step, and clip it.
 
     So far it is that of the summed loss, averaged over the processes by DDP. sums: see `forward_backward`. Returns
-    (sum of losses, predicted tokens) of CLM and of MLM over all processes, and the norm before clipping. A GPU is
-    waited for here, once a step.
+    them over all processes, on the CPU, and the norm before clipping. A GPU is waited for here, once a step.
     """
     if world_size > 1:
         dist.all_reduce(sums)
     grads = [p.grad for p in transformer.parameters()]
     norm = torch.nn.utils.get_total_norm(grads)
-    clm_loss, clm_count, mlm_loss, mlm_count, norm = torch.cat((sums.flatten(), norm[None])).tolist()
-    to_mean = world_size / (clm_count + mlm_count)
+    *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()
+    sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
+    to_mean = world_size / sums[:, 1].sum().item()
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
     torch._foreach_mul_(grads, to_mean * clip)
-    return (clm_loss, clm_count), (mlm_loss, mlm_count), grad_norm
+    return sums, grad_norm
 
 
 def update(optimizers, lr, world_size):
@@ -309,24 +341,22 @@ def update(optimizers, lr, world_size):
         optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
 
 
-def totals(cfg, step, trained):
+def totals(trained):
     """Return what the log says of all steps so far. trained: see `run.restore`."""
-    tokens = step * cfg.global_batch_tokens
-    return dict(tokens=tokens, seconds=round(trained["seconds"], 2), flops=trained["flops"])
+    return dict(tokens=trained["tokens"], seconds=round(trained["seconds"], 2), flops=trained["flops"])
 
 
-def describe_step(phase, clm, mlm):
-    """Return what the log of a step says about its objectives. phase: the last one of the record of phases.
-
-    clm, mlm: the sum of the losses and the number of predicted tokens of each.
-    """
-    if phase["phase"] == "clm":
-        return {}
-    values = {"mask_ratio": phase["mask_ratio"][1]}
-    if phase["phase"] == "mixed":
-        values["clm_loss"] = clm[0] / clm[1]
-        values["mlm_loss"] = mlm[0] / mlm[1]
-        values["clm_tokens"] = clm[1] / (clm[1] + mlm[1])  # the fraction of the predicted tokens
+def describe_step(groups, names, sums):
+    """Return what the log says of a step's objectives. groups: see `by_objective`. sums: of each of the names."""
+    values = {}
+    ratio = max(what.mask_ratio for what in groups)
+    if ratio > 0:
+        values["mask_ratio"] = ratio
+    if len(names) > 1:
+        for name, (loss_sum, count) in zip(names, sums.tolist()):
+            key = name.replace(" ", "_")
+            values[f"{key}_loss"] = loss_sum / count
+            values[f"{key}_tokens"] = count / sums[:, 1].sum().item()  # the fraction of the predicted tokens
     return values
 
 
@@ -347,8 +377,12 @@ def train(cfg):
         chosen = runtime.choose_attention(config, transformer.compute_dtype, device, kept)
         transformer.attention_backend = facts["versions"]["attention"] = chosen
 
+    @lru_cache(8)
+    def groups_of(step):
+        return by_objective(objective, cfg, train_batches.windows_per_step, step)
+
     def parts_of(step):
-        return micro_batches(objective, cfg, train_batches.windows_per_step, rank, world_size, step)
+        return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
     jobs = ((step, *part) for step in range(first, cfg.max_steps) for part in parts_of(step))
     batches = runtime.prefetch(train_batches.batch, jobs)
@@ -360,12 +394,17 @@ def train(cfg):
     if rank == 0:
         log = run.open_records(facts, transformer.parameters(), world_size, resumed)
         rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
-        start = transformer, train_batches, parts_of, rates, first, world_size, facts["versions"]
+        start = transformer, train_batches, groups_of, rates, first, world_size, facts["versions"]
         runtime.show(print_start, cfg, *start)
+    predict_from = "mask"
+    for what in groups_of(cfg.max_steps - 1):
+        if not what.causal:
+            predict_from = what.predict_from
+    validation = val_batches, VALIDATION[predict_from], cfg, device, rank, world_size
     if not resumed:
-        values = evaluate(loss_module, val_batches, cfg, device, rank, world_size)
+        values = evaluate(loss_module, *validation)
         if rank == 0:
-            log.write(step=first, phase=phase_of(parts_of(first)), **totals(cfg, first, trained), **values)
+            log.write(step=first, phase=phase_of(groups_of(first)), **totals(trained), **values)
 
     received = runtime.stop_signals()
     stopwatch = runtime.Stopwatch()
@@ -378,46 +417,49 @@ def train(cfg):
             run.check_data(changed, train_batches, step)
 
             # Train.
-            parts = parts_of(step)
-            phase = phase_of(parts)
+            groups = groups_of(step)
+            names, phase = names_of(groups), phase_of(groups)
             stopwatch.start(phase)
-            sums = forward_backward(ddp, batches, parts, device)
-            clm, mlm, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
-            loss = (clm[0] + mlm[0]) / (clm[1] + mlm[1])
+            sums = forward_backward(ddp, batches, parts_of(step), names, device)
+            sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
+            loss = (sums[:, 0].sum() / sums[:, 1].sum()).item()
             if not (math.isfinite(loss) and math.isfinite(grad_norm)):
                 message = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
                 sys.exit(f"{message}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
-            add_step(trained["phases"], parts)
+            add_step(trained["phases"], groups)
+            tokens = sum(map(len, groups.values())) * config.seq_len
+            trained["tokens"] += tokens
             trained["seconds"] += stopwatch.stop()
-            trained["flops"] += world_size * runtime.step_flops(config, parts, cfg.window_split)
+            trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
-            phase_ends = step + 1 in (cfg.switch_step, cfg.max_steps)
+            last = step + 1 == cfg.max_steps
+            switches = not last and phase_of(groups_of(step + 1)) != phase and len(trained["phases"]) < 5
             values = {}
-            if (step + 1) % cfg.log_interval == 0 or step + 1 == cfg.max_steps:
+            if (step + 1) % cfg.log_interval == 0 or last:
                 seconds = stopwatch.read()  # of a step
-                speed = round(cfg.global_batch_tokens / seconds) if seconds else None
+                speed = round(tokens / seconds) if seconds else None
                 values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
-                values |= describe_step(trained["phases"][-1], clm, mlm)
-                mfu = runtime.utilization(cfg, config, parts, seconds, device)
+                values |= describe_step(groups, names, sums)
+                mfu = runtime.utilization(cfg, config, groups, seconds, device, world_size)
                 bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
-            if (step + 1) % cfg.eval_interval == 0 or phase_ends:
-                values |= evaluate(loss_module, val_batches, cfg, device, rank, world_size)
+            if (step + 1) % cfg.eval_interval == 0 or last or switches:
+                values |= evaluate(loss_module, *validation)
             if rank == 0 and values:
-                log.write(step=step + 1, phase=phase, **totals(cfg, step + 1, trained), **values)
+                log.write(step=step + 1, phase=phase, **totals(trained), **values)
                 runtime.show(print_losses, bar, step + 1, phase, values)
 
             # Save, then show.
             done = step + 1
             stopping = runtime.any_process(received, device, world_size)
-            due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or phase_ends or stopping
+            due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or last or switches or stopping
             if rank == 0 and due:
                 save(cfg, facts, done, trained, log, transformer, optimizers)
-            if rank == 0 and phase_ends:
-                runtime.show(print_examples, bar, done, phase, transformer, tokenizer, cfg.predict_from)
+            if rank == 0 and (last or switches):
+                runtime.show(print_examples, bar, done, phase, transformer, tokenizer, predict_from)
             bar.update()
             if stopping:
                 break

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from data.files import MALFORMED
-from data.objective import describe, phases_of
+from data.objective import describe, phases_of, title, validation_keys
 from data.tokenizer import read_json
 
 # The parts of card.txt: the card, its sentences on the training, and for each kind of model what it is and, after an
@@ -99,6 +99,6 @@ def validation_losses(file, step):
     """Yield a line on the validation losses at a step in the metrics.jsonl of a run."""
     for line in file.read_text().splitlines() if file.exists() else ():
         record = json.loads(line)
-        if record["step"] == step and "val_clm_loss" in record:
-            losses = f"{record['val_clm_loss']:.3f} with CLM, {record['val_mlm_loss']:.3f} with MLM"
+        losses = ", ".join(f"{record[key]:.3f} with {title(name)}" for name, key in validation_keys(record).items())
+        if record["step"] == step and losses:
             yield f"- Validation loss, in nats per predicted token: {losses}."

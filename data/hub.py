@@ -16,7 +16,7 @@ import torch
 
 from data.card import model_card
 from data.files import MALFORMED, lock_folder, sync
-from data.objective import phases_of, predicts_from
+from data.objective import is_decoder, phases_of, predicts_from
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
@@ -366,10 +366,10 @@ def pretrained_role(state, kind):
     if kind == "llama":
         return "decoder"
     if kind == "eurobert":  # its head for masks predicts a hidden token at the token's own position
-        return "fill-mask" if predicts_from(state) == "mask" else "encoder"
+        return "fill-mask" if predicts_from(phases_of(state)) == "mask" else "encoder"
     phases = phases_of(state)  # a Qwen 3 is either: the last phase decides
-    is_decoder = phases[-1]["phase"] == "clm" if phases else state.get("is_causal", True)
-    return "decoder" if is_decoder else "encoder"
+    causal = is_decoder(phases) if phases else state.get("is_causal", True)
+    return "decoder" if causal else "encoder"
 
 
 @torch.no_grad()

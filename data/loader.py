@@ -12,6 +12,7 @@ micro-batch and restarts cannot change what the model sees. Nothing grows with t
 import functools
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -131,10 +132,25 @@ def mixing_pattern(draws):
 # Batches
 
 
+class Windows(NamedTuple):
+    """Windows of tokens, as an objective of data/objective.py sees them."""
+
+    tokens: np.ndarray  # int64 (B, T)
+    position: np.ndarray  # int64 (T,): 0 to T - 1
+    start: np.ndarray  # int64 (B, T): the document of each token is [start, end) of its window
+    end: np.ndarray
+    draw: np.ndarray  # int64 (B, 1): which window of the run this is, the source of everything random about it
+    seed: int  # of the run
+    tokenizer: object  # a data.tokenizer.Tokenizer
+
+    def random(self):
+        """Return a random number for each token, uint64 (B, T). The same window has the same ones at every call."""
+        return hashed(hashed(self.seed, self.draw, 2), self.position)
+
+
 class Batches:
     """Batches of `windows_per_step` windows of `seq_len` tokens from one TokenStream or several.
 
-    tokenizer: a data.tokenizer.Tokenizer. Its special tokens are never masked.
     window_split: "none", "random" (cut each window in two at r ~ U[12, seq_len - 11), as the paper does) or "document"
         (cut at every eos).
     draws: of every CYCLE windows, how many are from each stream.
@@ -142,6 +158,7 @@ class Batches:
 
     def __init__(self, streams, tokenizer, seed, seq_len, windows_per_step, window_split="none", draws=(CYCLE,)):
         self.streams = streams
+        self.tokenizer = tokenizer
         self.seed = seed
         self.T = seq_len
         self.windows_per_step = windows_per_step
@@ -149,11 +166,6 @@ class Batches:
         self.n_windows = [len(stream) // seq_len for stream in streams]  # in an epoch, without the last, incomplete one
         self.draws = np.asarray(draws)
         self.source, self.number = mixing_pattern(draws)
-        self.mask_id = tokenizer.mask_id
-        self.eos_id = tokenizer.eos_id
-        self.ordinary_ids = tokenizer.ordinary_ids
-        self.is_ordinary = np.zeros(tokenizer.vocab_size, bool)
-        self.is_ordinary[self.ordinary_ids] = True
 
     def epochs(self, steps):
         """Return how many epochs of each source a run of so many steps is: {folder: epochs}."""
@@ -165,26 +177,32 @@ class Batches:
     def batch(self, step, objective, windows=None):
         """Return windows of a step as a dict of tensors.
 
-        objective: the data.objective.Objective that they train. windows: their numbers within the step; None = all.
+        objective: what they train, see data/objective.py. windows: their numbers within the step; None = all.
 
         tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
-        predicted. targets: int64 (N,), which token, or -1 for none. If windows are split also
-        doc_start and doc_end: int32 (B, T). N depends on B, T and the objective, but not on how many
-        tokens are predicted: where they are fewer, targets are -1.
+        predicted. targets: int64 (N,), which token, or -1 for none. If windows are split, or the objective bounds what
+        a position sees, also doc_start and doc_end: int32 (B, T). N depends on B, T and the objective, but not on how
+        many tokens are predicted: where they are fewer, targets are -1.
         """
         windows = np.arange(self.windows_per_step) if windows is None else np.asarray(windows)
         draw = step * self.windows_per_step + windows  # (B,)
         tokens = np.empty((len(draw), self.T), np.int64)  # (B, T)
         for stream, rows, index in self.by_source(draw):
             tokens[rows] = stream.windows(index, self.T)
-        start, end = self.bounds(tokens, draw)
-        if objective.mask_ratio == 0:
-            batch = self.next_token(tokens, end)
-        else:
-            batch = self.masked(tokens, draw, start, objective)
-        if self.window_split != "none":
-            batch["doc_start"] = start.astype(np.int32)
-            batch["doc_end"] = end.astype(np.int32)
+        start, end = self.bounds(tokens, draw)  # (B, T) each
+        whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
+        shown, targets, see_start, see_end = objective.examples(whole)
+
+        # The same number of positions for each window, so that shapes stay the same: those with a target, then others.
+        # In the flattened batch, position t of window b is b * T + t.
+        order = np.argsort(targets < 0, axis=1, kind="stable")
+        positions = np.sort(order[:, : objective.n_predicted(self.T)], axis=1)  # (B, n)
+        targets = np.take_along_axis(targets, positions, axis=1)
+        positions += np.arange(len(draw))[:, None] * self.T
+        batch = {"tokens": shown, "positions": positions.reshape(-1), "targets": targets.reshape(-1)}
+        if self.window_split != "none" or see_start is not start or see_end is not end:
+            batch["doc_start"] = see_start.astype(np.int32)
+            batch["doc_end"] = see_end.astype(np.int32)
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def by_source(self, draw):
@@ -216,7 +234,7 @@ class Batches:
             cut = 12 + hashed(self.seed, draw, 1) % u64(T - 23)
             cut = cut.astype(np.int64)[:, None]  # (B, 1)
             return np.where(t < cut, 0, cut), np.where(t < cut, cut, T)
-        last = tokens == self.eos_id  # (B, T): the last token of a document
+        last = tokens == self.tokenizer.eos_id  # (B, T): the last token of a document
         first = np.roll(last, 1, axis=1)
         last[:, -1] = True
         first[:, 0] = True
@@ -224,67 +242,6 @@ class Batches:
         backward = np.where(last, t + 1, T)[:, ::-1]
         end = np.minimum.accumulate(backward, axis=1)[:, ::-1]
         return start, end
-
-    def next_token(self, tokens, end):
-        """Every position predicts the next token, except the last position of each document."""
-        B, T = tokens.shape
-        targets = np.roll(tokens, -1, axis=1)
-        targets[np.arange(T) + 1 == end] = -1
-        return {"tokens": tokens, "positions": np.arange(B * T), "targets": targets.reshape(-1)}
-
-    def masked(self, tokens, draw, start, objective):
-        """A fraction of each window's positions, chosen at random, are hidden and predicted. For example, 2 of 4:
-
-            tokens      The   cat   sat   eos
-            random       71    12    40     9
-            hidden       no   yes   yes    no     the 2 lowest, but never a special token
-            shown       The  mask  mask   eos
-            targets      -1   cat   sat    -1     or cat, sat, -1, -1 if the position before a token predicts it
-        """
-        B, T = tokens.shape
-        random = hashed(hashed(self.seed, draw, 2)[:, None], np.arange(T))  # (B, T)
-        hidden = self.choose_hidden(tokens, random, objective.mask_ratio)  # (B, T)
-        if objective.predict_from == "before":
-            hidden &= np.arange(T) > start  # nothing is before the first token of a document, so it stays
-        shown = self.show(tokens, hidden, random, objective.proportions)
-        targets = np.where(hidden, tokens, -1)
-        if objective.predict_from == "before":
-            targets = np.roll(targets, -1, axis=1)
-
-        # As many positions of each window as the largest ratio of the run asks for, so that shapes stay the same: those
-        # with a target, then others. In the flattened batch, position t of window b is b * T + t.
-        n = round(max(objective.mask_ratio, objective.largest_ratio) * T)
-        positions = np.argsort(targets < 0, axis=1, kind="stable")[:, :n]  # (B, n)
-        targets = np.take_along_axis(targets, positions, axis=1)
-        positions += np.arange(B)[:, None] * T
-        return {"tokens": shown, "positions": positions.reshape(-1), "targets": targets.reshape(-1)}
-
-    def choose_hidden(self, tokens, random, mask_ratio):
-        """Return which tokens are hidden, bool (B, T): a fraction of each window, but no special tokens."""
-        n = round(mask_ratio * tokens.shape[1])
-        ordinary = self.is_ordinary[tokens]
-        score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
-        lowest = np.argpartition(score, n - 1, axis=1)[:, :n]
-        hidden = np.zeros(tokens.shape, bool)
-        np.put_along_axis(hidden, lowest, True, axis=1)
-        return hidden & ordinary  # a window may have fewer than n ordinary tokens
-
-    def show(self, tokens, hidden, random, proportions):
-        """Return what the input shows, (B, T): hidden tokens as the mask token, as a random ordinary token, or as they are.
-
-        proportions: the fractions of these three.
-        """
-        as_mask, as_random, _ = proportions
-        draw = mix(random[hidden])  # a second random number for each hidden token
-        u = draw / 2.0**64  # from 0 to 1
-        instead = tokens[hidden]
-        instead[u < as_mask] = self.mask_id
-        swapped = (u >= as_mask) & (u < as_mask + as_random)
-        which = mix(random[hidden][swapped] ^ u64(1)) % u64(len(self.ordinary_ids))
-        instead[swapped] = self.ordinary_ids[which.astype(np.int64)]
-        shown = tokens.copy()
-        shown[hidden] = instead
-        return shown
 
 
 def streams_of(data, split):
@@ -295,15 +252,15 @@ def streams_of(data, split):
 def make_batches(cfg, data, tokenizer, T):
     """Return the Batches of training, and {folder: (its fraction, the Batches of its validation)} of each source.
 
-    Validation always has the same windows and masks, whatever the run masks. cfg: train.py's settings. data: see
-    `load_data`. T: tokens of a window.
+    Validation always has the same windows, which are not split, whatever the run trains. cfg: train.py's settings.
+    data: see `load_data`. T: tokens of a window.
     """
     draws = [*data.draws.values()]
     val = {}
     for n, stream in zip(draws, streams_of(data, "val")):
         wanted = math.ceil(cfg.eval_windows * n / CYCLE)
         windows = min(wanted, len(stream) // T)
-        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, windows, cfg.window_split)
+        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, windows)
     windows = cfg.global_batch_tokens // T
     train = Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, cfg.window_split, draws)
     return train, val

@@ -1,116 +1,270 @@
-"""What windows train, and the record of what a run has trained."""
+"""What a window trains, and the record of what a run has trained.
 
+An objective is a frozen dataclass. Its `examples` say what the input shows, what each position predicts and which keys
+it may see; its `name` is what the log, figures and model cards call it. To try another one, write a class like those
+below and return it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
+"""
+
+import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 
-class Objective(NamedTuple):
-    """What a window trains. CLM is Objective(causal=True), MLM is Objective(mask_ratio=0.4).
+from data.loader import mix, u64
+from errors import DataError
 
-    causal: the attention mask, True for a decoder and False for an encoder.
-    mask_ratio: the fraction of the window's tokens that are hidden and predicted; with 0 nothing is hidden, and every
-        position predicts the next token.
-    predict_from: the position that predicts a hidden token: "mask" is its own, "before" is the one before it (masked
-        next-token prediction, as in LLM2Vec, arXiv 2404.05961).
-    proportions: the fractions of the hidden tokens that are shown as the mask token, as a random ordinary token, and
-        as they are.
-    largest_ratio: the largest mask ratio of the run; batches have its shape, so that a falling ratio compiles nothing.
+# ----------------------------------------------------------------------------
+# Objectives
+
+
+class Examples(NamedTuple):
+    """What windows train. All arrays are int64 (B, T)."""
+
+    shown: np.ndarray  # the input
+    targets: np.ndarray  # the token that each position predicts, -1 for none
+    start: np.ndarray  # position t sees the keys in [start, end), and of those only the ones up to t if `causal`
+    end: np.ndarray
+
+
+@dataclass(frozen=True)
+class CLM:
+    """Causal language modeling: each position predicts the next token of its document."""
+
+    name = "clm"
+    details = ""  # for the record, such as "40 % masked"
+    causal = True  # the attention mask: True for a decoder, False for an encoder
+    predict_from = "before"  # the position that predicts a token: "mask" is its own, "before" the one before it
+    mask_ratio = 0.0
+
+    def n_predicted(self, T):
+        """Return how many of T positions predict, at most. It must depend on T alone: it is a shape."""
+        return T
+
+    def examples(self, w):
+        targets = np.roll(w.tokens, -1, axis=1)
+        targets[w.position + 1 == w.end] = -1
+        return Examples(w.tokens, targets, w.start, w.end)
+
+
+@dataclass(frozen=True)
+class MLM:
+    """Masked language modeling: a fraction of the tokens, chosen at random, are hidden and predicted. For example:
+
+        tokens      The   cat   sat   eos
+        random       71    12    40     9
+        hidden       no   yes   yes    no     the 2 lowest, but never a special token
+        shown       The  mask  mask   eos
+        targets      -1   cat   sat    -1     or cat, sat, -1, -1 if the position before a token predicts it
+
+    The latter is masked next-token prediction (MNTP), as in LLM2Vec (arXiv 2404.05961).
     """
 
-    causal: bool = False
-    mask_ratio: float = 0.0
+    mask_ratio: float = 0.4  # the fraction of a window's tokens that are hidden
     predict_from: str = "mask"
-    proportions: tuple = (1.0, 0.0, 0.0)
-    largest_ratio: float = 0.0
+    proportions: tuple = (1.0, 0.0, 0.0)  # of the hidden tokens: shown as the mask token, as a random token, as they are
+    largest_ratio: float = 0.0  # of the run: batches have its shape, so that a falling ratio compiles nothing
+    causal = False
+
+    @property
+    def name(self):
+        return "mntp" if self.predict_from == "before" else "mlm"
+
+    @property
+    def details(self):
+        masked = f"{100 * self.mask_ratio:.3g} % masked"
+        if self.proportions[0] == 1:
+            return masked
+        return f"{masked}, of these {'/'.join(f'{100 * part:.3g}' for part in self.proportions)}"
+
+    def n_predicted(self, T):
+        return round(max(self.mask_ratio, self.largest_ratio) * T)
+
+    def examples(self, w):
+        random = w.random()
+        hidden = choose_hidden(w, random, self.mask_ratio)  # bool (B, T)
+        if self.predict_from == "before":
+            hidden &= w.position > w.start  # nothing is before the first token of a document, so it stays
+        shown = show(w, hidden, random, self.proportions)
+        targets = np.where(hidden, w.tokens, -1)
+        if self.predict_from == "before":
+            targets = np.roll(targets, -1, axis=1)
+        return Examples(shown, targets, w.start, w.end)
 
 
-CLM = Objective(causal=True)
+def choose_hidden(w, random, mask_ratio):
+    """Return which tokens are hidden, bool (B, T): those of each window with the lowest numbers, but no special tokens."""
+    n = round(mask_ratio * w.tokens.shape[1])
+    ordinary = ~np.isin(w.tokens, list(w.tokenizer.special_tokens.values()))
+    score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
+    lowest = np.argpartition(score, n - 1, axis=1)[:, :n]
+    hidden = np.zeros(w.tokens.shape, bool)
+    np.put_along_axis(hidden, lowest, True, axis=1)
+    return hidden & ordinary  # a window may have fewer than n ordinary tokens
+
+
+def show(w, hidden, random, proportions):
+    """Return what the input shows, (B, T): hidden tokens as the mask token, as a random ordinary token, or as they are.
+
+    proportions: the fractions of these three.
+    """
+    as_mask, as_random, _ = proportions
+    u = mix(random[hidden]) / 2.0**64  # a second random number for each hidden token, from 0 to 1
+    instead = w.tokens[hidden]
+    instead[u < as_mask] = w.tokenizer.mask_id
+    swapped = (u >= as_mask) & (u < as_mask + as_random)
+    which = mix(random[hidden][swapped] ^ u64(1)) % u64(len(w.tokenizer.ordinary_ids))
+    instead[swapped] = w.tokenizer.ordinary_ids[which.astype(np.int64)]
+    shown = w.tokens.copy()
+    shown[hidden] = instead
+    return shown
+
+
+# Validation: the same for every run, so that the losses of two runs can be compared. An encoder that predicts from the
+# position before a token is validated on the same masks.
+VALIDATION = {"mask": (CLM(), MLM()), "before": (CLM(), MLM(predict_from="before"))}
+
+
+# ----------------------------------------------------------------------------
+# The windows of a step
 
 
 class MicroBatch(NamedTuple):
     """Windows of a step that go through the model together: their objective, and their numbers in the step."""
 
-    objective: Objective
+    objective: object
     windows: list
 
 
-def micro_batches(objective, cfg, n_windows, rank, world_size, step):
-    """Return the MicroBatches of a process in a step of `n_windows`.
+def by_objective(objective, cfg, n_windows, step):
+    """Return {objective: the numbers of its windows} of a step.
 
-    objective(step, window, n_windows, cfg) returns what a window trains. All windows of a micro-batch train the same.
-    Each has the settings' `micro_batch` windows; the last one of an objective may have fewer.
+    objective(step, window, n_windows, cfg) returns what a window trains, None if it is left out.
     """
-    by_objective = {}
-    for window in range(rank, n_windows, world_size):
-        by_objective.setdefault(objective(step, window, n_windows, cfg), []).append(window)
-    found = []
-    for what, windows in by_objective.items():
-        for i in range(0, len(windows), cfg.micro_batch):
-            found.append(MicroBatch(what, windows[i : i + cfg.micro_batch]))
+    found = {}
+    for window in range(n_windows):
+        what = objective(step, window, n_windows, cfg)
+        if what:
+            found.setdefault(what, []).append(window)
     return found
 
 
-def phase_of(batches):
-    """Return "clm" or "mlm", or "mixed" for a step with both. batches: see `micro_batches`."""
-    causal = {batch.objective.causal for batch in batches}
-    if len(causal) == 2:
-        return "mixed"
-    return "clm" if True in causal else "mlm"
+def micro_batches(groups, micro_batch, rank, world_size):
+    """Return the MicroBatches of a process. groups: see `by_objective`.
 
-
-def clm_fraction(batches):
-    """Return the fraction of the windows that are CLM. batches: see `micro_batches`."""
-    clm = sum(len(batch.windows) for batch in batches if batch.objective.causal)
-    return clm / sum(len(batch.windows) for batch in batches)
-
-
-def add_step(phases, batches):
-    """Add a step to the record of a run's phases, a list of dicts, in place. batches: see `micro_batches`.
-
-    The dict of a phase has `phase` (see `phase_of`), `predict_from`, `steps`, `clm_steps` (its steps, times the
-    fraction of their windows that are CLM) and `mask_ratio` [at first, at last], which is [0, 0] for CLM.
+    All windows of a micro-batch train the same. Each has `micro_batch` windows; the last one of an objective may have
+    fewer.
     """
-    name = phase_of(batches)
-    ratio, predict_from = max((batch.objective.mask_ratio, batch.objective.predict_from) for batch in batches)
-    last = phases[-1] if phases else {}
-    if (last.get("phase"), last.get("predict_from")) != (name, predict_from):
-        last = dict(phase=name, predict_from=predict_from, steps=0, clm_steps=0.0, mask_ratio=[ratio, ratio])
-        phases.append(last)
-    last["steps"] += 1
-    last["clm_steps"] += clm_fraction(batches)
-    last["mask_ratio"] = [last["mask_ratio"][0], ratio]
+    found = []
+    for objective, windows in groups.items():
+        own = [window for window in windows if window % world_size == rank]
+        for i in range(0, len(own), micro_batch):
+            found.append(MicroBatch(objective, own[i : i + micro_batch]))
+    if not found:
+        raise DataError(f"process {rank} has no window in a step: `objective` must leave at least one to each")
+    return found
+
+
+def names_of(groups):
+    """Return the names of a step's objectives, sorted. groups: see `by_objective`."""
+    return sorted({objective.name for objective in groups})
+
+
+def phase_of(groups):
+    """Return the name of what a step trains, such as "mlm" or "clm + mlm"."""
+    return " + ".join(names_of(groups))
+
+
+# ----------------------------------------------------------------------------
+# The record of a run's phases
+
+
+def add_step(phases, groups):
+    """Add a step to the record of a run's phases, a list of dicts, in place. groups: see `by_objective`.
+
+    The dict of a phase has `phase` (see `phase_of`), `steps`, and `objectives`. That is a dict by name: `steps` (those
+    of the phase, times the fraction of their windows), `causal`, `predict_from`, and [at first, at last] the
+    `mask_ratio` and the `details`.
+    """
+    name = phase_of(groups)
+    if not phases or phases[-1]["phase"] != name:
+        phases.append(dict(phase=name, steps=0, objectives={}))
+    phase = phases[-1]
+    phase["steps"] += 1
+    n_windows = sum(map(len, groups.values()))
+    for objective, windows in groups.items():
+        ratio, details = objective.mask_ratio, objective.details
+        new = dict(steps=0.0, causal=objective.causal, mask_ratio=[ratio, ratio], details=[details, details])
+        record = phase["objectives"].setdefault(objective.name, new)
+        record["steps"] += len(windows) / n_windows
+        record["predict_from"] = objective.predict_from
+        record["mask_ratio"][1] = ratio
+        record["details"][1] = details
 
 
 def phases_of(state):
     """Return the record of phases of a checkpoint's dict; [] for a model of the hub."""
-    return state.get("phases", [])
+    phases = state.get("phases", [])
+    if phases and "clm_steps" in phases[0]:
+        raise DataError("this checkpoint was made before objectives had names: use the code that made it")
+    return phases
 
 
-def predicts_from(state):
-    """Return the position from which a checkpoint predicts a hidden token, "mask" or "before"."""
-    masked = [phase for phase in phases_of(state) if phase["phase"] != "clm"]
-    return masked[-1]["predict_from"] if masked else "mask"
+def clm_steps(phases):
+    """Return how many steps were CLM; of steps with several objectives, the fraction of the windows counts."""
+    return sum(phase["objectives"].get("clm", {"steps": 0})["steps"] for phase in phases)
+
+
+def largest_mask_ratio(phases):
+    """Return the largest mask ratio of a record of phases, 0 if nothing was hidden."""
+    return max((max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values()), default=0.0)
+
+
+def is_decoder(phases):
+    """Return whether the last phase trained the causal mask only."""
+    return all(its["causal"] for its in phases[-1]["objectives"].values())
+
+
+def predicts_from(phases):
+    """Return the position from which a model predicts a hidden token, "mask" or "before". phases: its record."""
+    for phase in reversed(phases):
+        for its in phase["objectives"].values():
+            if not its["causal"]:
+                return its["predict_from"]
+    return "mask"
+
+
+def validation_keys(line):
+    """Return {name of an objective: the key of its validation loss} of a line of metrics.jsonl."""
+    matches = [re.fullmatch("val_(.+)_loss", key) for key in line]
+    return {match[1]: match[0] for match in matches if match}
+
+
+def title(name):
+    """Return the name of an objective or a phase as prose has it: abbreviations in capitals."""
+    return re.sub(r"\b(clm|mlm|mntp|lm)\b", lambda word: word[0].upper(), name)
 
 
 def describe(phases):
     """Describe a record of phases in words, such as "CLM for 200 steps, then MLM (40 % masked) for 450 steps"."""
-    if len(phases) > 4:
-        clm = sum(phase["clm_steps"] for phase in phases)
-        steps = sum(phase["steps"] for phase in phases)
-        return f"CLM and MLM in {len(phases)} phases, {clm:,.0f} of {steps:,} steps CLM"
-    return ", then ".join(f"{describe_phase(phase)} for {phase['steps']:,} steps" for phase in phases)
+    if len(phases) <= 4:
+        return ", then ".join(f"{describe_phase(phase)} for {phase['steps']:,} steps" for phase in phases)
+    steps = {}
+    for phase in phases:
+        for name, its in phase["objectives"].items():
+            steps[name] = steps.get(name, 0) + its["steps"]
+    parts = ", ".join(f"{title(name)} for {n:,.0f} steps" for name, n in steps.items())
+    return f"{len(phases)} phases: {parts}"
 
 
 def describe_phase(phase):
     """Describe the objectives of a phase in words, such as "MLM (40 % masked)"."""
-    if phase["phase"] == "clm":
-        return "CLM"
-    first, last = (f"{100 * ratio:.3g} %" for ratio in phase["mask_ratio"])
-    masked = f"{first} masked"
-    if first != last:
-        masked += f" at first, {last} at last"
-    if phase["predict_from"] == "before":
-        masked += ", predicted from the position before"
-    if phase["phase"] == "mlm":
-        return f"MLM ({masked})"
-    clm = 100 * phase["clm_steps"] / phase["steps"]
-    return f"CLM in {clm:.3g} % of the windows, MLM ({masked}) in the others"
+    words = []
+    for name, its in phase["objectives"].items():
+        first, last = its["details"]
+        details = first if first == last else f"{first} at first, {last} at last"
+        text = f"{title(name)} ({details})" if details else title(name)
+        if its["steps"] < phase["steps"]:
+            text += f" in {100 * its['steps'] / phase['steps']:.3g} % of the windows"
+        words.append(text)
+    return " and ".join(words)

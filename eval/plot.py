@@ -7,18 +7,19 @@ import itertools
 import math
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import mean
 
 from checkpoint import path_of
 from data.files import MALFORMED
-from data.objective import clm_fraction
+from data.objective import micro_batches, title, validation_keys
 from errors import DataError
 from run import read_metrics
 from runtime import peak_memory, show, step_flops
 
-NAMES = {"clm": "CLM", "mlm": "MLM", "mixed": "CLM + MLM"}  # of the phases
-COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mixed": "#5d7038"}
+COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mntp": "#b3541e"}
+OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"
 
 
 def switches(lines):
@@ -34,47 +35,57 @@ def summary(out_dir):
     before_switches = [before for before, _ in switches(log) if before in evaluated]
     if len(before_switches) < 4:
         moments[1:1] = [("switch", line) for line in before_switches]
-    rows = ["validation loss       CLM     MLM   (nats per predicted token)"]
+    keys = validation_keys(evaluated[-1])
+    names = "  ".join(f"{title(name):>6}" for name in keys)
+    rows = [f"validation loss     {names}   (nats per predicted token)"]
     for name, line in moments:
         moment = f"{name}, step {line['step']}"
-        rows.append(f"{moment:<20}{line['val_clm_loss']:>6.3f}  {line['val_mlm_loss']:>6.3f}")
+        losses = "  ".join(f"{line[key]:>6.3f}" for key in keys.values())
+        rows.append(f"{moment:<20}{losses}")
     return "\n".join(rows)
 
 
-def print_start(cfg, transformer, batches, parts_of, rates, step, world_size, versions):
+def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, versions):
     """Print the model, the budget with its data, and the machine, a line each.
 
-    parts_of: returns the micro-batches of a step. rates: the learning rate of each step.
+    groups_of: returns the windows of a step by objective. rates: the learning rate of each step.
     """
     config = transformer.config
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
-    sampled = [parts_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]  # these stand for all steps
-    clm = mean(map(clm_fraction, sampled))
-    flops = mean(step_flops(config, parts, cfg.window_split) for parts in sampled) * world_size * cfg.max_steps
+    sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]  # these stand for all steps
+    windows = Counter()
+    for groups in sampled:
+        for what, numbers in groups.items():
+            windows[what.name] += len(numbers)
+    flops = mean(step_flops(config, groups, cfg.window_split) for groups in sampled) * cfg.max_steps
     tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
     epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
-    mix = f"{clm:.0%} CLM, {1 - clm:.0%} MLM; learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
+    mix = ", ".join(f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items())
+    mix += f"; learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
     print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
 
     attention = "fused kernels" if versions.get("attention") == "triton" else "PyTorch's attention"
-    micro_batches = max(map(len, sampled))  # of this process
+    most = max(len(micro_batches(groups, cfg.micro_batch, 0, world_size)) for groups in sampled)  # micro-batches a step
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
-    plural = "es" if micro_batches > 1 else ""
-    print(f"machine  {machine}, {micro_batches} micro-batch{plural} a step; {cfg.out_dir}")
+    plural = "es" if most > 1 else ""
+    print(f"machine  {machine}, {most} micro-batch{plural} a step; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")
 
 
 def print_losses(bar, step, phase, line):
     """Print both validation losses of a line of the log, if it has them, above a progress bar."""
-    if "val_clm_loss" not in line:
+    names = validation_keys(line)
+    if not names:
         return
-    bar.write(f"step {step:,} ({phase}): validation loss CLM {line['val_clm_loss']:.3f}, MLM {line['val_mlm_loss']:.3f}")
-    for folder, clm in line.get("val_clm_loss_by_source", {}).items():
-        bar.write(f"  {folder}: CLM {clm:.3f}, MLM {line['val_mlm_loss_by_source'][folder]:.3f}")
+    losses = ", ".join(f"{title(name)} {line[key]:.3f}" for name, key in names.items())
+    bar.write(f"step {step:,} ({title(phase)}): validation loss {losses}")
+    for folder in line.get("val_clm_loss_by_source", ()):
+        losses = ", ".join(f"{title(name)} {line[f'{key}_by_source'][folder]:.3f}" for name, key in names.items())
+        bar.write(f"  {folder}: {losses}")
 
 
 def print_end(cfg, bar, step, device):
@@ -85,7 +96,7 @@ def print_end(cfg, bar, step, device):
         return
     print(f"\n{summary(cfg.out_dir)}\n")
     last = read_metrics(cfg.out_dir)[-1]
-    for name in ("step", "tokens", "seconds", "flops", "loss", "val_clm_loss", "val_mlm_loss"):
+    for name in ("step", "tokens", "seconds", "flops", "loss", *validation_keys(last).values()):
         if name in last:
             print(f"{name}: {last[name]}")
     print(f"minutes_with_evaluation: {(time.time() - bar.start_t) / 60:.1f}")
@@ -131,7 +142,7 @@ def plot_run(out_dir):
     draw_training(axes, [line for line in lines if "loss" in line])
     draw_validation(axes, [line for line in lines if "val_clm_loss" in line])
     for before, after in switches(lines):
-        name = NAMES[after["phase"]]
+        name = title(after["phase"])
         axes.axvline(before["step"], color="0.5", lw=1, ls=":")
         top = axes.get_xaxis_transform()  # y = 1 is the upper end
         axes.text(before["step"], 1, f" to {name}", transform=top, va="top", color="0.35", fontsize=8)
@@ -144,24 +155,31 @@ def plot_run(out_dir):
 
 
 def draw_training(axes, lines):
-    """Draw a curve of the training loss for each kind of phase, with gaps where the run was in another."""
+    """Draw a curve of the training loss for each phase and each objective, with gaps where the run was in another."""
     steps = [line["step"] for line in lines]
-    for phase, name in NAMES.items():
+    phases = dict.fromkeys(line["phase"] for line in lines)
+    names = dict.fromkeys(name for phase in phases for name in phase.split(" + "))
+    colors = color_of([*names, *phases])
+    for name in [*names, *(phase for phase in phases if phase not in names)]:
         losses = []
         for line in lines:
-            part = line.get(f"{phase}_loss", math.nan)  # a mixed phase has both parts; nan is a gap
-            losses.append(line["loss"] if line["phase"] == phase else part)
-        if not all(math.isnan(loss) for loss in losses):
-            axes.plot(steps, losses, color=COLORS[phase], alpha=0.5, lw=1, label=f"training, {name}")
+            part = line.get(f"{name.replace(' ', '_')}_loss", math.nan)  # of several objectives; nan is a gap
+            losses.append(line["loss"] if line["phase"] == name else part)
+        axes.plot(steps, losses, color=colors[name], alpha=0.5, lw=1, label=f"training, {title(name)}")
+
+
+def color_of(names):
+    """Return {name: its color}."""
+    others = itertools.cycle(OTHER_COLORS)
+    return {name: COLORS.get(name) or next(others) for name in dict.fromkeys(names)}
 
 
 def draw_validation(axes, lines):
     """Draw a curve of each validation loss."""
     steps = [line["step"] for line in lines]
-    clm = [line["val_clm_loss"] for line in lines]
-    mlm = [line["val_mlm_loss"] for line in lines]
-    axes.plot(steps, clm, "o-", color=COLORS["clm"], ms=4, label="validation, CLM")
-    axes.plot(steps, mlm, "s--", color=COLORS["mlm"], ms=4, label="validation, MLM")
+    for (name, key), style in zip(validation_keys(lines[-1]).items(), ("o-", "s--")):
+        losses = [line[key] for line in lines]
+        axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {title(name)}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 
 import checkpoint
 import configurator
-from data.objective import predicts_from
+from data.objective import phases_of, predicts_from, title
 from errors import Damaged
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
@@ -72,7 +72,7 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
 
 def print_examples(bar, step, phase, model, tokenizer, predict_from):
     """Print a few masks filled in and a few prompts continued, by the same weights, above a progress bar."""
-    lines = [f"\nat step {step}, the end of {phase.upper()}", "  filled in (causal=False)"]
+    lines = [f"\nat step {step}, the end of {title(phase)}", "  filled in (causal=False)"]
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         for text in FILL:
             (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
@@ -99,7 +99,7 @@ def main(argv):
         model = checkpoint.model_from(state)
         tokenizer = checkpoint.tokenizer_of(state)
         if cfg.fill:
-            masks = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(state))
+            masks = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(phases_of(state)))
             for number, best in enumerate(masks, 1):
                 guesses = [f"{token!r} {p:.1%}" for token, p in best]
                 print(f"mask {number}: {', '.join(guesses)}")

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import checkpoint
+from data.objective import add_step
 from run import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,6 +122,14 @@ def succeed(results):
     return "".join(text for _, text in results)
 
 
+def record(*steps):
+    """The record of the phases of steps, each {objective: its windows}."""
+    phases = []
+    for groups in steps:
+        add_step(phases, groups)
+    return phases
+
+
 def metrics(out_dir):
     """The log of a run without its times."""
     return [{**line, "tokens_per_s": None, "seconds": None} for line in read_metrics(out_dir)]
@@ -142,7 +151,7 @@ def assert_same_losses(a, b, rel=1e-5, also=("grad_norm",)):
     """The same metrics to rounding: 1e-5 relative in fp32."""
     for line, same in zip(metrics(a), metrics(b), strict=True):
         assert line.keys() == same.keys() and line["step"] == same["step"]
-        for key in line.keys() & {"loss", "val_clm_loss", "val_mlm_loss", *also}:
+        for key in line.keys() & {"loss", "val_clm_loss", "val_mlm_loss", "val_mntp_loss", *also}:
             assert line[key] == pytest.approx(same[key], rel=rel), (line["step"], key)
 
 

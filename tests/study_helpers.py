@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 import configurator
+from data.objective import CLM, MLM
 from eval.study.plan import Plan
 from eval.tasks import metrics
-from helpers import ROOT
+from helpers import ROOT, record
 
 METRICS = {
     "sc": ("accuracy", "accuracy"),
@@ -28,9 +29,7 @@ def plan_of(*args, **settings):
 
 def phases(clm, mlm, ratio=0.4):
     """The record of so many steps of CLM, then of MLM."""
-    first = dict(phase="clm", steps=clm, clm_steps=float(clm), mask_ratio=[0.0, 0.0], predict_from="mask")
-    then = dict(phase="mlm", steps=mlm, clm_steps=0.0, mask_ratio=[ratio, ratio], predict_from="mask")
-    return [its for its in (first, then) if its["steps"]]
+    return record(*[{CLM(): [0]}] * clm, *[{MLM(ratio): [0]}] * mlm)
 
 
 def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):

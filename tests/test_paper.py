@@ -13,12 +13,12 @@ from model_helpers import small_model
 
 import configurator
 from data.loader import Batches, TokenStream
-from data.objective import CLM, Objective
+from data.objective import CLM, MLM
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from model import PRESETS, ModelConfig, Transformer
 
-T, MLM = 2_048, Objective(mask_ratio=0.4)
+T = 2_048
 SIZES = {  # layers, width, MLP, heads, key-value heads, head dim, millions of parameters: blocks, + input, + output
     "210m": (12, 768, 3_072, 12, 12, 64, 113.3, 211.8, 310.3),
     "610m": (26, 1_152, 4_096, 18, 6, 64, 460.1, 607.9, 755.6),
@@ -79,11 +79,11 @@ def test_windows_are_cut_between_12_and_2037_anew_for_each_use(make_batches):
 
 def test_all_runs_with_a_seed_see_the_same_windows_in_the_same_order(make_batches):
     """Whatever the objective and the number of windows in a step."""
-    clm, mlm = make_batches(4).batch(1, CLM), make_batches(2).batch(2, MLM)
+    clm, mlm = make_batches(4).batch(1, CLM()), make_batches(2).batch(2, MLM())
     tokens, shown = clm["tokens"][:2], mlm["tokens"].clone().flatten()
     shown[mlm["positions"]] = mlm["targets"]
     assert torch.equal(shown.view(2, T), tokens) and torch.equal(mlm["doc_end"], clm["doc_end"][:2])
-    assert not torch.equal(make_batches(4, seed=2).batch(1, CLM)["tokens"], clm["tokens"])
+    assert not torch.equal(make_batches(4, seed=2).batch(1, CLM())["tokens"], clm["tokens"])
 
 
 def test_the_residual_stream_is_bf16_and_the_weights_are_fp32():

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import checkpoint
 import model
 import runtime
-from data.objective import CLM, Objective
+from data.objective import CLM, MLM
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
 from run import kept_attention
@@ -165,7 +165,7 @@ def test_peak_flops_by_name(monkeypatch):
 @pytest.mark.parametrize("split, seen", [("none", 1), ("random", 2 / 3)])
 def test_mfu_counts_both_objectives(monkeypatch, split, seen):
     """A step with 3 windows of CLM and 1 of MLM, in which 40 % of the tokens are predicted."""
-    config, gpu, parts = ModelConfig(), torch.device("cuda"), [(CLM, [0, 1, 2]), (Objective(mask_ratio=0.4), [3])]
+    config, gpu, parts = ModelConfig(), torch.device("cuda"), {CLM(): [0, 1, 2], MLM(0.4): [3]}
     cfg = SimpleNamespace(window_split=split, dtype="bfloat16")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     of_clm, of_mlm = flops_per_token(config, 128, True, 1, seen), flops_per_token(config, 128, False, 0.4, seen)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import checkpoint
 import configurator
 from data.loader import make_batches
-from data.objective import CLM, Objective, predicts_from
+from data.objective import CLM, MLM, phases_of, predicts_from
 from data.shards import load_data
 from errors import DataError
 from model import attention_mask, rotate
@@ -35,9 +35,9 @@ def example(state):
     T = state["config"]["seq_len"]
     tokenizer = checkpoint.tokenizer_of(state)
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, T)
-    mlm = Objective(False, cfg.mask_ratio[0], cfg.predict_from)
+    mlm = MLM(cfg.mask_ratio[0], cfg.predict_from)
     shown = {}
-    for name, objective in (("CLM", CLM), ("MLM", mlm)):
+    for name, objective in (("CLM", CLM()), ("MLM", mlm)):
         batch = batches.batch(state["step"], objective, [0])
         predicted = batch["targets"] >= 0
         positions = batch["positions"][predicted]
@@ -145,7 +145,7 @@ def read(ckpt, text):
     state = checkpoint.load(checkpoint.find(ckpt))
     model = checkpoint.model_from(state)
     tokenizer = checkpoint.tokenizer_of(state)
-    predict_from = predicts_from(state)
+    predict_from = predicts_from(phases_of(state))
     ids = tokenizer.encode_masked(text)
     longest = min(LONGEST, model.config.seq_len - (predict_from == "before"))  # an eos comes before it
     if not 0 < len(ids) <= longest:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 import checkpoint
 from data.loader import Batches, streams_of
-from data.objective import CLM, Objective, phases_of, predicts_from
+from data.objective import CLM, MLM, phases_of, predicts_from
 from data.shards import load_data
 from errors import DataError, progress
 from eval.lesson.explain import hidden_states, print_table
@@ -87,7 +87,7 @@ def steps_and_switch(run):
     if len(steps) < 2:
         raise DataError(f"run={run}: has fewer than two checkpoints; train.py keeps those that --keep_steps names")
     state = checkpoint.load(checkpoint.path_of(run, steps[-1]))
-    if predicts_from(state) == "before":
+    if predicts_from(phases_of(state)) == "before":
         why = "it predicts a hidden token from the position before it, which the right context does not have"
         raise DataError(f"run={run}: {why}; give a run with predict_from=mask")
     first_phase, *others = phases_of(state)
@@ -106,7 +106,7 @@ def validation_batches(state):
     stream = streams_of(load_data(settings["data"]), "val")[0]  # of a mixture: the first source
     n_windows = min(WINDOWS, len(stream) // T)
     batches = Batches([stream], checkpoint.tokenizer_of(state), 0, T, n_windows)
-    return batches.batch(0, CLM), batches.batch(0, Objective(mask_ratio=ratio))
+    return batches.batch(0, CLM()), batches.batch(0, MLM(ratio))
 
 
 @torch.no_grad()

@@ -22,10 +22,11 @@ from data.objective import describe
 from errors import DataError
 from eval.study import stats
 from eval.study.jobs import error_of
-from eval.study.plan import flops, without_seed
+from eval.study.plan import without_seed
 from eval.tasks import metrics
 from eval.tasks.registry import REGRESSION
 from model import ModelConfig
+from runtime import flops_per_token
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
@@ -171,18 +172,17 @@ def pretraining_of(facts, after):
     if facts["untrained"]:
         return "random weights"
     text = describe(phases) if phases else "pretrained elsewhere"
-    shown = facts["settings"].get("mask_proportions", (1, 0, 0))
-    if shown[0] != 1 and phases[-1]["phase"] != "clm":
-        text += f", with {'/'.join(f'{100 * part:.3g}' for part in shown)} masking"
     return f"{text}, after {after}" if after else text
 
 
 def flops_of(facts):
     """Compute the FLOPs of a checkpoint's pretraining, shared steps included, for one token in each step."""
+    config = ModelConfig(**facts["model"])
     total = 0.0
     for phase in facts["phases"]:
-        clm, ratio = phase["clm_steps"], sum(phase["mask_ratio"]) / 2
-        total += flops(ModelConfig(**facts["model"]), clm, phase["steps"] - clm, ratio)
+        for its in phase["objectives"].values():
+            predicted = sum(its["mask_ratio"]) / 2 or 1.0
+            total += its["steps"] * flops_per_token(config, config.seq_len, its["causal"], predicted)
     return total
 
 

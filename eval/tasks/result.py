@@ -9,7 +9,7 @@ import torch
 
 import checkpoint
 from data.files import write_whole
-from data.objective import phases_of
+from data.objective import clm_steps, largest_mask_ratio, phases_of
 from eval.tasks import metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
@@ -175,7 +175,6 @@ def origin(state, path, name, random_weights):
     if state["settings"]:
         settings = state["settings"]
         name = f"{Path(path).resolve().parent.name}-{step}"
-    mask_ratios = [max(phase["mask_ratio"]) for phase in phases]
     return dict(
         name=name,
         path=str(path),
@@ -185,8 +184,8 @@ def origin(state, path, name, random_weights):
         seed=settings["seed"],
         init_from=settings["init_from"],
         phases=phases,
-        clm_steps=sum(phase["clm_steps"] for phase in phases),
-        mask_ratio=max(mask_ratios, default=0.0) or settings["mask_ratio"][0],
+        clm_steps=clm_steps(phases),
+        mask_ratio=largest_mask_ratio(phases) or settings["mask_ratio"][0],
         untrained=random_weights,
         model=state["config"],
         settings=dict(state["settings"]),  # of train.py; {} of a model of the hub

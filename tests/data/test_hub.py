@@ -14,7 +14,7 @@ import torch
 
 import checkpoint
 import model
-from data import card, hub
+from data import card, hub, objective
 from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
@@ -24,7 +24,7 @@ from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
-from helpers import ROOT, TINY, WORDS, Run
+from helpers import ROOT, TINY, WORDS, Run, record
 from model import ModelConfig, PretrainingLoss, Transformer
 from task_helpers import settings
 
@@ -76,7 +76,7 @@ def state_of(model, **more):
     model = random_weights(Transformer(ModelConfig(**model))) if isinstance(model, dict) else model
     state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=SETTINGS, data="f00d")
     if more.get("settings", True):  # trained here
-        state["phases"] = [CLM | dict(steps=200, clm_steps=200.0), MLM | dict(steps=450)]
+        state["phases"] = record(*[{objective.CLM(): [0]}] * 200, *[{objective.MLM(): [0]}] * 450)
     return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
 
 
@@ -86,8 +86,7 @@ def write(state, folder, kind, path="ckpt-650.pt"):
 
 SIZES = dict(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)
 QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
-MLM = dict(phase="mlm", predict_from="mask", steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])
-CLM = MLM | dict(phase="clm", clm_steps=650.0, mask_ratio=[0.0, 0.0])
+MLM, MNTP, CLM = record({objective.MLM(): [0]}, {objective.MLM(0.4, "before"): [0]}, {objective.CLM(): [0]})
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +191,9 @@ def test_the_models_of_the_study(folder, copy):
 
 @pytest.mark.parametrize("shape, phase, kind, name", [
     (SIZES, MLM, "eurobert", "EuroBertForMaskedLM"),
-    (SIZES, MLM | dict(predict_from="before"), "eurobert", "EuroBertModel"),
+    (SIZES, MNTP, "eurobert", "EuroBertModel"),
     (QWEN3, MLM, "qwen3", "Qwen3Model"),
-    (QWEN3 | dict(tie_embeddings=True), MLM | dict(predict_from="before"), "qwen3", "Qwen3Model"),
+    (QWEN3 | dict(tie_embeddings=True), MNTP, "qwen3", "Qwen3Model"),
 ])  # fmt: skip
 def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, monkeypatch):
     """A padded batch of texts in, the mean of the hidden states out, in sentence-transformers as in ours.
@@ -542,7 +541,7 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
 NAN = torch.full((32,), torch.nan)
 ODD_RECORDS = [  # of a checkpoint: where, and what is there instead
     (["phases"], "none"),
-    (["phases", 1, "mask_ratio"], None),
+    (["phases", 1, "objectives"], None),
     (["settings"], {"lr": 1.0}),
     (["settings", "init_from"], 3),
     (["settings", "global_batch_tokens"], "many"),

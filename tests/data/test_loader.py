@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data.loader import OPEN_SHARDS, Batches, TokenStream, hashed, mixing_pattern, permute, streams_of
-from data.objective import CLM, Objective
+from data.objective import CLM, MLM
 from data.prepare import prepare
 from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_meta
 from data.tokenizer import Tokenizer
@@ -18,8 +18,8 @@ from errors import DataError
 from helpers import flip_bit
 from prepare_helpers import tokens as tokens_of
 
-MLM = Objective(mask_ratio=0.25, proportions=(0.8, 0.1, 0.1))
-BEFORE = Objective(mask_ratio=0.2, predict_from="before", largest_ratio=0.3)
+BERT = MLM(0.25, proportions=(0.8, 0.1, 0.1))
+BEFORE = MLM(0.2, "before", largest_ratio=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
     assert sum(str(tmp_path) in file for file in open_files) == OPEN_SHARDS * Path("/proc").exists()
 
 
-@pytest.mark.parametrize("objective", [CLM, MLM, BEFORE])
+@pytest.mark.parametrize("objective", [CLM(), BERT, BEFORE])
 @pytest.mark.parametrize("split", ["none", "random", "document"])
 def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective, split):
     one = Batches([stream], tokenizer, 3, 64, 12, split)
@@ -80,7 +80,7 @@ def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer)
     T, W = 64, 5
     batches = Batches([stream], tokenizer, 3, T, W)
     (n,) = batches.n_windows
-    seen = np.concatenate([batches.batch(s, CLM)["tokens"].numpy() for s in range(-(-3 * n // W))])[: 3 * n]
+    seen = np.concatenate([batches.batch(s, CLM())["tokens"].numpy() for s in range(-(-3 * n // W))])[: 3 * n]
     everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
     epochs = [list(map(bytes, seen[e * n : (e + 1) * n])) for e in range(3)]
     for epoch in epochs:
@@ -94,12 +94,12 @@ def test_each_source_of_a_mixture_has_its_own_epochs_and_shuffle(mixture, tokeni
     for streams, draws in ([a, b], (700, 300)), ([a, a], (500, 500)):
         batches = Batches(streams, tokenizer, 3, T, W, draws=draws)
         steps = range(5 * max(batches.n_windows) // W)
-        windows = torch.cat([batches.batch(step, CLM)["tokens"] for step in steps])
+        windows = torch.cat([batches.batch(step, CLM())["tokens"] for step in steps])
         source = batches.source[np.arange(len(windows)) % CYCLE]
         for k, (stream, n) in enumerate(zip(streams, batches.n_windows)):
             drawn = windows[source == k]
             assert batches.epochs(len(steps))[stream.folder] == pytest.approx(len(drawn) / n, abs=1 / n)
-            alone = Batches([stream], tokenizer, 3, T, len(drawn)).batch(0, CLM)["tokens"]
+            alone = Batches([stream], tokenizer, 3, T, len(drawn)).batch(0, CLM())["tokens"]
             assert torch.equal(drawn, alone) == (k == 0)
             everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
             for epoch in range(len(drawn) // n):
@@ -137,7 +137,7 @@ def test_the_fingerprint_of_a_mixture_and_what_cannot_be_mixed(mixture, tmp_path
 
 def test_clm_targets(stream, tokenizer):
     for split in ("none", "random", "document"):
-        batch = Batches([stream], tokenizer, 1, 64, 6, split).batch(2, CLM)
+        batch = Batches([stream], tokenizer, 1, 64, 6, split).batch(2, CLM())
         tokens, targets = batch["tokens"], batch["targets"].view(6, 64)
         assert torch.equal(batch["positions"], torch.arange(6 * 64))
         end = batch["doc_end"] if split != "none" else torch.full_like(tokens, 64)
@@ -158,7 +158,7 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
     batches = Batches([stream], tokenizer, 1, T, W)
     special = torch.tensor(sorted(tokenizer.special_tokens.values()))
     for step in range(20):
-        batch, plain = batches.batch(step, Objective(mask_ratio=ratio)), batches.batch(step, CLM)["tokens"]
+        batch, plain = batches.batch(step, MLM(mask_ratio=ratio)), batches.batch(step, CLM())["tokens"]
         positions, targets = batch["positions"], batch["targets"]
         assert len(positions) == len(set(positions.tolist())) == W * n
         assert torch.equal(torch.bincount(positions // T, minlength=W), torch.full((W,), n))
@@ -169,7 +169,7 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
         assert torch.equal(shown.view(W, T), batch["tokens"])  # nothing else is touched
         if ratio < 0.8:  # these windows have few special tokens
             assert (targets >= 0).all()
-        same, more = (batches.batch(step, Objective(mask_ratio=r, largest_ratio=0.95)) for r in (ratio, 0.95))
+        same, more = (batches.batch(step, MLM(mask_ratio=r, largest_ratio=0.95)) for r in (ratio, 0.95))
         assert torch.equal(same["tokens"], batch["tokens"]) and predicted(same) == predicted(batch) < predicted(more)
         assert same["targets"].shape == more["targets"].shape == same["positions"].shape == (W * round(0.95 * T),)
 
@@ -185,7 +185,7 @@ def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
             rows[1] = tokenizer.pad_id
             return rows[index]
 
-    batch = Batches([Stream()], tokenizer, 0, 16, 2).batch(0, Objective(mask_ratio=0.5))
+    batch = Batches([Stream()], tokenizer, 0, 16, 2).batch(0, MLM(mask_ratio=0.5))
     assert len(batch["positions"]) == len(set(batch["positions"].tolist())) == 16
     assert sorted(batch["targets"].tolist()) == [-1] * 13 + [7, 8, 9]
     assert (batch["tokens"] == tokenizer.mask_id).sum() == 3
@@ -195,7 +195,7 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
     T = 64
     batches = Batches([stream], tokenizer, 1, T, 1)
     (n,), masks = batches.n_windows, {}
-    whole, plain = (batches.batch(0, objective, range(3 * n)) for objective in (MLM, CLM))
+    whole, plain = (batches.batch(0, objective, range(3 * n)) for objective in (BERT, CLM()))
     positions = whole["positions"].view(3 * n, -1) % T
     for window, chosen in zip(plain["tokens"], positions.tolist()):
         masks.setdefault(bytes(window.numpy()), []).append(tuple(chosen))
@@ -208,7 +208,7 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
 def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tokenizer, split):
     T, W = 64, 40
     batches = Batches([stream], tokenizer, 1, T, W, split)
-    batch, plain = batches.batch(0, Objective(mask_ratio=0.4, predict_from="before")), batches.batch(0, CLM)
+    batch, plain = batches.batch(0, MLM(mask_ratio=0.4, predict_from="before")), batches.batch(0, CLM())
     keep, hidden = batch["targets"] >= 0, (batch["tokens"] == tokenizer.mask_id).flatten()
     at = batch["positions"][keep]
     assert torch.equal(plain["tokens"].flatten()[at + 1], batch["targets"][keep])
@@ -223,7 +223,7 @@ def test_mask_proportions(stream, tokenizer):
     batches = Batches([stream], tokenizer, 1, 64, 64)
     masked = swapped = same = 0
     for step in range(5):
-        batch = batches.batch(step, Objective(mask_ratio=0.5, proportions=(0.8, 0.1, 0.1)))
+        batch = batches.batch(step, MLM(mask_ratio=0.5, proportions=(0.8, 0.1, 0.1)))
         keep = batch["targets"] >= 0
         shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
         masked += (shown == tokenizer.mask_id).sum().item()
@@ -237,7 +237,7 @@ def test_mask_proportions(stream, tokenizer):
 
 def test_bounds_of_documents(stream, tokenizer):
     """Random cuts are in test_paper.py."""
-    batch = Batches([stream], tokenizer, 1, 64, 50, "document").batch(0, CLM)
+    batch = Batches([stream], tokenizer, 1, 64, 50, "document").batch(0, CLM())
     assert batch["doc_start"].dtype == batch["doc_end"].dtype == torch.int32
     for tokens, start, end in zip(batch["tokens"], batch["doc_start"], batch["doc_end"]):
         last = [*(tokens == tokenizer.eos_id).nonzero().flatten().tolist(), 63]

@@ -1,61 +1,91 @@
-"""Micro-batches of one kind, and the record of what a run has trained."""
+"""What the windows of a step train, and the record of what a run has trained."""
 
+import numpy as np
 import pytest
 
-import configurator
-from data.objective import CLM, MicroBatch, Objective, add_step, describe, micro_batches, phase_of, predicts_from
+from data.loader import Windows
+from data.objective import (
+    CLM, MLM, by_objective, clm_steps, describe, is_decoder, largest_mask_ratio, micro_batches, names_of, phase_of,
+    predicts_from, title,
+)  # fmt: skip
+from data.tokenizer import Tokenizer
+from errors import DataError
+from helpers import record
 
-MLM = Objective(mask_ratio=0.4)
 
-
-def parts(objective, world_size, micro_batch, n_windows=24):
+def of_ranks(objective, world_size, micro_batch, n_windows=24):
     """The micro-batches of all processes in a step."""
-    cfg = configurator.Settings(micro_batch=micro_batch)
-    return [micro_batches(objective, cfg, n_windows, rank, world_size, step=7) for rank in range(world_size)]
+    groups = by_objective(objective, None, n_windows, step=7)
+    return [micro_batches(groups, micro_batch, rank, world_size) for rank in range(world_size)]
+
+
+def six_of_clm(step, window, n_windows, cfg):
+    assert (step, n_windows) == (7, 24)
+    return CLM() if window < 6 else MLM()
 
 
 @pytest.mark.parametrize("world_size, micro_batch", [(1, 24), (1, 5), (2, 4), (3, 1), (6, 100)])
-def test_every_window_once_and_each_micro_batch_of_one_kind(world_size, micro_batch):
-    def objective(step, window, n_windows, cfg):
-        assert (step, n_windows) == (7, 24)
-        return CLM if window < 6 else MLM
-
-    of_ranks = parts(objective, world_size, micro_batch)
-    windows = [(window, kind) for its in of_ranks for kind, its in its for window in its]
-    assert sorted(windows) == [(window, CLM if window < 6 else MLM) for window in range(24)]
-    assert len({str([(kind, len(its)) for kind, its in its]) for its in of_ranks}) == 1  # all do the same work
-    for kind in (CLM, MLM):
-        for of_rank in of_ranks:  # full micro-batches, then one remainder: as few as there can be
+def test_every_window_once_and_each_micro_batch_of_one_objective(world_size, micro_batch):
+    ranks = of_ranks(six_of_clm, world_size, micro_batch)
+    windows = [(window, kind) for its in ranks for kind, its in its for window in its]
+    assert sorted(windows, key=lambda pair: pair[0]) == [(i, CLM() if i < 6 else MLM()) for i in range(24)]
+    assert len({str([(kind, len(its)) for kind, its in its]) for its in ranks}) == 1  # all do the same work
+    for kind in (CLM(), MLM()):
+        for of_rank in ranks:  # full micro-batches, then one remainder: as few as there can be
             *full, last = [len(its) for what, its in of_rank if what == kind]
             assert set(full) <= {micro_batch} and 0 < last <= micro_batch
-    assert [phase_of(its) for its in of_ranks] == ["mixed"] * world_size
+    assert phase_of(by_objective(six_of_clm, None, 24, 7)) == "clm + mlm"
 
 
 def test_a_prime_number_of_windows_makes_few_micro_batches():
     """config/610m.py on 8 processes: 144 windows each, of which 43 are CLM, in micro-batches of 24."""
-    of_ranks = parts(lambda step, window, n_windows, cfg: CLM if window < 43 * 8 else MLM, 8, 24, 144 * 8)
-    assert [len(batches) for batches in of_ranks] == [2 + 5] * 8
+    ranks = of_ranks(lambda step, window, n_windows, cfg: CLM() if window < 43 * 8 else MLM(), 8, 24, 144 * 8)
+    assert [len(batches) for batches in ranks] == [2 + 5] * 8
 
 
-def record(*steps):
-    phases = []
-    for step in steps:
-        add_step(phases, [MicroBatch(*batch) for batch in step])
-    return phases
+def test_windows_may_be_left_out_but_not_all_of_a_process():
+    first_two = lambda step, window, n_windows, cfg: MLM() if window < 2 else None
+    assert [list(its[0].windows) for its in of_ranks(first_two, 2, 4)] == [[0], [1]]
+    with pytest.raises(DataError, match="process 2 has no window in a step"):
+        of_ranks(first_two, 3, 4)
 
 
 def test_the_record_of_phases():
-    clm, mlm = [(CLM, range(4))], [(MLM, range(2)), (MLM, range(2, 4))]
-    before = [(Objective(False, 0.2, "before"), range(4))]
-    mixed = [[(CLM, [0]), (Objective(mask_ratio=ratio), [1, 2, 3])] for ratio in (0.3, 0.2, 0.15)]
-    for steps, words, clm_steps in (
-        ([clm, mlm, mlm], "CLM for 1 steps, then MLM (40 % masked) for 2 steps", 1),
-        ([before], "MLM (20 % masked, predicted from the position before) for 1 steps", 0),
-        (mixed, "CLM in 25 % of the windows, MLM (30 % masked at first, 15 % at last) in the others for 3 steps", 0.75),
-        ([clm, mlm] * 3, "CLM and MLM in 6 phases, 3 of 6 steps CLM", 3),
+    clm, mlm = {CLM(): range(4)}, {MLM(): range(4)}
+    before = {MLM(0.2, "before"): range(4)}
+    mixed = [{CLM(): [0], MLM(ratio): [1, 2, 3]} for ratio in (0.3, 0.2, 0.15)]
+    bert = {MLM(0.15, proportions=(0.8, 0.1, 0.1)): range(4)}
+    for steps, words, clm_total, ratio in (
+        ([clm, mlm, mlm], "CLM for 1 steps, then MLM (40 % masked) for 2 steps", 1, 0.4),
+        ([before], "MNTP (20 % masked) for 1 steps", 0, 0.2),
+        ([bert], "MLM (15 % masked, of these 80/10/10) for 1 steps", 0, 0.15),
+        (
+            mixed,
+            "CLM in 25 % of the windows and MLM (30 % masked at first, 15 % masked at last) in 75 % of the windows"
+            " for 3 steps",
+            0.75,
+            0.3,
+        ),
+        ([clm, mlm] * 3, "6 phases: CLM for 3 steps, MLM for 3 steps", 3, 0.4),
     ):
         phases = record(*steps)
         assert describe(phases) == words and sum(its["steps"] for its in phases) == len(steps)
-        assert sum(its["clm_steps"] for its in phases) == clm_steps
-    assert predicts_from({"phases": record(before, clm), "settings": {}}) == "before"
-    assert predicts_from({"phases": record(clm), "settings": {}}) == "mask"
+        assert (clm_steps(phases), largest_mask_ratio(phases)) == (clm_total, ratio)
+    assert predicts_from(record(before, clm)) == "before" and predicts_from(record(clm)) == "mask"
+    assert is_decoder(record(mlm, clm)) and not is_decoder(record(clm, mlm)) and not is_decoder(record(mixed[0]))
+    assert names_of(mixed[0]) == ["clm", "mlm"] and title("clm + prefix lm, spans") == "CLM + prefix LM, spans"
+
+
+def test_the_example_in_the_docstring_of_mlm():
+    """Of four tokens, two ordinary ones are hidden, and predicted at their place or at the one before."""
+    tokenizer = Tokenizer.load("embedded")
+    tokens = np.array([[7, 8, 9, tokenizer.eos_id]])
+    start, end = np.zeros((1, 4), np.int64), np.full((1, 4), 4)
+    windows = Windows(tokens, np.arange(4), start, end, np.array([[5]]), 1, tokenizer)
+    at, before = (MLM(0.5, where).examples(windows) for where in ("mask", "before"))
+    hidden = at.shown == tokenizer.mask_id
+    assert hidden.sum() == 2 and not hidden[0, 3]
+    assert (at.targets == np.where(hidden, tokens, -1)).all()
+    hidden[0, 0] = False  # nothing is before the first token, so it stays
+    assert ((before.shown == tokenizer.mask_id) == hidden).all()
+    assert (before.targets[0, :3] == np.where(hidden, tokens, -1)[0, 1:]).all() and before.targets[0, 3] == -1

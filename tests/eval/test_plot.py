@@ -18,7 +18,7 @@ def write_log(folder, phases, **more):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-CLM, MLM, MIXED = "clm", "mlm", "mixed"
+CLM, MLM, MIXED = "clm", "mlm", "clm + mlm"
 
 
 @pytest.mark.parametrize("phases, rows", [

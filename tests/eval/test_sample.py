@@ -5,8 +5,10 @@ import torch
 
 import checkpoint
 from data.tokenizer import Tokenizer
+from data.objective import MLM
 from eval import sample
 from eval.sample import continue_text, fill_in
+from helpers import record
 
 tokenizer = Tokenizer.load("embedded")
 
@@ -35,7 +37,7 @@ def test_fill_in_from_the_position_before(model):
 
 
 def test_the_command_goes_by_the_record(model, encoder, tmp_path, capsys):
-    phases = [dict(phase="mlm", predict_from="before", steps=650, clm_steps=0.0, mask_ratio=[0.4, 0.4])]
+    phases = record({MLM(0.4, "before"): [0]})
     checkpoint.save(tmp_path / "ckpt-650.pt", checkpoint.load(encoder) | {"phases": phases})
     sample.main([f"--ckpt={tmp_path}", "--fill=[MASK] b", "--prompt=The"])
     (best,) = fill_in(model, tokenizer, "[MASK] b", predict_from="before")

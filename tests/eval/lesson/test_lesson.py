@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import configurator
-from data.objective import CLM, Objective
+from data.loader import Batches
+from data.objective import CLM, MLM
 from eval.lesson import course
 from eval.plot import read_metrics
 from helpers import ROOT, TINY, Run
@@ -74,7 +75,7 @@ def test_the_commands_of_the_parts(folder):
 def test_the_commands_of_exercises_without_an_edit(folder, data_dir):
     start_all(EXERCISES, folder, data_dir)
     assert (folder / "out/late/ckpt-20.pt").exists()
-    assert {line["phase"] for line in read_metrics(folder / "out/mixed")} == {"mixed"}
+    assert {line["phase"] for line in read_metrics(folder / "out/mixed")} == {"clm + mlm"}
 
 
 def test_all_resumes_each_run_edits_a_copy_and_stops_at_an_error(tmp_path, monkeypatch):
@@ -117,13 +118,14 @@ class Letters:
 def batches(name, folder):
     """Return the Batches of a solution; of the project without one."""
     source = course.edited_copy(f"eval/lesson/solutions/{name}.patch", folder / "copy") if name else ROOT
-    tokenizer = SimpleNamespace(mask_id=0, eos_id=1, ordinary_ids=np.arange(10, 36), vocab_size=36)
-    loader = runpy.run_path(str(source / "data" / "loader.py"))
-    return loader["Batches"]([Letters()], tokenizer, 1, 64, 64)
+    tokenizer = SimpleNamespace(mask_id=0, eos_id=1, ordinary_ids=np.arange(10, 36), special_tokens={"": 0})
+    objective = SimpleNamespace(**runpy.run_path(str(source / "data" / "objective.py")))
+    return Batches([Letters()], tokenizer, 1, 64, 64), objective
 
 
 def test_spans_hide_as_many_tokens_in_runs_of_three(tmp_path):
-    tokens = batches("spans", tmp_path).batch(3, Objective(mask_ratio=0.4))["tokens"]
+    spans, objective = batches("spans", tmp_path)
+    tokens = spans.batch(3, objective.MLM(0.4))["tokens"]
     hidden = (tokens == 0).numpy()
     assert (hidden.sum(1) == 26).all()  # round(0.4 * 64) of each window
     runs = [len(run) for row in hidden for run in "".join(np.where(row, "x", " ")).split()]
@@ -133,19 +135,20 @@ def test_spans_hide_as_many_tokens_in_runs_of_three(tmp_path):
 
 
 def test_uniform_draws_a_ratio_for_each_window_and_keeps_the_shape(tmp_path):
-    uniform = batches("uniform", tmp_path)
-    batch = uniform.batch(3, Objective(mask_ratio=0.8))
+    uniform, objective = batches("uniform", tmp_path)
+    batch = uniform.batch(3, objective.MLM(0.8))
     n = (batch["tokens"] == 0).sum(1)
     assert n.min() < 8 and n.max() > 44 and n.max() <= 51 and 20 < n.float().mean() < 32  # from 1 to 51 of 64
     assert len(batch["positions"]) == 64 * 51 and (batch["targets"] >= 0).sum() == n.sum()
-    again = uniform.batch(3, Objective(mask_ratio=0.8), [5, 40])  # a part of the step, as another process has it
+    again = uniform.batch(3, objective.MLM(0.8), [5, 40])  # a part of the step, as another process has it
     assert (again["tokens"] == batch["tokens"][[5, 40]]).all()
 
 
 def test_few_targets_are_those_of_mlm_with_the_input_of_clm(tmp_path):
-    few = batches("few_targets", tmp_path).batch(3, Objective(True, 0.4, "before"))
-    plain = batches(None, tmp_path)
-    clm, mlm = plain.batch(3, CLM), plain.batch(3, Objective(mask_ratio=0.4))
+    edited, objective = batches("few_targets", tmp_path)
+    few = edited.batch(3, objective.CLM(0.4))
+    plain, _ = batches(None, tmp_path)
+    clm, mlm = plain.batch(3, CLM()), plain.batch(3, MLM(0.4))
     assert (few["tokens"] == clm["tokens"]).all()
     predicted = few["targets"] >= 0
     positions, targets = few["positions"][predicted], few["targets"][predicted]

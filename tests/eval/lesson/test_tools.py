@@ -13,15 +13,16 @@ import torch.nn.functional as F
 import checkpoint
 import configurator
 from data.loader import Batches, TokenStream
-from data.objective import CLM, Objective
+from data.objective import CLM, MLM
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.lesson import explain, gallery, per_token, switch
 from eval.sample import fill_in
+from helpers import record
 from model import ModelConfig, Transformer
 
-tokenizer, MLM = Tokenizer.load("embedded"), Objective(mask_ratio=0.25)
+tokenizer = Tokenizer.load("embedded")
 
 
 def start(tool, *args):
@@ -83,7 +84,7 @@ def batches(data_dir):
 @torch.no_grad()
 def test_a_hidden_side_is_not_seen(model, batches):
     """Each of the three losses is that of the masked token in a text of its own: whole, up to it, from it."""
-    batch = batches.batch(0, MLM)
+    batch = batches.batch(0, MLM(0.25))
     position, targets = batch["positions"].view(6, 8) % 32, batch["targets"].view(6, 8)
     losses = torch.zeros(3)
     for row, tokens in enumerate(batch["tokens"]):
@@ -103,7 +104,7 @@ def test_cka_ignores_rotation_and_scale_only():
 
 def test_tokens_predicted_are_the_targets(tmp_path, batches):
     """The tokens that per_token counts as predicted are the targets in the batches."""
-    kinds = CLM, MLM, Objective(mask_ratio=0.125)
+    kinds = CLM(), MLM(0.25), MLM(0.125)
     clm, mlm, less = (int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in kinds)  # per window
 
     def last(phases, ratios=(0.25,), clm_windows=0.0, **more):
@@ -117,7 +118,7 @@ def test_tokens_predicted_are_the_targets(tmp_path, batches):
     assert last(["clm"] * 6) == (5 * 512, 5 * 16 * clm, 6)
     assert last(["clm"] * 9 + ["mlm"] * 2) == (10 * 512, 16 * (8 * clm + 2 * mlm), 7)
     assert last(["mlm"] * 11, (0.25, 0.125), mask_ratio=0.125) == (10 * 512, 16 * (9 * mlm + less), 7)
-    assert last(["mixed"] * 6, clm_windows=0.75) == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
+    assert last(["clm + mlm"] * 6, clm_windows=0.75) == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
 
 
 def test_the_batch_is_the_loaders(undisturbed, capsys):
@@ -143,19 +144,17 @@ def test_the_batch_is_the_loaders(undisturbed, capsys):
 def test_the_switch_is_that_of_the_record(undisturbed, tmp_path):
     """Not that of the settings. A position before the mask has no right context, so such a run is refused."""
 
-    def measure(*phases):
+    def measure(*steps):
         for step in (5, 10, 15):
             state = checkpoint.load(undisturbed[1] / f"ckpt-{step}.pt")
-            checkpoint.save(tmp_path / f"ckpt-{step}.pt", state | {"phases": [*phases]})
+            checkpoint.save(tmp_path / f"ckpt-{step}.pt", state | {"phases": record(*steps)})
         return switch.measure(tmp_path)
 
-    def phase(name, steps, predict_from="mask"):
-        return dict(phase=name, steps=steps, predict_from=predict_from, clm_steps=0.0, mask_ratio=[0.4, 0.4])
-
-    assert measure(phase("mlm", 12), phase("mixed", 3))[:2] == ([5, 10, 15], 10)
-    assert measure(phase("mlm", 15))[1] == 5
+    clm, mlm, mntp = ({what: [0]} for what in (CLM(), MLM(), MLM(0.4, "before")))
+    assert measure(*[mlm] * 12, *[clm | mlm] * 3)[:2] == ([5, 10, 15], 10)
+    assert measure(*[mlm] * 15)[1] == 5
     with pytest.raises(DataError, match="predict_from=mask"):
-        measure(phase("clm", 8), phase("mlm", 7, "before"))
+        measure(*[clm] * 8, *[mntp] * 7)
 
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):

@@ -5,9 +5,11 @@ import pytest
 import torch
 
 import checkpoint
+from data.objective import CLM, MLM
 from eval.tasks.families import Item
 from eval.tasks.model import TaskModel, pack_texts, predict
 from eval.tasks.result import origin
+from helpers import record
 
 
 @pytest.mark.parametrize("capacity", [1, 64])
@@ -51,7 +53,7 @@ def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
         found = origin(state | {"settings": state["settings"] | settings, "phases": phases}, encoder, "", False)
         return found["clm_steps"], found["mask_ratio"], found["phases"]
 
-    mixed = dict(phase="mixed", predict_from="before", steps=30, clm_steps=7.5, mask_ratio=[0.3, 0.1])
-    assert facts([mixed], switch_step=20, mask_ratio=(0.5,)) == (7.5, 0.3, [mixed])
-    clm = dict(phase="clm", predict_from="mask", steps=30, clm_steps=30.0, mask_ratio=[0.0, 0.0])
-    assert facts([clm], mask_ratio=(0.5, 0.2))[:2] == (30, 0.5)  # validated at this one
+    mixed = record(*({CLM(): [0], MLM(ratio, "before"): [1, 2, 3]} for ratio in (0.3, 0.1)))
+    assert facts(mixed, switch_step=20, mask_ratio=(0.5,)) == (0.5, 0.3, mixed)
+    clm = record(*[{CLM(): [0]}] * 30)
+    assert facts(clm, mask_ratio=(0.5, 0.2))[:2] == (30, 0.5)  # validated at this one
