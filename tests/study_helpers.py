@@ -27,9 +27,9 @@ def plan_of(*args, **settings):
     return Plan(configurator.load(ROOT / "eval/study/__main__.py", [*args, *words]))
 
 
-def phases(clm, mlm, ratio=0.4):
+def phases(clm, mlm, ratio=0.4, proportions=(1, 0, 0)):
     """The record of so many steps of CLM, then of MLM."""
-    return record(*[{CLM(): [0]}] * clm, *[{MLM(ratio): [0]}] * mlm)
+    return record(*[{CLM(): [0]}] * clm, *[{MLM(ratio, proportions=proportions): [0]}] * mlm)
 
 
 def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
@@ -37,7 +37,8 @@ def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
     facts = dict(
         name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed
     )
-    facts |= dict(untrained=False, parameters=1_200_000, model=SIZE, phases=phases(clm, steps - clm, ratio))
+    facts |= dict(untrained=False, parameters=1_200_000, model=SIZE)
+    facts["phases"] = phases(clm, steps - clm, ratio, dict(settings).get("mask_proportions", (1, 0, 0)))
     return facts | dict(settings={"global_batch_tokens": 4096, **dict(settings)}) | more
 
 

@@ -313,6 +313,8 @@ def loss_curve(run, last=None):
         return []
     log = read_metrics(run.folder)
     for line in log:
+        if "val_mntp_loss" in line:  # the same masks, predicted from the position before
+            line["val_mlm_loss"] = line["val_mntp_loss"]
         check_line(line, run.folder)
     return [line for line in before if line["step"] < run.start] + log
 

@@ -296,7 +296,7 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     assert "pretraining: 7 of 7 runs are there\n" in (text := study(plan)) and "tuning: 54 of 54 runs are " in text
     sections = "## The answer,## Scores,## Comparisons,## Losses,## How to read the numbers".split(",")
     assert [line for line in text.splitlines() if line.startswith("##")] == sections
-    assert "| MLM (40 % masked) for 10 steps, with 50/50/0 masking, after mlm | 1.2M       | 41K " in text
+    assert "| MLM (40 % masked, of these 50/50/0) for 10 steps, after mlm | 1.2M       | 41K " in text
     assert ["mlm", "2", "6.000 ± 0.000", "5.150 ± 0.635"] in cells(text)
     (log := plan.runs["clm", 1].folder / "metrics.jsonl").write_text(log.read_text().partition('{"step": 20')[0])
     assert "pretraining: 6 of 7 runs are there (missing: 1 of clm)\n" in study(plan)
