@@ -16,15 +16,17 @@ from task_helpers import Files
 
 
 def commands(path):
-    """The lines of a page's shell blocks, without comments."""
+    """The commands of a page's shell blocks, without comments; those that && joins are several."""
     blocks = re.findall(r"```sh\n(.*?)```", path.read_text(), re.S)
-    return [line.split(" #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    lines = [line.split(" #")[0] for block in blocks for line in block.splitlines() if line.strip()]
+    return [command.strip() for line in lines for command in line.split(" && ")]
 
 
 README = commands(ROOT / "README.md")
 DOCS = [line for page in sorted((ROOT / "docs").glob("*.md")) for line in commands(page) if line not in README]
-VENV = "python3 -m venv .venv && . .venv/bin/activate"
-INSTALL = VENV, "pip install ", "hf download ", "pytest", "sh eval/bench/gpu.sh"
+PIP = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -r requirements.txt", "python train.py", "pytest"]
+UV = ["uv run train.py", "uv run pytest"]
+INSTALL = *PIP[:2], "pip install ", "hf download ", "pytest", "uv run ", "sh eval/bench/gpu.sh"  # most are in .ci/run
 CLUSTER = [line for line in dict.fromkeys(README + DOCS) if re.match("torchrun|srun|sbatch", line)]
 
 
@@ -89,8 +91,7 @@ def run(command, folder):
 
 def test_readme_commands(folder):
     assert [line for line in README if not line.startswith(("python ", "torchrun ", *INSTALL))] == []
-    assert README[:3] == [VENV, "pip install -r requirements.txt", "python train.py"]
-    assert README[-1] == "pytest" and README.count("pytest") == 1
+    assert README[:7] == PIP + UV
     for made in ("demo/loss.png", "finetune/result.json", "topics/result.json"):
         assert (folder / "out" / made).exists() or made.endswith("png") and not find_spec("matplotlib")
 
