@@ -48,7 +48,7 @@ form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: 
 metric = ""  # the main one, such as f1; pearson or spearman: sc predicts numbers; empty: the family's or the task's
 tasks_dir = "data/tasks"  # where the files of the named data sets are
 # --- training ---
-max_steps = 1000  # optimizer steps, at most
+max_steps = 1000  # optimizer steps, at most; 0: score the model as it is (zero-shot; ir only)
 epochs = 1  # passes over the training data, at most
 batch_size = 32  # examples per step
 lr = 1e-4  # peak learning rate
@@ -70,20 +70,21 @@ eval_interval = 100  # steps between validations
 eval_examples = 1000  # examples in each of those validations
 test_examples = 0  # examples of validation and of test that are scored at the end, evenly spread; 0 = all
 baseline = True  # also score the task's trivial and lexical baselines
+protocol = "auto"  # ir: how texts become vectors: study, or own: a hub model's own way; auto = own if it is zero-shot
 full_corpus = True  # ir: search all documents; False: only the judged ones, which the paper's metric needs
 # --- machine ---
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
-AT_LEAST_1 = "max_steps epochs batch_size eval_interval eval_examples".split()
-AT_LEAST_0 = "seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction".split()
+AT_LEAST_1 = "epochs batch_size eval_interval eval_examples".split()
+AT_LEAST_0 = "max_steps seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction".split()
 BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
 ABOVE_0 = ["lr", "grad_clip", "temperature"]
 
 
 def describe_task(cfg):
     """Return the Task that the settings name or describe. Raises DataError."""
-    return find_task(cfg.task, folder=cfg.tasks_dir, **{name: cfg[name] for name in FIELDS})
+    return find_task(cfg.task, cfg.tasks_dir, zero_shot=cfg.max_steps == 0, **{name: cfg[name] for name in FIELDS})
 
 
 def check(cfg, needs_checkpoint=True):
@@ -91,7 +92,8 @@ def check(cfg, needs_checkpoint=True):
 
     needs_checkpoint: False if init_from may not be there yet, as when a study plans what it will do.
     """
-    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, below_1=BELOW_1)
+    choices = {"protocol": ("auto", "study", "own")}
+    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices, BELOW_1)
     if cfg.max_len < 8:
         yield f"max_len={cfg.max_len}: must be at least 8"
     yield from device_problems(cfg)
@@ -183,7 +185,7 @@ def fine_tune(cfg):
     result = write_result(cfg, dataset, task, model, run, state)
     took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
-    if hint := advice(result):
+    if steps and (hint := advice(result)):
         show(print, hint)
     show(print, f"{steps:,} steps and the scoring took {took}; wrote {cfg.out_dir}/result.json")
 

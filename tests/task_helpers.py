@@ -23,14 +23,14 @@ def settings(**changed):
     return configurator.Settings(defaults | dict(device="cpu", dtype="float32") | changed)
 
 
-def load(task="", folder="data/tasks", full_corpus=True, **fields):
+def load(task="", folder="data/tasks", full_corpus=True, zero_shot=False, **fields):
     """Return the Dataset of a task."""
-    return read(find_task(task, folder, **fields), full_corpus)
+    return read(find_task(task, folder, zero_shot, **fields), full_corpus)
 
 
 def family(name, max_len=64, **parts):
-    parts = dict(labels=[], train=[], validation=[], test=[]) | parts
-    return FAMILIES[name](Dataset("toy", name, counts={}, main={}, **parts), TOKENIZER, max_len)
+    parts = dict(labels=[], train=[], validation=[], test=[], main={"field": ["ndcg@10"]}) | parts
+    return FAMILIES[name](Dataset("toy", name, counts={}, **parts), TOKENIZER, max_len)
 
 
 def score(task, forward, examples, split):

@@ -102,8 +102,8 @@ def assert_learned(text, folder, family, metric, at_least):
 
 def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
     text, folder = tuned
-    assert_learned(text, folder, "sc", "accuracy", 85)
-    assert "The first example to train on, as it was read:\n  text " in text
+    assert_learned(text, folder, "sc", "accuracy", 80)
+    assert "The first example, as it was read:\n  text " in text
     accuracy = read(folder)["metrics"]["test"]["accuracy"]
     assert "no better than" not in text
     assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
@@ -195,9 +195,9 @@ def test_what_the_settings_change(fine_tune, data):
 
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):
     (tmp_path / "result.json").write_text("")
-    wrong = "--task=sst2 --lr=0 --max_steps=0 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
+    wrong = "--task=sst2 --lr=0 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
     code, text = run([*wrong, f"--out_dir={tmp_path}"], "finetune.py")
-    messages = ["lr=0.0", "max_steps=0", "dropout=1.0", "dtype=float16", "family=xx", "nowhere", "7 problems"]
+    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family=xx", "nowhere", "7 problems"]
     for message in [*messages, "already holds a result"]:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()

@@ -20,8 +20,9 @@ def main():
         sys.exit(0 if {"--help", "-h"} & {*sys.argv} else 2)
     row = "{:12}  {:6}  {:16}  {}".format
     print(row("task", "family", "main metrics", "in data/tasks"))
-    for name, task in TASKS.items():
-        print(row(name, task.family, ",".join(task.metrics), "no" if missing(find_task(name)) else "yes"))
+    for name in TASKS:
+        task = find_task(name)
+        print(row(name, task.family, ",".join(task.metrics), "no" if missing(task) else "yes"))
 
 
 if __name__ == "__main__":

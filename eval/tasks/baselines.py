@@ -46,16 +46,11 @@ def baselines(dataset):
 
 def rank(dataset, method):
     """Return {metric: instances}. method(queries, corpus): see `bm25`."""
-    runs, judged = [], dataset.judged()
+    runs = []
     for queries in by_set(dataset.test).values():
         texts, name = [query.text for query in queries], queries[0].corpus
         corpus = dataset.corpora[name]
-        known = {document: text for document, text in corpus.items() if document in judged[name]}
-        found = [{"judged": run} for run in method(texts, known)]
-        if dataset.main["field"]:  # empty if the corpus holds judged documents only
-            for run, whole in zip(found, method(texts, corpus)):
-                run["corpus"] = whole
-        runs += found
+        runs += dataset.search(name, corpus, lambda ids, _: method(texts, {id: corpus[id] for id in ids}))
     return metrics.retrieval_scores(runs, dataset.test)
 
 

@@ -5,6 +5,7 @@ the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
 import json
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from eval.tasks import metrics
+from eval.tasks.hub_encoder import engine_of
 from eval.tasks.readers import by_set
+from eval.tasks.retriever import STUDY
 from runtime import to_device
 
 
@@ -31,14 +34,17 @@ class Answer(NamedTuple):
     score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
     extra: object = None  # what the metrics need; qa: see QuestionAnswering.answers; ir: see metrics.retrieval_scores
 
-    def line(self, id, **gold):
-        """Return a line of predictions.jsonl as bytes, the score with six digits after the point."""
+    def line(self, example, number, **gold):
+        """Return a line of predictions.jsonl as bytes, the score with six digits after the point.
+
+        number: of the example, from 1, which is its name if it has no other.
+        """
+        id = metrics.in_set(getattr(example, "set", ""), getattr(example, "id", number))
         score = self.score
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
-        record = dict(id=id, **gold, predicted=self.predicted, score=score)
-        text = json.dumps(record, ensure_ascii=False) + "\n"
-        return text.encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
+        text = json.dumps(dict(id=id, **gold, predicted=self.predicted, score=score), ensure_ascii=False)
+        return f"{text}\n".encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 
 class Family:
@@ -46,21 +52,21 @@ class Family:
 
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
     items)`, the mean loss of a batch; and `answers(outputs, items, examples, split)`, the Answer to each example.
-    The split is None in validations during training. temperature, full_corpus: see InformationRetrieval.
+    The split is None in validations during training.
     """
 
     threshold = 0.0  # these two: see QuestionAnswering
     may_be_none = False
 
-    def __init__(self, dataset, tokenizer, max_len, temperature=0.05, full_corpus=True):
-        self.family = dataset.family
+    def __init__(self, dataset, tokenizer, max_len, temperature=0.05, protocol=STUDY):
+        self.dataset = dataset
         self.labels = dataset.labels
         self.index = {label: i for i, label in enumerate(dataset.labels)}
         self.n_outputs = len(dataset.labels) or 1
         self.tokenizer = tokenizer
         self.max_len = max_len
         self.temperature = temperature
-        self.full_corpus = full_corpus
+        self.protocol = protocol
 
     def finish(self, model):
         """Do what is left to do with a TaskModel when training has ended."""
@@ -76,14 +82,7 @@ class Family:
 
     def metrics(self, answers, examples):
         """Return {metric: instances}, see eval/tasks/metrics.py."""
-        return metrics.scores(self.family, [answer.predicted for answer in answers], examples, self.labels)
-
-    def lines(self, answers, examples):
-        """Yield a line of predictions.jsonl for each example, with its id or its number, from 1."""
-        for number, (answer, example) in enumerate(zip(answers, examples), 1):
-            name = getattr(example, "set", "")
-            id = metrics.in_set(name, getattr(example, "id", number))
-            yield answer.line(id, gold=example.gold)
+        return metrics.scores(self.dataset.family, [answer.predicted for answer in answers], examples, self.labels)
 
 
 class SequenceClassification(Family):
@@ -95,11 +94,8 @@ class SequenceClassification(Family):
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        self.mean, self.std = 0.0, 1.0
-        if dataset.train and not self.labels:
-            numbers = [example.label for example in dataset.train]
-            self.mean = float(np.mean(numbers))
-            self.std = float(np.std(numbers))
+        numbers = [0.0] if self.labels else [example.label for example in dataset.train] or [0.0]
+        self.mean, self.std = float(np.mean(numbers)), float(np.std(numbers))
 
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text))
@@ -127,13 +123,12 @@ class SequenceClassification(Family):
             last.bias.mul_(self.std).add_(self.mean)
 
     def answers(self, outputs, items, examples, split):
-        logits = np.stack(outputs)
         if not self.labels:
-            return [Answer(float(number), None) for (number,) in logits]
-        probability = softmax(logits)
+            return [Answer(float(number), None) for (number,) in outputs]
         answers = []
-        for row, best in enumerate(logits.argmax(-1)):
-            answers.append(Answer(self.labels[best], probability[row, best]))
+        for logits, probability in zip(outputs, softmax(np.stack(outputs))):
+            best = logits.argmax()
+            answers.append(Answer(self.labels[best], probability[best]))
         return answers
 
 
@@ -147,12 +142,10 @@ class TokenClassification(Family):
             tokens += found
             word_of += [number] * len(found)
         ids = self.truncate(tokens)
-        word_of = np.array(word_of[: len(ids) - 1], np.int64)
-        target = np.full(len(ids), -1)  # eos keeps that
-        if example.tags is not None:
-            label = np.array([self.index.get(tag, -1) for tag in example.tags], np.int64)
-            target[:-1] = label[word_of]
-        return [Item(ids, target, word_of)]
+        word_of = word_of[: len(ids) - 1]
+        label = [self.index.get(tag, -1) for tag in example.tags or [None] * len(example.words)]
+        target = np.array([*(label[word] for word in word_of), -1])  # eos has none
+        return [Item(ids, target, np.array(word_of, np.int64))]
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
@@ -165,25 +158,17 @@ class TokenClassification(Family):
 
         Its score is the mean probability of that tag over its tokens; 0 if it was cut off.
         """
-        found = []
+        answers = []
         for logits, item, example in zip(outputs, items, examples):
-            word_of = item.extra
-            n_words = len(example.words)
-            votes = np.zeros((n_words, len(self.labels)))
-            best = logits[:-1].argmax(-1)  # of each token but eos
-            np.add.at(votes, (word_of, best), 1)
-            chosen = votes.argmax(1)
-            n_tokens = votes.sum(1)
-            tags = [self.labels[i] for i in chosen]
-            for word in np.flatnonzero(n_tokens == 0):
-                tags[word] = "O"
-
-            numbers = np.arange(len(word_of))
-            p = softmax(logits)[numbers, chosen[word_of]]  # of each token, of its word's tag
-            total = np.bincount(word_of, p, minlength=n_words)
-            score = total / np.maximum(1, n_tokens)
-            found.append(Answer(tags, score))
-        return found
+            best, probability = logits.argmax(-1), softmax(logits)
+            tags, score = [], []
+            for word in range(len(example.words)):
+                tokens = np.flatnonzero(item.extra == word)
+                tag = np.bincount(best[tokens], minlength=len(self.labels)).argmax()
+                tags.append(self.labels[tag] if len(tokens) else "O")
+                score.append(probability[tokens, tag].sum(dtype=float) / max(1, len(tokens)))
+            answers.append(Answer(tags, score))
+        return answers
 
 
 class QuestionAnswering(Family):
@@ -207,56 +192,46 @@ class QuestionAnswering(Family):
     def items(self, example, split):
         """Cut the context into windows that overlap by half. In training, take the first that holds the answer.
 
-        The prompt and the context are tokenized apart, as in the paper. An Item's `extra` is (tokens of the prompt
-        before the context, the window's first token in the context, character offsets (n, 2) of the context's n tokens
-        in the text, the text: normalize(context)).
+        The prompt and the context are tokenized apart, as in the paper. An Item's `extra` is (the window's first token
+        in the context; tokens of the prompt; which of the context's n tokens are in the first gold answer, 1 or 0;
+        their character offsets (n, 2) in the text; the text: normalize(context)).
         """
         prompt = self.tokenizer.encode(self.prompt.format(example.question))
         prompt = prompt[: self.max_len // 2]
         context, offsets = self.tokenizer.encode_with_offsets(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
-        text = self.tokenizer.normalize(example.context)
         inside = self.inside_answer(example, offsets)
+        text = self.tokenizer.normalize(example.context)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
-        starts = [0]  # the first token of each window; with room for 40 of 100 tokens: 0, 20, 40, 60
-        while starts[-1] + room < len(context):
-            starts.append(starts[-1] + room // 2)
+        step = room // 2
         items = []
-        for start in starts:
+        for start in range(
+            0, max(1, len(context) - room + step), step
+        ):  # with room for 40 of 100 tokens: 0, 20, 40, 60
             window = slice(start, start + room)
             ids = prompt + context[window] + [self.tokenizer.eos_id]
             target = np.pad(inside[window], (len(prompt), 1))
-            items.append(Item(ids, target, (len(prompt), start, offsets, text)))
+            items.append(Item(ids, target, (start, len(prompt), inside, offsets, text)))
         if split != "train":
             return items
-        for item in items:
-            if item.target.sum() == inside.sum():
-                return [item]
-        return items[:1]
+        whole = [item for item in items if item.target.sum() == inside.sum()]
+        return [*whole, *items][:1]
 
     def inside_answer(self, example, offsets):
         """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
-        inside = np.zeros(len(offsets), np.int64)
-        answer, start = example.answers[0] if example.answers else ("", -1)
-        if start == -1:  # the context does not hold the answer's text
-            return inside
-        before = example.context[:start]
+        answer, start = (example.answers or [("", -1)])[0]
+        before = example.context[: max(0, start)]
         begin = len(self.tokenizer.normalize(before))
         end = len(self.tokenizer.normalize(before + answer))
-        ends_after_begin = offsets[:, 1] > begin
-        begins_before_end = offsets[:, 0] < end
-        inside[ends_after_begin & begins_before_end] = 1
-        return inside
+        inside = (offsets[:, 1] > begin) & (offsets[:, 0] < end)
+        return inside * int(start >= 0)  # at -1, the context does not hold the answer's text
 
     def answers(self, outputs, items, examples, split):
         """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
         texts = self.merge_windows(outputs, items)
 
         def best_spans(threshold):
-            spans = []
-            for (odds, _), first, offsets, text in texts:
-                spans.append(self.best_span(odds[first:-1], offsets, text, threshold))
-            return spans
+            return [self.best_span(odds[prompt:-1], *text, threshold) for odds, prompt, _, *text in texts]
 
         def f1(threshold):
             predicted = [text for text, _ in best_spans(threshold)]
@@ -265,44 +240,37 @@ class QuestionAnswering(Family):
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
         answers = []
-        for (text, score), (tokens, *_) in zip(best_spans(self.threshold), texts):
-            predicted, gold = (set(np.flatnonzero(x > 0)) for x in tokens)
-            answers.append(Answer(text, score, (predicted, gold)))
+        for (text, score), (odds, prompt, inside, *_) in zip(best_spans(self.threshold), texts):
+            tokens = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside) + prompt)
+            answers.append(Answer(text, score, tokens))
         return answers
 
     def metrics(self, answers, examples):
-        predicted = [answer.extra[0] for answer in answers]
-        gold = [answer.extra[1] for answer in answers]
-        paper = metrics.token_set_f1(predicted, gold)
-        return super().metrics(answers, examples) | {"token_set_f1": paper}
+        predicted, gold = zip(*(answer.extra for answer in answers))
+        return super().metrics(answers, examples) | {"token_set_f1": metrics.token_set_f1(predicted, gold)}
 
     def merge_windows(self, outputs, items):
         """Put the windows of each context together: of two that overlap, the first counts up to the overlap's middle.
 
-        Returns one tuple for each question: log-odds of the N tokens of prompt, context and eos, above whether they are
-        in the first gold answer: (2, N); the position of the context's first token; offsets and text as in `items`.
+        Returns one tuple for each question: log-odds (N,) of the tokens of prompt, context and eos, and what of the
+        items' `extra` belongs to the whole text.
         """
         merged = []
         for logits, item in zip(outputs, items):
-            prompt, start, offsets, text = item.extra
-            odds = logits[:, 1] - logits[:, 0]
-            tokens = np.stack([odds, item.target])  # (2, tokens of the item)
+            start, prompt, *text = item.extra
+            odds = (logits[:, 1] - logits[:, 0]).astype(np.float64)
             if start > 0:  # a further window of the same context
                 before, *_ = merged.pop()
-                overlap_start = prompt + start  # in the whole text
-                overlap_end = before.shape[1] - 1  # where the eos of the windows before is
-                middle = (overlap_start + overlap_end) // 2
-                rest = tokens[:, middle - start :]
-                tokens = np.concatenate([before[:, :middle], rest], 1)
-            merged.append((tokens, prompt, offsets, text))
+                middle = (prompt + start + len(before) - 1) // 2  # the eos of the windows before ends the overlap
+                odds = np.append(before[:middle], odds[middle - start :])
+            merged.append((odds, prompt, *text))
         return merged
 
     def best_span(self, odds, offsets, text, threshold):
         """Return the best span of a text, "" for no answer, and its score. odds: (n,), of the tokens at the offsets."""
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
-        total = np.cumsum(odds - threshold)
-        total = np.append(0, total)
+        total = np.append(0, np.cumsum(odds - threshold))
         lowest = np.minimum.accumulate(total[:-1])
         gain = total[1:] - lowest  # of the best span that ends at each token
         last = gain.argmax()
@@ -314,23 +282,30 @@ class QuestionAnswering(Family):
 
 
 class InformationRetrieval(Family):
-    """Embed queries and documents and compare them by cosine.
+    """Embed queries and documents and compare them by cosine, or as the Protocol of a retriever says.
 
     In training, the other documents of a batch are each query's negatives, and cosines are divided by `temperature`.
-    The field's metrics search the whole corpus. The paper's ranks only the documents that validation or test judge;
-    without `full_corpus` it is the only one.
+    The field's metrics search the whole corpus, if the Dataset has it. The paper's ranks only the documents that
+    validation or test judge.
     """
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        self.corpora, self.judged = dataset.corpora, dataset.judged()
         self.vectors = {}  # {name of a corpus: the vectors of its documents}
+        if self.protocol.own:
+            self.engine = engine_of(self.tokenizer)
+            self.engine.enable_truncation(self.max_len)
+
+    def encode(self, text):
+        if self.protocol.own:
+            return self.engine.encode(text).ids
+        return self.truncate(self.tokenizer.encode(text))
 
     def query(self, text):
-        return Item(self.truncate(self.tokenizer.encode(f"Query: {text}")), None)
+        return Item(self.encode(self.protocol.query + text), None)
 
     def document(self, text):
-        return Item(self.truncate(self.tokenizer.encode(f"Document: {text}")), text)
+        return Item(self.encode(self.protocol.document + text), text)
 
     def items(self, pair, split):
         return [self.query(pair.query), self.document(pair.document)]
@@ -340,11 +315,9 @@ class InformationRetrieval(Family):
 
         output: (2n, d_model), query and document in turn.
         """
-        output = F.normalize(output, dim=-1)
         query, document = output.unflatten(0, (-1, 2)).unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
-        texts = [item.target for item in items[1::2]]
-        texts = np.array(texts, dtype=object)
+        texts = np.array([item.target for item in items[1::2]], dtype=object)
         copy = torch.from_numpy(texts[:, None] == texts)
         copy = to_device(copy.fill_diagonal_(False), scores.device)
         scores = scores.masked_fill(copy, -torch.inf)
@@ -361,39 +334,22 @@ class InformationRetrieval(Family):
             vectors[part] = outputs
         return vectors
 
-    def documents(self, forward, queries, split):
-        """Return the ids and the vectors of the documents that queries of one set search.
-
-        They are the corpus, which is embedded once. In validations during training, when the model still changes, they
-        are the documents judged for these queries.
-        """
-        name = queries[0].corpus
-        corpus = self.corpora[name]
-        if split is None:
-            ids = {}  # in their order
-            for query in queries:
-                ids |= query.grades
-            texts = [corpus[document] for document in ids]
-            return list(ids), self.embed(forward, texts)
-        if name not in self.vectors:
-            self.vectors[name] = self.embed(forward, list(corpus.values()))
-        return list(corpus), self.vectors[name]
-
     def predict(self, forward, queries, split):
+        """As Family.predict. Each corpus is embedded once. In validations during training, when the model still
+        changes, the documents that are judged for these queries stand for it."""
         answers = []
         for part in by_set(queries).values():
-            ids, vectors = self.documents(forward, part, split)
-            outputs = forward([self.query(query.text) for query in part])
-            outputs = np.stack(outputs)
-            known = self.judged[part[0].corpus]
-            judged = [i for i, document in enumerate(ids) if document in known]
-            judged_ids = [ids[i] for i in judged]
-            runs = [{"judged": run} for run in nearest_documents(outputs, vectors[judged], judged_ids)]
-            if self.full_corpus:
-                for run, whole in zip(runs, nearest_documents(outputs, vectors, ids)):
-                    run["corpus"] = whole
-            for run in runs:
-                answers.append(ten_best(run))
+            name = part[0].corpus
+            corpus = self.dataset.corpora[name]
+            if split is None:
+                corpus = {document: corpus[document] for query in part for document in query.grades}
+            if split is None or name not in self.vectors:
+                self.vectors[name] = self.embed(forward, list(corpus.values()))
+            outputs = np.stack(forward([self.query(query.text) for query in part]))
+            find = partial(nearest_documents, outputs, self.vectors[name])
+            answers += map(ten_best, self.dataset.search(name, corpus, find))
+            if split is None:
+                self.vectors.clear()
         return answers
 
     def metrics(self, answers, queries):
@@ -403,8 +359,7 @@ class InformationRetrieval(Family):
 def ten_best(run):
     """Return the Answer of a query: the ten best documents of its run, in the order that `metrics.gains` gives them."""
     found = run.get("corpus", run["judged"])
-    ranking = sorted(found, key=lambda document: (found[document], document), reverse=True)
-    best = ranking[:10]
+    best = sorted(found, key=lambda document: (found[document], document), reverse=True)[:10]
     return Answer(best, [found[document] for document in best], run)
 
 
@@ -413,28 +368,22 @@ def softmax(logits):
     return torch.from_numpy(logits).softmax(-1).numpy()
 
 
-def nearest_documents(queries, documents, document_ids, k=100, chunk=2**16):
-    """Find the k documents with the largest cosine for each query. Returns {document id: cosine} for each.
+def nearest_documents(queries, documents, ids, rows=slice(None), k=100, chunk=2**16):
+    """Find the k documents with the largest scalar product for each query. Returns {document id: product} for each.
 
-    queries: (n, d). documents: (m, d), of which `chunk` are compared at a time.
+    queries: (n, d). documents: (m, d), of which `rows` are compared, `chunk` at a time. ids: of these rows.
     """
-    queries = F.normalize(torch.from_numpy(queries), dim=-1)
+    queries, documents = torch.from_numpy(queries), documents[rows]
     best = torch.empty(len(queries), 0)
     index = torch.empty(len(queries), 0, dtype=torch.int64)
     for begin in range(0, len(documents), chunk):
         part = torch.from_numpy(documents[begin : begin + chunk])
-        part = F.normalize(part, dim=-1)
-        scores = queries @ part.T  # (n, chunk)
-        numbers = torch.arange(begin, begin + len(part))
-        best = torch.cat((best, scores), 1)
-        index = torch.cat((index, numbers.expand_as(scores)), 1)
+        numbers = torch.arange(begin, begin + len(part)).expand(len(queries), -1)
+        best = torch.cat((best, queries @ part.T), 1)
+        index = torch.cat((index, numbers), 1)
         best, order = best.topk(min(k, best.shape[1]), dim=1)
         index = index.gather(1, order)
-    runs = []
-    for numbers, scores in zip(index.tolist(), best.tolist()):
-        ids = [document_ids[i] for i in numbers]
-        runs.append(dict(zip(ids, scores)))
-    return runs
+    return [{ids[i]: score for i, score in zip(*found)} for found in zip(index.tolist(), best.tolist())]
 
 
 def subsample(examples, n):

@@ -20,7 +20,7 @@ from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
 
-FILES = ("*.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
+FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
 
 
 def is_ours(folder):
@@ -72,7 +72,10 @@ def open_newest(path, report=print):
         if str(path).startswith("hf:") and not list(newest.glob("*.safetensors")):
             checkpoint.candidates(path, ("pytorch_model*.bin",))
         state = read_folder(newest)
-    return newest, state | {"revision": revision(newest)}
+    files = [*newest.glob("*.json"), *newest.glob("*/config.json")]
+    texts = {str(file.relative_to(newest)): file.read_text(encoding="utf-8") for file in files}
+    texts.pop("tokenizer.json", None)  # it is in `tokenizer_ranks`
+    return newest, state | {"revision": revision(newest), "files": texts}
 
 
 def revision(folder):
@@ -117,10 +120,17 @@ def read_folder(folder):
     }
 
 
-def added_tokens(tokenizer):
-    """Return the ids that the tokenizer of a model folder puts before a text, and those that it puts after it."""
+def engine_of(tokenizer):
+    """Return the Tokenizer of a model folder as one of the tokenizers library, which adds special tokens itself."""
     engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.file_bytes())
     engine.no_padding()
+    engine.no_truncation()
+    return engine
+
+
+def added_tokens(tokenizer):
+    """Return the ids that the tokenizer of a model folder puts before a text, and those that it puts after it."""
+    engine = engine_of(tokenizer)
     plain = engine.encode("a", add_special_tokens=False).ids
     whole = engine.encode("a", add_special_tokens=True).ids
     for start in range(len(whole)):

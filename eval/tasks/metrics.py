@@ -185,13 +185,9 @@ def sentence_macro_f1(predicted, gold):
     """
     means = []
     for tags, gold_tags in zip(predicted, gold, strict=True):
-        right, total = Counter(), Counter(tags)
-        total.update(gold_tags)
-        for tag, gold_tag in zip(tags, gold_tags, strict=True):
-            if tag == gold_tag:
-                right[tag] += 1
-        f1_of_tags = [2 * right[tag] / total[tag] for tag in total]
-        means.append(sum(f1_of_tags) / len(total))
+        right = Counter(tag for tag, gold_tag in zip(tags, gold_tags, strict=True) if tag == gold_tag)
+        total = Counter([*tags, *gold_tags])
+        means.append(sum(2 * right[tag] / total[tag] for tag in total) / len(total))
     return one_class(means)
 
 
@@ -250,10 +246,8 @@ def token_set_f1(predicted, gold):
     unanswerable question without a predicted token scores 1."""
     values = []
     for found, wanted in zip(predicted, gold, strict=True):
-        found = found or {0}
-        wanted = wanted or {0}
-        total = len(found) + len(wanted)
-        values.append(2 * len(found & wanted) / total)
+        found, wanted = found or {0}, wanted or {0}
+        values.append(2 * len(found & wanted) / (len(found) + len(wanted)))
     return one_class(values)
 
 
@@ -270,11 +264,9 @@ def gains(runs, grades):
     """
     found = np.zeros((len(grades), 100))
     for row, run, grade_of in zip(found, runs, grades, strict=True):
-        scores = np.array(list(run.values()), np.float32)
-        ranking = sorted(zip(scores.tolist(), run), reverse=True)
+        ranking = sorted(zip(np.float32([*run.values()]).tolist(), run), reverse=True)
         for rank, (_, document) in enumerate(ranking[:100]):
-            grade = grade_of.get(document, 0)
-            row[rank] = max(grade, 0)
+            row[rank] = max(0, grade_of.get(document, 0))
     return found
 
 
@@ -286,21 +278,15 @@ def retrieval(runs, grades):
     is 0 if no relevant document is among the first ten (trec_eval's recip_rank has no such cut).
     """
     gain = gains(runs, grades)  # (n, 100)
-    ideal = np.zeros((len(gain), 10))
-    n_relevant = []
-    for row, grade_of in zip(ideal, grades):
-        relevant = [grade for grade in grade_of.values() if grade > 0]
-        relevant.sort(reverse=True)
-        row[: len(relevant)] = relevant[:10]
-        n_relevant.append(len(relevant))
+    ideal = gains(grades, grades)[:, :10]
+    n_relevant = [sum(grade > 0 for grade in grade_of.values()) for grade_of in grades]
     ten = gain[:, :10]
     is_relevant = ten > 0
     first_rank = is_relevant.argmax(1) + 1
-    n_found = (gain > 0).sum(1)
     return {
         "ndcg@10": one_class(ten @ DISCOUNT / (ideal @ DISCOUNT)),
         "mrr@10": one_class(is_relevant.any(1) / first_rank),
-        "recall@100": one_class(n_found / n_relevant),
+        "recall@100": one_class((gain > 0).sum(1) / n_relevant),
     }
 
 
@@ -326,14 +312,10 @@ def retrieval_scores(runs, queries):
     """
     scores = {}
     for name in dict.fromkeys(query.set for query in queries):
-        judged, corpus, grades = [], [], []
-        for run, query in zip(runs, queries, strict=True):
-            if query.set == name:
-                judged.append(run["judged"])
-                corpus.append(run.get("corpus"))
-                grades.append(query.grades)
-        scores[in_set(name, "ndcg@10_judged")] = ndcg_retrieved(judged, grades)
-        if corpus[0] is not None:
-            for metric, instances in retrieval(corpus, grades).items():
+        part = [(run, query.grades) for run, query in zip(runs, queries, strict=True) if query.set == name]
+        found, grades = zip(*part)
+        scores[in_set(name, "ndcg@10_judged")] = ndcg_retrieved([run["judged"] for run in found], grades)
+        if "corpus" in found[0]:
+            for metric, instances in retrieval([run["corpus"] for run in found], grades).items():
                 scores[in_set(name, metric)] = instances
     return scores

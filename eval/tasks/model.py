@@ -7,8 +7,10 @@ logits = predict(model, items)  # a list with one array for each item
 import numpy as np
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 from errors import progress
+from eval.tasks.retriever import STUDY
 from runtime import to_device
 
 
@@ -33,18 +35,14 @@ def pack_texts(sequences, capacity):
         used[row] += lengths[i]
 
     T = max(used)
-    shape = len(used), T
-    tokens = np.zeros(shape, np.int64)
-    doc_start, doc_end = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    positions = []
-    for ids, row, start in zip(sequences, row_of, start_of):
-        end = start + len(ids)
-        tokens[row, start:end] = ids
-        doc_start[row, start:end] = start
-        doc_end[row, start:end] = end
-        positions.append(np.arange(start, end) + row * T)
-    positions = np.concatenate(positions)
-    arrays = dict(tokens=tokens, doc_start=doc_start, doc_end=doc_end, positions=positions, lengths=lengths)
+    first = row_of * T + start_of  # of each text, the index of its first token in the flattened rows
+    positions = np.concatenate([np.arange(i, i + n) for i, n in zip(first, lengths)])
+    arrays = dict(positions=positions, lengths=lengths)
+    values = dict(tokens=np.concatenate(sequences), doc_start=start_of.repeat(lengths))
+    values["doc_end"] = (start_of + lengths).repeat(lengths)
+    for name, x in values.items():
+        arrays[name] = np.zeros((len(used), T), np.int64 if name == "tokens" else np.int32)
+        arrays[name].flat[positions] = x
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -52,14 +50,15 @@ class TaskModel(nn.Module):
     """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
 
     encoder: a Transformer or a HubEncoder. causal: the attention mask. dropout: before the head of tc and qa. In sc
-    and ir, a text is the mean of its hidden states.
+    and ir, a text is the mean of its hidden states. protocol: of ir, which may say something else.
     """
 
-    def __init__(self, encoder, family, n_outputs, causal, dropout):
+    def __init__(self, encoder, family, n_outputs, causal, dropout, protocol=STUDY):
         super().__init__()
         d = encoder.config.d_model
         self.encoder, self.causal = encoder, causal
-        self.pools = family in ("sc", "ir")
+        self.pools, self.pooling = family in ("sc", "ir"), protocol.pooling
+        self.normalizes = family == "ir" and protocol.cosine
         self.head = nn.Sequential()
         if family == "sc":
             self.head.extend([nn.Linear(d, d), nn.GELU(), nn.Linear(d, n_outputs)])
@@ -88,12 +87,17 @@ class TaskModel(nn.Module):
         """
         hidden = self.encoder(tokens, self.causal, doc_start, doc_end)  # (B, T, d)
         hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
-        if self.pools:
+        last = lengths.cumsum(0) - 1  # (n,)
+        if self.pools and self.pooling == "mean":
             n, N = len(lengths), len(positions)
             numbers = torch.arange(n, device=hidden.device)
             text_of = numbers.repeat_interleave(lengths, output_size=N)  # (N,)
             total = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text_of, hidden)  # (n, d)
             hidden = total / lengths[:, None]
+        elif self.pools:
+            hidden = hidden[last if self.pooling == "lasttoken" else last - lengths + 1]
+        if self.normalizes:
+            hidden = F.normalize(hidden, dim=-1)
         return self.head(hidden)
 
 

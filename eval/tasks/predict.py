@@ -38,6 +38,7 @@ device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
 USAGE = "python -m eval.tasks predict MODEL [INPUT]"
+READ = "columns label names form metric outside".split()  # what of a Task the readers need
 CHUNK = 4096  # rows in memory at a time; texts of similar length among them share a batch
 
 
@@ -54,7 +55,7 @@ def load(path, cfg):
         task, model = build(settings, dataset, state)
         model.head.load_state_dict(saved["head"])
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
-        return task, model, Task(**saved["task"])
+        return task, model, Task(saved["family"], **{name: saved["task"][name] for name in READ})
 
 
 def predict(task, model, examples, chunk=CHUNK):
@@ -77,7 +78,7 @@ def run(path, source, cfg):
         pairs = predict(task, model, READERS[spec.family](source, spec, unlabeled=True))
         for example, answer in progress(pairs, "predicting", unit=" texts", unit_scale=True):
             labeled.append(None if example.gold is None else (example, answer))
-            yield answer.line(getattr(example, "id", len(labeled)))
+            yield answer.line(example, len(labeled))
 
     if cfg.out:
         write_whole(cfg.out, lambda file: file.writelines(lines()))

@@ -151,45 +151,34 @@ def rows(path, columns, counts=None, optional=""):
     for number, row in found:
         location = f"{path}, line {number}"
         for column, expected in columns.items():
-            if column == optional and row.get(column) in EMPTY:
+            value = row.get(column)
+            if column == optional and value in EMPTY:
                 row[column] = None
             elif column not in row:
-                raise no_column(path, number, column, row)
-            elif not isinstance(row[column], expected):
-                expected = getattr(expected, "__name__", expected)
-                raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected}")
+                hint = "in a file without a header, they are numbers, from 0"
+                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)} ({hint})")
+            elif not isinstance(value, expected):
+                raise DataError(f"{location}: {column} is {value!r:.200}, expected {expected.__name__}")
         yield location, row
-
-
-def no_column(path, number, column, row):
-    """Return the DataError about a row without one of the columns."""
-    hint = ""
-    if file_format(path) != "jsonl":  # what is wrong is the header
-        number, hint = 1, " (sc: without such names, give numbers, from 0)"
-    return DataError(f"{path}, line {number}: no column {column}; the columns are {', '.join(row)}{hint}")
 
 
 def delimited_rows(path, columns, counts):
     """Yield (line number, {column: text}) for each row of a .tsv, .txt or .csv file."""
     table = csv_fields(path) if file_format(path) == "csv" else tab_fields(path)
-    _, header = next(table, (0, []))
+    number, header = next(table, (0, []))
     width = len(header)
-    by_number = all(column.isdecimal() for column in columns)
-    if by_number and not set(columns) <= set(header):  # the first line is a row
+    if all(column.isdecimal() for column in columns) and not {*columns} <= {*header}:  # the first line is a row
         table = chain([(1, header)], table)
         header = [str(i) for i in range(width)]
-    if len(set(header)) < width:
+    if len({*header}) < width:
         raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
-    number, wrong = 0, []
+    wrong = []
     for number, fields in table:
         if len(fields) == width:
             yield number, dict(zip(header, fields))
-        elif fields not in ([], [""]):  # an empty line
+        elif any(fields):
             wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {width}")
-    allowed = 0
-    if counts is not None:
-        allowed = number / 100
-    if len(wrong) > allowed:
+    if len(wrong) > (0 if counts is None else number / 100):
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the first"] += len(wrong)
@@ -240,26 +229,24 @@ def conll_sentences(path, word=0, tag=-1):
     word, tag: the numbers of their columns, counted from 0, or from the end if negative.
     """
     least = max(2, word + 1, -word, tag + 1, -tag)
-    words, tags = [], []
-    for number, line in lines(path):
+    words, tags, location = [], [], ""
+    for number, line in chain(lines(path), [(0, "")]):
         if line.split()[:1] in ([], ["-DOCSTART-"]):
             if words:
                 yield location, words, without_brackets(tags)
             words, tags = [], []
             continue
-        if not words and COMMENT.match(line):
-            continue
+        if not words:
+            if COMMENT.match(line):
+                continue
+            location = f"{path}, sentence of line {number}"
         fields = line.split("\t")
         if len(fields) == 1:
             fields = [field for field in line.split(" ") if field]
         if len(fields) < least:
             raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
-        if not words:
-            location = f"{path}, sentence of line {number}"
         words.append(fields[word])
         tags.append(fields[tag])
-    if words:
-        yield location, words, without_brackets(tags)
 
 
 def without_brackets(tags):
@@ -332,11 +319,10 @@ def table_questions(path, unlabeled):
 
 
 def find_answer(answer, start, context):
-    """Return where the answer is in the context: at `start`, else at the nearest place to it, else -1."""
-    if answer and start >= 0 and context.startswith(answer, start):
-        return start
-    found = [i for i in range(len(context)) if answer and context.startswith(answer, i)]
-    return min(found, key=lambda i: abs(i - start), default=-1)
+    """Return where the answer is in the context: at `start`, else at the first place that has it, else -1."""
+    if not answer:
+        return -1
+    return start if start >= 0 and context.startswith(answer, start) else context.find(answer)
 
 
 # ----------------------------------------------------------------------------
@@ -352,8 +338,7 @@ def read_texts(path, task, counts=None, unlabeled=False):
     if len(after) != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     expected = dict.fromkeys(columns, str) | {label: object}
-    optional = label if unlabeled else ""
-    for location, row in rows(path, expected, counts, optional):
+    for location, row in rows(path, expected, counts, label if unlabeled else ""):
         text = before
         for column, rest in zip(columns, after):
             text += row[column] + rest
@@ -389,19 +374,13 @@ def read_sentences(path, task, counts=None, unlabeled=False):
         if not all(isinstance(word, str) for word in words):
             raise DataError(f"{location}: expected words, got {words!r:.200}")
         if tags is not None:
-            check_tags(tags, words, location)
+            wrong = [tag for tag in tags if not TAG.fullmatch(str(tag))]
+            if wrong or len(tags) != len(words):
+                what = f"{len(words)} words and {len(tags)} tags, of which {wrong!r:.200} are none"
+                raise DataError(f"{location}: {what}; expected a tag for each word: O, or B-, I-, E- or S- and a type")
             tags = to_bio(tags, task.outside)
         if words or unlabeled:
             yield Sentence(words, tags)
-
-
-def check_tags(tags, words, location):
-    """Raise DataError unless there is a tag for each word."""
-    if len(tags) != len(words):
-        raise DataError(f"{location}: expected words and as many tags, got {words!r:.200} and {tags!r:.200}")
-    for tag in tags:
-        if not TAG.fullmatch(str(tag)):
-            raise DataError(f"{location}: the tag {tag!r} is not O or B-, I-, E- or S- and a type")
 
 
 def table_sentences(path, task, unlabeled):
@@ -409,29 +388,20 @@ def table_sentences(path, task, unlabeled):
     column, label = "tokens", task.label or "label"
     if task.columns and not task.columns[0].isdecimal():  # a number is that of a CoNLL column
         column = task.columns[0]
-    expected = {column: list, label: list}
-    for location, row in rows(path, expected, optional=label if unlabeled else ""):
+    for location, row in rows(path, {column: list, label: list}, optional=label if unlabeled else ""):
         yield location, row[column], row[label]
 
 
 def column_sentences(path, task):
     """Return [(location, words, tags)] of a file in CoNLL columns. Raises DataError if the words are mere numbers."""
-    word = task.columns[0] if task.columns else "0"
-    tag = task.label or "-1"
-    given = f"--columns={','.join(task.columns) or 0} --label={tag}"
-    try:
-        columns = int(word), int(tag)
-    except ValueError:
-        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
-    found = list(conll_sentences(path, *columns))
-    n_long, n_counting = 0, 0
-    for _, words, _ in found:
-        if len(words) > 1:
-            n_long += 1
-            n_counting += words == [str(i + 1) for i in range(len(words))]
-    if 2 * n_counting > n_long:
-        first, *_ = found[0]
-        raise DataError(f"{first}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    columns = task.columns[0] if task.columns else "0", task.label or "-1"
+    given = "--columns={} --label={}".format(*columns)
+    if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
+        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
+    found = list(conll_sentences(path, *map(int, columns)))
+    begins = [words[:2] for _, words, _ in found if len(words) > 1]
+    if 2 * begins.count(["1", "2"]) > len(begins):
+        raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     return found
 
 
@@ -441,14 +411,12 @@ def read_questions(path, task, counts=None, unlabeled=False):
         found = table_questions(path, unlabeled)
     else:
         found = squad_questions(path)
-    for location, id, question, context, given in found:
-        texts = [question, context]
-        texts += [answer for answer, _ in given or ()]
+    for location, id, question, context, answers in found:
+        texts = [question, context, *(answer for answer, _ in answers or ())]
         if not all(isinstance(text, str) for text in texts):
             raise DataError(f"{location}: the question, context and answers must be text")
-        answers = given
-        if given is not None:
-            answers = [(answer, find_answer(answer, start, context)) for answer, start in given]
+        if answers is not None:
+            answers = [(answer, find_answer(answer, start, context)) for answer, start in answers]
         yield Question(str(id), question, context, answers)
 
 

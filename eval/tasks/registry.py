@@ -7,7 +7,7 @@ The names are in datasets.ini; `python -m eval.tasks` lists them. splits.py read
 """
 
 import configparser
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +23,12 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
     "qa": (("f1", "exact_match", "token_set_f1"),),
     "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
 }
-SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus"}  # by family
+SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 PATHS = (*SPLITS, "corpus")
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 JUDGMENTS = {"train": "qrels/train.tsv", "validation": "qrels/dev.tsv", "test": "qrels/test.tsv"}  # in a BEIR folder
+TO_VALIDATE = f" (to validate on, as there is no {JUDGMENTS['validation']} either; or give --validation=JUDGMENTS.tsv)"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class Task:
 
     family: str
     name: str = ""  # "" = given by family and paths
-    paths: dict = field(default_factory=dict)  # {"train", "validation", "test" or "corpus": path}
+    train: str = ""  # these four are paths
+    validation: str = ""
+    test: str = ""
+    corpus: str = ""  # ir
     columns: tuple = ()  # sc: of the texts; tc: of the words. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
@@ -44,6 +48,7 @@ class Task:
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
     outside: tuple = ()  # tc: types of entities that are read as O
     source: str = ""  # where to get the files, and under which terms
+    zero_shot: bool = False  # ir: nothing is trained on, and nothing of a test set is held out
     sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: its paths, and maybe "held_out"}
 
     @property
@@ -69,34 +74,41 @@ class Searched(NamedTuple):
 
     set: str  # the name of the set, "" if there is only one, and for training
     split: str
-    corpus: str  # these three are files
+    corpus: str  # these three are files; of a table of pairs there is only the last one
     queries: str
     judgments: str
     held_out: float = 0.0  # the fraction of the judged queries that this row takes away from other rows of this file
 
 
 def retrieval_table(task):
-    """Return the Searched of a task of ir, all of whose paths are given. Training on a table of pairs has no row."""
+    """Return the Searched of a task of ir, all of whose paths are given.
+
+    Zero-shot, there is no row to train on, and none to validate on that would take queries away from the test set.
+    """
     rows = []
-    train = task.paths.get("train", "")
-    if is_folder(train):
-        rows.append(searched("", "train", train, ""))
-    for name, paths in (task.sets or {"": task.paths}).items():
-        corpus, validation = paths["corpus"], paths.get("validation", "")
+    if is_folder(task.train):
+        rows.append(searched("", "train", task.train))
+    else:
+        rows.append(Searched("", "train", "", "", task.train))
+    for name, paths in (task.sets or {"": vars(task)}).items():
+        corpus, validation = paths["corpus"], paths.get("validation")
         held_out = float(paths.get("held_out", 0))
         if not validation and not find_files(f"{corpus}/{JUDGMENTS['validation']}"):
             validation, held_out = f"{corpus}/{JUDGMENTS['train']}", VALIDATION_FRACTION
-        rows.append(searched(name, "validation", corpus, validation)._replace(held_out=held_out))
-        rows.append(searched(name, "test", corpus, paths.get("test", "")))
-    return rows
+        rows.append(searched(name, "test", corpus, paths.get("test")))
+        validated = searched(name, "validation", corpus, validation, held_out)
+        taken = held_out and (validated.judgments == rows[-1].judgments or not find_files(validated.judgments))
+        if not (task.zero_shot and taken):
+            rows.append(validated)
+    return rows[task.zero_shot :]
 
 
-def searched(name, split, corpus, given):
-    """Return the row of a split. given: judgments of this corpus, a folder with its own corpus, or ""."""
+def searched(name, split, folder, given="", held_out=0.0):
+    """Return the row of a split. given: judgments of the folder's corpus, a folder with its own corpus, or ""."""
     if is_folder(given):
-        corpus, given = given, ""
-    judgments = given or f"{corpus}/{JUDGMENTS[split]}"
-    return Searched(name, split, f"{corpus}/corpus.jsonl", f"{corpus}/queries.jsonl", judgments)
+        folder, given = given, ""
+    judgments = given or f"{folder}/{JUDGMENTS[split]}"
+    return Searched(name, split, f"{folder}/corpus.jsonl", f"{folder}/queries.jsonl", judgments, held_out)
 
 
 def is_folder(path):
@@ -110,131 +122,117 @@ def missing(task):
     A setting such as "--train" stands for a file that the user must name.
     """
     if task.family != "ir":
-        settings, files = ["train", "test"], task.paths.values()
+        absent = [f"--{name}" for name in ("train", "test") if not getattr(task, name)]
+        files = dict.fromkeys((task.train, task.validation, task.test), "")
+    elif task.corpus or task.sets:
+        absent, files = [], {}  # {file: what to say where it is missing}
+        for row in retrieval_table(task):
+            files |= {row.corpus: "", row.judgments: TO_VALIDATE * (row.held_out > 0), row.queries: ""}
     else:
-        settings, files = [] if task.sets else ["corpus", "train"], needed_for_retrieval(task)
-    absent = [f"--{name}" for name in settings if name not in task.paths]
-    for path in dict.fromkeys(files):
-        if not find_files(path):
-            absent.append(path + why_needed(task, path))
+        absent, files = ["--corpus"], {}
+    for path, hint in files.items():
+        if path and not find_files(path):
+            if Path(path).is_dir():
+                hint = " (is a folder; expected a file)"
+            absent.append(path + hint)
     if not absent:
         return ""
     source = f"Get them from {task.source}".splitlines() if task.source else []
     return "\n  ".join(["missing:", *absent, *source])
 
 
-def needed_for_retrieval(task):
-    """Yield the files that a task of ir needs; none if a path has to be named first."""
-    if "train" not in task.paths or not (task.sets or "corpus" in task.paths):
-        return
-    if not is_folder(task.paths["train"]):
-        yield task.paths["train"]
-    for row in retrieval_table(task):
-        yield from (row.corpus, row.judgments, row.queries)
-
-
-def why_needed(task, path):
-    """Return what is to be said about a missing file, for the end of its line."""
-    if Path(path).is_dir():
-        return " (is a folder; expected a file)"
-    corpus = task.paths.get("corpus")
-    if corpus and path == f"{corpus}/{JUDGMENTS['train']}":
-        return f" (to validate on, as there is no {JUDGMENTS['validation']} either; or give --validation=JUDGMENTS.tsv)"
-    return ""
-
-
 # ----------------------------------------------------------------------------
-# From a name, a task file or settings to a Task
-
-
-def parsed(fields):
-    """Return fields of a Task, all text, as it has them. Commas divide lists; a line break may be written as \\n."""
-    fields = dict(fields)
-    for name in ("columns", "names", "outside"):
-        if name in fields:
-            fields[name] = tuple(fields[name].split(","))
-    if "form" in fields:
-        fields["form"] = fields["form"].replace(r"\n", "\n")
-    return fields
+# From a name, a task file or settings to a Task. Until the last step all its fields are text, by name.
 
 
 def read_table(path):
-    """Return {name: Task} of datasets.ini."""
+    """Return {name: fields} of datasets.ini."""
     table = configparser.ConfigParser(interpolation=None, delimiters="=")
     table.read_string(path.read_text(encoding="utf-8"))
     tasks = {}
     for section in table.sections():
-        fields = dict(table[section])
         name, _, part = section.partition("/")
         if part:
-            tasks[name].sets[part] = fields
-            continue
-        paths = {key: fields.pop(key) for key in PATHS if key in fields}
-        tasks[name] = Task(name=name, paths=paths, **parsed(fields))
+            tasks[name]["sets"][part] = dict(table[section])
+        else:
+            tasks[name] = {"name": name, "sets": {}, **table[section]}
     return tasks
 
 
 TASKS = read_table(Path(__file__).with_name("datasets.ini"))
 
 
-def find_task(task="", folder="data/tasks", **fields):
-    """Return the Task of a name, a task file or a family, with `fields` (see FIELDS) in place of its own."""
+def read_task_file(path):
+    """Return the fields that a task file sets, as in FIELDS."""
+    fields, problems = configurator.parse([path], FIELDS)
+    if Path(path).stem in TASKS:
+        problems.append(f"{path}: there is a task {Path(path).stem} already: rename the file")
+    if problems:
+        raise DataError("; ".join(problems))
+    return fields
+
+
+def in_folder(fields, folder):
+    """Return the fields that are not empty, with the paths joined to a folder."""
+    joined = {name: value for name, value in fields.items() if value}
+    for name in PATHS:
+        if name in joined:
+            joined[name] = str(Path(folder, joined[name]))  # one spelling of a folder
+    return joined
+
+
+def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
+    """Return the Task of a name, a task file or a family, with `fields` (see FIELDS) in place of its own.
+
+    Paths in a task file are relative to its folder. Raises DataError: there is no such task, or a field does not fit.
+    """
+    given = in_folder(fields, "")
     if task.endswith(".py"):
-        found = in_folder(read_task_file(task), Path(task).parent)
+        read = in_folder(read_task_file(task), Path(task).parent)
+        own = {"name": Path(task).stem, "family": read.pop("family", "")}
+        given = read | given
     elif task in TASKS:
-        found = in_folder(TASKS[task], ROOT if task.startswith("embedded-") else folder)
+        folder = ROOT if task.startswith("embedded-") else folder
+        own = in_folder(TASKS[task], folder)
+        own["sets"] = {name: in_folder(paths, folder) for name, paths in TASKS[task]["sets"].items()}
     elif task:
         hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
         raise DataError(f"task={task}: no such task.{hint}")
     else:
-        found = Task(fields.pop("family", ""))
-    return customize(found, fields)
+        own = {"family": given.pop("family", "")}
+    found = made(own | given | {"family": own["family"], "zero_shot": zero_shot})
+    check(found, given)
+    return found
 
 
-def in_folder(task, folder):
-    """Return the task with its paths joined to a folder."""
-
-    def join(fields):
-        return {name: str(Path(folder, x)) if name in PATHS else x for name, x in fields.items()}
-
-    sets = {name: join(fields) for name, fields in task.sets.items()}
-    return replace(task, paths=join(task.paths), sets=sets)
-
-
-def read_task_file(path):
-    """Return the Task of a task file: settings as in FIELDS, with paths relative to its folder."""
-    fields, problems = configurator.parse([path], FIELDS)
-    name = Path(path).stem
-    if name in TASKS:
-        problems.append(f"{path}: there is a task {name} already: rename the file")
-    if problems:
-        raise DataError("; ".join(problems))
-    return customize(Task(fields.pop("family"), name), fields)
+def made(fields):
+    """Return the Task of some fields. Commas divide lists; a line break may be written as \\n."""
+    for name in ("columns", "names", "outside"):
+        if name in fields:
+            fields[name] = tuple(fields[name].split(","))
+    fields["form"] = fields.get("form", "").replace(r"\n", "\n")
+    if fields["family"] == "ir" and not fields.get("sets"):  # one folder is enough: it is both
+        if is_folder(fields.get("train")):
+            fields.setdefault("corpus", fields["train"])
+        fields.setdefault("train", fields.get("corpus", ""))
+    return Task(**fields)
 
 
-def customize(task, fields):
-    """Return the task with the fields that are not empty in place of its own. Raises DataError: one does not fit."""
-    given = {name: value for name, value in fields.items() if value}
+def check(task, given):
+    """Raise DataError if the fields that a user has given do not fit the task."""
     if task.family not in METRICS:
         raise DataError(f"family={task.family!r}: must be one of {', '.join(METRICS)}, or give a task")
+    if task.zero_shot and task.family != "ir":
+        raise DataError(
+            f"max_steps=0: {task.title} ({task.family}) has a head, which must be trained: only ir has none"
+        )
     allowed = {*SPLITS, *SETTINGS[task.family].split(), "metric"}
     if task.sets:  # each has judgments of its own
         allowed -= {"corpus", "validation", "test"}
     if unused := [f"{name}={value}" for name, value in given.items() if name not in allowed]:
         takes = ", ".join(sorted(allowed))
         raise DataError(f"{', '.join(unused)}: {task.title} ({task.family}) takes only {takes} of your own")
-    paths = dict(task.paths)
-    for name in PATHS:
-        if name in given:
-            paths[name] = str(Path(given.pop(name)))  # one spelling of a folder
-    if task.family == "ir" and not task.sets:  # one folder is enough: it is both
-        if "corpus" in paths:
-            paths.setdefault("train", paths["corpus"])
-        elif is_folder(paths.get("train", "")):
-            paths["corpus"] = paths["train"]
-    task = replace(task, paths=paths, **parsed(given))
     groups = METRICS[task.family]
     if not any({*task.metrics} <= {*group} for group in groups):
         choices = ", or of ".join(", ".join(group) for group in groups)
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")
-    return task

@@ -16,12 +16,12 @@ from eval.tasks.families import FAMILIES
 from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
+from eval.tasks.retriever import STUDY, choose
 from model import Transformer
 from run import kept_attention, versions
 from runtime import choose_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
-TRIVIAL = ("majority", "no_answer")  # the baselines that learn nothing from a text
 NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
 
 
@@ -42,9 +42,14 @@ def build(cfg, dataset, state, random_weights=False):
         kept = kept_attention(checked, versions(device))
         encoder.attention_backend = choose_attention(encoder.config, dtype, device, kept)
     tokenizer = checkpoint.tokenizer_of(state)
-    max_len = min(cfg.max_len, encoder.config.seq_len)
-    task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, cfg.full_corpus)
-    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal, cfg.dropout)
+    protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
+    max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len)
+    if protocol.own and "hub" in state:  # what stands before a text is counted with it
+        max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len + len(encoder.before))
+        encoder.before = []
+    task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, protocol)
+    causal = cfg.causal or protocol.causal
+    model = TaskModel(encoder, dataset.family, task.n_outputs, causal, cfg.dropout, protocol)
     return task, model.to(cfg.device)
 
 
@@ -94,6 +99,8 @@ def write_result(cfg, dataset, task, model, run, state):
         counts=dataset.counts,
         test_set=test_set_id(dataset.test),
         **run,
+        zero_shot=run["steps"] == 0,
+        protocol=task.protocol.name,
         metrics={"validation": validation, "test": test},
         examples={split: len(getattr(dataset, split)) for split in SPLITS},
         settings={name: value for name, value in cfg.items() if name not in NO_PART},
@@ -102,27 +109,34 @@ def write_result(cfg, dataset, task, model, run, state):
     out = Path(cfg.out_dir)
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}
     if len(dataset.test) <= MAX_PREDICTIONS:
-        write_whole(out / "predictions.jsonl", lambda f: f.writelines(task.lines(answers, dataset.test)))
+        write_whole(out / "predictions.jsonl", lambda f: f.writelines(prediction_lines(answers, dataset.test)))
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
     return result
 
 
+def prediction_lines(answers, examples):
+    """Yield a line of predictions.jsonl for each example."""
+    for number, (answer, example) in enumerate(zip(answers, examples), 1):
+        yield answer.line(example, number, gold=example.gold)
+
+
 def table(result):
     """Return the scores of a result.json as text: a row for each metric, a column for each split and baseline."""
     columns = {split: result["metrics"][split] for split in ("test", "validation")}
-    for name, scores in result["baselines"].items():
-        columns[f"{name} (baseline)"] = scores
+    columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
     main = main_metrics(result)
-    names = sorted(columns["test"], key=lambda metric: metric not in main)
-    lines = [f"{'in percent':24}" + "".join(f"{name:>23}" for name in columns)]
-    for metric in names:
+    title = "zero-shot, in percent" if result["zero_shot"] else "in percent"
+    lines = [title.ljust(24) + "".join(name.rjust(23) for name in columns)]
+    for metric in sorted(columns["test"], key=lambda metric: metric not in main):
         line = f"{metric} (main)" if metric in main else metric
         line = line.ljust(24)
         for scores in columns.values():
             cell = f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else ""
             line += cell.rjust(23)
         lines.append(line)
+    if result["family"] == "ir":
+        lines.append(f"texts become vectors by {result['protocol']} protocol")
     return "\n".join(lines)
 
 
@@ -132,16 +146,15 @@ def advice(result):
     Where a task has no such baseline, a model that has learned nothing has a score of 0.
     """
     main = main_metrics(result)
-    found, trivial = mean_score(result["metrics"]["test"], main), 0.0
-    for name in TRIVIAL:
-        if name in result["baselines"]:
-            trivial = mean_score(result["baselines"][name], main)
-    if found > trivial:
+    baselines = result["baselines"]
+    trivial = baselines.get("majority") or baselines.get("no_answer") or dict.fromkeys(main, 0.0)  # learn nothing
+    score, trivial = mean_score(result["metrics"]["test"], main), mean_score(trivial, main)
+    if score > trivial:
         return ""
-    score, trivial = (metrics.rounded(x) for x in (found, trivial))
     return (
-        f"{' and '.join(main)} {score:.1f} is no better than the {trivial:.1f} of a model that ignores the texts. "
-        f"Try a higher --lr, such as {10 * result['lr']:g}, or more --epochs: there were {result['steps']:,} steps"
+        f"{' and '.join(main)} {metrics.rounded(score)} is no better than the {metrics.rounded(trivial)} of a model that "
+        f"ignores the texts. Try a higher --lr, such as {10 * result['lr']:g}, or more --epochs: there were "
+        f"{result['steps']:,} steps"
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from errors import DataError
 from eval.tasks.metrics import in_set
-from eval.tasks.readers import READERS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
+from eval.tasks.readers import READERS, SPLITS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
 from eval.tasks.registry import VALIDATION_FRACTION, missing, retrieval_table
 
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
@@ -37,10 +37,21 @@ class Dataset:
 
     def judged(self):
         """Return {name of a corpus: ids of the documents in it that validation or test judge}."""
-        found = defaultdict(set)
-        for query in (*self.validation, *self.test):
-            found[query.corpus].update(query.grades)
-        return found
+        return wanted((*self.validation, *self.test))
+
+    def search(self, name, corpus, find):
+        """Return the runs of some queries, as `metrics.retrieval_scores` takes them.
+
+        name: of the corpus. corpus: {document id: text}, of the documents that are searched. find(ids, rows): returns
+        {document id: score} for each query, of documents with these ids, which are these rows of the corpus.
+        """
+        known, ids = self.judged()[name], list(corpus)
+        rows = [i for i, document in enumerate(ids) if document in known]
+        runs = [{"judged": run} for run in find([ids[i] for i in rows], rows)]
+        if self.main["field"]:  # empty if the corpus holds judged documents only
+            for run, whole in zip(runs, find(ids, slice(None))):
+                run["corpus"] = whole
+        return runs
 
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""
@@ -50,8 +61,8 @@ class Dataset:
             lines.append(f"labels: {', '.join(self.labels)}")
         for rule, count in self.counts.items():
             lines.append(f"{rule}: {count:,}")
-        lines.append("The first example to train on, as it was read:")
-        for name, value in self.train[0]._asdict().items():
+        lines.append("The first example, as it was read:")
+        for name, value in (self.train or self.test)[0]._asdict().items():
             lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
         return "\n".join(lines)
 
@@ -98,7 +109,7 @@ def label_names(task, train):
     known = {label for example in train for label in example.labels}
     if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
-        raise DataError(f"{task.paths['train']}: {why}. If others were held out to validate on, give --validation")
+        raise DataError(f"{task.train}: {why}. If others were held out to validate on, give --validation")
     if task.regression:
         return []
     order = {name: i for i, name in enumerate((*task.names, "O"))}
@@ -122,26 +133,18 @@ def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
     order = np.random.RandomState(SPLIT_SEED).permutation(n)
     held_keys = {distinct[i] for i in order[:count]}
-    kept, held = [], []
-    for example, key in zip(examples, keys, strict=True):
-        if key in held_keys:
-            held.append(example)
-        else:
-            kept.append(example)
+    kept = [example for example, key in zip(examples, keys) if key not in held_keys]
+    held = [example for example, key in zip(examples, keys) if key in held_keys]
     return kept, held
 
 
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
-    splits = {}
-    for split, path in task.paths.items():
-        splits[split] = read_all(path, task, split, counts)
-    if "validation" not in splits:
-        train = splits["train"]
-        keys = [example.key for example in train]
-        splits["train"], held = hold_out(task.paths["train"], train, keys)
-        splits["validation"] = held
-        counts["validation: held out of train, at random"] = len(held)
+    splits = {split: read_all(getattr(task, split), task, split, counts) for split in SPLITS if getattr(task, split)}
+    if not task.validation:
+        keys = [example.key for example in splits["train"]]
+        splits["train"], splits["validation"] = hold_out(task.train, splits["train"], keys)
+        counts["validation: held out of train, at random"] = len(splits["validation"])
     return splits
 
 
@@ -165,94 +168,57 @@ def read_all(path, task, split, counts):
 
 def retrieval_splits(task, full_corpus, counts):
     """Return {split: examples} of ir, and the corpora; see Dataset."""
-    table = retrieval_table(task)
-    texts = {}  # {file of queries: {query id: text}}
-    for row in table:
-        if row.queries not in texts:
-            texts[row.queries] = read_texts_by_id(find_files(row.queries)[0])
-    judged = judged_queries(table, texts, counts)  # in the order of the table
-    tested = list(dict.fromkeys(row.corpus for row in table if row.split != "train"))
-    corpora = read_corpora(judged, tested if full_corpus else (), task.form)
+    splits = {split: [] for split in SPLITS}
+    table = [row for row in retrieval_table(task) if row.corpus]
+    for split, queries in judged_queries(table, counts):
+        splits[split] += queries
+    judged = wanted(splits["validation"] + splits["test"])
+    corpora = {}
+    for name, ids in wanted(sum(splits.values(), [])).items():
+        whole = full_corpus and name in judged
+        corpora[name] = read_texts_by_id(find_files(name)[0], None if whole else ids, task.form)
+        if absent := sorted(ids - corpora[name].keys()):
+            raise DataError(f"{name}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
 
-    splits = {"train": [], "validation": [], "test": []}
-    for row, found in judged.items():
-        if row.split == "train":
-            splits["train"] = relevant_pairs(found, corpora[row.corpus])
-        else:
-            splits[row.split] += found
-    if not splits["train"]:
-        splits["train"] = read_all(task.paths["train"], task, "train", counts)
-
-    if full_corpus:
-        searched = {name: corpora[name] for name in tested}
-    else:
-        searched = {name: {} for name in tested}
-        for row, found in judged.items():
-            if row.split != "train":
-                corpus = corpora[row.corpus]
-                for query in found:
-                    searched[row.corpus] |= {document: corpus[document] for document in query.grades}
+    pairs = []
+    for query in splits["train"]:
+        relevant = [document for document, grade in query.grades.items() if grade > 0]
+        pairs += [Pair(query.text, corpora[query.corpus][document]) for document in relevant]
+    if not pairs and not task.zero_shot:
+        pairs = read_all(task.train, task, "train", counts)
+    splits["train"] = pairs
+    searched = {}
+    for name, ids in judged.items():
+        searched[name] = {id: text for id, text in corpora[name].items() if full_corpus or id in ids}
     return splits | {"corpora": searched}
 
 
-def judged_queries(table, texts, counts):
-    """Return {row: its Queries} of a retrieval table, after queries were held out to validate on.
-
-    texts: {file of queries: {query id: text}}.
-    """
-    files = {row: find_files(row.judgments)[0] for row in table}
-    qrels = {}  # {file, without links: {query id: {document id: grade}}}
-    for row, file in files.items():
+def judged_queries(table, counts):
+    """Yield (split, its Queries) for each row of a retrieval table. What a row holds out is in no other row of a file."""
+    held_out = {realpath(find_files(row.judgments)[0]): row.held_out for row in table if row.held_out}
+    texts = {}  # {file of queries: {query id: text}}
+    for row in table:
+        file, name = find_files(row.judgments)[0], row.queries
+        if name not in texts:
+            texts[name] = read_texts_by_id(find_files(name)[0])
         grades = read_qrels(file)
-        if absent := sorted(grades.keys() - texts[row.queries].keys()):
+        if absent := sorted(grades.keys() - texts[name].keys()):
             raise DataError(f"{file}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
         if not grades:
             raise DataError(f"{file}: no query has a relevant document")
-        qrels[realpath(file)] = grades
-
-    held_out = {}  # {row: its part of a file}
-    for row, file in files.items():
+        if fraction := held_out.get(realpath(file)):
+            keys = [texts[name][query] for query in grades]
+            kept, held = hold_out(file, grades.items(), keys, fraction)
+            grades = dict(held if row.held_out else kept)
         if row.held_out:
-            grades = qrels[realpath(file)]
-            keys = [texts[row.queries][query] for query in grades]
-            kept, held = hold_out(file, grades.items(), keys, row.held_out)
-            qrels[realpath(file)] = dict(kept)
-            held_out[row] = dict(held)
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[in_set(row.set, rule, ": ")] = len(held)
-
-    judged = {}
-    for row, file in files.items():
-        judged[row] = []
-        qrels_of_row = held_out.get(row) or qrels[realpath(file)]
-        for id, grades in qrels_of_row.items():
-            text = texts[row.queries][id]
-            judged[row].append(Query(id, text, grades, row.corpus, row.set))
-    return judged
+            counts[in_set(row.set, rule, ": ")] = len(grades)
+        yield row.split, [Query(id, texts[name][id], found, row.corpus, row.set) for id, found in grades.items()]
 
 
-def read_corpora(judged, whole, form):
-    """Return {corpus: {document id: text}} of all corpora in {row: its Queries}.
-
-    whole: the corpora of which all documents are kept. Of others those are that a query judges.
-    """
-    wanted = defaultdict(set)
-    for row, found in judged.items():
-        for query in found:
-            wanted[row.corpus].update(query.grades)
-    corpora = {}
-    for name, ids in wanted.items():
-        corpora[name] = read_texts_by_id(find_files(name)[0], None if name in whole else ids, form)
-        if absent := sorted(ids - corpora[name].keys()):
-            raise DataError(f"{name}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
-    return corpora
-
-
-def relevant_pairs(queries, corpus):
-    """Return the Pairs of queries and their relevant documents."""
-    pairs = []
+def wanted(queries):
+    """Return {corpus: ids of the documents in it that some Queries judge}."""
+    found = defaultdict(set)
     for query in queries:
-        for document, grade in query.grades.items():
-            if grade > 0:
-                pairs.append(Pair(query.text, corpus[document]))
-    return pairs
+        found[query.corpus].update(query.grades)
+    return found

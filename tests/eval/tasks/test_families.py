@@ -9,6 +9,7 @@ import torch
 from eval.tasks import metrics
 from eval.tasks.families import nearest_documents, subsample
 from eval.tasks.readers import Query, Question, Sentence, Text
+from eval.tasks.result import prediction_lines
 from task_helpers import TOKENIZER, family, logits, score
 
 
@@ -29,7 +30,7 @@ def test_all_tokens_of_a_word_have_its_tag():
 def test_a_class_is_given_with_its_probability():
     sc, texts = family("sc", labels=["bad", "good"]), [Text("x", "good"), Text("y", "bad")]
     answers = sc.predict(lambda items: [np.array([0, 1.0]), np.array([0, 0.5])], texts, "test")
-    lines = [*map(json.loads, sc.lines(answers, texts))]
+    lines = [*map(json.loads, prediction_lines(answers, texts))]
     assert [(x["id"], x["gold"], x["predicted"]) for x in lines] == [(1, "good", "good"), (2, "bad", "good")]
     assert [x["score"] for x in lines] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-0.5))], abs=1e-6)
     assert metrics.score(sc.metrics(answers, texts)["accuracy"]) == 50
@@ -67,7 +68,7 @@ def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     found = score(qa, lambda items: [logits(20.0 * item.target - 10) for item in items], [question], None)
     assert found["exact_match"] == 100 and found["token_set_f1"] == 100
     answers = qa.predict(lambda items: [logits(20.0 * item.target - 10)], [question], "new")
-    (line,) = map(json.loads, qa.lines(answers, [question]))
+    (line,) = map(json.loads, prediction_lines(answers, [question]))
     best = 10 * (item.target == 1).sum() - qa.threshold * (item.target == 1).sum()
     assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
 
@@ -110,8 +111,7 @@ def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
 def test_the_nearest_documents_do_not_depend_on_the_chunk(chunk):
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
-    unit = documents / np.linalg.norm(documents, axis=1, keepdims=True)
-    best = np.argsort(-(queries @ unit.T), axis=1)[:, :10]
+    best = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
     found = nearest_documents(queries, documents, range(300), k=10, chunk=chunk)
     assert [list(run) for run in found] == best.tolist()
 
@@ -134,7 +134,7 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     assert found["ndcg@10_judged"] == 100  # but nobody judged d4
     score(ir, predict, queries + other, "test")
     assert calls == [4, 2, 2, 3, 2]  # each corpus is embedded once for all splits
-    lines = [*map(json.loads, ir.lines(ir.predict(predict, queries, "test"), queries))]
+    lines = [*map(json.loads, prediction_lines(ir.predict(predict, queries, "test"), queries))]
     assert [(line["id"], line["gold"], line["predicted"][:2]) for line in lines] == [
         ("q1", {"d1": 1}, ["d4", "d1"]),
         ("q2", {"d2": 1, "d1": 0}, ["d2", "d4"]),
@@ -144,9 +144,9 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     score(ir, predict, queries, None)
     score(ir, predict, queries, None)
     assert calls == [2, 2, 2, 2]  # in the validations during training, the judged documents, each time
-    ir.full_corpus = False
+    ir.dataset.main["field"] = []
     assert [*score(ir, predict, queries + other, "test")] == ["ndcg@10_judged", "s/ndcg@10_judged"]
-    assert json.loads(next(ir.lines(ir.predict(predict, other, "test"), other)))["id"] == "s/q1"
+    assert json.loads(next(prediction_lines(ir.predict(predict, other, "test"), other)))["id"] == "s/q1"
 
 
 def test_a_subsample_is_spread_evenly():

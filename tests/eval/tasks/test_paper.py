@@ -15,7 +15,7 @@ import configurator
 from eval.tasks import metrics
 from eval.tasks.families import Item
 from eval.tasks.readers import Pair, Question, Sentence
-from eval.tasks.result import build
+from eval.tasks.result import build, prediction_lines
 from eval.tasks.splits import Dataset, SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
 from model import ModelConfig, Transformer
@@ -81,7 +81,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     e = np.exp(1)
     of_x = [e / (e + 1 + np.exp(2)), *[e / (e + 2)] * (n - 1)]  # on each token of the first word
     score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
-    (line,) = map(json.loads, tc.lines(answers, [sentence]))
+    (line,) = map(json.loads, prediction_lines(answers, [sentence]))
     assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
     tie = np.array([[0, 0, 1.0], [0, 1, 0], [0, 0, 0]])  # a word of two tokens, and eos: the lowest class
     (answer,) = tc.answers([tie], [Item([1, 2, 0], None, np.array([0, 0]))], [Sentence(["x"], ["O"])], "test")
@@ -127,21 +127,21 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     qa = family("qa", max_len=40)
     windows = qa.items(question, "test")
     assert len(windows) > 3 and all(len(item.ids) <= 40 for item in windows)
-    (((odds, inside), *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
+    ((odds, prompt, inside, *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
     # the odds name the token: each once, in its place
     assert odds.tolist() == [*PROMPT, *TOKENIZER.encode(context), TOKENIZER.eos_id]
-    assert TOKENIZER.decode(odds[inside == 1]).strip() == "Zanzibar"
+    assert TOKENIZER.decode(odds[prompt:-1][inside == 1].astype(int)).strip() == "Zanzibar"
     (only,) = qa.items(question, "train")
     assert only.target.max() == 1 and len(only.ids) <= 40  # in training, the window that holds the answer
 
     # A token counts where it is farthest from a window's edge.
     edge, best = [], np.zeros(len(odds) - len(PROMPT) - 1)
     for item in windows:
-        begin, n = item.extra[1], len(item.ids) - len(PROMPT) - 1
+        begin, n = item.extra[0], len(item.ids) - len(PROMPT) - 1
         distance = np.minimum(np.arange(n), np.arange(n)[::-1])
         best[begin : begin + n] = np.maximum(best[begin : begin + n], distance)
         edge.append(logits(np.r_[[0] * len(PROMPT), distance, 0]))
-    (((odds, _), *_),) = qa.merge_windows(edge, windows)
+    ((odds, *_),) = qa.merge_windows(edge, windows)
     assert np.abs(odds[len(PROMPT) : -1] - best).max() <= 1
 
 
@@ -152,8 +152,8 @@ def test_a_second_copy_of_a_document_is_no_negative():
     """Declared; in the paper it is one."""
     ir = family("ir")
     items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
-    output = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    scores = normalize(output[0::2], dim=-1) @ normalize(output[1::2], dim=-1).T / 0.05
+    output = normalize(torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), dim=-1)  # as the model gives it
+    scores = output[0::2] @ output[1::2].T / 0.05
     scores[0, 1] = scores[1, 0] = -torch.inf
     torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
 

@@ -11,7 +11,7 @@ from helpers import ROOT
 import checkpoint
 from eval.tasks import predict
 from eval.tasks.readers import Question, Sentence, Text
-from eval.tasks.result import evaluate
+from eval.tasks.result import evaluate, prediction_lines
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
 TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
@@ -39,7 +39,7 @@ def test_new_text_gets_the_answers_of_scoring(saved, files, tmp_path, capsys, fa
     if not labeled:
         rows = [{name: value for name, value in row.items() if name not in ("label", "answers")} for row in rows]
     scores, _, answers = evaluate(task, model, examples, "test")
-    expected = [*map(json.loads, task.lines(answers, examples))]
+    expected = [*map(json.loads, prediction_lines(answers, examples))]
     out = tmp_path / "out.jsonl"
     args = [f"{tmp_path}/model.pt", files.put("new.jsonl", rows), f"--out={out}", "--dtype=float32"]
     predict.main(args)

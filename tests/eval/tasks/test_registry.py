@@ -8,17 +8,22 @@ import pytest
 
 from errors import DataError
 from eval.tasks.readers import SPLITS, Pair, Question, Sentence, Text, by_set
-from eval.tasks.registry import TASKS
+from eval.tasks.registry import TASKS, find_task
 from eval.tasks.result import test_set_id as checksum
 from helpers import ROOT
 from task_helpers import load
 
-SOURCES = {name: task.source for name, task in TASKS.items() if task.source}
+SOURCES = {name: fields["source"] for name, fields in TASKS.items() if "source" in fields}
 
 
 # ----------------------------------------------------------------------------
 # The declared data sets, each as a miniature of its official files. Each returns the first test example (ir: the first
 # training pair) and the labels.
+
+
+def paths_of(name):
+    """The paths of a data set in the folder of all tasks: train, validation if it has one, and test."""
+    return [TASKS[name][split] for split in SPLITS if split in TASKS[name]]
 
 
 PAIR = "index|sentence1|sentence2|"
@@ -39,10 +44,10 @@ def glue(files, name):
     header, row, labels, text, label = GLUE_ROWS[name]
     labels = labels.split()
     train = [row.format(i, labels[i % 2]) for i in range(20)]
-    for path, rows in zip(TASKS[name].paths.values(), (train, [row.format(99, labels[0])])):
+    for path, rows in zip(paths_of(name), (train, [row.format(99, labels[0])])):
         lines = [line.replace("|", "\t") + "\n" for line in (header, *rows) if line]
         files.put(path.replace("*", ""), "".join(lines))
-    return Text(text, label or labels[0]), [] if name == "stsb" else list(TASKS[name].names) or sorted(labels)
+    return Text(text, label or labels[0]), [] if name == "stsb" else list(find_task(name).names) or sorted(labels)
 
 
 CHUNKS = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nin NN I-NP O\nJapan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n"
@@ -60,7 +65,7 @@ TAGGED = {  # {task: (file, the words and tags of its first sentence)}
 
 def tagged(files, name):
     text, words, tags = TAGGED[name]
-    for path in TASKS[name].paths.values():
+    for path in paths_of(name):
         files.put(path.replace("**/*gold", "x.v4_gold").replace("**", "data").replace("[!p]*", "bc"), text)
         if "**" in path:  # not read: the New Testament, and other languages
             for other in ("english/annotations/pt", "chinese/annotations/bc"):
@@ -71,7 +76,7 @@ def tagged(files, name):
 def squad(files, name):
     answers = [("Rome", 3), ("In Rome", 0)]
     towns = [(f"Town {i} is big.", [(f"q{i}", "Which?", [(f"Town {i}", 0)])]) for i in range(20)]
-    for path, contexts in zip(TASKS[name].paths.values(), (towns, [("In Rome.", [("x", "Where?", answers)])])):
+    for path, contexts in zip(paths_of(name), (towns, [("In Rome.", [("x", "Where?", answers)])])):
         files.squad(path, *contexts)
     return Question("x", "Where?", "In Rome.", answers), []
 
@@ -131,7 +136,7 @@ def test_declared_data_set(files, tmp_path, name):
     first, labels = MAKERS[name](files, name)
     data = load(name, folder=tmp_path)
     held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
-    assert (data.name, data.family, data.labels) == (name, TASKS[name].family, labels)
+    assert (data.name, data.family, data.labels) == (name, find_task(name).family, labels)
     assert held == (name == "scifact" or data.family in ("sc", "qa"))  # 5 %, at least one
     assert first == (data.train if data.family == "ir" else data.test)[0]
     assert all(type(count) is int and count > 0 for count in data.counts.values())
@@ -263,6 +268,14 @@ def test_retrieval_trained_on_other_files(files):
     assert data.train == [Pair("who", "me")] and (len(data.validation), len(data.test)) == (2, 6)
 
 
+def test_zero_shot_scores_need_no_training_data_and_hold_nothing_of_a_test_set_out(files, tmp_path):
+    msmarco(files)
+    data = load("msmarco", folder=tmp_path, zero_shot=True)
+    assert data.train == [] and len(by_set(data.test)["nq"]) == 8 and [*by_set(data.validation)] == ["msmarco", "mldr"]
+    data = load(family="ir", corpus=files.beir("b", test=6), zero_shot=True)
+    assert (data.train, data.validation, len(data.test)) == ([], [], 6)
+
+
 def test_pairs_from_squad(files):
     """By the lines of the page."""
     asked = [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]
@@ -299,7 +312,8 @@ WRONG = [
     (dict(family="sc", test="no.csv"), "missing:\n  --train\n  no.csv$"),
     (dict(task="no.py"), "no.py: "),
     (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: .*accuracy, f1, matthews, or of pearson"),
-    (dict(family="ir", test="no.tsv"), "missing:\n  --corpus\n  --train$"),
+    (dict(family="ir", test="no.tsv"), "missing:\n  --corpus$"),
+    (dict(task="sst2", zero_shot=True), "max_steps=0: sst2 .sc. has a head"),
 ]
 
 

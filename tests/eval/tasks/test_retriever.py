@@ -1,0 +1,112 @@
+"""Retrievers of the hub, scored as they are and in their own way: against sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from encoder_helpers import TEXTS, write_encoder
+from helpers import ROOT
+from task_helpers import Files, family, load, settings
+
+from errors import DataError
+from eval.tasks import hub_encoder
+from eval.tasks.model import predict
+from eval.tasks.result import build
+from eval.tasks.retriever import STUDY, choose
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+LEGACY = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+PROMPTS = {"query": "Find: ", "document": "Text: "}
+WAYS = [  # (model, its 1_Pooling/config.json, modules after it, config_sentence_transformers.json, sentence_bert_config)
+    ("bert", LEGACY, ["Normalize"], {}, {"max_seq_length": 12}),
+    ("roberta", {"embedding_dimension": 32, "pooling_mode": "cls"}, [], {"prompts": PROMPTS}, {"max_seq_length": 40}),
+    ("bert", {"embedding_dimension": 32, "pooling_mode": "lasttoken"}, [], {"similarity_fn_name": "dot"}, {}),
+]
+
+
+def write_retriever(folder, name, pooling, modules, config, limits):
+    """Write a tiny model with the files of sentence-transformers."""
+    write_encoder(folder, name)
+    paths = {"Transformer": "", "Pooling": "1_Pooling", **{kind: f"2_{kind}" for kind in modules}}
+    table = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(paths.items())
+    ]
+    contents = {"modules.json": table, "config_sentence_transformers.json": config, "sentence_bert_config.json": limits}
+    for path in paths.values():
+        (folder / path).mkdir(exist_ok=True)
+    for file, content in (contents | {"1_Pooling/config.json": pooling}).items():
+        (folder / file).write_text(json.dumps(content))
+    return folder
+
+
+def embeddings(folder, texts, **changed):
+    """Return the vectors of texts as queries and as documents, (n, d) each, as finetune.py makes them."""
+    cfg = settings(**dict(init_from=str(folder), max_steps=0) | changed)
+    dataset = family("ir").dataset
+    task, model = build(cfg, dataset, hub_encoder.load(folder))
+    return [np.stack(predict(model, [*map(encode, texts)])) for encode in (task.query, task.document)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_vectors_are_those_of_sentence_transformers(tmp_path, way):
+    folder = write_retriever(tmp_path / "model", *way)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    ours = embeddings(folder, TEXTS)
+    expected = [theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)]
+    if "similarity_fn_name" not in way[3]:  # by cosine
+        expected = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in expected]
+    for found, other in zip(ours, expected):
+        np.testing.assert_allclose(found, other, atol=1e-5)
+    assert np.abs(embeddings(folder, TEXTS, protocol="study")[1] - expected[1]).max() > 0.01
+
+
+def test_its_own_way_is_the_default_only_for_zero_shot_scores(tmp_path):
+    folder = write_retriever(tmp_path / "model", *WAYS[0])
+    state = hub_encoder.load(folder)
+    assert choose(settings(max_steps=0), state).name == "its own"
+    assert choose(settings(), state) is choose(settings(max_steps=0, protocol="study"), state) is STUDY
+    write_encoder(tmp_path / "plain", "bert")  # as sentence-transformers opens a folder without its files
+    plain = hub_encoder.load(tmp_path / "plain")
+    assert choose(settings(max_steps=0), plain) is STUDY and choose(settings(protocol="own"), plain).pooling == "mean"
+
+
+@pytest.mark.parametrize("part, content", [
+    (1, {"embedding_dimension": 32, "pooling_mode": "max"}),
+    (1, LEGACY | {"pooling_mode_cls_token": True}),  # two at once
+    (2, ["Dense"]),
+    (3, {"similarity_fn_name": "euclidean"}),
+])  # fmt: skip
+def test_a_way_that_cannot_be_followed_is_refused(tmp_path, part, content):
+    way = list(WAYS[0])
+    way[part] = content
+    state = hub_encoder.load(write_retriever(tmp_path / "model", *way))
+    with pytest.raises(DataError, match="cannot be followed: .*give --protocol=study"):
+        choose(settings(max_steps=0), state)
+
+
+def test_a_zero_shot_run_says_what_it_is(run, tmp_path):
+    folder = write_retriever(tmp_path / "model", *WAYS[0])
+    corpus = Files(tmp_path).beir("beir", test=6)
+    args = [f"--init_from={folder}", f"--out_dir={tmp_path}/out", "--max_steps=0", "--dtype=float32"]
+    code, text = run([*args, "--family=ir", f"--corpus={corpus}"], "finetune.py")
+    assert code == 0 and "zero-shot" in text and "its own" in text, text
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert (result["zero_shot"], result["protocol"], result["steps"]) == (True, "its own", 0)
+    assert result["examples"] == {"train": 0, "validation": 0, "test": 6} and result["metrics"]["validation"] == {}
+    code, text = run(["--task=embedded-sc", *args], "finetune.py")
+    assert code == 2 and "max_steps=0: embedded-sc (sc) has a head, which must be trained" in text, text
+
+
+@pytest.mark.slow
+def test_minilm_reaches_its_published_score_on_scifact(run, tmp_path):
+    """BEIR and MTEB have nDCG@10 of 64.5. It needs sentence-transformers/all-MiniLM-L6-v2 as a folder here."""
+    model, data = ROOT / "all-MiniLM-L6-v2", ROOT / "data/tasks/scifact_beir"
+    if not (model.is_dir() and data.is_dir()):
+        pytest.skip(f"needs {model} and {data}")
+    args = [f"--init_from={model}", f"--out_dir={tmp_path}/out", "--max_steps=0", "--baseline=False"]
+    code, text = run(["--task=scifact", *args], "finetune.py")
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert code == 0 and result["metrics"]["test"]["ndcg@10"] == pytest.approx(64.5, abs=0.2), text
