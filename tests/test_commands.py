@@ -73,7 +73,7 @@ def run(command, folder):
         keep_shape = "config/continue.py" in args
         args += ["--compile=False", *(word for word in TINY if not (keep_shape and re.match("--(n_|d_)", word)))]
         args += ["--switch_step=0"] * ("--switch_step=0" in command)
-    if script == "finetune.py":
+    if script == "finetune.py" and "--max_steps=0" not in args:
         args += ["--max_steps=2"]
     if script == "eval.study" and args[0] == "sweep":
         args += ["--rates=1e-3", "--finetune_seeds=1", "--finetune=--max_steps=2"]
