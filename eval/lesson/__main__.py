@@ -4,7 +4,6 @@
     python -m eval.lesson per_token --runs=out/clm,out/mlm     # losses by tokens seen and by tokens predicted
     python -m eval.lesson switch --run=out/lesson              # what changes at the switch from CLM to MLM
     python -m eval.lesson gallery                              # masks, guesses, attention and all figures on one page
-    python -m eval.lesson all                                  # every command of parts 1 to 5, in order
 
 All take settings as --key=value and list them with --help.
 """
@@ -13,9 +12,9 @@ import sys
 
 import configurator
 from errors import Damaged, DataError
-from eval.lesson import course, explain, gallery, per_token, switch
+from eval.lesson import explain, gallery, per_token, switch
 
-TOOLS = {"explain": explain, "per_token": per_token, "switch": switch, "gallery": gallery, "all": course}
+TOOLS = {"explain": explain, "per_token": per_token, "switch": switch, "gallery": gallery}
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:] or [""]

@@ -3,8 +3,8 @@
     python -m eval.lesson per_token --runs=out/clm,out/mlm
 
 CLM predicts every token of a window but the first, MLM only the masked ones. For each run and step, the loss is the
-validation loss of the objective trained at that step, of MLM if it is both. The last lines are two rulers for a loss:
-ln V, that of a model that knows nothing, and the unigram cross-entropy, that of one that knows how frequent each token is.
+validation loss of the objective that was trained. The last lines are two rulers for a loss: ln V, that of a model that
+knows nothing, and the unigram cross-entropy, that of one that knows how frequent each token is.
 """
 
 import json
@@ -21,36 +21,28 @@ from eval.plot import COLORS, new_figure, read_metrics, save_figure
 runs = ("out/clm", "out/mlm")  # folders of runs on the same data
 out = "out/per_token.png"  # the figure
 
-STYLES = ["o-", "s--", "^:", "D-."]  # of the curves of the runs
-
 
 def read_config(out_dir):
     return json.loads(Path(out_dir, "config.json").read_text())
 
 
 def loss_curve(out_dir):
-    """Return {step: (tokens seen, tokens predicted, validation loss of that step's objective)} of a run."""
-    config = read_config(out_dir)
-    settings = config["settings"]
-    T = config["model"]["seq_len"]
-    ratio = settings["mask_ratio"][0]
+    """Return {step: (tokens seen, tokens predicted, validation loss)} of a run's steps that trained one objective."""
+    T = read_config(out_dir)["model"]["seq_len"]
     lines = read_metrics(out_dir)
     tokens = first_tokens = lines[0]["tokens"]
-    predicted = 0
+    predicted = of_window = 0
     points = {}
     for line in lines:
-        ratio = line.get("mask_ratio", ratio)
-        mlm = round(ratio * T) / T  # the fraction of a window's tokens that MLM predicts
-        clm = (T - 1) / T  # and CLM
-        if settings.get("few_targets"):  # a setting that solutions/few_targets.patch adds
-            clm *= mlm
-        clm_windows = {"clm": 1, "mlm": 0}.get(line["phase"], settings["clm_windows"])
-        fraction = clm_windows * clm + (1 - clm_windows) * mlm
-        predicted += fraction * (line["tokens"] - tokens)
+        if line["phase"] == "clm":
+            of_window = T - 1
+        elif "mask_ratio" in line:
+            of_window = round(line["mask_ratio"] * T)
+        predicted += (line["tokens"] - tokens) * of_window // T
         tokens = line["tokens"]
-        if "val_clm_loss" in line:
-            loss = line["val_clm_loss"] if clm_windows == 1 else line["val_mlm_loss"]
-            points[line["step"]] = (tokens - first_tokens, round(predicted), loss)
+        loss = line.get(f"val_{line['phase']}_loss")
+        if loss is not None:
+            points[line["step"]] = (tokens - first_tokens, predicted, loss)
     return points
 
 
@@ -67,46 +59,30 @@ def unigram_loss(data):
 
 def table(curves):
     """Yield the rows of the table, for the steps that all runs have evaluated. curves: {run: its loss_curve}."""
-    header = ["step", "tokens seen"]
-    for run in curves:
-        header += [f"{run}: predicted", "loss"]
-    yield header
-    first, *others = curves.values()
-    for step, (seen, _, _) in first.items():
-        if all(step in curve for curve in others):
-            row = [str(step), f"{seen:,}"]
-            for curve in curves.values():
-                _, predicted, loss = curve[step]
-                row += [f"{predicted:,}", f"{loss:.2f}"]
-            yield row
+    yield ["step", "tokens seen", *(title for run in curves for title in (f"{run}: predicted", "loss"))]
+    for step in sorted(set.intersection(*map(set, curves.values()))):
+        row = [str(step)]
+        for curve in curves.values():
+            seen, predicted, loss = curve[step]
+            row += [f"{predicted:,}", f"{loss:.2f}"]
+        row.insert(1, f"{seen:,}")
+        yield row
 
 
-def draw(figure, curves, marks):
-    """Draw each run's loss by tokens seen and by tokens predicted, and a ruler with `marks`, {name: loss}."""
-    by_seen, by_predicted, ruler = figure.subplots(1, 3, sharey=True, width_ratios=(4, 4, 3))
-    ends = {}
-    for number, (run, curve) in enumerate(curves.items()):
-        seen, predicted, losses = np.array(list(curve.values())).T
-        name = Path(run).name
-        style = STYLES[number % len(STYLES)]
-        color = COLORS[read_metrics(run)[-1]["phase"]]
-        by_seen.plot(seen / 1e6, losses, style, color=color, ms=4)
-        by_predicted.plot(predicted / 1e6, losses, style, color=color, ms=4, label=name)
-        ends[f"{name}, at its end"] = losses[-1]
-    for loss in marks.values():
-        by_seen.axhline(loss, color="0.5", lw=0.8, ls=":")
-        by_predicted.axhline(loss, color="0.5", lw=0.8, ls=":")
-    by_seen.set_ylabel("validation loss (nats per predicted token)")
-    by_seen.set_xlabel("tokens seen (millions)")
-    by_predicted.set_xlabel("tokens predicted (millions)")
-    by_predicted.legend()
-
-    for name, loss in (marks | ends).items():
-        ruler.plot((0, 0.1), (loss, loss), color="0")
-        ruler.text(0.13, loss, f"{loss:.2f}  {name}", va="center", fontsize=8)
-    ruler.set_xlabel("a ruler for losses")
-    ruler.set_xticks([])
-    ruler.set_xlim(0, 1)
+def draw(figure, curves, rulers):
+    """Draw each run's loss by tokens seen and by tokens predicted, and lines at `rulers`, {name: loss}."""
+    panels = figure.subplots(1, 2, sharey=True)
+    for column, (axes, label) in enumerate(zip(panels, ("seen", "predicted"))):
+        for run, curve in curves.items():
+            points = np.array(list(curve.values())).T
+            color = COLORS.get(read_metrics(run)[-1]["phase"])
+            axes.plot(points[column] / 1e6, points[2], "o-", color=color, ms=4, label=Path(run).name)
+        for name, loss in rulers.items():
+            axes.axhline(loss, color="0.5", lw=0.8, ls=":")
+            axes.text(0, loss, name, va="bottom", color="0.35", fontsize=8)
+        axes.set_xlabel(f"tokens {label} (millions)")
+    panels[0].set_ylabel("validation loss (nats per predicted token)")
+    panels[1].legend()
 
 
 def check(cfg):
@@ -127,8 +103,8 @@ def main(cfg):
     print_table(table(curves), str.rjust)
     print(f"knows nothing, ln V: {nothing:.2f}")
     print(f"knows token frequencies: {on_train:.2f} on the training text, {on_val:.2f} on the validation text")
-    figure = new_figure(10, 3.4)
+    figure = new_figure(9, 3.6)
     if figure:
-        draw(figure, curves, {"knows nothing, ln V": nothing, "token frequencies": on_val})
+        draw(figure, curves, {"knows nothing": nothing, "knows token frequencies": on_val})
         save_figure(figure, cfg.out)
         print(f"drawn in {cfg.out}")

@@ -18,6 +18,7 @@ from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.lesson import explain, gallery, per_token, switch
+from eval.plot import read_metrics
 from eval.sample import fill_in
 from helpers import record
 from model import ModelConfig, Transformer
@@ -43,18 +44,22 @@ def model():
 @pytest.mark.parametrize("causal", [True, False])
 @torch.no_grad()
 def test_attention_weights_are_the_models(model, causal):
-    """Combined with the values, they give the output of each layer."""
+    """Combined with the values, they give the output of the last layer."""
     ids = torch.arange(40, 52)
-    weights, states = explain.attention_weights(model, ids, causal), explain.hidden_states(model, ids[None], causal)
-    assert weights.shape == (2, 4, 12, 12)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 12))
+    kept = {}
+    last = model.blocks[-1]
+    hooks = [
+        last.attn_norm.register_forward_hook(lambda module, inputs, output: kept.update(x=output)),
+        last.attn_out.register_forward_pre_hook(lambda module, inputs: kept.update(heads=inputs[0])),
+    ]
+    model(ids[None], causal)
+    for hook in hooks:
+        hook.remove()
+    weights = gallery.attention_weights(model, ids, causal)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 12))
     assert bool((weights.triu(1) == 0).all()) == causal
-    for block, w, x, after in zip(model.blocks, weights, states, states[1:]):
-        v = block.qkv(block.attn_norm(x))[0, :, -2 * 16 :].view(12, 2, 16).repeat_interleave(2, dim=1)  # (T, H, D)
-        x = x + block.attn_out(torch.einsum("hqk,khd->qhd", w, v).reshape(1, 12, 64))
-        gate, up = block.gate_up(block.mlp_norm(x)).chunk(2, dim=-1)
-        torch.testing.assert_close(x + block.down(F.silu(gate) * up), after)
-    torch.testing.assert_close(model.norm(states[-1]), model(ids[None], causal))
+    v = last.qkv(kept["x"])[0, :, -2 * 16 :].view(12, 2, 16).repeat_interleave(2, dim=1)  # (T, H, D)
+    torch.testing.assert_close(torch.einsum("hqk,khd->qhd", weights, v).reshape(1, 12, 64), kept["heads"])
 
 
 @torch.no_grad()
@@ -69,11 +74,6 @@ def test_predictions_are_the_models(model):
     alone = ids.clone()
     alone[4] = tokenizer.mask_id
     torch.testing.assert_close(mlm[4], model.logits(model(alone[None], False)[0, 4]).softmax(-1))
-    _, mlm = explain.predictions(model, ids, tokenizer, "before")
-    for i in range(len(ids)):  # the text up to token i - 1, an eos before it, decides what is read at that position
-        text = torch.cat([torch.tensor([tokenizer.eos_id]), ids])
-        text[i + 1] = tokenizer.mask_id
-        torch.testing.assert_close(mlm[i], model.logits(model(text[None], False)[0, i]).softmax(-1))
 
 
 @pytest.fixture(scope="module")
@@ -95,76 +95,64 @@ def test_a_hidden_side_is_not_seen(model, batches):
     torch.testing.assert_close(torch.tensor(switch.context_losses(model, batch, middle=1)), losses)
 
 
-def test_cka_ignores_rotation_and_scale_only():
-    torch.manual_seed(0)
-    x, turn = torch.randn(200, 8), torch.linalg.qr(torch.randn(8, 8)).Q
-    assert switch.cka(x, 3 * x @ turn + 1) == pytest.approx(1, abs=1e-6)
-    assert switch.cka(x, torch.randn(200, 8)) < 0.2
-
-
 def test_tokens_predicted_are_the_targets(tmp_path, batches):
     """The tokens that per_token counts as predicted are the targets in the batches."""
     kinds = CLM(), MLM(0.25), MLM(0.125)
     clm, mlm, less = (int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in kinds)  # per window
 
-    def last(phases, ratios=(0.25,), clm_windows=0.0, **more):
-        settings = dict(mask_ratio=ratios, clm_windows=clm_windows)
-        (tmp_path / "config.json").write_text(json.dumps(dict(model=dict(seq_len=32), settings=settings)))
+    def last(phases, **more):
+        (tmp_path / "config.json").write_text(json.dumps(dict(model=dict(seq_len=32))))
         lines = [dict(step=step, phase=phase, tokens=512 * step) for step, phase in enumerate(phases)]
+        for line in lines[1:]:
+            line |= dict(mask_ratio=0.25) if line["phase"] == "mlm" else {}
         lines[-1] |= dict(val_clm_loss=6, val_mlm_loss=7) | more
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return per_token.loss_curve(tmp_path)[len(phases) - 1]
 
     assert last(["clm"] * 6) == (5 * 512, 5 * 16 * clm, 6)
     assert last(["clm"] * 9 + ["mlm"] * 2) == (10 * 512, 16 * (8 * clm + 2 * mlm), 7)
-    assert last(["mlm"] * 11, (0.25, 0.125), mask_ratio=0.125) == (10 * 512, 16 * (9 * mlm + less), 7)
-    assert last(["clm + mlm"] * 6, clm_windows=0.75) == (5 * 512, 5 * 16 * (0.75 * clm + 0.25 * mlm), 7)
+    assert last(["mlm"] * 11, mask_ratio=0.125) == (10 * 512, 16 * (9 * mlm + less), 7)
 
 
 def test_the_batch_is_the_loaders(undisturbed, capsys):
-    """CLM predicts the next input, MLM what CLM sees at the hidden positions; from the position before, one earlier."""
+    """CLM predicts the next input, MLM what CLM sees at the hidden positions."""
     _, run = undisturbed
     start(explain, f"--ckpt={run}", "--text=The file of")
     cells = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
     assert cells[0] == ["The first tokens of the batch of step 20"] and cells[2][:2] == ["position", "0"]
-    state = checkpoint.load(run / "ckpt-20.pt")
-    shown = explain.example(state)
+    shown = explain.example(checkpoint.load(run / "ckpt-20.pt"))
     (inputs, targets), (hidden, answers) = shown["CLM"], shown["MLM"]
     assert [["CLM input", *inputs], ["CLM target", *targets], ["MLM input", *hidden]] == cells[3:6]
     assert len(inputs) == 12 and targets[:-1] == inputs[1:] and "[MASK]" in hidden
     assert [("[MASK]" if answer else token) for token, answer in zip(inputs, answers)] == hidden
     assert [token if answer else "" for token, answer in zip(inputs, answers)] == answers
-    state["settings"] |= dict(predict_from="before", mask_ratio=(0.4, 0.9))
-    hidden, answers = explain.example(state)["MLM"]
-    expected = [token if next_input == "[MASK]" else "" for token, next_input in zip(inputs[1:], hidden[1:])]
-    assert answers[:-1] == expected
     assert cells[-1][1] == "3 (next)" and any(line[:2] == ["", "0 'The'"] for line in cells)
 
 
-def test_the_switch_is_that_of_the_record(undisturbed, tmp_path):
-    """Not that of the settings. A position before the mask has no right context, so such a run is refused."""
+def test_the_switch_has_a_row_for_each_checkpoint(undisturbed, tmp_path, capsys):
+    _, run = undisturbed
+    start(switch, f"--run={run}", f"--out={tmp_path}/switch.png")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:6]]
+    assert [int(row[0]) for row in rows] == [5, 8, 10, 15, 20]
+    last = read_metrics(run)[-1]
+    assert float(rows[-1][1]) == pytest.approx(last["val_clm_loss"], abs=0.2)  # these are all validation windows
+    for row in rows:
+        both, left, gain = (float(row[column]) for column in (3, 4, 6))
+        assert gain == pytest.approx(left - both, abs=0.011)
+    state = checkpoint.load(run)
+    checkpoint.save(tmp_path / "ckpt-20.pt", state | {"phases": record({MLM(predict_from="before"): [0]})})
+    with pytest.raises(DataError, match="from the position before it"):
+        start(switch, f"--run={tmp_path}")
 
-    def measure(*steps):
-        for step in (5, 10, 15):
-            state = checkpoint.load(undisturbed[1] / f"ckpt-{step}.pt")
-            checkpoint.save(tmp_path / f"ckpt-{step}.pt", state | {"phases": record(*steps)})
-        return switch.measure(tmp_path)
 
-    clm, mlm, mntp = ({what: [0]} for what in (CLM(), MLM(), MLM(0.4, "before")))
-    assert measure(*[mlm] * 12, *[clm | mlm] * 3)[:2] == ([5, 10, 15], 10)
-    assert measure(*[mlm] * 15)[1] == 5
-    with pytest.raises(DataError, match="predict_from=mask"):
-        measure(*[clm] * 8, *[mntp] * 7)
-
-
-def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
+def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path, monkeypatch):
     _, run = undisturbed
     (tmp_path / "figure.png").write_bytes(b"figure")
-    ckpts = f"--ckpts={run}/ckpt-5.pt,{run}"
-    figures = f"--figures={tmp_path}/figure.png,none"
-    start(gallery, ckpts, f"--out={tmp_path}/gallery", figures, "--text=a < b [MASK]")
+    monkeypatch.setattr(gallery, "FIGURES", {f"{tmp_path}/figure.png": "What to see.", "none": "Not there."})
+    start(gallery, f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]")
     page = (tmp_path / "gallery" / "index.html").read_text()
     assert re.findall(r"(?:src|href)=.{0,23}", page) == ['src="data:image/png;base64,']
+    assert "What to see." in page and "Not there." not in page and "one token at a time" in page
     assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
     hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"))["MLM"]
     n = hidden.count("[MASK]")
