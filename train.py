@@ -23,9 +23,10 @@ import checkpoint
 import configurator
 import run
 import runtime
+from data import validation
 from data.files import lock_folder
 from data.loader import make_batches
-from data.objective import CLM, MLM, VALIDATION, add_step, by_objective, micro_batches, names_of, phase_of
+from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
@@ -267,7 +268,7 @@ def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size
     """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
 
     That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
-    objectives: see `data.objective.VALIDATION`. They are the same whatever the run trains.
+    objectives: those of data/validation.py. They are the same whatever the run trains.
     """
     values = {}
     for what in objectives:
@@ -404,9 +405,9 @@ def train(cfg):
     for what in groups_of(cfg.max_steps - 1):
         if not what.causal:
             predict_from = what.predict_from
-    validation = val_batches, VALIDATION[predict_from], cfg, device, rank, world_size
+    evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
     if not resumed:
-        values = evaluate(loss_module, *validation)
+        values = evaluate(loss_module, *evaluation)
         if rank == 0:
             log.write(step=first, phase=phase_of(groups_of(first)), **totals(trained), **values)
 
@@ -451,7 +452,7 @@ def train(cfg):
                 mfu = runtime.utilization(cfg, config, groups, seconds, device, world_size)
                 bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             if (step + 1) % cfg.eval_interval == 0 or last or switches:
-                values |= evaluate(loss_module, *validation)
+                values |= evaluate(loss_module, *evaluation)
             if rank == 0 and values:
                 log.write(step=step + 1, phase=phase, **totals(trained), **values)
                 runtime.show(print_losses, bar, step + 1, phase, values)

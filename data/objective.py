@@ -120,11 +120,6 @@ def show(w, hidden, random, proportions):
     return shown
 
 
-# Validation: the same for every run, so that the losses of two runs can be compared. An encoder that predicts from the
-# position before a token is validated on the same masks.
-VALIDATION = {"mask": (CLM(), MLM()), "before": (CLM(), MLM(predict_from="before"))}
-
-
 # ----------------------------------------------------------------------------
 # The windows of a step
 

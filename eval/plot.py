@@ -61,7 +61,8 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
     flops = mean(step_flops(config, groups, cfg.window_split) for groups in sampled) * cfg.max_steps
-    tokens = f"{cfg.max_steps * cfg.global_batch_tokens:,} tokens in {cfg.max_steps:,} steps"
+    n_tokens = windows.total() * config.seq_len * cfg.max_steps / len(sampled)
+    tokens = f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"
     epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
     mix = ", ".join(f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items())
     mix += f"; learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"

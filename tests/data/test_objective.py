@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from data import validation
 from data.loader import Windows
 from data.objective import (
     CLM, MLM, by_objective, clm_steps, describe, is_decoder, largest_mask_ratio, micro_batches, names_of, phase_of,
@@ -89,3 +90,18 @@ def test_the_example_in_the_docstring_of_mlm():
     hidden[0, 0] = False  # nothing is before the first token, so it stays
     assert ((before.shown == tokenizer.mask_id) == hidden).all()
     assert (before.targets[0, :3] == np.where(hidden, tokens, -1)[0, 1:]).all() and before.targets[0, 3] == -1
+
+
+def test_validation_is_that_of_clm_and_mlm_as_they_come_with_the_project():
+    tokenizer = Tokenizer.load("embedded")
+    tokens = np.random.default_rng(0).integers(0, 4096, (5, 64))  # with a few special tokens
+    tokens[:, ::9] = tokenizer.eos_id
+    position = np.arange(64)
+    start, end = np.broadcast_to(position // 32 * 32, (5, 64)), np.broadcast_to(position // 32 * 32 + 32, (5, 64))
+    windows = Windows(tokens, position, start, end, np.arange(5)[:, None], 0, tokenizer)
+    for predict_from in ("mask", "before"):
+        for pinned, objective in zip(validation.objectives(predict_from), (CLM(), MLM(0.4, predict_from))):
+            assert (pinned.name, pinned.causal) == (objective.name, objective.causal)
+            assert pinned.n_predicted(64) == objective.n_predicted(64)
+            for x, y in zip(pinned.examples(windows), objective.examples(windows)):
+                assert (x == y).all()
