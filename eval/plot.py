@@ -28,21 +28,19 @@ def switches(lines):
 
 
 def summary(out_dir):
-    """Return both validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
+    """Return the validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
     log = read_metrics(out_dir)
     evaluated = [line for line in log if "val_clm_loss" in line]
+    keys = validation_keys(evaluated[-1])
     moments = [("start", evaluated[0]), ("end", evaluated[-1])]
     before_switches = [before for before, _ in switches(log) if before in evaluated]
     if len(before_switches) < 4:
         moments[1:1] = [("switch", line) for line in before_switches]
-    keys = validation_keys(evaluated[-1])
-    names = "  ".join(f"{title(name):>6}" for name in keys)
-    rows = [f"validation loss     {names}   (nats per predicted token)"]
+    rows = [["validation loss", *map(title, keys)]]
     for name, line in moments:
-        moment = f"{name}, step {line['step']}"
-        losses = "  ".join(f"{line[key]:>6.3f}" for key in keys.values())
-        rows.append(f"{moment:<20}{losses}")
-    return "\n".join(rows)
+        rows.append([f"{name}, step {line['step']}", *(f"{line[key]:.3f}" for key in keys.values())])
+    rows[0].append("   (nats per predicted token)")
+    return "\n".join(f"{name:<18}" + "".join(f"{cell:>8}" for cell in cells) for name, *cells in rows)
 
 
 def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, versions):
@@ -78,15 +76,13 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
 
 
 def print_losses(bar, step, phase, line):
-    """Print both validation losses of a line of the log, if it has them, above a progress bar."""
-    names = validation_keys(line)
-    if not names:
-        return
-    losses = ", ".join(f"{title(name)} {line[key]:.3f}" for name, key in names.items())
-    bar.write(f"step {step:,} ({title(phase)}): validation loss {losses}")
+    """Print the validation losses of a line of the log, if it has them, above a progress bar."""
+    keys = validation_keys(line)
+    losses = {f"step {step:,} ({title(phase)}): validation loss": [line[key] for key in keys.values()]} if keys else {}
     for folder in line.get("val_clm_loss_by_source", ()):
-        losses = ", ".join(f"{title(name)} {line[f'{key}_by_source'][folder]:.3f}" for name, key in names.items())
-        bar.write(f"  {folder}: {losses}")
+        losses[f"  {folder}:"] = [line[f"{key}_by_source"][folder] for key in keys.values()]
+    for beginning, values in losses.items():
+        bar.write(f"{beginning} " + ", ".join(f"{title(name)} {value:.3f}" for name, value in zip(keys, values)))
 
 
 def print_end(cfg, bar, step, device):
@@ -157,22 +153,17 @@ def plot_run(out_dir):
 
 def draw_training(axes, lines):
     """Draw a curve of the training loss for each phase and each objective, with gaps where the run was in another."""
-    steps = [line["step"] for line in lines]
-    phases = dict.fromkeys(line["phase"] for line in lines)
-    names = dict.fromkeys(name for phase in phases for name in phase.split(" + "))
-    colors = color_of([*names, *phases])
-    for name in [*names, *(phase for phase in phases if phase not in names)]:
-        losses = []
-        for line in lines:
-            part = line.get(f"{name.replace(' ', '_')}_loss", math.nan)  # of several objectives; nan is a gap
-            losses.append(line["loss"] if line["phase"] == name else part)
-        axes.plot(steps, losses, color=colors[name], alpha=0.5, lw=1, label=f"training, {title(name)}")
-
-
-def color_of(names):
-    """Return {name: its color}."""
-    others = itertools.cycle(OTHER_COLORS)
-    return {name: COLORS.get(name) or next(others) for name in dict.fromkeys(names)}
+    curves = {}  # by name: {step: loss}
+    for line in lines:
+        losses = {name: line.get(f"{name.replace(' ', '_')}_loss") for name in line["phase"].split(" + ")}
+        losses[line["phase"]] = line["loss"]
+        for name, loss in losses.items():
+            curves.setdefault(name, {})[line["step"]] = loss
+    axes.set_prop_cycle(color=OTHER_COLORS)
+    for name, curve in curves.items():
+        losses = [curve.get(line["step"], math.nan) for line in lines]  # nan is a gap
+        steps = [line["step"] for line in lines]
+        axes.plot(steps, losses, color=COLORS.get(name), alpha=0.5, lw=1, label=f"training, {title(name)}")
 
 
 def draw_validation(axes, lines):

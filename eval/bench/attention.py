@@ -26,6 +26,8 @@ only = ("ours", "cudnn", "flash", "varlen")  # names of IMPLEMENTATIONS below; t
 tokens = 16384  # tokens of a batch
 repeats = 15  # the median of these counts
 
+DEVICE, DTYPE, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() else ("cpu", torch.float32, 6)
+
 
 def check(cfg):
     """Yield what is wrong with the settings."""
@@ -38,14 +40,13 @@ class Case:
     """One problem: q and k are views of one packed projection, v is a tensor of its own, as the kernels want it."""
 
     def __init__(self, T, D, group, causal, mean, tokens):
-        device, dtype, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() else ("cpu", torch.float32, 6)
         generator = torch.Generator().manual_seed(T + mean)
         B = max(1, tokens // T)
         heads = (H, H // group, H // group)
-        packed = torch.randn(B, T, sum(heads), D, generator=generator).to(device, dtype)
+        packed = torch.randn(B, T, sum(heads), D, generator=generator).to(DEVICE, DTYPE)
         q, k, v = packed.split(heads, dim=2)
         self.inputs = [x.requires_grad_() for x in (q, k, v.contiguous())]
-        self.d_out = torch.randn(B, T, H, D, generator=generator).to(device, dtype)
+        self.d_out = torch.randn(B, T, H, D, generator=generator).to(DEVICE, DTYPE)
         self.causal = causal
         self.group = group
         self.bounds = (None, None)
@@ -56,7 +57,7 @@ class Case:
             start = torch.searchsorted(document, document)
             end = torch.searchsorted(document, document, right=True)
             pairs = int((end - start).sum())
-            self.bounds = start.int().to(device), end.int().to(device)
+            self.bounds = start.int().to(DEVICE), end.int().to(DEVICE)
         if causal:
             pairs = (pairs + B * T) // 2
         self.flops = 4 * H * D * pairs
@@ -153,9 +154,7 @@ def runnable(case, names):
                 raise ValueError(f"its output or gradients differ by {error:.0%} from those of the first")
             found[name] = {"forward": forward, "backward": backward}
         except Exception as error:  # whatever goes wrong in another implementation, measure the rest
-            lines = str(error).splitlines()[:3] or [repr(error)]
-            longest = max(lines, key=len)  # where compilers say what is wrong
-            print(f"  left out: {name}: {longest.strip()[:200]}", flush=True)
+            print(f"  left out: {name}: {error!r}"[:500], flush=True)
     return found
 
 
@@ -174,9 +173,8 @@ def measure(functions, repeats, flops, columns):
 
 def bare_speeds(repeats):
     """Print what a product of square matrices reaches here, and a copy: more than any attention."""
-    on_gpu = torch.cuda.is_available()
-    n = 8192 if on_gpu else 512
-    x = torch.ones(n, n, device="cuda", dtype=torch.bfloat16) if on_gpu else torch.ones(n, n)
+    n = 8192 if DEVICE == "cuda" else 512
+    x = torch.ones(n, n, device=DEVICE, dtype=DTYPE)
     source = x.repeat(16, 1)
     functions = {
         "product": partial(torch.mm, x, x, out=torch.empty_like(x)),

@@ -9,21 +9,14 @@ from pathlib import Path
 
 import torch
 
-import configurator
 import model
 import runtime
 
-only = "all"  # all, facts or kernels
-head_dims = (64, 96, 128, 32)  # of the kernels
+head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
 AUTO = {"device": "auto", "dtype": "auto"}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
-
-
-def check(cfg):
-    """Yield what is wrong with the settings."""
-    yield from configurator.outside_limits(cfg, choices={"only": ["all", "facts", "kernels"]})
 
 
 # ----------------------------------------------------------------------------
@@ -134,8 +127,7 @@ def memory():
 
 
 def main(cfg):
-    if cfg.only != "kernels":
-        facts()
-        memory()
-    if cfg.only == "kernels" or cfg.only == "all" and torch.cuda.is_available():
+    facts()
+    memory()
+    if torch.cuda.is_available():
         kernels(cfg.head_dims)

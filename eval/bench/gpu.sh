@@ -45,8 +45,8 @@ run_all() {
     # shellcheck disable=SC2086
     {
         part bare 30 $bench attention --lengths=
-        part facts 20 $bench doctor --only=facts
-        part kernels 80 $bench doctor --only=kernels --head_dims=64,96
+        part facts 20 $bench doctor --head_dims=
+        part kernels 80 $bench doctor --head_dims=64,96
         part attention_2k 60 $dense --lengths=2048
         part same 60 python3 -m pytest tests/test_gpu.py -vv -k "train_the_same and options0"
         part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=8 --repeats=1
@@ -64,7 +64,7 @@ run_all() {
         fi
         part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$encoder" \
             --out_dir="$out/finetune"
-        part kernels_rest 60 $bench doctor --only=kernels --head_dims=128,32
+        part kernels_rest 60 $bench doctor --head_dims=128,32
         part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
             -k "not interpreted and not ahead"
         part step_rest 160 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \

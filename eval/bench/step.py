@@ -5,7 +5,8 @@
 
 Each run is train.py itself for a few steps of CLM and as many of MLM, on the text that comes with the project. Its log
 says how fast each step was. The first step of a phase, which compiles, does not count, and neither do evaluations and
-checkpoints. The variants take turns. A line prints as soon as a phase is done; at the end come the medians of all runs.
+checkpoints. The variants take turns. As soon as a phase is done, the median of all steps so far prints, and how it
+compares with that of the first variant.
 
 The variants: ours is train.py without torch.compile, compiled with it, compiled_sdpa with PyTorch's attention too,
 compiled_muon with Muon instead of AdamW.
@@ -95,41 +96,29 @@ def train(args, n_steps):
             process.wait()
 
 
-def describe(phase, name, lines, settings):
-    """Return (a line about a variant's phase, its median of tokens/s). lines: of the logs. With MFU where it is known."""
-    speed = median(line["tokens_per_s"] for line in lines if line["tokens_per_s"])  # None: the first step of a phase
-    text = f"{phase} {name:<14}{speed:>10,.0f} tokens/s"
-    peak = peak_flops(torch.device(settings.device))
-    if peak and settings.dtype == "bfloat16":
-        first, second = lines[:2]
-        flops = (second["flops"] - first["flops"]) / settings.global_batch_tokens
-        text += f"{flops * speed / peak:>8.1%} MFU"
-    return text, speed
-
-
 def main(cfg):
     args, settings = arguments(cfg)
     windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
-    print(f"{cfg.model}: {windows}, {settings.dtype}; {cfg.repeats} x {cfg.steps - 1} steps of each phase", flush=True)
-    found = {"CLM": {}, "MLM": {}}  # by phase and variant: lines of the logs
+    print(f"{cfg.model}: {windows}, {settings.dtype}; medians of up to {cfg.repeats} x {cfg.steps - 1} steps", flush=True)
+    peak = peak_flops(torch.device(settings.device)) if settings.dtype == "bfloat16" else None
+    speeds = {}  # by phase and variant: tokens/s of the steps so far
     for _ in range(cfg.repeats):
         for name in cfg.only:
             try:
                 for phase, lines in train([*args, *VARIANTS[name]], cfg.steps):
-                    found[phase].setdefault(name, []).extend(lines)
-                    text, _ = describe(phase, name, lines, settings)
+                    steps = speeds.setdefault((phase, name), [])
+                    steps += [line["tokens_per_s"] for line in lines if line["tokens_per_s"]]  # not the first of a phase
+                    speed = median(steps)
+                    first = median(speeds.get((phase, cfg.only[0]), steps))
+                    text = f"{phase} {name:<14}{speed:>10,.0f} tokens/s {speed / first:>6.2f}x"
+                    if peak:
+                        flops = (lines[1]["flops"] - lines[0]["flops"]) / settings.global_batch_tokens
+                        text += f"{flops * speed / peak:>8.1%} MFU"
                     if settings.device == "cuda":
                         free, total = torch.cuda.mem_get_info()
                         text += f"{(total - free) / 1e9:>8.1f} GB in use"
                     print(text, flush=True)
             except RuntimeError as error:  # out of memory, for example: measure the rest
                 print(f"left out: {name}: {str(error)[:300]}", flush=True)
-    if not found["MLM"]:
+    if not speeds:
         sys.exit("none of the variants ran")
-    print("\nmedians of all runs")
-    for phase, variants in found.items():
-        first = None
-        for name, lines in variants.items():
-            text, speed = describe(phase, name, lines, settings)
-            first = first or speed
-            print(f"{text} {speed / first:>6.2f}x", flush=True)

@@ -2,7 +2,7 @@
 
     python -m eval.lesson gallery --ckpts=out/lesson/ckpt-200.pt,out/lesson/ckpt-650.pt
 
-The page needs no network. Its folder also gets the pictures of the masks, as SVG files.
+The page needs no network.
 """
 
 import base64
@@ -127,6 +127,5 @@ def main(cfg):
 
     folder = Path(cfg.out)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (("clm.svg", masks["CLM"]), ("mlm.svg", masks["MLM"]), ("index.html", page)):
-        (folder / name).write_text(content, encoding="utf-8")
+    (folder / "index.html").write_text(page, encoding="utf-8")
     print(f"open {cfg.out}/index.html in a browser")
