@@ -175,8 +175,8 @@ def load(path, need_tokenizer=True, report=print, ours=True):
 def refuse_kept_encoder(path, state):
     """Raise DataError if a checkpoint's dict holds an encoder of the transformers library."""
     if "hub" in state:
-        why = "its encoder is a model of transformers, which can be neither pretrained nor exported here"
-        raise DataError(f"{path}: {why}; only `python -m eval.tasks predict` uses it")
+        why = "its encoder is a model of transformers, which cannot be pretrained here"
+        raise DataError(f"{path}: {why}: `python -m eval.tasks export {path} FOLDER` exports it")
 
 
 def find(path, files=HUB_FILES, report=print):

@@ -21,7 +21,7 @@ import torch.nn as nn
 import configurator
 from data.files import lock_folder
 from errors import Damaged, DataError, progress
-from eval.tasks import hub_encoder
+from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
@@ -133,6 +133,10 @@ def fine_tune(cfg):
 
     torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
+    if cfg.save_model and (why := export.problem(task, model)):
+        if dataset.family == "ir":  # nothing else uses it
+            raise DataError(f"save_model: {why}")
+        show(print, f"model.pt will be for `python -m eval.tasks predict` only: {why}")
     model.encoder.requires_grad_(not cfg.freeze)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     betas = (cfg.beta1, cfg.beta2)

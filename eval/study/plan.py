@@ -233,7 +233,8 @@ class Plan:
         """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.
 
         With full_grid each seed has all rates. Otherwise the first seed has all rates, and the others have that which
-        did best on validation with the first: for each model, pretraining seed and task.
+        did best on validation with the first: for each model, pretraining seed and task. What is scored zero-shot is
+        scored once.
         """
         first, *others = self.cfg.finetune_seeds
         rest = self.cfg.rates if self.cfg.full_grid else [None]
@@ -241,6 +242,8 @@ class Plan:
             *itertools.product(self.models, self.tasks, self.cfg.rates, [first]),
             *itertools.product(self.models, self.tasks, rest, others),
         ]
+        zero_shot = [task for task, args in self.tasks.items() if "--max_steps=0" in args]  # once: nothing varies
+        points = [point for point in points if point[1] not in zero_shot or point[2:] == (self.cfg.rates[0], first)]
         random.Random(0).shuffle(points)  # so that equal parts of them take about equally long
         return sorted(points, key=lambda point: self.cfg.finetune_seeds.index(point[3]))  # one seed of all comes first
 

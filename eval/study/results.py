@@ -126,18 +126,24 @@ def make_row(folder, result, metric, prefix, names):
     for name, scores in result["baselines"].items():
         if scores.keys() >= {*main}:
             baselines[name] = mean([scores[metric] for metric in main])
+    task, pretraining = result["task"], pretraining_of(facts, after)
+    if result.get("zero_shot"):
+        task += " (zero-shot)"
+        validation = test | validation  # it may have none, and nothing is chosen by it
+    if result.get("protocol") == "its own":
+        pretraining += ", retrieval by its own protocol"
     step, per_step = int(facts["step"]), int(facts["settings"].get("global_batch_tokens", 1))
     return Row(
         folder=folder,
         model=label,
         pretraining_seed=seed,
-        task=f"{result['task']}/{prefix}".removesuffix("/"),
+        task=f"{task}/{prefix}".removesuffix("/"),
         family=FAMILIES[FAMILIES.index(result["family"])],
         lr=float(result["lr"]),
         seed=int(result["seed"]),
         validation=mean([validation[name] for name in main if name in validation]),
         test=mean([test[name] for name in main]),
-        pretraining=pretraining_of(facts, after),
+        pretraining=pretraining,
         untrained=bool(facts["untrained"]),
         parameters=int(facts["parameters"]),
         step=step,
@@ -177,9 +183,9 @@ def pretraining_of(facts, after):
 
 def flops_of(facts):
     """Compute the FLOPs of a checkpoint's pretraining, shared steps included, for one token in each step."""
-    config = ModelConfig(**facts["model"])
     total = 0.0
-    for phase in facts["phases"]:
+    for phase in facts["phases"]:  # a model of transformers, whose config is another, has none
+        config = ModelConfig(**facts["model"])
         for its in phase["objectives"].values():
             predicted = sum(its["mask_ratio"]) / 2 or 1.0
             total += its["steps"] * flops_per_token(config, config.seq_len, its["causal"], predicted)

@@ -57,7 +57,7 @@ def problems_of_finetuning(plan, new_folder):
     for task, args in plan.tasks.items():
         settings, _ = configurator.parse(args, defaults)
         masks.add(settings.causal)
-        if absent := missing(find_task(task, settings.tasks_dir)):
+        if absent := missing(find_task(task, settings.tasks_dir, settings.max_steps == 0)):
             yield task_name(task), absent
     for model, causal in itertools.product(plan.given, masks):
         if why := problem(model.checkpoint, causal):

@@ -1,13 +1,16 @@
-"""List the data sets for fine-tuning, or use a fine-tuned model.
+"""List the data sets for fine-tuning, or use or export a fine-tuned model.
 
 python -m eval.tasks                               # list them, and whether their files are there
 python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
+python -m eval.tasks export out/model.pt FOLDER    # write a fine-tuned model of transformers as a model folder
 """
 
 import signal
 import sys
 
+from errors import Damaged, DataError
 from eval.tasks import predict
+from eval.tasks.export import export
 from eval.tasks.registry import TASKS, find_task, missing
 
 
@@ -15,6 +18,11 @@ def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     if sys.argv[1:2] == ["predict"]:
         return predict.main(sys.argv[2:])
+    if sys.argv[1:2] == ["export"] and len(sys.argv) == 4:
+        try:
+            return export(*sys.argv[2:])
+        except (Damaged, DataError, OSError) as error:
+            sys.exit(str(error))
     if sys.argv[1:]:
         print(__doc__.strip())
         sys.exit(0 if {"--help", "-h"} & {*sys.argv} else 2)

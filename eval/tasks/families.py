@@ -368,22 +368,17 @@ def softmax(logits):
     return torch.from_numpy(logits).softmax(-1).numpy()
 
 
-def nearest_documents(queries, documents, ids, rows=slice(None), k=100, chunk=2**16):
+def nearest_documents(queries, documents, ids, rows=slice(None), k=100, memory=2**28):
     """Find the k documents with the largest scalar product for each query. Returns {document id: product} for each.
 
-    queries: (n, d). documents: (m, d), of which `rows` are compared, `chunk` at a time. ids: of these rows.
+    queries: (n, d). documents: (m, d), of which `rows` are compared. ids: of these rows. memory: products at a time.
     """
-    queries, documents = torch.from_numpy(queries), documents[rows]
-    best = torch.empty(len(queries), 0)
-    index = torch.empty(len(queries), 0, dtype=torch.int64)
-    for begin in range(0, len(documents), chunk):
-        part = torch.from_numpy(documents[begin : begin + chunk])
-        numbers = torch.arange(begin, begin + len(part)).expand(len(queries), -1)
-        best = torch.cat((best, queries @ part.T), 1)
-        index = torch.cat((index, numbers), 1)
-        best, order = best.topk(min(k, best.shape[1]), dim=1)
-        index = index.gather(1, order)
-    return [{ids[i]: score for i, score in zip(*found)} for found in zip(index.tolist(), best.tolist())]
+    documents, runs = torch.from_numpy(documents[rows]), []
+    for part in torch.from_numpy(queries).split(max(1, memory // len(documents))):
+        best = (part @ documents.T).topk(min(k, len(documents)))
+        for scores, index in zip(best.values.tolist(), best.indices.tolist()):
+            runs.append({ids[i]: score for i, score in zip(index, scores)})
+    return runs
 
 
 def subsample(examples, n):

@@ -83,10 +83,9 @@ def revision(folder):
     folder = folder.resolve()
     if folder.parent.name == "snapshots":
         return folder.name
-    weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
-    sizes = sorted((file.name, file.stat().st_size) for file in weights)
-    config = (folder / "config.json").read_bytes()
-    return f"{zlib.crc32(config + repr(sizes).encode()):08x}"
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    sizes = [(file.name, file.stat().st_size) for file in files]
+    return f"{zlib.crc32((folder / 'config.json').read_bytes() + repr(sizes).encode()):08x}"
 
 
 def read_folder(folder):
@@ -169,6 +168,7 @@ class HubEncoder(nn.Module):
         own = library.CONFIG_MAPPING[config["model_type"]].from_dict(config)
         self.model = library.AutoModel.from_config(own, dtype=torch.float32)
         self.model.pooler = None  # a layer on top of [CLS], which the heads of our tasks do not use
+        self.row_tokens = 0  # see TaskModel.capacity
         self.config = SimpleNamespace(d_model=own.hidden_size, seq_len=seq_len)
         self.before, self.pad_id, self.compute_dtype = before, pad_id, torch.float32
 
@@ -177,19 +177,11 @@ class HubEncoder(nn.Module):
         return self.model.device
 
     def forward(self, tokens, causal, doc_start, doc_end):
-        """As Transformer.forward, but 0 outside of all texts. Each text gets its own row, with `before` and padding."""
-        device, dtype = tokens.device, self.compute_dtype
-        inside = doc_end > doc_start  # (B, T)
-        is_first = doc_start == torch.arange(tokens.shape[1], device=device)
-        lengths = (doc_end - doc_start)[inside & is_first]  # (n,)
-        real = torch.arange(int(lengths.max()), device=device) < lengths[:, None]  # (n, L)
-        texts = tokens.new_full(real.shape, self.pad_id)
-        texts[real] = tokens[inside]
-        before = tokens.new_tensor(self.before).expand(len(real), -1)
-        rows = torch.cat((before, texts), 1)
-        mask = torch.cat((torch.ones_like(before), real), 1)
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        """As Transformer.forward, for rows that begin with their only text. `before` is put before each."""
+        dtype, inside = self.compute_dtype, doc_end > doc_start  # (B, T)
+        before = tokens.new_tensor(self.before).expand(len(tokens), -1)
+        rows = torch.cat((before, tokens.masked_fill(~inside, self.pad_id)), 1)
+        mask = torch.cat((torch.ones_like(before), inside), 1)
+        with torch.autocast(tokens.device.type, dtype, enabled=dtype != torch.float32):
             hidden = self.model(rows, attention_mask=mask).last_hidden_state
-        out = hidden.new_zeros(*tokens.shape, hidden.shape[-1])
-        out[inside] = hidden[:, len(self.before) :][real]
-        return out
+        return hidden[:, len(self.before) :]

@@ -83,15 +83,9 @@ def f1(predicted, gold, labels):
     With two labels, only the second, the positive class, counts (C = 1). With more, all count alike (macro F1,
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
-    counted = labels
-    if len(labels) == 2:
-        counted = labels[1:]
-    terms = np.zeros((len(gold), len(counted), 2))
-    for values, p, g in zip(terms, predicted, gold, strict=True):
-        for i, label in enumerate(counted):
-            occurs = (p == label) + (g == label)
-            values[i] = 2 * (occurs == 2), occurs
-    return terms
+    counted = labels[1:] if len(labels) == 2 else labels
+    p, g = (np.array([[value == label for label in counted] for value in values]) for values in (predicted, gold))
+    return np.stack((2.0 * (p & g), 1.0 * p + g), -1)
 
 
 def correlation(predicted, gold):

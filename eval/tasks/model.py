@@ -17,11 +17,12 @@ from runtime import to_device
 def pack_texts(sequences, capacity):
     """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
 
-    capacity: tokens of a row; a longer text makes longer rows. The longest text comes first, and each goes to the first
+    capacity: tokens of a row; a longer text makes longer rows; 0: each text has its own row. The longest text comes first, and each goes to the first
     row that has room for it, so that few rows are needed.
     """
     lengths = np.array([len(ids) for ids in sequences])
-    capacity = max(capacity, lengths.max())
+    if capacity:
+        capacity = max(capacity, lengths.max())
     row_of = np.zeros(len(lengths), int)
     start_of = np.zeros(len(lengths), int)
     used = []  # tokens of each row
@@ -74,9 +75,8 @@ class TaskModel(nn.Module):
     def capacity(self):
         """How many tokens a row has: on a CPU few, as it computes and masks what the GPU kernels skip."""
         seq_len = self.encoder.config.seq_len
-        if self.encoder.device.type == "cuda":
-            return seq_len
-        return min(64, seq_len)
+        on_cpu = 64 if self.encoder.device.type == "cpu" else seq_len
+        return min(seq_len, getattr(self.encoder, "row_tokens", on_cpu))
 
     def forward(self, tokens, doc_start, doc_end, positions, lengths):
         """Compute the outputs of n texts with N tokens in all, packed by `pack_texts`.

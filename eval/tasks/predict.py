@@ -42,20 +42,21 @@ READ = "columns label names form metric outside".split()  # what of a Task the r
 CHUNK = 4096  # rows in memory at a time; texts of similar length among them share a batch
 
 
-def load(path, cfg):
-    """Return the task, its TaskModel, and the Task that says which columns the training data had and in which form."""
+def load(path, device, dtype):
+    """Return the dict, the Family and the TaskModel that `finetune.py --save_model=True` kept. Raises DataError."""
     state = hub_encoder.load(path, report=partial(print, file=sys.stderr))
     if "fine_tuned" not in state:
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
     saved = state["fine_tuned"]
     with checkpoint.refuse_damage(path):
-        settings = configurator.Settings(saved["settings"] | dict(device=cfg.device, dtype=cfg.dtype))
-        nothing = dict(train=[], validation=[], test=[], counts={}, main={})
-        dataset = Dataset("", saved["family"], saved["labels"], **nothing)
+        settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
+        read = {name: saved["task"][name] for name in READ}
+        spec = Task(saved["family"], **read)
+        dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
         task, model = build(settings, dataset, state)
         model.head.load_state_dict(saved["head"])
         task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
-        return task, model, Task(saved["family"], **{name: saved["task"][name] for name in READ})
+    return state, task, model
 
 
 def predict(task, model, examples, chunk=CHUNK):
@@ -67,7 +68,8 @@ def predict(task, model, examples, chunk=CHUNK):
 
 def run(path, source, cfg):
     """Predict all of the input and write it. Print the scores if all rows have labels."""
-    task, model, spec = load(path, cfg)
+    _, task, model = load(path, cfg.device, cfg.dtype)
+    spec = task.dataset.task
     if spec.family == "ir":
         raise DataError(
             f"{path} is a model for retrieval: export it, and search with sentence-transformers (docs/hub.md)"

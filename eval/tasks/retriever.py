@@ -13,7 +13,6 @@ from errors import DataError
 # How the vectors of a text's tokens become one, by the names that sentence-transformers uses and has used.
 POOLING = {"mean": "mean", "cls": "cls", "lasttoken": "lasttoken", "pooling_mode_lasttoken": "lasttoken"}
 POOLING |= {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 class Protocol(NamedTuple):
@@ -48,26 +47,27 @@ def choose(cfg, state):
 def own_protocol(files):
     """Return the Protocol that files of sentence-transformers describe. files: {name: content}. Raises MALFORMED."""
     modules = {module["type"].split(".")[-1]: module["path"] for module in files.get("modules.json", ())}
-    config = files.get("config_sentence_transformers.json", {})
-    limits = files.get("sentence_bert_config.json", {})
     pooling = {"pooling_mode": "mean"}
     if modules:
         pooling = files[modules["Pooling"] + "/config.json"]
-    modes = pooling.get("pooling_mode") or [name for name in pooling if "pooling_mode" in name and pooling[name]]
-    modes = [modes] if isinstance(modes, str) else modes
+    named = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True]
+    mode = pooling.get("pooling_mode") or "+".join(named)
+    config = files.get("config_sentence_transformers.json", {})
     similarity = config.get("similarity_fn_name") or "cosine"
-    facts = [*modules.keys() - {*MODULES}, *{*modes} - {*POOLING}, *{similarity} - {"cosine", "dot"}]
-    if facts or len(modes) != 1 or limits.get("do_lower_case") or not pooling.get("include_prompt", True):
-        raise ValueError(f"{', '.join(facts)} pooling {modes}, {limits}")
-    prompts = config.get("prompts", {})
-    content = files["config.json"]
+    limits = {"max_seq_length": None, "do_lower_case": False} | files.get("sentence_bert_config.json", {})
+    simple = not limits["do_lower_case"] and pooling.get("include_prompt", True)
+    if mode not in POOLING or similarity not in ("cosine", "dot") or not simple:
+        raise ValueError(f"pooling {pooling}, similarity {similarity}, {limits}")
+    if more := modules.keys() - {"Transformer", "Pooling", "Normalize"}:
+        raise ValueError(f"it has {', '.join(more)}")
+    prompts, content = config.get("prompts", {}), files["config.json"]
     return Protocol(
         name="its own",
         query=prompts.get("query") or "",
         document=prompts.get("document") or "",
-        pooling=POOLING[modes[0]],
+        pooling=POOLING[mode],
         cosine=similarity == "cosine" or "Normalize" in modules,
-        max_len=limits.get("max_seq_length") or files.get("tokenizer_config.json", {}).get("model_max_length", 2**31),
+        max_len=limits["max_seq_length"] or files.get("tokenizer_config.json", {}).get("model_max_length", 2**31),
         own=True,
-        causal=content["model_type"] in ("llama", "mistral", "qwen2", "qwen3") and content.get("is_causal", True),
+        causal=content.get("is_causal", content["model_type"] not in ("eurobert", "sl_model")),
     )

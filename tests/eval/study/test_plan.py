@@ -209,6 +209,8 @@ def test_one_job_of_a_task_scores_its_baselines():
     assert sorted(job.folder.parent.name for job in first) == ["sst2", "wnut17"]
     assert all(("--max_steps=9" in job.command) == ("wnut17" in str(job.folder)) for job in jobs)
     assert all("--batch_size=8" in job.command for job in jobs)
+    plan = plan_of(tasks="sst2,scifact --max_steps=0", rates="1e-3,3e-3")  # zero-shot: without rates and seeds
+    assert [point[2:] for point in plan.points() if point[1] == "scifact"] == [(1e-3, 1)] * 2
 
 
 # ----------------------------------------------------------------------------

@@ -107,12 +107,12 @@ def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
 # --- Retrieval ---
 
 
-@pytest.mark.parametrize("chunk", [7, 1000])
-def test_the_nearest_documents_do_not_depend_on_the_chunk(chunk):
+@pytest.mark.parametrize("memory", [1, 700, 10**6])
+def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
     best = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
-    found = nearest_documents(queries, documents, range(300), k=10, chunk=chunk)
+    found = nearest_documents(queries, documents, range(300), k=10, memory=memory)
     assert [list(run) for run in found] == best.tolist()
 
 

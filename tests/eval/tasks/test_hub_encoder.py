@@ -64,13 +64,13 @@ def fine_tune(state, family):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_packed_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, name):
+def test_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, name):
     theirs = transformers.AutoModel.from_pretrained(folders[name]).eval()
     tokens, state = transformers.AutoTokenizer.from_pretrained(folders[name]), hub_encoder.load(folders[name])
     encoder, tokenizer = hub_encoder.encoder_of(state).eval(), checkpoint.tokenizer_of(state)
     assert (seq_len := encoder.config.seq_len) == 39  # and [CLS]: the positions are 40
     texts = [tokenizer.encode(text)[: seq_len - 1] + [tokenizer.eos_id] for text in TEXTS * 3]
-    batch = pack_texts(texts, 64)
+    batch = pack_texts(texts, encoder.row_tokens)
     with torch.no_grad():
         hidden = encoder(batch["tokens"], False, batch["doc_start"], batch["doc_end"])
         parts = hidden.flatten(0, 1)[batch["positions"]].split(batch["lengths"].tolist())
@@ -133,7 +133,7 @@ def test_a_saved_model_predicts(folders, saved, files, tmp_path):
     predict.main(args)
     found = [json.loads(line)["score"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert found == pytest.approx(expected, abs=1e-4)
-    with pytest.raises(DataError, match="can be neither pretrained nor exported here"):
+    with pytest.raises(DataError, match="cannot be pretrained here: `python -m eval.tasks export "):
         checkpoint.export(args[0], tmp_path / "exported", "eurobert")
 
 

@@ -7,11 +7,15 @@ import pytest
 import torch
 from encoder_helpers import TEXTS, write_encoder
 from helpers import ROOT
-from task_helpers import Files, family, load, settings
+from task_helpers import Files, family, settings
 
 from errors import DataError
+from eval.study.results import read_rows
 from eval.tasks import hub_encoder
+from eval.tasks.export import export
+from eval.tasks.families import Item
 from eval.tasks.model import predict
+from eval.tasks.predict import load as load_saved
 from eval.tasks.result import build
 from eval.tasks.retriever import STUDY, choose
 
@@ -96,8 +100,49 @@ def test_a_zero_shot_run_says_what_it_is(run, tmp_path):
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert (result["zero_shot"], result["protocol"], result["steps"]) == (True, "its own", 0)
     assert result["examples"] == {"train": 0, "validation": 0, "test": 6} and result["metrics"]["validation"] == {}
+    (row,) = read_rows(tmp_path, "field", [tmp_path / "out"])
+    assert row.task == "ir (zero-shot)" and row.pretraining == "pretrained elsewhere, retrieval by its own protocol"
     code, text = run(["--task=embedded-sc", *args], "finetune.py")
     assert code == 2 and "max_steps=0: embedded-sc (sc) has a head, which must be trained" in text, text
+
+
+def test_a_fine_tuned_retriever_opens_in_sentence_transformers(run, tmp_path):
+    folder = write_retriever(tmp_path / "model", *WAYS[0])
+    args = [f"--init_from={folder}", "--family=ir", f"--corpus={Files(tmp_path).beir('beir', train=8, dev=2, test=2)}"]
+    args += ["--save_model=True", "--lr=1e-2", "--dtype=float32", "--epochs=3", "--batch_size=4", "--baseline=False"]
+    code, text = run([*args, f"--out_dir={tmp_path}/study"], "finetune.py")
+    assert code == 1 and "give --protocol=own" in text and not (tmp_path / "study/result.json").exists(), text
+    code, text = run([*args, f"--out_dir={tmp_path}/own", "--protocol=own"], "finetune.py")
+    assert code == 0, text
+    code, text = run(["export", f"{tmp_path}/own/model.pt", f"{tmp_path}/out"], "eval.tasks")
+    assert code == 0, text
+    opened = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    _, task, model = load_saved(tmp_path / "own/model.pt", "cpu", "float32")
+    ours = np.stack(predict(model, [*map(task.document, TEXTS)]))
+    np.testing.assert_allclose(opened.encode_document(TEXTS), ours, atol=1e-5)
+    assert np.abs(ours - embeddings(folder, TEXTS)[1]).max() > 0.01  # it was trained
+
+
+@pytest.mark.parametrize(
+    "name, task, leaves", [("bert", "tc", True), ("modernbert", "tc", False), ("bert", "sc", False)]
+)
+def test_a_fine_tuned_head_leaves_where_the_library_has_its_class(saved, tmp_path, name, task, leaves):
+    write_encoder(tmp_path / "model", name)
+    _, model = saved(task, hub_encoder.load(tmp_path / "model"))
+    if not leaves:
+        with pytest.raises(DataError, match=f"no class for this encoder with our head for {task}"):
+            export(tmp_path / "model.pt", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        return
+    export(tmp_path / "model.pt", tmp_path / "out")
+    transformers = pytest.importorskip("transformers")
+    opened = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out")
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        logits = opened(**batch).logits[0, 1:]
+    (ours,) = predict(model, [Item(batch["input_ids"][0, 1:].tolist(), None)])
+    torch.testing.assert_close(logits, torch.from_numpy(ours), atol=1e-5, rtol=1e-4)
+    assert opened.config.id2label == {0: "O", 1: "B-X"}
 
 
 @pytest.mark.slow
