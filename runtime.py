@@ -1,5 +1,6 @@
 """The machine that a script runs on: device, dtype, processes, determinism, and its peak arithmetic speed."""
 
+import json
 import os
 import re
 import resource
@@ -211,10 +212,10 @@ def choose_attention(config, dtype, device, kept=""):
 def matrix_weights(shape):
     """Return how many weights of a block take part in matrix products, whatever model.py makes it of.
 
-    shape: the items of a ModelConfig.
+    shape: the fields of a ModelConfig, as JSON.
     """
     with torch.device("meta"):  # takes no memory
-        block = model.Block(model.ModelConfig(**dict(shape)))
+        block = model.Block(model.ModelConfig(**json.loads(shape)))
     return sum(p.numel() for p in block.parameters() if p.ndim == 2)
 
 
@@ -225,7 +226,7 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
     of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
     that documents leave. MFU is this number times tokens/s, divided by `peak_flops`.
     """
-    block = matrix_weights(tuple(vars(config).items()))
+    block = matrix_weights(json.dumps(vars(config)))
     attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
     return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * config.d_model)
 

@@ -1,5 +1,6 @@
 """What a run knows about its machine: which attention to trust, FLOPs, and MFU."""
 
+import json
 import re
 from functools import partial
 from types import SimpleNamespace
@@ -152,6 +153,8 @@ def test_flops_count_matches_pytorchs(D):
     attention_part = 6 * 3 * 2 * 64 * 4 * D
     full, causal, cut = (flops_per_token(config, 64, *args) for args in ((False, 1), (True, 1), (False, 1, 0.25)))
     assert full - causal == attention_part / 2 and full - cut == attention_part * 3 / 4
+    of_a_result = ModelConfig(**json.loads(json.dumps(vars(config))))  # its tuples are lists
+    assert flops_per_token(of_a_result, 64, False, 1) == full
 
 
 def test_peak_flops_by_name(monkeypatch):
