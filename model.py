@@ -100,7 +100,7 @@ PRESETS = {
 
 
 def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
-    """Return which keys (columns) each query (row) may see: bool, (T, T), or (B, 1, T, T) with documents.
+    """Return which keys (columns) each query (row) may see: bool, (T, T), or (B, 1, T, T) with bounds.
 
     This mask is the whole difference between an encoder and a decoder. Fused attention builds it in. To try another
     one, edit this function and train with --attention=reference, for which it decides (see `attention_backend`).
@@ -139,36 +139,44 @@ def resolve_backend(device_type, T, D, dtype):
     return "sdpa"
 
 
-def check_documents(doc_start, doc_end):
-    """Raise RuntimeError unless all tokens of a document have the same bounds, as the fused kernels need it.
+def attention_bounds(doc_start, doc_end):
+    """Return the bounds that the fused kernels need, four int32 (B, T), or [] if doc_start is None.
 
-    It does not wait for a GPU, where the error comes later, as a device-side assertion.
+    The first two are doc_start and doc_end: which keys a query sees (see `attention`). Neither decreases along a row,
+    so the queries that see a key are an interval, too. The last two are the bounds of that. For example, in a prefix
+    LM whose prefix has three tokens:
+
+        keys that a query sees      [0,3)  [0,3)  [0,3)  [0,4)  [0,5)
+        queries that see a key      [0,5)  [0,5)  [0,5)  [3,5)  [4,5)
+
+    Raises RuntimeError where a bound decreases. It does not wait for a GPU, where the error comes later, as a
+    device-side assertion.
     """
-    t = torch.arange(doc_start.shape[1], device=doc_start.device)
-    padding = doc_start >= doc_end
-    inside = (doc_start <= t) & (t < doc_end)
-    # Two neighbors are in one document and have equal bounds, or the left one ends and the right one begins one.
-    same_start = doc_start[:, 1:] == doc_start[:, :-1]
-    same_end = doc_end[:, 1:] == doc_end[:, :-1]
-    left_ends = padding | (doc_end == t + 1)
-    right_begins = padding | (doc_start == t)
-    cut = left_ends[:, :-1] & right_begins[:, 1:]
-    neighbors_fit = (same_start & same_end) | cut
-    fits = (padding | inside).all() & neighbors_fit.all()
-    torch._assert_async(fits, "attention backend 'triton': the tokens of a document must have the same bounds")
+    if doc_start is None:
+        return []
+    T = doc_start.shape[1]
+    start, end = (x.clamp(0, T).int().contiguous() for x in (doc_start, doc_end))
+    fits = (start.diff() >= 0).all() & (end.diff() >= 0).all()
+    torch._assert_async(fits, "attention backend 'triton': doc_start and doc_end must not decrease along a row")
+    keys = torch.arange(T, dtype=torch.int32, device=start.device).expand_as(start).contiguous()
+    first = torch.searchsorted(end, keys, right=True, out_int32=True)  # the first query with end > key
+    last = torch.searchsorted(start, keys, right=True, out_int32=True)  # the first query with start > key
+    n = (start < end[:, -1:]).sum(1, keepdim=True, dtype=torch.int32)  # (B, 1): from here on, queries see nothing
+    return [start, end, first.minimum(n), last.minimum(n)]
 
 
-def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
-    """Compute softmax(q kᵀ / sqrt(D)) v with grouped heads, a causal or full mask, and document bounds.
+def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bounds=None):
+    """Compute softmax(q kᵀ / sqrt(D)) v with grouped heads, a causal or full mask, and bounds for each token.
 
     q: (B, T, H, D). k, v: (B, T, H_kv, D), where H is a multiple of H_kv: query head h reads key head h // (H / H_kv).
     doc_start, doc_end: int32 (B, T), or None if each row is one document. Token t sees the keys in
-        [doc_start[t], doc_end[t]), and of those only the ones up to t if causal. A padding token has
-        doc_start == doc_end: it sees nothing, nothing sees it, and its output and gradients are 0.
-        For "triton", all tokens of [doc_start[t], doc_end[t]) must have the same bounds as t. Where they differ,
-        as in a prefix LM, its output is right and its gradients are wrong (`check_documents`). The others take any.
+        [doc_start[t], doc_end[t]), and of those only the ones up to t if causal. Neither may decrease along a row.
+        A token whose interval is empty, such as padding, has an output of 0. Give padding the end of the document
+        before it, twice. These bounds express documents, a prefix LM (causal=False, doc_end[t] = max(end of the
+        prefix, t + 1)) and sliding windows (t - w, t + w + 1). The fused kernels skip what no token of a block sees.
     backend: "triton" is the fused kernels at the end of this file. "sdpa" is PyTorch's fused attention.
         "reference" is the formula in plain PyTorch, in q's dtype. "auto" is one of them, see `resolve_backend`.
+    bounds: what `attention_bounds(doc_start, doc_end)` returns, from a caller who needs it for several layers.
 
     Returns (B, T, H, D) in q's dtype.
     """
@@ -182,7 +190,9 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
             raise ValueError(f"attention backend 'triton': {why}")
         q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))  # the kernels take any other strides
         v = v.contiguous()  # as a view, it would keep all of the packed projection in memory until the backward pass
-        return fused_attention(q, k, v, causal, doc_start, doc_end)[0]
+        if bounds is None:
+            bounds = attention_bounds(doc_start, doc_end)
+        return fused_attention(q, k, v, causal, bounds)[0]
 
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
     group = H // k.shape[1]
@@ -199,9 +209,8 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto"):
         out = scores.softmax(-1) @ v
     else:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None)
-    if doc_start is not None:  # a padding token sees nothing, so its softmax is meaningless
-        padding = doc_start >= doc_end  # (B, T)
-        out = out.masked_fill(padding[:, None, :, None], 0)
+    if doc_start is not None:  # the softmax of a token that sees nothing, such as padding, is meaningless
+        out = out.masked_fill(~see.any(-1, keepdim=True), 0)
     return out.transpose(1, 2)  # (B, T, H, D)
 
 
@@ -279,12 +288,13 @@ class Block(nn.Module):
         self.gate_up = Linear(d, 2 * config.d_ff)
         self.down = Linear(config.d_ff, d)
 
-    def forward(self, x, cos, sin, causal, doc_start=None, doc_end=None, backend="auto"):
+    def forward(self, x, cos, sin, *mask):
+        """x: (B, T, d_model). cos, sin: the first T rows of `rope_tables`. mask: for `attention`, from `causal` on."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (sum(self.heads), -1))  # (B, T, H + 2 H_kv, D)
         q, k, v = qkv.split(self.heads, dim=2)
         q = rotate(self.q_norm(q), cos, sin)
         k = rotate(self.k_norm(k), cos, sin)
-        y = attention(q, k, v, causal, doc_start, doc_end, backend)  # (B, T, H, D)
+        y = attention(q, k, v, *mask)  # (B, T, H, D)
         x = x + self.attn_out(y.flatten(2))
 
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)  # (B, T, d_ff) each
@@ -336,9 +346,8 @@ class Transformer(nn.Module):
         backend = self.attention_backend
         if backend == "auto":
             backend = resolve_backend(tokens.device.type, T, self.config.head_dim, self.compute_dtype)
-        if backend == "triton" and doc_start is not None:
-            check_documents(doc_start, doc_end)
-        args = (self.cos[:T], self.sin[:T], causal, doc_start, doc_end, backend)
+        bounds = attention_bounds(doc_start, doc_end) if backend == "triton" else None  # once for all layers
+        args = (self.cos[:T], self.sin[:T], causal, doc_start, doc_end, backend, bounds)
         x = self.embedding(tokens).to(self.compute_dtype)  # (B, T, d_model)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
@@ -569,13 +578,13 @@ def load_block(x, start, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_
 
 
 @jit
-def store_block(x, start, values, sees, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Store what `load_block` would load, in x's dtype, and 0 in the rows of tokens that see nothing."""
-    values = tl.where(sees[:, None], values, 0)
+def store_block(x, start, values, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Store what `load_block` would load, in x's dtype."""
     r = tl.arange(0, BLOCK)[:, None]
     d = tl.arange(0, BLOCK_D)[None, :]
     ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
-    tl.store(ptrs, values.to(x.dtype.element_ty), mask=(start + r < T) & (d < D))
+    # Not start + r < T as in `load_block`: the compiler would keep these sums in registers during the loops.
+    tl.store(ptrs, values.to(x.dtype.element_ty), mask=(r < T - start) & (d < D))
 
 
 @jit
@@ -583,39 +592,41 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
                 DOCUMENTS: tl.constexpr, FOR_KEYS: tl.constexpr):  # fmt: skip
     """Return (first, last, lo, begin, end, hi), which say where the mask of tokens start .. start + BLOCK lies.
 
-    The keys that a query sees are an interval [first, last), because documents are intervals. So are the
-    queries that see a key (FOR_KEYS). For two documents and a padding token, T = 6:
+    Each query sees the keys of an interval [first, last). Each key is seen by the queries of an interval (FOR_KEYS:
+    doc_start and doc_end are then the second half of `attention_bounds`). Neither end decreases along a row, so the
+    first and the last token of a block say all about it. For two documents and a padding token, T = 6:
 
         token              0      1      2      3      4      5
-        document         [0,3)  [0,3)  [0,3)  [3,5)  [3,5)  [0,0)
-        query, causal    [0,1)  [0,2)  [0,3)  [3,4)  [3,5)  [0,0)    tokens 0 .. 2: [lo, hi) = [0,3), all see [0,1)
-        key, causal      [0,3)  [1,3)  [2,3)  [3,5)  [4,5)  [5,0)    tokens 0 .. 2: [lo, hi) = [0,3), all see [2,3)
+        document         [0,3)  [0,3)  [0,3)  [3,5)  [3,5)  [5,5)
+        query, causal    [0,1)  [0,2)  [0,3)  [3,4)  [3,5)  [5,5)    tokens 0 .. 2: [lo, hi) = [0,3), all see [0,1)
+        key, causal      [0,3)  [1,3)  [2,3)  [3,5)  [4,5)  [5,5)    tokens 0 .. 2: [lo, hi) = [0,3), all see [2,3)
 
     [lo, hi) covers the intervals of all BLOCK tokens. [begin, end) is inside of each of them, and begins and ends
     a multiple of STEP after lo (STEP = 1 in the example). Only the edges, [lo, begin) and [end, hi), need a mask.
     """
     t = start + tl.arange(0, BLOCK)
-    first, last, lo, hi = tl.zeros_like(t), tl.zeros_like(t) + T, 0, T
+    final = tl.minimum(start + BLOCK, T) - 1  # the last token of the block
+    first, last = tl.zeros_like(t), tl.zeros_like(t) + T
+    lo, begin, end, hi = 0, 0, T, T  # of the first token: lo, end. Of the final one: begin, hi
     if DOCUMENTS:
-        first = tl.load(doc_start + b * T + t, mask=t < T, other=0)
-        last = tl.load(doc_end + b * T + t, mask=t < T, other=0)
+        doc_start += b * T
+        doc_end += b * T
+        first = tl.load(doc_start + t, mask=t < T, other=0)
+        last = tl.load(doc_end + t, mask=t < T, other=0)
+        lo, begin = tl.load(doc_start + start), tl.load(doc_start + final)
+        end, hi = tl.load(doc_end + start), tl.load(doc_end + final)
     if CAUSAL and FOR_KEYS:  # the causal mask, key <= query, seen from the key
         first = tl.maximum(first, t)
+        lo, begin = tl.maximum(lo, start), tl.maximum(begin, final)
     elif CAUSAL:  # and seen from the query
         last = tl.minimum(last, t + 1)
-    sees = first < last  # a token with an empty interval, such as padding, does not count in what follows
-    if DOCUMENTS:
-        lo, hi = tl.min(tl.where(sees, first, T)), tl.max(tl.where(sees, last, 0))
-        lo = lo // 16 * 16 if FOR_KEYS else lo  # aligns dkv_kernel's loads of lse and delta
-    elif CAUSAL and FOR_KEYS:
-        lo = start
-    elif CAUSAL:
-        hi = tl.minimum(start + BLOCK, T)
-    begin, end = lo, hi // STEP * STEP
-    if DOCUMENTS or (CAUSAL and FOR_KEYS):
-        begin += tl.cdiv(tl.max(tl.where(sees, first, lo)) - lo, STEP) * STEP
-    if DOCUMENTS or CAUSAL:
-        end = begin + tl.maximum(tl.min(tl.where(sees, last, hi)) - begin, 0) // STEP * STEP
+        end, hi = tl.minimum(end, start + 1), tl.minimum(hi, final + 1)
+    if DOCUMENTS and FOR_KEYS:
+        lo = lo // 16 * 16  # aligns dkv_kernel's loads of lse and delta
+    begin = lo + tl.cdiv(begin - lo, STEP) * STEP
+    if CAUSAL or DOCUMENTS:
+        end = tl.maximum(begin, end)
+    end = begin + (end - begin) // STEP * STEP
     return first, last, lo, begin, end, hi
 
 
@@ -688,8 +699,9 @@ def forward_kernel(
             l_i = l_i * alpha + tl.sum(p, 1)
             m_i = m_ij
 
-    sees = first < last
-    store_block(out + (b * T * H + h) * D, start_m, acc * (1 / l_i)[:, None], sees, H * D, T, BLOCK_M, D, BLOCK_D)
+    sees = l_i > 0
+    scale = tl.where(sees, 1 / l_i, 0)
+    store_block(out + (b * T * H + h) * D, start_m, acc * scale[:, None], H * D, T, BLOCK_M, D, BLOCK_D)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     tl.store(lse + (b * H + h) * T + offs_m, tl.where(sees, m_i + tl.log2(l_i), 0), mask=offs_m < T)
 
@@ -741,7 +753,7 @@ def dq_kernel(
             dp = tl.dot(do_block, tl.trans(v_block), input_precision="ieee")
             ds = p * (dp - delta_i[:, None])
             acc = tl.dot(ds.to(k_block.dtype), k_block, acc, input_precision="ieee")
-    store_block(dq + offset, start_m, acc * D**-0.5, first < last, H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(dq + offset, start_m, acc * D**-0.5, H * D, T, BLOCK_M, D, BLOCK_D)
 
 
 @jit
@@ -799,8 +811,8 @@ def dkv_kernel(
 
     offset = (b * T * (H // GROUP) + h_kv) * D
     stride = H // GROUP * D
-    store_block(dk + offset, start_n, dk_acc * D**-0.5, first < last, stride, T, BLOCK_N, D, BLOCK_D)
-    store_block(dv + offset, start_n, dv_acc, first < last, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dk + offset, start_n, dk_acc * D**-0.5, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dv + offset, start_n, dv_acc, stride, T, BLOCK_N, D, BLOCK_D)
 
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
@@ -848,19 +860,16 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     return constants | dict(zip(names, row))
 
 
-def launch(which, q, k, v, causal, doc_start, doc_end, tensors, strided):
-    """Launch a kernel. strided: tensors whose strides it takes."""
+def launch(which, q, k, v, causal, bounds, tensors, strided):
+    """Launch a kernel. bounds: of the tokens whose blocks it holds. strided: tensors whose strides it takes."""
     B, T, H, D = q.shape
     H_kv = k.shape[2]
-    documents = doc_start is not None
-    settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, documents)
+    settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, len(bounds) > 0)
     if which == "dkv":
         grid = H_kv, triton.cdiv(T, settings["BLOCK_N"]), B
     else:
         grid = H, triton.cdiv(T, settings["BLOCK_M"]), B
-    if documents:
-        doc_start = doc_start.contiguous()
-        doc_end = doc_end.contiguous()
+    doc_start, doc_end = bounds or (None, None)
     strides = []
     for x in strided:
         strides += x.stride()[:3]
@@ -881,12 +890,11 @@ def fused_attention(
     k: torch.Tensor,
     v: torch.Tensor,
     causal: bool,
-    doc_start: torch.Tensor | None,
-    doc_end: torch.Tensor | None,
+    bounds: list[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `attention`'s output (B, T, H, D), and the log-sum-exp of the scores in base 2, fp32 (B, H, T)."""
     out, lse = empty_outputs(q)
-    launch("forward", q, k, v, causal, doc_start, doc_end, (q, k, v, out, lse), (q, k, v))
+    launch("forward", q, k, v, causal, bounds[:2], (q, k, v, out, lse), (q, k, v))
     return out, lse
 
 
@@ -899,8 +907,7 @@ def fused_attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     causal: bool,
-    doc_start: torch.Tensor | None,
-    doc_end: torch.Tensor | None,
+    bounds: list[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v."""
     d_out = d_out.contiguous()
@@ -908,21 +915,21 @@ def fused_attention_backward(
     dk = k.new_empty(k.shape)
     dv = v.new_empty(v.shape)
     delta = torch.empty_like(lse)
-    args = q, k, v, causal, doc_start, doc_end
-    launch("dq", *args, (q, k, v, out, lse, d_out, dq, delta), (q, k, v, d_out))
-    launch("dkv", *args, (q, k, v, lse, d_out, delta, dk, dv), (q, k, v, d_out))
+    strided = q, k, v, d_out
+    launch("dq", q, k, v, causal, bounds[:2], (q, k, v, out, lse, d_out, dq, delta), strided)
+    launch("dkv", q, k, v, causal, bounds[2:], (q, k, v, lse, d_out, delta, dk, dv), strided)
     return dq, dk, dv
 
 
 def save_for_backward(ctx, inputs, output):
-    q, k, v, ctx.causal, doc_start, doc_end = inputs
-    ctx.save_for_backward(q, k, v, *output, doc_start, doc_end)
+    q, k, v, ctx.causal, bounds = inputs
+    ctx.save_for_backward(q, k, v, *output, *bounds)
 
 
 def backward(ctx, d_out, d_lse):
-    q, k, v, out, lse, doc_start, doc_end = ctx.saved_tensors
-    gradients = fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, doc_start, doc_end)
-    return *gradients, None, None, None
+    q, k, v, out, lse, *bounds = ctx.saved_tensors
+    gradients = fused_attention_backward(d_out, q, k, v, out, lse, ctx.causal, bounds)
+    return *gradients, None, [None] * len(bounds)
 
 
 fused_attention.register_fake(lambda q, *_: empty_outputs(q))

@@ -104,13 +104,16 @@ pytorch_attention = partial(model.attention, backend="sdpa")
 
 
 def three_documents(B, T, device):
-    """Return doc_start and doc_end, int32 (B, T), of rows with three documents and four tokens of padding."""
+    """Return doc_start and doc_end, int32 (B, T), of rows with three documents and four tokens of padding.
+
+    A token sees the whole rest of its document, and to the left half of its length. So no two bounds are alike.
+    """
     t = torch.arange(T, dtype=torch.int32, device=device).expand(B, T)
     length = T // 3
     start = t // length * length
     end = (start + length).clamp(max=T - 4)
-    padding = t >= T - 4
-    return start.masked_fill(padding, 0), end.masked_fill(padding, 0)
+    start = start.maximum(t - length // 2)
+    return start.masked_fill(t >= T - 4, T - 4), end
 
 
 def attention_inputs(config, dtype, device, causal, documents, B, T):

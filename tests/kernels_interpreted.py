@@ -36,13 +36,26 @@ def poison(monkeypatch):
     monkeypatch.setattr(torch, "empty_like", nan(torch.empty_like))
 
 
-def documents(B, T, length, padding):
-    """Bounds of documents of one length, cut at the row's end, then padding whose bounds are 0 and T in turns."""
+def documents(B, T, length, padding, rule="documents"):
+    """Bounds of documents of one length with four tokens of padding after the first, and padding at the row's end.
+
+    rule: "prefix" lets a query also see the rest of its document's prefix, a third of it, "window" seven tokens on
+    either side, and "documents" the whole document.
+    """
     if not length:
         return None, None
     t = torch.arange(T)
-    start, end = t // length * length, (t // length * length + length).clamp(max=T - padding)
-    start[T - padding :] = end[T - padding :] = torch.arange(padding) % 2 * T
+    start = t // length * length
+    end = (start + length).clamp(max=T - padding)
+    if 8 < length < T - padding and padding:
+        end[:length] = length - 4
+    limit = end.clone()
+    if rule == "window":
+        start, end = start.maximum(t - 7), end.minimum(t + 8)
+    elif rule == "prefix":
+        end = end.minimum((start + length // 3).maximum(t + 1))
+    is_padding = t >= limit
+    start[is_padding] = end[is_padding] = limit[is_padding]
     return start.int().expand(B, T), end.int().expand(B, T)  # rows that share memory
 
 
@@ -52,10 +65,11 @@ def inputs(B, T, H, H_kv, D, dtype, scale=1.0, packed=False):
     return [t if packed else t.contiguous() for t in x.split((H, H_kv, H_kv), dim=2)]
 
 
-def check(B, T, H, H_kv, D, dtype, causal, length=None, padding=0, scale=1.0, packed=False, d_strides="plain"):
+def check(B, T, H, H_kv, D, dtype, causal, length=None, padding=0, scale=1.0, packed=False, d_strides="plain",
+          rule="documents"):  # fmt: skip
     """out, dq, dk and dv against the formula in float64; the error is relative to the norm of the exact tensor."""
     q, k, v = inputs(B, T, H, H_kv, D, dtype, scale, packed)
-    bounds = documents(B, T, length, padding)
+    bounds = documents(B, T, length, padding, rule)
     d_out = torch.randn(B, T, H, D, generator=torch.Generator().manual_seed(1)).to(dtype)
     if d_strides == "transposed":
         d_out = d_out.permute(1, 3, 2, 0).contiguous().permute(3, 0, 2, 1)  # the last dimension is not contiguous
@@ -105,27 +119,31 @@ def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, le
 
 
 # Blocks of the table's larger rows: with bounds within a block, without documents, and with edges on both sides.
-ROWS = [  # causal, length of a document, (BLOCK_M, BLOCK_N, warps, stages)
-    (True, 40, (128, 64, 8, 2)), (False, 100, (64, 128, 8, 2)), (True, None, (64, 128, 8, 2)),
-    (False, None, (128, 32, 4, 1)), (True, 90, (16, 32, 4, 1)), (False, 90, (32, 16, 4, 1)),
+ROWS = [  # causal, bounds, length of a document, (BLOCK_M, BLOCK_N, warps, stages)
+    (True, "documents", 40, (128, 64, 8, 2)), (False, "prefix", 100, (64, 128, 8, 2)),
+    (True, "documents", None, (64, 128, 8, 2)), (False, "window", 150, (64, 32, 4, 1)),
+    (False, "documents", None, (128, 32, 4, 1)), (True, "documents", 90, (16, 32, 4, 1)),
+    (False, "documents", 90, (32, 16, 4, 1)), (False, "prefix", 197, (32, 16, 4, 1)),
+    (True, "window", 197, (16, 16, 4, 1)), (False, "window", 40, (128, 64, 8, 2)),
 ]  # fmt: skip
-ROWS[3:] = [pytest.param(*row, marks=pytest.mark.slow) for row in ROWS[3:]]
+ROWS[4:] = [pytest.param(*row, marks=pytest.mark.slow) for row in ROWS[4:]]
 
 
-@pytest.mark.parametrize("causal, length, row", ROWS)
-def test_blocks_need_not_be_square(monkeypatch, causal, length, row):
+@pytest.mark.parametrize("causal, rule, length, row", ROWS)
+def test_all_kinds_of_bounds_in_blocks_that_are_not_square(monkeypatch, causal, rule, length, row):
     monkeypatch.setitem(model.LAUNCH, (None, 32), (row, row, row))
-    check(1, 197, 2, 1, 32, torch.float16, causal, length, 3 if length else 0)
+    check(1, 197, 2, 1, 32, torch.float16, causal, length, 3 if length else 0, rule=rule)
 
 
+@pytest.mark.parametrize("next_document", [128, 192])
 @both_masks
-def test_documents_bound_the_loops(monkeypatch, causal):
-    """What lies outside of a block's documents is not read: it may be NaN. Padding does not widen the bounds."""
+def test_bounds_bound_the_loops(monkeypatch, causal, next_document):
+    """What lies outside of a block's bounds is not read: it may be NaN. Padding does not widen them."""
     monkeypatch.setitem(model.LAUNCH, (None, 32), ((64, 64, 4, 2),) * 3)
     q, k, v = inputs(1, 192, 2, 1, 32, torch.float16)
     start, end = (b.clone() for b in documents(1, 192, 64, 0))
     end[:, 64:124] = 124
-    start[:, 124:128] = end[:, 124:128] = torch.tensor([0, 192, 0, 192])  # padding ends the middle block
+    start[:, 124:next_document] = end[:, 124:next_document] = 124  # padding after the second document
     alone = [x[:, 64:124] for x in (q, k, v)]
     expected = attention_results(*alone, alone[0], causal, (None, None), "triton")
     for x in (q, k, v):
@@ -135,20 +153,16 @@ def test_documents_bound_the_loops(monkeypatch, causal):
         assert (x[:, 64:124] - e).norm() <= 1e-3 * e.norm() and x[:, 124:128].eq(0).all()
 
 
-def prefix_lm(B, T, device=None, prefix=5):
-    """Bounds that differ within a document: the first tokens see each other, later ones what comes before them."""
-    end = (torch.arange(T, dtype=torch.int32) + 1).clamp(min=prefix).expand(B, T)
-    return torch.zeros_like(end), end
+@pytest.mark.slow
+def test_the_check_at_the_start_of_a_run_passes():
+    config = ModelConfig(n_head=1, n_kv_head=1, d_model=32)
+    assert runtime.check_attention(config, torch.float32, torch.device("cpu"), causal=False, documents=True) < 1e-5
 
 
-def test_unequal_bounds_within_a_document_are_noticed(monkeypatch):
-    """Their gradients are wrong: by the check at the start of a run, by a model in each batch."""
-    case = ModelConfig(n_head=1, n_kv_head=1, d_model=32), torch.float32, torch.device("cpu"), False, True
-    assert runtime.check_attention(*case) < 1e-5
-    monkeypatch.setattr(runtime, "three_documents", prefix_lm)
-    assert runtime.check_attention(*case) > 0.5
-    with pytest.raises(RuntimeError, match="tokens of a document must have the same bounds"):
-        transformer("triton")(small_batch()["tokens"], False, *prefix_lm(2, 40))
+def test_bounds_that_decrease_are_refused_by_a_model():
+    start, end = documents(2, 40, 17, 3)
+    with pytest.raises(RuntimeError, match="must not decrease along a row"):
+        transformer("triton")(small_batch()["tokens"], False, start, end.flip(1))
 
 
 def test_the_backward_pass_keeps_no_packed_projection():
@@ -173,8 +187,9 @@ def assert_close(found, expected):
     assert all((x - e).norm() <= 1e-5 * e.norm() for x, e in zip(found, expected, strict=True))
 
 
-def test_a_whole_model_has_the_gradients_of_the_reference():
-    batch = small_batch(documents(2, 40, 17, 3))
+@pytest.mark.parametrize("rule", ["documents", "prefix"])
+def test_a_whole_model_has_the_gradients_of_the_reference(rule):
+    batch = small_batch(documents(2, 40, 17, 3, rule))
     losses = (PretrainingLoss(transformer(backend)) for backend in ("triton", "reference"))
     assert_close(*(loss_and_gradients(loss, batch, False) for loss in losses))
 

@@ -39,7 +39,7 @@ def decide_together(folder, rank):
 def random_documents(B, T, padding=0, seed=0):
     """doc_start and doc_end of random documents in each row; the last `padding` tokens are padding."""
     rng = torch.Generator().manual_seed(seed)
-    start, end = torch.zeros(B, T, dtype=torch.int32), torch.zeros(B, T, dtype=torch.int32)
+    start, end = torch.full((2, B, T), T - padding, dtype=torch.int32)
     for b in range(B):
         t = 0
         while t < T - padding:

@@ -1,6 +1,5 @@
 """The model, its attention and its loss."""
 
-from contextlib import nullcontext
 
 import math
 
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from model_helpers import Operators, attention_results, loss_and_gradients, random_documents, small_batch, small_model
 
 import model
-from model import ModelConfig, PretrainingLoss, Transformer, attention, check_documents, linear_cross_entropy
+from model import ModelConfig, PretrainingLoss, Transformer, attention, attention_bounds, linear_cross_entropy
 from model import rope_tables, rotate
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
@@ -64,22 +63,29 @@ def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, docume
     assert not torch.equal(after, before)
 
 
-@pytest.mark.parametrize("bounds, fits", [
-    ("0-3 0-3 0-3 3-5 3-5 0-0", True),
-    ("0-0 6-6 2-4 2-4 0-0 5-6", True),
-    ("0-1 1-2 2-3 3-4 4-5 5-6", True),
-    ("0-3 0-3 0-3 0-4 0-5 0-6", False),  # a prefix LM
-    ("0-2 0-3 1-4 2-5 3-6 4-6", False),  # a window
-    ("0-6 0-6 0-6 3-6 3-6 3-6", False),
-    ("0-4 0-4 0-4 0-0 0-0 0-0", False),  # padding within a document
-    ("0-3 0-3 0-3 0-3 3-6 3-6", False),
+@pytest.mark.parametrize("bounds", [
+    "0-3 0-3 0-3 3-5 3-5 5-5",  # documents, then padding
+    "0-0 0-0 2-4 2-4 4-4 5-6",  # padding around them
+    "0-3 0-3 0-3 0-4 0-5 0-6",  # a prefix LM
+    "-1-2 0-3 1-4 2-5 3-6 4-7",  # a window
+    "0-0 0-0 0-0 0-0 0-0 0-0",
+    "0-6 0-6 0-6 3-6 3-6 3-6",
 ])  # fmt: skip
-def test_bounds_that_the_kernels_cannot_take_are_refused(bounds, fits):
-    bounds = [[int(n) for n in pair.split("-")] for pair in bounds.split()]
-    start, end = torch.tensor(bounds, dtype=torch.int32).T[:, None]
-    with nullcontext() if fits else pytest.raises(RuntimeError, match="must have the same bounds"):
-        check_documents(start, end)
-    assert fits or check_documents(*random_documents(3, 40, 4)) is None
+def test_the_queries_that_see_a_key_are_an_interval(bounds):
+    bounds = [[int(n) for n in pair.rsplit("-", 1)] for pair in bounds.split()]
+    start, end, first, last = attention_bounds(*torch.tensor(bounds).T[:, None])
+    seen = model.attention_mask(6, False, start, end)[0, 0]
+    query = torch.arange(6)[:, None]
+    assert torch.equal(seen, (first <= query) & (query < last))
+    last_query = max(seen.any(1).nonzero(), default=-1)
+    for x in (first, last):
+        assert x.dtype == torch.int32 and (x.diff() >= 0).all() and x.max() <= last_query + 1
+
+
+@pytest.mark.parametrize("start, end", [([0, 0, 2, 1], [4, 4, 4, 4]), ([0, 0, 0, 0], [4, 4, 3, 4])])
+def test_bounds_that_decrease_are_refused(start, end):
+    with pytest.raises(RuntimeError, match="must not decrease along a row"):
+        attention_bounds(torch.tensor([start]), torch.tensor([end]))
 
 
 def test_rope_depends_only_on_distance_and_keeps_length():

@@ -38,12 +38,11 @@ def pack_texts(sequences, capacity):
     T = max(used)
     first = row_of * T + start_of  # of each text, the index of its first token in the flattened rows
     positions = np.concatenate([np.arange(i, i + n) for i, n in zip(first, lengths)])
-    arrays = dict(positions=positions, lengths=lengths)
-    values = dict(tokens=np.concatenate(sequences), doc_start=start_of.repeat(lengths))
-    values["doc_end"] = (start_of + lengths).repeat(lengths)
-    for name, x in values.items():
-        arrays[name] = np.zeros((len(used), T), np.int64 if name == "tokens" else np.int32)
-        arrays[name].flat[positions] = x
+    arrays = dict(tokens=np.zeros((len(used), T), np.int64), positions=positions, lengths=lengths)
+    arrays["tokens"].flat[positions] = np.concatenate(sequences)
+    for name, x in (("doc_start", start_of), ("doc_end", start_of + lengths)):
+        arrays[name] = np.repeat(np.int32(used), T).reshape(-1, T)  # of padding: the end of the row's last text
+        arrays[name].flat[positions] = x.repeat(lengths)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
