@@ -54,10 +54,7 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
     sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]  # these stand for all steps
-    windows = Counter()
-    for groups in sampled:
-        for what, numbers in groups.items():
-            windows[what.name] += len(numbers)
+    windows = Counter(what.name for groups in sampled for what, numbers in groups.items() for _ in numbers)
     flops = mean(step_flops(config, groups, cfg.window_split) for groups in sampled) * cfg.max_steps
     n_tokens = windows.total() * config.seq_len * cfg.max_steps / len(sampled)
     tokens = f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"
@@ -78,11 +75,12 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
 def print_losses(bar, step, phase, line):
     """Print the validation losses of a line of the log, if it has them, above a progress bar."""
     keys = validation_keys(line)
-    losses = {f"step {step:,} ({title(phase)}): validation loss": [line[key] for key in keys.values()]} if keys else {}
+    if keys:
+        losses = ", ".join(f"{title(name)} {line[key]:.3f}" for name, key in keys.items())
+        bar.write(f"step {step:,} ({title(phase)}): validation loss {losses}")
     for folder in line.get("val_clm_loss_by_source", ()):
-        losses[f"  {folder}:"] = [line[f"{key}_by_source"][folder] for key in keys.values()]
-    for beginning, values in losses.items():
-        bar.write(f"{beginning} " + ", ".join(f"{title(name)} {value:.3f}" for name, value in zip(keys, values)))
+        losses = ", ".join(f"{title(name)} {line[f'{key}_by_source'][folder]:.3f}" for name, key in keys.items())
+        bar.write(f"  {folder}: {losses}")
 
 
 def print_end(cfg, bar, step, device):

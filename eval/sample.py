@@ -46,8 +46,9 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
     hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
     p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
     found = []
-    for values, best in zip(*(x.tolist() for x in p.topk(k))):
-        found.append([(tokenizer.decode([i]), value) for i, value in zip(best, values)])
+    for row in p:
+        best = row.topk(k).indices.tolist()
+        found.append([(tokenizer.decode([i]), row[i].item()) for i in best])
     return found
 
 

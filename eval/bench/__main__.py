@@ -9,19 +9,19 @@ What they compare takes turns, and medians count. NAME --help lists the settings
 """
 
 import sys
-from importlib import import_module
 
 import configurator
+from eval.bench import attention, doctor, step
 from eval.bench.timing import hardware
+
+TOOLS = {"doctor": doctor, "step": step, "attention": attention}
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:] or [""]
-    if name in ("doctor", "step", "attention"):
-        bench = import_module(f"eval.bench.{name}")
-        cfg = configurator.load(bench.__file__, args, getattr(bench, "check", None), f"python -m eval.bench {name}")
-        print(hardware(), flush=True)
-        bench.main(cfg)
-    elif name in ("-h", "--help"):
+    if name not in TOOLS:
         print(__doc__.strip())
-    else:
-        sys.exit(__doc__.strip())
+        sys.exit(0 if name in ("-h", "--help") else 2)
+    tool = TOOLS[name]
+    cfg = configurator.load(tool.__file__, args, getattr(tool, "check", None), f"python -m eval.bench {name}")
+    print(hardware(), flush=True)
+    tool.main(cfg)

@@ -167,9 +167,10 @@ def measure(functions, repeats, flops, columns):
     """Print a row for each pass. functions: what `runnable` returns. columns: the first ones, which name the case."""
     for which, cost in (("forward", 1), ("backward", 2.5)):
         seconds = alternating({name: passes[which] for name, passes in functions.items()}, repeats)
-        first = next(iter(seconds.values()))
-        cells = [f"   {name} {cost * flops / 1e12 / s:.3g} ({s / first:.2f})" for name, s in seconds.items()]
-        print(f"{columns}{which:>10}{''.join(cells)}", flush=True)
+        cells = ""
+        for name, s in seconds.items():
+            cells += f"   {name} {cost * flops / 1e12 / s:.3g} ({s / [*seconds.values()][0]:.2f})"
+        print(f"{columns}{which}{cells}", flush=True)
 
 
 def bare_speeds(repeats):
@@ -190,12 +191,9 @@ def bare_speeds(repeats):
 def main(cfg):
     bare_speeds(cfg.repeats)
     print(f"medians of {cfg.repeats}, {cfg.tokens} tokens; TFLOP/s (time relative to the first)")
-    print(f"{'T':>5}{'D':>5}{'group':>6}{'mask':>8}{'docs':>6}{'pass':>10}")
     shapes = itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True))
     for mean, T, D, group, causal in shapes:
         case = Case(T, D, group, causal, mean, cfg.tokens)
         mask = "causal" if causal else "full"
-        columns = f"{T:>5}{D:>5}{group:>6}{mask:>8}{mean:>6}"
-        functions = runnable(case, cfg.only)
-        if functions:
-            measure(functions, cfg.repeats, case.flops, columns)
+        columns = f"T {T}, D {D}, group {group}, {mask}, documents {mean}, "
+        measure(runnable(case, cfg.only), cfg.repeats, case.flops, columns)

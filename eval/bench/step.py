@@ -61,16 +61,16 @@ def arguments(cfg):
     if cfg.micro_batch:
         args.append(f"--micro_batch={cfg.micro_batch}")
     settings = configurator.load(ROOT / "train.py", args)
-    seq_len = model_config(settings, 4096).seq_len
+    settings["global_batch_tokens"] = cfg.micro_steps * settings.micro_batch * model_config(settings, 4096).seq_len
     args += [
-        f"--global_batch_tokens={cfg.micro_steps * settings.micro_batch * seq_len}",
+        f"--global_batch_tokens={settings.global_batch_tokens}",
         f"--max_steps={2 * cfg.steps}",
         f"--switch_step={cfg.steps}",
         *("--warmup_steps=0", "--decay_steps=0", "--keep_steps=()"),
         *("--log_interval=1", "--eval_interval=1000000", "--checkpoint_interval=1000000"),
         *("--eval_windows=1", "--verify_data=False"),
     ]
-    return args, resolve_auto(configurator.load(ROOT / "train.py", args))
+    return args, resolve_auto(settings)
 
 
 def train(args, n_steps):
@@ -99,7 +99,7 @@ def train(args, n_steps):
 def main(cfg):
     args, settings = arguments(cfg)
     windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
-    print(f"{cfg.model}: {windows}, {settings.dtype}; medians of up to {cfg.repeats} x {cfg.steps - 1} steps", flush=True)
+    print(f"{cfg.model}: {windows}, {settings.dtype}; medians of all steps so far", flush=True)
     peak = peak_flops(torch.device(settings.device)) if settings.dtype == "bfloat16" else None
     speeds = {}  # by phase and variant: tokens/s of the steps so far
     for _ in range(cfg.repeats):

@@ -18,7 +18,6 @@ from errors import DataError
 ckpt = "out/lesson"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 text = "If the file does not [MASK], an error is raised."  # the sentence
 
-LONGEST = 64  # tokens in a text; nobody can read a larger table
 TOP_K = 3  # how many of the likeliest tokens to show
 TOKENS = 12  # how many tokens of the batch to show
 HEADER = ("   i token", "p", "CLM: token i from tokens 0 .. i-1", "p", "MLM: token i, hidden, from all others")
@@ -38,9 +37,8 @@ def read(ckpt):
 def encode(text, model, tokenizer):
     """Return the ids of the text, a list. Raises DataError if they are none or too many."""
     ids = tokenizer.encode_masked(text)
-    longest = min(LONGEST, model.config.seq_len)
-    if not 0 < len(ids) <= longest:
-        raise DataError(f"text: has {len(ids)} tokens, expected 1 to {longest}")
+    if not 0 < len(ids) <= model.config.seq_len:
+        raise DataError(f"text: has {len(ids)} tokens, expected 1 to {model.config.seq_len}")
     return ids
 
 
@@ -97,20 +95,19 @@ def guesses(tokenizer, probabilities, ids):
 
 
 def guess_table(model, tokenizer, ids):
-    """Return the rows of HEADER's table: what each objective predicts of each token of ids."""
+    """Return a table of what each objective predicts of each token of ids, as text."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
     of_clm = [("", "no token before it"), *guesses(tokenizer, clm, [*ids[1:], tokenizer.mask_id])]
     of_mlm = [*guesses(tokenizer, mlm, ids), ("", "")]
     names = [*(token_name(tokenizer, i) for i in ids), "(next)"]
-    return [(f"{i:>4} {name}", *of_clm[i], *of_mlm[i]) for i, name in enumerate(names)]
+    return aligned([HEADER, *((f"{i:>4} {name}", *of_clm[i], *of_mlm[i]) for i, name in enumerate(names))])
 
 
-def print_table(rows, justify=str.ljust):
-    """Print rows of cells as a table."""
+def aligned(rows, justify=str.ljust):
+    """Return rows of cells as a text with aligned columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        print("  ".join(map(justify, row, widths)).rstrip())
+    return "\n".join("  ".join(map(justify, row, widths)).rstrip() for row in rows)
 
 
 def main(cfg):
@@ -121,6 +118,6 @@ def main(cfg):
         rows = [["position", *map(str, range(TOKENS))]]
         for name, (inputs, targets) in example(state).items():
             rows += [[f"{name} input", *inputs], [f"{name} target", *targets]]
-        print_table(rows)
-    print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the {TOP_K} likeliest)\n")
-    print_table([HEADER, *guess_table(model, tokenizer, ids)])
+        print(aligned(rows))
+    print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the likeliest tokens)\n")
+    print(guess_table(model, tokenizer, ids))

@@ -56,8 +56,7 @@ def grid(title, labels, colors, targets=()):
         parts.append(LABELS.format(x=x + 14, y=y + 15, right=left + size + 6, label=escape(label), target=target))
         for j, color in enumerate(colors[i]):
             parts.append(SQUARE.format(left + CELL * j, y, color))
-    width = left + size + (110 if targets else 30)
-    return PICTURE.format(width=width, height=top + size + 10, title=escape(title), parts="\n".join(parts))
+    return PICTURE.format(width=left + size + 110, height=top + size + 10, title=escape(title), parts="\n".join(parts))
 
 
 def mask_picture(name, inputs, targets):
@@ -97,17 +96,12 @@ def attention_pictures(model, ids, labels):
     return pictures
 
 
-def html_table(rows):
-    """Return rows of cells as an HTML table."""
-    return "<table>" + "".join("<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) for row in rows) + "</table>"
-
-
 def model_part(ckpt, text):
     """Return the part of the page about one model."""
     state, model, tokenizer = explain.read(ckpt)
     ids = explain.encode(text, model, tokenizer)
     labels = [explain.token_name(tokenizer, i) for i in ids]
-    guesses = html_table([explain.HEADER, *explain.guess_table(model, tokenizer, ids)])
+    guesses = escape(explain.guess_table(model, tokenizer, ids))
     attention = attention_pictures(model, torch.tensor(ids), labels)
     return Template(MODEL).substitute(step=state["step"], guesses=guesses, attention=attention)
 

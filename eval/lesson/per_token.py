@@ -15,7 +15,8 @@ import numpy as np
 
 from data.loader import streams_of
 from data.shards import load_data
-from eval.lesson.explain import print_table
+from errors import DataError
+from eval.lesson.explain import aligned
 from eval.plot import COLORS, new_figure, read_metrics, save_figure
 
 runs = ("out/clm", "out/mlm")  # folders of runs on the same data
@@ -23,7 +24,10 @@ out = "out/per_token.png"  # the figure
 
 
 def read_config(out_dir):
-    return json.loads(Path(out_dir, "config.json").read_text())
+    path = Path(out_dir, "config.json")
+    if not path.exists():
+        raise DataError(f"runs: {path} is not there; expected folders of runs of train.py")
+    return json.loads(path.read_text())
 
 
 def loss_curve(out_dir):
@@ -47,26 +51,25 @@ def loss_curve(out_dir):
 
 
 def unigram_loss(data):
-    """Return the losses of both splits, in nats per token, under the train split's token frequencies (a shard of each)."""
+    """Return the loss of the validation text under the training text's token frequencies (a shard of each)."""
     data = load_data(data)
     stream = streams_of(data, "train")[0]  # of a mixture: the first source
     train = stream.shard(0)[:10_000_000]
     val = streams_of(data, "val")[0].shard(0)[:10_000_000]
     counts = 1 + np.bincount(train, minlength=stream.vocab_size)
     losses = -np.log(counts / counts.sum())
-    return losses[train].mean(), losses[val].mean()
+    return losses[val].mean()
 
 
 def table(curves):
     """Yield the rows of the table, for the steps that all runs have evaluated. curves: {run: its loss_curve}."""
     yield ["step", "tokens seen", *(title for run in curves for title in (f"{run}: predicted", "loss"))]
     for step in sorted(set.intersection(*map(set, curves.values()))):
-        row = [str(step)]
+        row = []
         for curve in curves.values():
             seen, predicted, loss = curve[step]
             row += [f"{predicted:,}", f"{loss:.2f}"]
-        row.insert(1, f"{seen:,}")
-        yield row
+        yield [str(step), f"{seen:,}", *row]
 
 
 def draw(figure, curves, rulers):
@@ -85,26 +88,18 @@ def draw(figure, curves, rulers):
     panels[1].legend()
 
 
-def check(cfg):
-    unknown = [run for run in cfg.runs if not Path(run, "metrics.jsonl").exists()]
-    if unknown or not cfg.runs:
-        yield f"expected folders of runs of train.py, got {', '.join(unknown) or 'none'}"
-        return
-    fingerprints = {read_config(run)["data_fingerprint"] for run in cfg.runs}
-    if len(fingerprints) > 1:
-        yield "the runs were trained on different data"
-
-
 def main(cfg):
-    config = read_config(cfg.runs[0])
+    configs = [read_config(run) for run in cfg.runs]
+    if len({config["data_fingerprint"] for config in configs}) != 1:
+        raise DataError("runs: expected folders of runs of train.py on the same data")
     curves = {run: loss_curve(run) for run in cfg.runs}
-    on_train, on_val = unigram_loss(config["settings"]["data"])
-    nothing = math.log(config["model"]["vocab_size"])
-    print_table(table(curves), str.rjust)
+    frequencies = unigram_loss(configs[0]["settings"]["data"])
+    nothing = math.log(configs[0]["model"]["vocab_size"])
+    print(aligned(table(curves), str.rjust))
     print(f"knows nothing, ln V: {nothing:.2f}")
-    print(f"knows token frequencies: {on_train:.2f} on the training text, {on_val:.2f} on the validation text")
+    print(f"knows token frequencies: {frequencies:.2f}")
     figure = new_figure(9, 3.6)
     if figure:
-        draw(figure, curves, {"knows nothing": nothing, "knows token frequencies": on_val})
+        draw(figure, curves, {"knows nothing": nothing, "knows token frequencies": frequencies})
         save_figure(figure, cfg.out)
         print(f"drawn in {cfg.out}")

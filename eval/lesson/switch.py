@@ -19,7 +19,7 @@ from data.loader import Batches, streams_of
 from data.objective import CLM, MLM
 from data.shards import load_data
 from errors import DataError, progress
-from eval.lesson.explain import print_table, read
+from eval.lesson.explain import aligned, read
 from eval.plot import new_figure, save_figure
 from model import PretrainingLoss
 
@@ -104,7 +104,8 @@ def draw(figure, columns):
 
 def main(cfg):
     rows = list(measure(cfg.run))
-    print_table([COLUMNS, *((str(step), *(f"{x:.2f}" for x in values)) for step, *values in rows)], str.rjust)
+    cells = [(str(step), *(f"{x:.2f}" for x in values)) for step, *values in rows]
+    print(aligned([COLUMNS, *cells], str.rjust))
     figure = new_figure(6, 3.6)
     if figure:
         draw(figure, dict(zip(COLUMNS, zip(*rows))))
