@@ -146,7 +146,7 @@ def rows(path, columns, counts=None, optional=""):
     """
     kind = file_format(path)
     if kind not in TABLES:
-        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz)")
+        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz); {OTHER_FORM}")
     found = json_rows(path) if kind == "jsonl" else delimited_rows(path, columns, counts)
     for number, row in found:
         location = f"{path}, line {number}"
@@ -156,7 +156,9 @@ def rows(path, columns, counts=None, optional=""):
                 row[column] = None
             elif column not in row:
                 hint = "in a file without a header, they are numbers, from 0"
-                raise DataError(f"{location}: no column {column}; the columns are {', '.join(row)} ({hint})")
+                raise DataError(
+                    f"{location}: no column {column}; the columns are {', '.join(row)} ({hint}); {OTHER_FORM}"
+                )
             elif not isinstance(value, expected):
                 raise DataError(f"{location}: {column} is {value!r:.200}, expected {expected.__name__}")
         yield location, row
@@ -164,7 +166,7 @@ def rows(path, columns, counts=None, optional=""):
 
 def delimited_rows(path, columns, counts):
     """Yield (line number, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    table = csv_fields(path) if file_format(path) == "csv" else tab_fields(path)
+    table = table_fields(path)
     number, header = next(table, (0, []))
     width = len(header)
     if all(column.isdecimal() for column in columns) and not {*columns} <= {*header}:  # the first line is a row
@@ -184,12 +186,12 @@ def delimited_rows(path, columns, counts):
         counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
-def tab_fields(path):
-    for number, text in lines(path):
-        yield number, text.split("\t")
-
-
-def csv_fields(path):
+def table_fields(path):
+    """Yield (line number, texts) for each line of a .tsv or .txt file, or row of a .csv file."""
+    if file_format(path) != "csv":
+        for number, text in lines(path):
+            yield number, text.split("\t")
+        return
     reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
     try:
         for fields in reader:
@@ -216,9 +218,9 @@ def json_rows(path):
 # CoNLL columns
 
 
-# "# text = ..." and "# newdoc" in CoNLL-U style files, "#begin document" in CoNLL-2012. Comments stand before the first
-# word of a sentence. A word "#" matches none of these patterns, because other columns follow it.
-COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b|#(begin|end) document\b")
+# "# text = ..." and "# newdoc" in CoNLL-U style files stand before the first word of a sentence. A word "#" matches none
+# of these patterns, because other columns follow it.
+COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b")
 TAG = re.compile(r"O|[BIES]-.+")
 
 
@@ -233,7 +235,7 @@ def conll_sentences(path, word=0, tag=-1):
     for number, line in chain(lines(path), [(0, "")]):
         if line.split()[:1] in ([], ["-DOCSTART-"]):
             if words:
-                yield location, words, without_brackets(tags)
+                yield location, words, tags
             words, tags = [], []
             continue
         if not words:
@@ -247,20 +249,6 @@ def conll_sentences(path, word=0, tag=-1):
             raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
         words.append(fields[word])
         tags.append(fields[tag])
-
-
-def without_brackets(tags):
-    """Return CoNLL-2012's tags as BIO: (PERSON* *) (GPE) is B-PERSON I-PERSON B-GPE. Other tags stay unchanged."""
-    if tags[0][:1] not in ("(", "*"):
-        return tags
-    bio, kind = [], ""
-    for tag in tags:
-        kind = tag.strip("(*)") or kind
-        prefix = "B" if tag.startswith("(") else "I"
-        bio.append(f"{prefix}-{kind}" if kind else "O")
-        if tag.endswith(")"):
-            kind = ""
-    return bio
 
 
 def to_bio(tags, outside=()):
@@ -280,24 +268,15 @@ def to_bio(tags, outside=()):
 
 
 def squad_questions(path):
-    """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file (v1.1 or v2) or a ReCoRD file.
-
-    ReCoRD's queries hold "@placeholder" for the entity to find.
-    """
+    """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file, v1.1 or v2."""
     location, text = path, "\n".join(text for _, text in lines(path))
     try:
         for number, article in enumerate(json.loads(text)["data"], 1):
             location = f"{path}, article {number}"
-            if "passage" in article:  # ReCoRD
-                context, question, start = "text", "query", "start"
-                paragraphs = [article["passage"] | {"qas": article["qas"]}]
-            else:
-                context, question, start = "context", "question", "answer_start"
-                paragraphs = article["paragraphs"]
-            for paragraph in paragraphs:
+            for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
-                    answers = [(answer["text"], int(answer[start])) for answer in qa["answers"]]
-                    yield location, qa["id"], qa[question], paragraph[context], answers
+                    answers = [(answer["text"], int(answer["answer_start"])) for answer in qa["answers"]]
+                    yield location, qa["id"], qa["question"], paragraph["context"], answers
     except MALFORMED as error:
         expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
         raise DataError(f"{location}: not in SQuAD's layout ({error!r}): expected {expected}") from None
@@ -334,18 +313,14 @@ def read_texts(path, task, counts=None, unlabeled=False):
     columns = task.columns or ("text",)
     label = task.label or "label"
     form = task.form or "\n".join(["{}"] * len(columns))
-    before, *after = form.split("{}")
-    if len(after) != len(columns):
+    if form.count("{}") != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     expected = dict.fromkeys(columns, str) | {label: object}
     for location, row in rows(path, expected, counts, label if unlabeled else ""):
-        text = before
-        for column, rest in zip(columns, after):
-            text += row[column] + rest
-        value = row[label]
-        if value is not None or not unlabeled:
-            value = read_label(value, task, location)
-        yield Text(text, value)
+        texts = [row[column] for column in columns]
+        text = "".join(part for pair in zip(form.split("{}"), [*texts, ""]) for part in pair)
+        is_new = unlabeled and row[label] is None
+        yield Text(text, None if is_new else read_label(row[label], task, location))
 
 
 def read_label(value, task, location):
@@ -437,8 +412,6 @@ def to_train_on(questions, counts):
 
 def read_pairs(path, task, counts=None):
     """Yield the Pairs of a table with query and document."""
-    if file_format(path) == "json":
-        raise DataError(f"{path}: expected a table with the columns query and document; {OTHER_FORM}")
     for _, row in rows(path, {"query": str, "document": str}):
         yield Pair(row["query"], row["document"])
 
@@ -454,14 +427,14 @@ def read_texts_by_id(path, wanted=None, form=""):
     that a few documents of a large corpus take little memory; None keeps all. form: of a title and a text; "" = BEIR's,
     "{} {}".
     """
-    texts, form = {}, form or "{} {}"
+    texts = {}
     for location, row in rows(path, {"text": str}):
-        id, title, text = row.get("_id"), row.get("title"), row["text"]
-        id = "" if id is None else str(id)
-        if not id or id in texts:
-            raise DataError(f'{location}: expected an "_id" that no other line has, got {id!r}; {OTHER_FORM}')
+        given, title = row.get("_id"), row.get("title")
+        id = str(given)
+        if given in EMPTY or id in texts:
+            raise DataError(f'{location}: expected an "_id" that no other line has, got {given!r}; {OTHER_FORM}')
         if wanted is None or id in wanted:
-            texts[id] = form.format(title, text) if title else text
+            texts[id] = (form or "{} {}").format(title, row["text"]) if title else row["text"]
     return texts
 
 
@@ -470,15 +443,11 @@ def read_qrels(path):
 
     Queries without a relevant document are left out: no metric is defined for them.
     """
-    if file_format(path) == "jsonl":
-        raise DataError(f"{path}: judgments are a .tsv with query-id, corpus-id and score; {OTHER_FORM}")
     qrels = {}
     for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
-        try:
-            grade = int(row["score"])
-        except ValueError:
-            raise DataError(f"{location}: expected a whole number as score, got {row['score']!r}") from None
-        qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = grade
+        if not re.fullmatch("-?[0-9]+", row["score"]):
+            raise DataError(f"{location}: expected a whole number as score, got {row['score']!r}")
+        qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
     return {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
 
 

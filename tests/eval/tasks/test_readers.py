@@ -57,7 +57,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         ("x", "a b\tO\n\xa0\tB-X\tme\n", dict(label="1"), [Sentence(["a b", "\xa0"], ["O", "B-X"])]),
         # A number sign may be a word or begin a comment.
         ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
-        ("x", "# O\n1 O\n\n#begin document (x); part 000\n#tag O\n", {}, sentences(("# 1", "O O"), ("#tag", "O"))),
+        ("x", "# O\n1 O\n\n#tag O\n", {}, sentences(("# 1", "O O"), ("#tag", "O"))),
         ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
         ("a.jsonl", [{"tokens": ["a"], "label": ["I-X"]}, {"tokens": [], "label": []}], {}, sentences(("a", "B-X"))),
     ],
@@ -168,7 +168,7 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
     ],
     read_pairs: [
         ("a.tsv", "q\td\nwho\tme\n", "line 2: .*query.*q, d"),
-        ("train-v1.1.json", {"data": []}, "query and document; docs/finetuning.md"),
+        ("train-v1.1.json", {"data": []}, "a table is .*docs/finetuning.md"),
     ],
     lambda path, *_: read_texts_by_id(path): [
         ("a.jsonl", [{"_id": 1, "text": "x"}] * 2, "line 2"),
@@ -179,7 +179,7 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'"),
         ("a.tsv", HEADER + "q3 d3 1\n", "line 2"),
         ("a.tsv", "q3\td3\t1\nq4\td4\t1\n", "line 2: no column query-id"),
-        ("a.jsonl", [{"query_id": "q"}], "judgments are a .tsv .*docs/finetuning.md"),
+        ("a.jsonl", [{"query_id": "q"}], "no column query-id; .*docs/finetuning.md"),
     ],
 }
 

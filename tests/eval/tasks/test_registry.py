@@ -51,13 +51,9 @@ def glue(files, name):
 
 
 CHUNKS = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nin NN I-NP O\nJapan NNP I-NP I-LOC\nChina NNP I-NP B-LOC\n"
-ROW = "bc/x 0 {} {} NNP (TOP* - - - Anchor {} (A0*) -\n"
-NAMES = ("Mary", "(PERSON*"), ("Jo", "*)"), ("of", "*"), ("Rome", "(GPE)"), ("#", "*")
-BODY = "".join(["#begin document (x)\n", *(ROW.format(i, *name) for i, name in enumerate(NAMES)), "\n#end document\n"])
 UNER = "# newdoc id = x\n# text = # Iranian Ann\n1\t#\tO\n2\tIranian\tB-OTH\t-\tme\n3\tAnn\tB-PER\t-\tme\n"
 TAGGED = {  # {task: (file, the words and tags of its first sentence)}
     "conll2003": (CHUNKS, "U.N. in Japan China", "B-ORG O B-LOC B-LOC"),
-    "ontonotes": (BODY, "Mary Jo of Rome #", "B-PERSON I-PERSON O B-GPE O"),
     "uner": (UNER, "# Iranian Ann", "O O B-PER"),
     "wnut17": ("ESB\tB-location\n.\tO\n\t\n#\tO\nfoo\tO\n\t\n", "ESB .", "B-location O"),
 }
@@ -66,11 +62,26 @@ TAGGED = {  # {task: (file, the words and tags of its first sentence)}
 def tagged(files, name):
     text, words, tags = TAGGED[name]
     for path in paths_of(name):
-        files.put(path.replace("**/*gold", "x.v4_gold").replace("**", "data").replace("[!p]*", "bc"), text)
-        if "**" in path:  # not read: the New Testament, and other languages
-            for other in ("english/annotations/pt", "chinese/annotations/bc"):
-                files.put(f"{path.split('**')[0]}data/{other}/x.v4_gold_conll", "nothing")
+        files.put(path, text)
     return Sentence(words.split(), tags.split()), ["O", *sorted({*tags.split()} - {"O"})]
+
+
+def ontonotes(files, _):
+    tags = ("Mary", "(PERSON*"), ("Jo", "*)"), ("of", "*"), ("Rome", "(GPE)"), ("#", "*")
+    rows = [f"bc/x 0 {i} {word} NNP (TOP* - - - Anchor {tag} (A0*) -\n" for i, (word, tag) in enumerate(tags)]
+    for split in ("train", "development", "test"):
+        folder = f"ontonotes/{split}/data"
+        text = "".join(["#begin document (x)\n", *rows, "\n#end document\n"])
+        files.put(f"{folder}/english/annotations/bc/y/x.v4_gold_conll", text)
+        for other in ("english/annotations/pt", "chinese/annotations/bc"):  # the New Testament, and other languages
+            files.put(f"{folder}/{other}/y/x.v4_gold_conll", "nothing")
+    run_docs("gold_conll", files.folder)
+    return Sentence("Mary Jo of Rome #".split(), "B-PERSON I-PERSON O B-GPE O".split()), [
+        "O",
+        "B-GPE",
+        "B-PERSON",
+        "I-PERSON",
+    ]
 
 
 def squad(files, name):
@@ -89,6 +100,7 @@ def record(files, _):
 
     files.put("record/train.json", {"data": [article(i) for i in range(9)]})
     files.put("record/dev.json", {"data": [article(9)]})
+    run_docs("record/", files.folder)
     text = "Ann 9 met Bob.\n@highlight\nAnn 9 left"
     return Question("r9", "@placeholder met Bob", text, [("Ann 9", 0), ("Ann 9", 26)]), []
 
@@ -128,7 +140,7 @@ def scifact(files, _=None):
 
 
 MAKERS = dict.fromkeys(GLUE_ROWS, glue) | dict.fromkeys(TAGGED, tagged) | dict(squad=squad, squad_v2=squad)
-MAKERS |= dict(record=record, msmarco=msmarco, scifact=scifact)
+MAKERS |= dict(ontonotes=ontonotes, record=record, msmarco=msmarco, scifact=scifact)
 
 
 @pytest.mark.parametrize("name", SOURCES)
