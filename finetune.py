@@ -133,10 +133,8 @@ def fine_tune(cfg):
 
     torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
-    if cfg.save_model and (why := export.problem(task, model)):
-        if dataset.family == "ir":  # nothing else uses it
-            raise DataError(f"save_model: {why}")
-        show(print, f"model.pt will be for `python -m eval.tasks predict` only: {why}")
+    if cfg.save_model and "hub" in state:
+        export.check(task, model)
     model.encoder.requires_grad_(not cfg.freeze)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     betas = (cfg.beta1, cfg.beta2)

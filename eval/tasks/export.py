@@ -9,65 +9,67 @@ import json
 import os
 from pathlib import Path
 
-import torch
-
 from data.hub import new_folder, sentence_files
 from data.tokenizer import optional_package
 from errors import DataError
-from eval.tasks.hub_encoder import HubEncoder
 from eval.tasks.predict import load
 
 HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
 
 
-def problem(task, model):
-    """Return why a Family and its TaskModel cannot leave this project when fine-tuned; an empty string if they can."""
-    ours = not isinstance(model.encoder, HubEncoder)  # checkpoint.py exports it
-    if task.dataset.family == "ir":
-        if ours and (model.causal or task.protocol.own):
-            return "exported retrievers of this architecture follow the study's protocol: give --protocol=study"
-        own = "sentence-transformers cannot compute the study's mean, which leaves out [CLS]: give --protocol=own"
-        return "" if ours or task.protocol.own else own
-    if ours:
-        return ""
-    with torch.device("meta"):
-        kept = library_model(task, model)
-    names = {name for name in kept.state_dict() if not name.startswith(f"{kept.base_model_prefix}.")}
-    if task.dataset.family != "sc" and names == {*HEAD}:
-        return ""
-    return f"transformers has no class for this encoder with our head for {task.dataset.family}"
+def check(task, model):
+    """Raise DataError if a retriever on a HubEncoder cannot leave when it is trained: nothing else uses it.
+
+    Of other families, which `predict` uses, say it. task, model: a Family and its TaskModel.
+    """
+    try:
+        library_model(task, model)
+    except DataError as error:
+        if task.dataset.family == "ir":
+            raise
+        print(f"model.pt will be for `python -m eval.tasks predict` only: {error}")
 
 
 def library_model(task, model):
-    """Return the model of the transformers library for a TaskModel, without its weights."""
-    config = model.encoder.model.config
-    labels = task.labels if task.dataset.family == "tc" else ["outside", "answer"]
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: i for i, label in enumerate(labels)}
-    return optional_package("transformers").AutoModelForTokenClassification.from_config(config)
+    """Return the model of the transformers library that computes what a TaskModel on a HubEncoder does.
+
+    Raises DataError if there is none.
+    """
+    encoder, family = model.encoder.model, task.dataset.family
+    if family == "ir" and task.protocol.own:
+        return encoder
+    if family == "ir":
+        why = "sentence-transformers cannot compute the study's mean, which leaves out [CLS]"
+        raise DataError(f"save_model: {why}: give --protocol=own")
+    labels = task.labels if family == "tc" else ["outside", "answer"]
+    encoder.config.update({"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}})
+    found = optional_package("transformers").AutoModelForTokenClassification.from_config(encoder.config)
+    base = found.base_model_prefix
+    head = {name for name in found.state_dict() if not name.startswith(f"{base}.")}
+    if family == "sc" or head != {*HEAD}:
+        raise DataError(f"transformers has no class for this encoder with our head for {family}")
+    getattr(found, base).load_state_dict(encoder.state_dict())
+    ours = model.head.state_dict()
+    found.load_state_dict({name: ours[part] for name, part in HEAD.items()}, strict=False)
+    return found
 
 
 def export(path, folder):
     """Write the model that finetune.py --save_model=True kept at `path` as a new folder. Raises DataError."""
     state, task, model = load(path, device="cpu", dtype="float32")
-    if not {"hub", "files"} <= state.keys():
-        raise DataError(f"{path}: only models of transformers leave this way, others by `python checkpoint.py export`")
-    if why := problem(task, model):
-        raise DataError(f"{path}: {why}")
+    if "hub" not in state:
+        raise DataError(f"{path}: it is not of transformers, so it leaves with `python checkpoint.py export`")
+    found = library_model(task, model)
     if os.path.lexists(folder):
         raise DataError(f"{folder} is there already: give another folder")
-    files, kept = state["files"], model.encoder.model
+    files = dict(state["files"])
     if task.dataset.family == "ir":
-        own = sentence_files(model.encoder.config.d_model, task.max_len, {})
-        own = {name: json.dumps(content) for name, content in own.items()}
-        files = own | files | {"sentence_bert_config.json": own["sentence_bert_config.json"]}
-    else:
-        kept = library_model(task, model)
-        getattr(kept, kept.base_model_prefix).load_state_dict(model.encoder.model.state_dict())
-        kept.load_state_dict({name: model.head.state_dict()[ours] for name, ours in HEAD.items()}, strict=False)
+        made = sentence_files(model.encoder.config.d_model, task.max_len, {})
+        made = {name: json.dumps(content) for name, content in made.items()}
+        files = made | files | {"sentence_bert_config.json": made["sentence_bert_config.json"]}
     with new_folder(Path(folder)) as partial:
         for name, text in files.items():
             (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_text(text, encoding="utf-8")
         (partial / "tokenizer.json").write_bytes(task.tokenizer.file_bytes())
-        kept.save_pretrained(partial)
+        found.save_pretrained(partial)

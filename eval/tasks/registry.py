@@ -85,21 +85,18 @@ def retrieval_table(task):
 
     Zero-shot, there is no row to train on, and none to validate on that would take queries away from the test set.
     """
-    rows = []
+    rows = [Searched("", "train", "", "", task.train)]
     if is_folder(task.train):
-        rows.append(searched("", "train", task.train))
-    else:
-        rows.append(Searched("", "train", "", "", task.train))
+        rows = [searched("", "train", task.train)]
     for name, paths in (task.sets or {"": vars(task)}).items():
         corpus, validation = paths["corpus"], paths.get("validation")
         held_out = float(paths.get("held_out", 0))
         if not validation and not find_files(f"{corpus}/{JUDGMENTS['validation']}"):
             validation, held_out = f"{corpus}/{JUDGMENTS['train']}", VALIDATION_FRACTION
-        rows.append(searched(name, "test", corpus, paths.get("test")))
+        test = searched(name, "test", corpus, paths.get("test"))
         validated = searched(name, "validation", corpus, validation, held_out)
-        taken = held_out and (validated.judgments == rows[-1].judgments or not find_files(validated.judgments))
-        if not (task.zero_shot and taken):
-            rows.append(validated)
+        lacks = validated.judgments == test.judgments or not find_files(validated.judgments)
+        rows += [test] if task.zero_shot and held_out and lacks else [validated, test]
     return rows[task.zero_shot :]
 
 
@@ -121,20 +118,14 @@ def missing(task):
 
     A setting such as "--train" stands for a file that the user must name.
     """
-    if task.family != "ir":
-        absent = [f"--{name}" for name in ("train", "test") if not getattr(task, name)]
-        files = dict.fromkeys((task.train, task.validation, task.test), "")
-    elif task.corpus or task.sets:
-        absent, files = [], {}  # {file: what to say where it is missing}
-        for row in retrieval_table(task):
+    needed = ["train", "test"]
+    files = dict.fromkeys((task.train, task.validation, task.test), "")  # {file: what to say where it is missing}
+    if task.family == "ir":
+        needed, files = [] if task.sets else ["corpus"], {}
+        for row in retrieval_table(task) if task.corpus or task.sets else ():
             files |= {row.corpus: "", row.judgments: TO_VALIDATE * (row.held_out > 0), row.queries: ""}
-    else:
-        absent, files = ["--corpus"], {}
-    for path, hint in files.items():
-        if path and not find_files(path):
-            if Path(path).is_dir():
-                hint = " (is a folder; expected a file)"
-            absent.append(path + hint)
+    absent = [f"--{name}" for name in needed if not getattr(task, name)]
+    absent += [path + hint for path, hint in files.items() if path and not find_files(path)]
     if not absent:
         return ""
     source = f"Get them from {task.source}".splitlines() if task.source else []
@@ -163,22 +154,20 @@ TASKS = read_table(Path(__file__).with_name("datasets.ini"))
 
 
 def read_task_file(path):
-    """Return the fields that a task file sets, as in FIELDS."""
+    """Return the fields that a task file sets, as in FIELDS, and its name."""
     fields, problems = configurator.parse([path], FIELDS)
-    if Path(path).stem in TASKS:
-        problems.append(f"{path}: there is a task {Path(path).stem} already: rename the file")
+    name = Path(path).stem
+    if name in TASKS:
+        problems.append(f"{path}: there is a task {name} already: rename the file")
     if problems:
         raise DataError("; ".join(problems))
-    return fields
+    return in_folder(fields, Path(path).parent) | {"name": name}
 
 
 def in_folder(fields, folder):
-    """Return the fields that are not empty, with the paths joined to a folder."""
-    joined = {name: value for name, value in fields.items() if value}
-    for name in PATHS:
-        if name in joined:
-            joined[name] = str(Path(folder, joined[name]))  # one spelling of a folder
-    return joined
+    """Return the fields that are not empty, with the paths, in one spelling, joined to a folder."""
+    given = {name: value for name, value in fields.items() if value}
+    return given | {name: str(Path(folder, given[name])) for name in PATHS if name in given}
 
 
 def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
@@ -186,11 +175,11 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
 
     Paths in a task file are relative to its folder. Raises DataError: there is no such task, or a field does not fit.
     """
+    own = {"family": fields.pop("family", "")} if not task else {}
     given = in_folder(fields, "")
     if task.endswith(".py"):
-        read = in_folder(read_task_file(task), Path(task).parent)
-        own = {"name": Path(task).stem, "family": read.pop("family", "")}
-        given = read | given
+        own = read_task_file(task)
+        given = {name: value for name, value in own.items() if name not in ("family", "name")} | given
     elif task in TASKS:
         folder = ROOT if task.startswith("embedded-") else folder
         own = in_folder(TASKS[task], folder)
@@ -198,9 +187,7 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
     elif task:
         hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
         raise DataError(f"task={task}: no such task.{hint}")
-    else:
-        own = {"family": given.pop("family", "")}
-    found = made(own | given | {"family": own["family"], "zero_shot": zero_shot})
+    found = made(own | given | {"family": own.get("family", ""), "zero_shot": zero_shot})
     check(found, given)
     return found
 

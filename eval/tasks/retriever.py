@@ -33,15 +33,16 @@ STUDY = Protocol()
 
 def choose(cfg, state):
     """Return the Protocol for the settings of finetune.py and a checkpoint's dict. Raises DataError."""
-    has_files = "modules.json" in state.get("files", ())
-    if cfg.protocol == "study" or cfg.protocol == "auto" and not (cfg.max_steps == 0 and has_files):
+    texts = state.get("files", {})
+    if cfg.protocol == "study" or cfg.protocol == "auto" and (cfg.max_steps > 0 or "modules.json" not in texts):
         return STUDY
-    if "files" not in state:
-        raise DataError(f"protocol=own: {cfg.init_from} is not a model folder: only those have one")
+    if cfg.save_model and "hub" not in state:
+        raise DataError("save_model: an exported retriever of this kind follows the study's: give --protocol=study")
     try:
-        return own_protocol({name: json.loads(text) for name, text in state["files"].items()})
+        return own_protocol({name: json.loads(text) for name, text in texts.items()})
     except MALFORMED as error:
-        raise DataError(f"{cfg.init_from}: its own protocol cannot be followed: {error!s:.300}: give --protocol=study")
+        why = f"{cfg.init_from}: this is no folder of a model whose own protocol can be followed"
+        raise DataError(f"{why} ({error!r:.300}): give --protocol=study") from error
 
 
 def own_protocol(files):

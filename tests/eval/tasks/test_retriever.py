@@ -87,7 +87,7 @@ def test_a_way_that_cannot_be_followed_is_refused(tmp_path, part, content):
     way = list(WAYS[0])
     way[part] = content
     state = hub_encoder.load(write_retriever(tmp_path / "model", *way))
-    with pytest.raises(DataError, match="cannot be followed: .*give --protocol=study"):
+    with pytest.raises(DataError, match="no folder of a model whose own protocol can be followed .*give --protocol=study"):
         choose(settings(max_steps=0), state)
 
 
