@@ -198,6 +198,19 @@ def test_linear_cross_entropy_is_plain_cross_entropy(N, V, dtype, tolerance):
         assert torch.equal(linear_cross_entropy(hidden, weight, targets)[0], total)
 
 
+def test_the_plain_loss_equals_the_fused_one(monkeypatch):
+    """Over several chunks, in value and gradient. Without gradients, as in validation, an edit of it has no effect."""
+    torch.manual_seed(0)
+    batch = small_batch()
+    batch["targets"][:5] = -1
+    monkeypatch.setattr(model.plain_cross_entropy, "__defaults__", (9,))
+    fused, plain = (loss_and_gradients(PretrainingLoss(small_model(), plain=plain), batch, False) for plain in (0, 1))
+    torch.testing.assert_close(plain, fused, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(model, "plain_loss", lambda logits, targets: logits.sum())
+    with torch.no_grad():
+        assert PretrainingLoss(small_model(), plain=True)(batch, False)[0] == fused[0]
+
+
 def test_logits_exist_only_in_chunks():
     """No tensor of tokens x vocabulary is ever made, forward or backward."""
     config = ModelConfig(50_000, n_layer=1, d_model=16, n_head=2, n_kv_head=1, d_ff=16, seq_len=1024)

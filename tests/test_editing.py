@@ -1,0 +1,145 @@
+"""Every edit on docs/editing.md is applied to a copy of the code and trained. What the page says of it holds."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import checkpoint
+from data.objective import describe
+from helpers import ROOT, TINY, metrics
+from run import read_metrics
+
+PAGE = (ROOT / "docs/editing.md").read_text()
+EDITS = dict(re.findall(r"^### (.*?)\n\n```diff\n(.*?)```", PAGE, re.S | re.M))
+ARGS = [*TINY, "--max_steps=40", "--keep_last=9", "--checkpoint_interval=20", "--eval_interval=40", "--device=cpu"]
+PLAIN = "A z-loss", "Label smoothing"
+
+
+def train(code, out, data, *more):
+    """Train in a folder of code, in a process of its own. Return its output; more: arguments."""
+    command = [sys.executable, "train.py", *ARGS, f"--data={data}", f"--out_dir={out}", *more]
+    done = subprocess.run(command, cwd=code, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def export(code, run, kind):
+    command = [sys.executable, "checkpoint.py", "export", run, run.with_name("exported"), f"--as={kind}"]
+    return subprocess.run(command, cwd=code, capture_output=True, text=True).stderr
+
+
+@pytest.fixture(scope="module")
+def unedited(tmp_path_factory, data_dir):
+    out = tmp_path_factory.mktemp("unedited") / "run"
+    code, text = train(ROOT, out, data_dir)
+    assert code == 0, text
+    return out
+
+
+def cosine(copy, run, log, before, text):
+    assert [line["lr"] for line in log[3:]] == pytest.approx(
+        [3e-3 * (0.5 + 0.5 * math.cos(math.pi * step / 40)) for step in range(2, 40)]
+    )
+    assert "learning rate up to 0.00298" in text and "4.6e-06 in the last step" in text
+    command = [sys.executable, "train.py", "schedule", " ".join(ARGS)]
+    schedule = json.loads(subprocess.run(command, cwd=copy, capture_output=True, text=True).stdout)
+    assert [rate for rate, _ in schedule["rates"]] == [line["lr"] for line in log[1:]]
+    assert schedule["objectives"] == [[{"clm": 4}, 8], [{"mlm": 4}, 32]]
+
+
+def rates(copy, run, log, before, text):
+    embedding, others = checkpoint.load(run / "ckpt-20.pt")["optimizer"]["adamw"]["param_groups"]
+    assert embedding["lr"] == pytest.approx(3 * others["lr"]) and log[20]["lr"] == others["lr"] == before[20]["lr"]
+    assert len(embedding["params"]) == 1
+
+
+def third(copy, run, log, before, text):
+    assert set(checkpoint.load(run / "ckpt-40.pt")["optimizer"]) == {"adamw", "norms"}
+    again = shutil.copytree(run, run.with_name("again"))
+    (again / "ckpt-40.pt").unlink()
+    data = json.loads((run / "config.json").read_text())["settings"]["data"]
+    code, text = train(copy, again, data, "--resume=True")
+    assert code == 0 and metrics(again) == metrics(run), text
+    (again / "ckpt-40.pt").unlink()
+    code, text = train(ROOT, again, data, "--resume=True")
+    assert code == 1 and "has other optimizers: adamw, norms; here they are adamw" in text, text
+
+
+def prefix(copy, run, log, before, text):
+    assert {line["phase"] for line in log[9:]} == {"mlm + prefix lm"} and "step 40 (MLM + prefix LM): valid" in text
+    assert log[-1].keys() >= {"prefix_lm_loss", "mlm_loss"}
+    words = describe(checkpoint.load(run / "ckpt-40.pt")["phases"])
+    assert words.endswith("prefix LM in 25 % of the windows and MLM (40 % masked) in 75 % of the windows for 32 steps")
+
+
+def spans(copy, run, log, before, text):
+    assert [line["loss"] for line in log[1:9]] == [line["loss"] for line in before[1:9]]  # CLM
+    assert log[9]["loss"] != before[9]["loss"] and log[9]["tokens"] == before[9]["tokens"]
+
+
+def relu2(copy, run, log, before, text):
+    assert log[-1]["flops"] < before[-1]["flops"]
+    assert re.search("these weights differ: blocks.0.up.weight|was made by another model.py", export(ROOT, run, "llama"))
+    assert re.search("no place for blocks.0.up.weight|gate_up", export(copy, run, "eurobert"))
+
+
+def z_loss(copy, run, log, before, text):
+    assert log[1]["loss"] == pytest.approx(before[1]["loss"] + 1e-4 * math.log(4096) ** 2, abs=1e-3)
+    assert log[-1]["val_mlm_loss"] == pytest.approx(before[-1]["val_mlm_loss"], abs=0.1)
+
+
+def smoothing(copy, run, log, before, text):
+    assert log[-1]["loss"] > before[-1]["loss"] + 0.02
+    assert log[-1]["val_mlm_loss"] == pytest.approx(before[-1]["val_mlm_loss"], abs=0.1)
+
+
+def qk_norm(copy, run, log, before, text):
+    assert checkpoint.load(run / "ckpt-40.pt")["config"]["qk_norm"]
+    assert "--as=eurobert cannot express" in export(copy, run, "eurobert")
+
+
+def growing(copy, run, log, before, text):
+    windows = [math.ceil(16 * min(1.0, 0.25 + step / 40)) for step in range(40)]
+    assert [line["tokens"] for line in log] == [32 * sum(windows[:step]) for step in range(41)]
+    assert f"{32 * sum(windows):,} tokens in 40 steps" in text and log[-1]["flops"] < before[-1]["flops"]
+
+
+CHECKS = {
+    "A cosine schedule": cosine,
+    "A learning rate of its own for the embedding": rates,
+    "A third optimizer": third,
+    "A prefix LM in a quarter of the windows": prefix,
+    "Spans of three tokens": spans,
+    "ReLU² instead of SwiGLU": relu2,
+    "A z-loss": z_loss,
+    "Label smoothing": smoothing,
+    "Norms of queries and keys by default": qk_norm,
+    "A batch that grows": growing,
+}
+FAST = ("A prefix LM in a quarter of the windows",)
+SAME_WEIGHTS = EDITS.keys() - {"ReLU² instead of SwiGLU", "Norms of queries and keys by default"}
+
+
+def test_each_edit_is_short_and_has_a_check():
+    assert EDITS.keys() == CHECKS.keys()
+    for patch in EDITS.values():
+        added = [line for line in patch.splitlines() if re.match(r"\+(?!\+\+)\s*\S", line)]
+        assert len(added) <= 15 and patch.count("\n+++ ") <= 2
+
+
+@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in EDITS])
+def test_an_edit_is_followed(name, unedited, data_dir, tmp_path):
+    ignored = shutil.ignore_patterns("out", ".git", "prepared", "tests", "__pycache__", ".*")
+    copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=ignored)
+    subprocess.run(["git", "apply"], input=EDITS[name], text=True, cwd=copy, check=True)
+    run = tmp_path / "run"
+    code, text = train(copy, run, data_dir, *["--loss=plain"] * (name in PLAIN))
+    assert code == 0, text
+    log, before = read_metrics(run), read_metrics(unedited)
+    if name in SAME_WEIGHTS:  # validation is the same: it begins with the same losses
+        assert log[0]["val_mlm_loss"] == before[0]["val_mlm_loss"] and log[0]["val_clm_loss"] == before[0]["val_clm_loss"]
+    CHECKS[name](copy, run, log, before, text)
