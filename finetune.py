@@ -98,7 +98,8 @@ def check(cfg, needs_checkpoint=True):
         yield f"max_len={cfg.max_len}: must be at least 8"
     yield from device_problems(cfg)
     try:
-        describe_task(cfg)
+        if describe_task(cfg).family == "ir" and cfg.freeze:
+            yield "freeze: retrieval has no head of its own to train"
     except DataError as error:
         yield str(error)
     if needs_checkpoint and (why := hub_encoder.problem(cfg.init_from, cfg.causal)):
@@ -128,8 +129,6 @@ def fine_tune(cfg):
         dataset.test = subsample(dataset.test, cfg.test_examples)
     if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint")
-    if cfg.freeze and dataset.family == "ir":
-        raise DataError("freeze: retrieval has no head of its own to train")
 
     torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
@@ -137,8 +136,7 @@ def fine_tune(cfg):
         export.check(task, model)
     model.encoder.requires_grad_(not cfg.freeze)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
-    betas = (cfg.beta1, cfg.beta2)
-    optimizer = torch.optim.AdamW(params, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
 
     log = MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)

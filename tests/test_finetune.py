@@ -196,6 +196,8 @@ def test_what_the_settings_change(fine_tune, data):
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):
     (tmp_path / "result.json").write_text("")
     wrong = "--task=sst2 --lr=0 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
+    frozen = ["--task=embedded-ir", "--freeze=True", "--init_from=nowhere", f"--out_dir={tmp_path}"]
+    assert "retrieval has no head of its own to train" in run(frozen, "finetune.py")[1]
     code, text = run([*wrong, f"--out_dir={tmp_path}"], "finetune.py")
     messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family=xx", "nowhere", "7 problems"]
     for message in [*messages, "already holds a result"]:
@@ -205,7 +207,6 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
 
 WRONG = {
     "no such file": ("", "--family=sc --train=no.csv --test=no.csv", "no.csv"),
-    "nothing to train": ("ir", "--freeze=True", "no head of its own"),
     "fine-tuned": ("sc", "--init_from={}/model.pt", "fine-tuned already"),
     "a loss that is not finite": ("sc", "--lr=1e30 --eval_interval=5", "no result. A smaller --lr may help"),
 }

@@ -32,9 +32,7 @@ def is_ours(folder):
     library = optional_package("transformers")
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
-    config = library.PretrainedConfig
-    if kind in library.CONFIG_MAPPING:
-        config = library.CONFIG_MAPPING[kind]
+    config = library.CONFIG_MAPPING[kind] if kind in library.CONFIG_MAPPING else library.PretrainedConfig
     decodes = content.get("is_encoder_decoder", config.is_encoder_decoder) or content.get("is_decoder")
     if decodes or config not in library.MODEL_FOR_MASKED_LM_MAPPING:
         why = "nor is it an encoder of transformers for masked language modeling, and code that comes with a model"
@@ -50,9 +48,7 @@ def problem(path, causal=False):
             return why
     except (Damaged, DataError) as error:
         return str(error)
-    if not causal:
-        return ""
-    return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}"
+    return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}" if causal else ""
 
 
 def load(path, report=print):
@@ -95,8 +91,7 @@ def read_folder(folder):
     """
     tokenizer = Tokenizer.load(folder)
     before, after = added_tokens(tokenizer)
-    if after:
-        tokenizer.eos_id = after[-1]
+    tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
     library = optional_package("transformers")
     options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:
@@ -104,13 +99,12 @@ def read_folder(folder):
         seq_len = max_positions(model) - len(before)
     except Exception as error:  # of many kinds
         raise DataError(f"{folder}: transformers cannot open it: {error}") from error
-    names = [name for name in model.state_dict() if not name.startswith("pooler.")]
-    if missing := sorted(set(info["missing_keys"]) & set(names)):
+    weights = {name: x for name, x in model.state_dict().items() if not name.startswith("pooler.")}
+    if missing := sorted({*info["missing_keys"]} & weights.keys()):
         raise DataError(f"{folder}: tensors are missing: {', '.join(missing)}")
-    weights = model.state_dict()
     return {
         "step": 0,
-        "model": {f"model.{name}": weights[name] for name in names},
+        "model": {f"model.{name}": x for name, x in weights.items()},
         "config": read_json(folder / "config.json"),
         "settings": {},
         "tokenizer": tokenizer.state(),

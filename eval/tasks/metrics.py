@@ -29,12 +29,10 @@ def score(instances):
 
 def score_of_sums(sums):
     """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
-    numerators, denominators = sums[..., 0], sums[..., 1]
+    numerators, denominators = np.moveaxis(sums, -1, 0)
     counted = denominators > 0
-    zeros = np.zeros_like(numerators)
-    ratios = np.divide(numerators, denominators, out=zeros, where=counted)
-    n_classes = np.maximum(counted.sum(-1), 1)
-    return 100 * (ratios.sum(-1) / n_classes)
+    ratios = np.divide(numerators, denominators, out=np.zeros_like(numerators), where=counted)
+    return 100 * ratios.sum(-1) / np.maximum(counted.sum(-1), 1)
 
 
 def in_set(name, what, between="/"):
@@ -98,11 +96,8 @@ def correlation(predicted, gold):
     z = np.array([predicted, gold], np.float64)  # (2, n)
     z -= z.mean(1, keepdims=True)
     std = z.std(1, keepdims=True)
-    std[std == 0] = 1
-    z /= std
-    z_p, z_g = z
-    squares = z_p**2 + z_g**2
-    return one_class(z_p * z_g, squares / 2)
+    z_p, z_g = z / np.where(std == 0, 1, std)
+    return one_class(z_p * z_g, (z_p**2 + z_g**2) / 2)
 
 
 def ranks(values):
@@ -126,9 +121,9 @@ def text_scores(predicted, gold, labels):
         }
     scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
     if len(labels) == 2:
-        second = [p == labels[1] for p in predicted]
-        right = [p == g for p, g in zip(predicted, gold)]
-        scores["matthews"] = correlation(second, np.equal(second, right))
+        second = np.array([p == labels[1] for p in predicted])
+        right = scores["accuracy"][:, 0, 0] == 1
+        scores["matthews"] = correlation(second, second == right)
     return scores
 
 
@@ -165,8 +160,7 @@ def entity_f1(predicted, gold):
     """
     right, total = [], []
     for tags, gold_tags in zip(predicted, gold, strict=True):
-        found = set(entities(tags))
-        wanted = set(entities(gold_tags))
+        found, wanted = {*entities(tags)}, {*entities(gold_tags)}
         right.append(2 * len(found & wanted))
         total.append(len(found) + len(wanted))
     return one_class(right, total)

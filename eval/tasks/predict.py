@@ -88,16 +88,10 @@ def run(path, source, cfg):
         sys.stdout.buffer.writelines(lines())
     if labeled and all(labeled):
         examples, answers = zip(*labeled)
-        scores = []
-        for name, instances in task.metrics(answers, examples).items():
-            scores.append(f"{name} {metrics.rounded(metrics.score(instances), 2):.2f}")
+        found = task.metrics(answers, examples)
+        scores = [f"{name} {metrics.rounded(metrics.score(x), 2):.2f}" for name, x in found.items()]
         file = sys.stdout if cfg.out else sys.stderr
         print(f"scores of {len(examples):,} examples: {'   '.join(scores)}", file=file)
-
-
-def same_file(path, other):
-    """Return whether two paths are one regular file, through links and under other spellings too."""
-    return os.path.isfile(path) and os.path.exists(other) and os.path.samefile(path, other)
 
 
 def main(argv):
@@ -107,7 +101,7 @@ def main(argv):
         print(f"usage: {USAGE} [--key=value ...]    (--help lists the settings)", file=sys.stderr)
         sys.exit(2)
     for path in paths:
-        if same_file(cfg.out, path):
+        if os.path.isfile(cfg.out) and os.path.exists(path) and os.path.samefile(cfg.out, path):
             sys.exit(f"--out={cfg.out} is {path}, which would be overwritten: give another file")
     use_determinism()
     try:

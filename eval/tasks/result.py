@@ -43,10 +43,10 @@ def build(cfg, dataset, state, random_weights=False):
         encoder.attention_backend = choose_attention(encoder.config, dtype, device, kept)
     tokenizer = checkpoint.tokenizer_of(state)
     protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
-    max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len)
-    if protocol.own and "hub" in state:  # what stands before a text is counted with it
-        max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len + len(encoder.before))
+    if protocol.own and "hub" in state:  # what stands before a text is in its tokens then
+        encoder.config.seq_len += len(encoder.before)
         encoder.before = []
+    max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len)
     task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, protocol)
     causal = cfg.causal or protocol.causal
     model = TaskModel(encoder, dataset.family, task.n_outputs, causal, cfg.dropout, protocol)
@@ -127,14 +127,11 @@ def table(result):
     columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
     main = main_metrics(result)
     title = "zero-shot, in percent" if result["zero_shot"] else "in percent"
-    lines = [title.ljust(24) + "".join(name.rjust(23) for name in columns)]
+    rows = [[title, *columns]]
     for metric in sorted(columns["test"], key=lambda metric: metric not in main):
-        line = f"{metric} (main)" if metric in main else metric
-        line = line.ljust(24)
-        for scores in columns.values():
-            cell = f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else ""
-            line += cell.rjust(23)
-        lines.append(line)
+        cells = [f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "" for scores in columns.values()]
+        rows.append([metric + " (main)" * (metric in main), *cells])
+    lines = [name.ljust(24) + "".join(cell.rjust(23) for cell in cells) for name, *cells in rows]
     if result["family"] == "ir":
         lines.append(f"texts become vectors by {result['protocol']} protocol")
     return "\n".join(lines)
@@ -170,10 +167,9 @@ def mean_score(scores, names):
 
 def test_set_id(test):
     """A checksum that tells test sets apart: of all examples, or of the judgments of retrieval sets."""
-    facts = test
     if isinstance(test[0], Query):
-        facts = {name: {query.id: query.grades for query in part} for name, part in by_set(test).items()}
-    return f"{zlib.crc32(repr(facts).encode()):08x}"
+        test = {name: {query.id: query.grades for query in part} for name, part in by_set(test).items()}
+    return f"{zlib.crc32(repr(test).encode()):08x}"
 
 
 def origin(state, path, name, random_weights):

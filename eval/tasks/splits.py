@@ -90,11 +90,8 @@ def read(task, full_corpus=True):
 
 def main_metrics(task, full_corpus):
     """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
-    main = {"field": task.metrics, "paper": [PAPER[task.family]]}
-    if task.regression:
-        main["paper"] = task.metrics
-    if task.family == "ir" and not full_corpus:
-        main["field"] = []
+    field = task.metrics if full_corpus or task.family != "ir" else []
+    main = {"field": field, "paper": task.metrics if task.regression else [PAPER[task.family]]}
     sets = list(task.sets) or [""]
     return {name: [in_set(part, metric) for part in sets for metric in chosen] for name, chosen in main.items()}
 
@@ -112,8 +109,8 @@ def label_names(task, train):
         raise DataError(f"{task.train}: {why}. If others were held out to validate on, give --validation")
     if task.regression:
         return []
-    order = {name: i for i, name in enumerate((*task.names, "O"))}
-    labels = sorted(known, key=lambda label: (order.get(label, len(order)), label))
+    order = [*task.names, "O"]
+    labels = sorted(known, key=lambda label: (order.index(label) if label in order else len(order), label))
     if "matthews" in task.metrics and len(labels) != 2:
         raise DataError(f"matthews is only for two labels, but there are {len(labels)}: {', '.join(labels)}")
     return labels
@@ -156,8 +153,7 @@ def read_all(path, task, split, counts):
     if task.family == "qa" and split == "train":
         examples = to_train_on(examples, rules)
     if not examples:
-        why = "".join(f"; {rule}: {count}" for rule, count in rules.items())
-        raise DataError(f"{path}: there are no examples in it{why}")
+        raise DataError("; ".join([f"{path}: there are no examples in it", *rules]))
     counts.update({f"{split}: {rule}": count for rule, count in rules.items()})
     return examples
 
