@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import nearest, protect_output, report_ctrl_c
+from errors import Damaged, DataError, nearest, protect_output, report_ctrl_c
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
@@ -54,6 +54,22 @@ def load(script, argv, check=None, command=""):
         print(f"{command}: the settings fit together")
         sys.exit(0)
     return settings
+
+
+def run_tool(command, about, tools):
+    """Run the tool that the first word names, with the settings of the others. tools: {name: module with a main(cfg)}.
+
+    command: how to start it, such as "python -m eval.bench". about: what to print if there is no such tool.
+    """
+    name, *args = sys.argv[1:] or [""]
+    if name not in tools:
+        print(about.strip())
+        sys.exit(0 if name in ("-h", "--help") else 2)
+    tool = tools[name]
+    try:
+        tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
+    except (Damaged, DataError) as error:
+        sys.exit(str(error))
 
 
 def print_problems(problems, command):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
-from eval.bench.timing import alternating
+from eval.bench.timing import alternating, print_hardware
 from runtime import relative_error
 
 lengths = (2048, 8192)  # T
@@ -189,6 +189,7 @@ def bare_speeds(repeats):
 
 
 def main(cfg):
+    print_hardware()
     bare_speeds(cfg.repeats)
     print(f"medians of {cfg.repeats}, {cfg.tokens} tokens; TFLOP/s (time relative to the first)")
     shapes = itertools.product(cfg.documents, cfg.lengths, cfg.head_dims, cfg.groups, (False, True))

@@ -23,6 +23,7 @@ import torch
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER
+from eval.bench.timing import print_hardware
 from model import PRESETS
 from run import last_logged, model_config, read_metrics
 from runtime import peak_flops, resolve_auto
@@ -97,6 +98,7 @@ def train(args, n_steps):
 
 
 def main(cfg):
+    print_hardware()
     args, settings = arguments(cfg)
     windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
     print(f"{cfg.model}: {windows}, {settings.dtype}; medians of all steps so far", flush=True)

@@ -1,4 +1,4 @@
-"""How the benchmark of attention measures: functions take turns, and the median counts."""
+"""How benchmarks measure: functions take turns, and the median counts."""
 
 import platform
 import statistics
@@ -7,10 +7,11 @@ import time
 import torch
 
 
-def hardware():
-    """Describe the machine and the software in one line."""
+def print_hardware():
+    """Print the machine and the software in one line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    return f"{device}, threads: {torch.get_num_threads()}, Python {platform.python_version()}, torch {torch.__version__}"
+    software = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"{device}, threads: {torch.get_num_threads()}, {software}", flush=True)
 
 
 def seconds_of(function):

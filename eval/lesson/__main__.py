@@ -8,21 +8,10 @@
 All take settings as --key=value and list them with --help.
 """
 
-import sys
-
 import configurator
-from errors import Damaged, DataError
 from eval.lesson import explain, gallery, per_token, switch
 
 TOOLS = {"explain": explain, "per_token": per_token, "switch": switch, "gallery": gallery}
 
 if __name__ == "__main__":
-    name, *args = sys.argv[1:] or [""]
-    if name not in TOOLS:
-        print(__doc__.strip())
-        sys.exit(0 if name in ("-h", "--help") else 2)
-    try:
-        tool = TOOLS[name]
-        tool.main(configurator.load(tool.__file__, args, getattr(tool, "check", None), f"python -m eval.lesson {name}"))
-    except (Damaged, DataError) as error:
-        sys.exit(str(error))
+    configurator.run_tool("python -m eval.lesson", __doc__, TOOLS)

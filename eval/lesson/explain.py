@@ -54,9 +54,7 @@ def example(state):
     shown = {}
     for name, objective in (("CLM", CLM()), ("MLM", MLM(cfg.mask_ratio[0]))):
         batch = batches.batch(state["step"], objective, [0])
-        targets = [-1] * T
-        for position, target in zip(batch["positions"].tolist(), batch["targets"].tolist()):
-            targets[position] = target
+        targets = torch.full((T,), -1).scatter(0, batch["positions"], batch["targets"]).tolist()
         inputs = batch["tokens"][0].tolist()
         shown[name] = [[token_name(tokenizer, i) for i in ids[:TOKENS]] for ids in (inputs, targets)]
     return shown

@@ -9,11 +9,12 @@ import base64
 from html import escape
 from pathlib import Path
 from string import Template
+from unittest import mock
 
 import torch
 
 from eval.lesson import explain
-from model import attention, attention_mask, rotate
+from model import attention, attention_mask
 
 ckpts = ("out/lesson/ckpt-200.pt", "out/lesson/ckpt-650.pt")  # whose guesses and attention; the first one's next batch
 text = "If the file does not [MASK], an error is raised."  # the sentence for the guesses and the attention
@@ -71,18 +72,11 @@ def mask_picture(name, inputs, targets):
 @torch.no_grad()
 def attention_weights(model, ids, causal):
     """Return how much query i of each head of the last layer takes from key j: fp32 (n_head, T, T); rows sum to 1."""
-    T = len(ids)
-    cos, sin = model.cos[:T], model.sin[:T]
-    *blocks, last = model.blocks
-    x = model.embedding(ids[None])
-    for block in blocks:
-        x = block(x, cos, sin, causal, None, None)
-    qkv = last.qkv(last.attn_norm(x)).view(1, T, sum(last.heads), -1)  # (1, T, H + 2 H_kv, D)
-    q, k, v = qkv.split(last.heads, dim=2)
-    q = rotate(last.q_norm(q), cos, sin)
-    k = rotate(last.k_norm(k), cos, sin)
-    one_hot = torch.eye(T)[None, :, None].expand(-1, -1, v.shape[2], -1)  # with these as values, the output is the weights
-    return attention(q, k, one_hot, causal, backend="reference")[0].transpose(0, 1)
+    with mock.patch("model.attention", wraps=attention) as recorded:
+        model(ids[None], causal)
+    q, k, v = recorded.call_args.args[:3]  # of the last layer, (1, T, H or H_kv, D)
+    one_hot = torch.eye(len(ids))[:, None].expand(-1, v.shape[2], -1)  # with these as values, the output is the weights
+    return attention(q, k, one_hot[None], causal, backend="reference")[0].transpose(0, 1)
 
 
 def attention_pictures(model, ids, labels):
