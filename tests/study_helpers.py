@@ -16,7 +16,8 @@ METRICS = {
     "tc": ("entity_f1", "sentence_macro_f1"),
     "ir": ("ndcg@10", "ndcg@10_judged"),
 }
-SIZE = dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64)
+SIZE = dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64,
+            tie_embeddings=False)
 
 
 def plan_of(*args, **settings):
@@ -29,7 +30,12 @@ def plan_of(*args, **settings):
 
 def phases(clm, mlm, ratio=0.4, proportions=(1, 0, 0)):
     """The record of so many steps of CLM, then of MLM."""
-    return record(*[{CLM(): [0]}] * clm, *[{MLM(ratio, proportions=proportions): [0]}] * mlm)
+    found = []
+    for objective, steps in ((CLM(), clm), (MLM(ratio, proportions=proportions), mlm)):
+        for phase in record({objective: [0]}) if steps else ():
+            phase["steps"] = phase["objectives"][objective.name]["steps"] = steps
+            found.append(phase)
+    return found
 
 
 def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):

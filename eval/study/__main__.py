@@ -21,6 +21,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report
+from eval.study.branch import schedule_problems
 from eval.study.plan import Plan, Run, describe
 from eval.study.results import METRICS
 from eval.study.run import carry_out, grouped, problems_of
@@ -66,38 +67,40 @@ def study(argv, command=COMMAND):
     """Do what is missing of a study, or a part of it."""
     args = ["--plan=True" if arg == "--plan" else arg for arg in argv]
     plan = Plan(configurator.load(__file__, args, check, command))
-    cfg = plan.cfg
-    waves = selected(plan)
+    cfg, waves = plan.cfg, selected(plan)
     if cfg.plan or not cfg.only:
         print(describe(plan))
+    runs = [item for items in waves.values() for item in items if isinstance(item, Run)]
+    stop_if("nothing was started:", schedule_problems(runs))
     if cfg.plan:
         return
-    runs = [item for items in waves.values() for item in items if isinstance(item, Run)]
     if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
         prepare_embedded()  # once, before several runs do it
     finetunes = any(name.startswith("finetune") for name in waves)
-    if found := grouped(problems_of(plan, runs, finetunes)):
-        sys.exit("\n".join(["nothing was started:", *found]))
+    stop_if("nothing was started:", problems_of(plan, runs, finetunes))
     failed = carry_out(plan, waves)
     if cfg.only in ("", "report"):
-        print(report.write(plan, plan.results, Path(cfg.out_dir, "report")))
-    if failed:
-        n = "1 job" if len(failed) == 1 else f"{len(failed)} jobs"
-        sys.exit("\n".join([f"{n} failed or could not begin; the same command tries them again:", *grouped(failed)]))
+        print(report.write(plan))
+    stop_if(f"jobs that failed or could not begin: {len(failed)}. The same command tries them again:", failed)
+
+
+def stop_if(what, problems):
+    """Stop with a sentence if there are problems. problems: (name, sentence) of each."""
+    lines = grouped(problems)
+    if lines:
+        sys.exit("\n".join([what, *lines]))
 
 
 def selected(plan):
     """Return the part of the plan's waves that the setting `only` names; all without one, none for the report."""
     waves, only = plan.waves(), plan.cfg.only
-    if not only:
-        return waves
-    if only == "report":
-        return {}
+    if only in ("", "report"):
+        return {} if only else waves
     found = re.fullmatch(r"([a-z]+-\d+)(?::(\d+)/(\d+))?", only)
-    name, part, parts = found.groups(default="1") if found else ("", 0, 0)
-    if name not in waves or not 1 <= int(part) <= int(parts):
+    name, i, n = found.groups(default="1") if found else ("", 0, 0)
+    if name not in waves or not 1 <= int(i) <= int(n):
         sys.exit(f"only={only}: give one of {', '.join(waves)} or report; a part of a wave is {[*waves][0]}:2/3")
-    return {name: waves[name][int(part) - 1 :: int(parts)]}
+    return {name: waves[name][int(i) - 1 :: int(n)]}
 
 
 def main(argv):
@@ -109,14 +112,10 @@ def main(argv):
             case ["report", root, *args] if Path(root).is_dir():
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
                 metrics_only = partial(configurator.outside_limits, choices=CHOICES)
-                plan = Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))
-                print(report.write(plan, root, Path(root, "report")))
+                print(report.write(Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))))
             case [] | ["report", *_]:
-                print(__doc__, file=sys.stderr)
-                sys.exit(2)
+                sys.exit(__doc__)
             case _:
-                if "--help" in argv or "-h" in argv:
-                    print(__doc__)
                 study(argv)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))

@@ -4,14 +4,11 @@ import itertools
 import math
 from collections import defaultdict
 
-import numpy as np
-
 from errors import nearest
 from eval.plot import new_figure, save_figure
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
 STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
-LEVEL_STYLES = [*zip(("0.4", *(color for color, _ in STYLES[:0:-1])), itertools.cycle((":", "-.", "--")))]
 
 # The kinds of figures, with the label of the y-axis.
 KINDS = {
@@ -47,54 +44,53 @@ def problems(entries, labels):
 
 
 def draw(folder, entries, results, logs):
-    """Draw all figures into a folder. Return {file name: what it shows}.
+    """Draw the figures of the settings into a folder; without any, the scores of all models. Return {file name: title}.
 
-    entries: of the setting `figures`. results: a Results. logs: {label: [the lines of metrics.jsonl, for each seed]}.
+    entries: of the setting `figures`. results: a Results. logs: {label: {seed: the lines of metrics.jsonl}}.
     """
-    figures = defaultdict(list)
-    for kinds, axes, models, name in entries:
-        for figure in itertools.product(kinds.split(), axes.split()):
-            figures[figure].append((models.split(), name))
+    if results.rows and not entries:
+        draw_models(folder / "scores.png", results)
+        return {"scores.png": "scores of all models"}
     drawn = {}
-    for (kind, x), lines in figures.items():
-        panels = loss_panels(logs, x, lines) if kind == "losses" else score_panels(results, kind, x, lines)
+    figures = defaultdict(lambda: defaultdict(dict))  # {(kind, x): {title of a panel: {name of a line: its curves}}}
+    for kinds, axes, models, name in entries:
+        for kind, x in itertools.product(kinds.split(), axes.split()):
+            if kind == "losses":
+                panels = loss_curves(x, models.split(), logs)
+            else:
+                panels = score_curves(kind, x, models.split(), results)
+            for title, curves in panels:
+                figures[kind, x][title][name] = curves
+    for (kind, x), panels in figures.items():
+        panels = {title: lines for title, lines in panels.items() if any(map(any, lines.values()))}
         if panels:
             draw_lines(folder / f"{kind}_{x}.png", panels, AXES[x], KINDS[kind])
             drawn[f"{kind}_{x}.png"] = f"{KINDS[kind].splitlines()[0]} over {AXES[x]}"
     return drawn
 
 
-def score_panels(results, kind, x, lines):
-    """Return the panels of a figure for `draw_lines`. A line with one model becomes a horizontal line."""
-    value, panels = {"scores": results.score, "stability": results.deviation}[kind], {}
+def score_curves(kind, x, models, results):
+    """Yield (target, [curve]) of a line. A curve is a list of (x, y, half of the interval).
+
+    The x of a line with one model is nan: it is horizontal.
+    """
+    value = {"scores": results.score, "stability": results.deviation}[kind]
     for target in results.targets:
-        curves, levels = {}, {}
-        for models, name in lines:
-            points = []
-            for model in models:
-                score = value(model, target) if model in results.labels else None
-                if score:
-                    points.append((getattr(results.example[model], x), score.mean, score.half or 0))
-            if len(models) > 1:
-                curves[name] = [sorted(points)]
-            else:
-                levels[name] = points[0][1] if points else math.nan
-        if any(points for (points,) in curves.values()):
-            panels[target] = curves, levels
-    return panels
+        points = []
+        for model in models:
+            score = model in results.labels and value(model, target)
+            if score:
+                place = getattr(results.example[model], x) if len(models) > 1 else math.nan
+                points.append((place, score.mean, score.half or 0))
+        yield target, [sorted(points)]
 
 
-def loss_panels(logs, x, lines):
-    """Return a panel for each validation loss. A line has a curve for each model and seed."""
-    key, panels = "tokens" if x == "tokens" else "step", {}
+def loss_curves(x, models, logs):
+    """Yield (name of the loss, curves) of a line: a curve for each model and seed."""
+    key = "tokens" if x == "tokens" else "step"
+    of_line = [log for model in models for log in logs.get(model, {}).values()]
     for title, loss in LOSSES.items():
-        curves = {}
-        for models, name in lines:
-            of_line = [log for model in models for log in logs.get(model, [])]
-            curves[name] = [[(line[key], line[loss], 0) for line in log if loss in line] for log in of_line]
-        if any(map(any, curves.values())):
-            panels[title] = curves, {}
-    return panels
+        yield title, [[(line[key], line[loss], 0) for line in log if loss in line] for log in of_line]
 
 
 # ----------------------------------------------------------------------------
@@ -102,91 +98,62 @@ def loss_panels(logs, x, lines):
 
 
 def draw_lines(path, panels, x_label, y_label):
-    """Draw a panel for each {title: (lines, levels)}.
-
-    lines: {label: [[(x, y, half of the interval), ...], ...]}; those after the first with a label are pale. levels:
-    {label: y} of horizontal lines. All panels have the same labels.
-    """
-    entries = max(len(lines) + len(levels) for lines, levels in panels.values())
-    figure, grid = make_panels([*panels], entries)
-    places = set()
-    for axes, (lines, levels) in zip(grid, panels.values()):
-        lowest = min([y for y in levels.values() if y == y], default=0)
-        for number, (label, curves) in enumerate(lines.items()):
-            for i, points in enumerate(curves):
-                draw_line(axes, points, label if i == 0 else "", number)
-                places |= {x for x, _, _ in points}
-                lowest = min([lowest, *(y for _, y, _ in points)])
-        for (label, y), (color, dashes) in zip(levels.items(), itertools.cycle(LEVEL_STYLES)):
-            axes.axhline(y, color=color, lw=1, ls=dashes, label=label)
-        if lowest >= 0:  # only an interval or the margin reaches below 0
-            axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
-    if min(places) > 1000:  # tokens, FLOPs and parameters
-        set_log_scale(grid[0], sorted(places))
-    finish(figure, path, x_label, y_label)
-
-
-def draw_line(axes, points, label, number):
-    """Draw a curve with its intervals; without a label, pale. number: of its style."""
-    color, marker = STYLES[number % len(STYLES)]
-    dashes = "-" if number < len(STYLES) else "--"
-    style = dict(color=color, ls=dashes, lw=1.2, elinewidth=0.9, capsize=2)
-    if label:
-        style |= dict(marker=marker, ms=5, markevery=len(points) // 10 + 1, label=label)
-    else:
-        style |= dict(alpha=0.35)
-    x, y, half = np.array(points).reshape(-1, 3).T
-    error = np.where(half > 0, half, np.nan) if half.any() else None  # no caps at an interval of nothing
-    axes.errorbar(x, y, error, **style)
-
-
-def set_log_scale(axes, places):
-    """Make the x-axis logarithmic, with ticks at those of the ascending places that are far enough apart."""
-    axes.set_xscale("log")
-    apart = max(1.3, (places[-1] / places[0]) ** 0.2)
-    ticks = places[:1]
-    for x in places:
-        if x > apart * ticks[-1]:
-            ticks.append(x)
-    labels = [short(x) if x < 1e15 else f"{x:.1e}".replace("e+", "e") for x in ticks]
-    axes.set_xticks(ticks, labels)
-    axes.set_xticks([], minor=True)
+    """Draw a panel for each {title: {name of a line: curves}}; see `score_curves`. All panels have the same lines."""
+    figure, grid = make_panels(panels, 2.5, 0.1 * max(map(len, panels.values())), "sharex")
+    ticks = ()  # the places of the first curve
+    for axes, lines in zip(grid, panels.values()):
+        for number, (name, curves) in enumerate(lines.items()):
+            color, marker = STYLES[number % len(STYLES)]
+            style = dict(color=color, lw=1.2, label=name)
+            for points in curves or [[]]:
+                x, y, half = zip(*points) if points else ((), (), ())
+                if x and math.isnan(x[0]):
+                    axes.axhline(*y, ls=":", **style)
+                    continue
+                ticks = ticks or x
+                if len(x) < 20:
+                    style |= dict(marker=marker, ms=5, elinewidth=0.9, capsize=2)
+                axes.errorbar(x, y, half if any(half) else None, ls="-" if number < len(STYLES) else "--", **style)
+    if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
+        grid[0].set_xscale("log")
+        grid[0].set_xticks(ticks, map(short, ticks))
+        grid[0].set_xticks([], minor=True)
+    figure.supxlabel(x_label, fontsize=10)
+    figure.supylabel(y_label, fontsize=10)
+    handles = dict(zip(*reversed(grid[0].get_legend_handles_labels())))  # a line of several curves has one
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
+    save_figure(figure, path)
 
 
 def short(n):
-    """Return a large number in short: 1.3M, 99B."""
-    if not n:
-        return "-"
-    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if n >= unit:
+    """Return a number in short: 1.3M, 99B, 4.5e+18."""
+    for unit, name in ((1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")):
+        if unit <= n < 1000 * unit:
             return f"{n / unit:.3g}{name}"
     return f"{n:.3g}"
 
 
-def make_panels(titles, entries):
-    """Return (figure, [axes of each title]): three to a row (two of four), with room above for entries of a legend."""
-    columns = 2 if len(titles) == 4 else min(3, len(titles))
-    rows = math.ceil(len(titles) / columns)
-    row_height = 2.3 if len(titles) > 2 else 3.2  # inches
-    legend = 0.5 + 0.2 * math.ceil(entries / 2)
-    figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + legend)
-    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flat
-    for axes in grid[len(titles) :]:
-        axes.set_visible(False)
-    for axes, title in zip(grid, titles):
-        axes.set_title(title, fontsize=10)
-        axes.tick_params(labelsize=8, labelbottom=True)
-    return figure, [*grid[: len(titles)]]
-
-
-def finish(figure, path, x_label, y_label):
-    """Add labels and a legend of all panels (unless it has one entry only), and write the figure."""
-    figure.supxlabel(x_label, fontsize=10)
-    figure.supylabel(y_label, fontsize=10)
-    handles = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels()):
-            handles[label] = handle
-    if len(handles) > 1:
-        figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
+def draw_models(path, results):
+    """Draw a panel for each target, with a row for each model: its score and the interval."""
+    figure, grid = make_panels(results.targets, 0.6 + 0.25 * len(results.labels), 0, "sharey")
+    for axes, target in zip(grid, results.targets):
+        for name in reversed(results.labels):  # the first row is at the top
+            score = results.score(name, target)
+            mean, half = (score.mean, score.half or 0) if score else (math.nan, 0)
+            axes.errorbar([mean], [name], xerr=[half], fmt="o", color=STYLES[0][0], capsize=2)
+    figure.supxlabel(KINDS["scores"], fontsize=10)
     save_figure(figure, path)
+
+
+def make_panels(titles, row_height, legend, share):
+    """Return (figure, [axes of each title]), three to a row. Heights are in inches. share: "sharex" or "sharey"."""
+    columns = min(3, len(titles))
+    rows = math.ceil(len(titles) / columns)
+    figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + 0.5 + legend)
+    grid = []
+    for number, title in enumerate(titles, 1):
+        axes = figure.add_subplot(rows, columns, number, **{share: grid[0] if grid else None})
+        axes.set_title(title, fontsize=10)
+        axes.tick_params(labelsize=8)
+        grid.append(axes)
+    return figure, grid

@@ -28,9 +28,8 @@ class Job(NamedTuple):
 
     name: str
     folder: Path
-    command: list  # the script, or the name of a module, and its arguments
+    command: list  # the script and its arguments
     result: Path
-    obstacle: str = ""  # why it cannot begin
 
 
 def slots(jobs, processes=0):
@@ -44,9 +43,9 @@ def slots(jobs, processes=0):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         n = jobs or max(1, cores // group)
         return [{"OMP_NUM_THREADS": str(max(1, cores // (n * group)))}] * n
-    gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))).split(",")
-    groups = [",".join(gpus[i : i + group]) for i in range(0, n_gpus - group + 1, group)]
-    return [{"CUDA_VISIBLE_DEVICES": group} for group in groups] * (1 if processes else jobs or 1)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
+    groups = zip(*[iter(visible.split(","))] * group)
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in groups] * (1 if processes else jobs or 1)
 
 
 def start_server(environment):
@@ -70,17 +69,14 @@ def run_job(job, environment):
     os.dup2(file, 2)
     os.environ.update(environment)
     sys.argv = [str(word) for word in job.command]
-    if sys.argv[0].endswith(".py"):
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    else:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def error_of(path):
     """Return the last line of an error.txt, which says what was wrong."""
     lines = path.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.endswith("--help lists every setting.")]
-    return lines[-1] if lines else "no output"
+    return ["no output", *lines][-1]
 
 
 def run_all(jobs, slots, name):
@@ -96,13 +92,11 @@ def run_all(jobs, slots, name):
     bar = progress(total=len(jobs), unit="job", smoothing=0.05, desc=name)
     try:
         while waiting or running:
-            for job in [*waiting]:
-                if not free:
-                    break
+            for job in [*waiting] if free else ():
                 if job.result.exists():
                     waiting.remove(job)
                     bar.update()
-                elif not is_locked(job.folder):
+                elif free and not is_locked(job.folder):
                     waiting.remove(job)
                     (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
                     slot = free.pop()
@@ -113,10 +107,8 @@ def run_all(jobs, slots, name):
             for process in [process for process in running if process.exitcode is not None]:
                 job, slot = running.pop(process)
                 free.append(slot)
-                if job.result.exists():
-                    bar.update()
-                elif is_locked(job.folder):  # another process was faster
-                    waiting.append(job)
+                if job.result.exists() or is_locked(job.folder):  # another process was faster
+                    waiting.insert(0, job)
                 else:
                     why = note_failure(job)
                     failed.append((job.name, why))

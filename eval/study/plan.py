@@ -7,66 +7,59 @@ A row of `runs` is (name, what it begins with, arguments of train.py). It begins
 - "row": another row's final weights, with a new optimizer and another seed (train.py's init_from).
 
 So two rows share the steps that the table says they share. A branch that would not be the run that its own settings
-describe is an error; see `why_not_branch`.
+describe is an error; see `branch.py`.
 """
 
 import itertools
 import random
 import re
 import shlex
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import checkpoint
 import configurator
 from data.shards import draws_of, load_meta
 from errors import DataError, nearest
 from eval.study import figures
-from eval.study.jobs import ROOT
+from eval.study.branch import PLANNED, TRAIN, why_not_branch
 from eval.tasks.registry import find_task
-from run import RESUME_MAY_CHANGE, last_logged, model_config
+from model import ModelConfig
+from run import model_config
 from runtime import PEAK_FLOPS, flops_per_token
 
-TRAIN = ROOT / "train.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]
+SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
 GPU, MFU = "H100", 0.46  # for the predicted hours: docs/speed.md, with the FLOPs of whole windows
 
-# The study sets these settings of train.py.
-PLANNED = {"seed", "out_dir", "resume", "branch_from", "keep_last", "keep_steps"}
-# A run and the one that it branches off may differ in these; `why_not_branch` looks at the first four itself.
-MAY_DIFFER = PLANNED | (RESUME_MAY_CHANGE - {"data"}) | {"max_steps", "decay_steps", "switch_step", "clm_windows"}
-MAY_DIFFER |= {"init_from", "mask_ratio", "mask_proportions", "predict_from", "seq_len", "rope_theta"}
 
-
-@dataclass(eq=False)
 class Run:
-    """A row with one pretraining seed: a run of train.py."""
+    """A row with one pretraining seed: a run of train.py.
 
-    row: str
-    seed: int
-    folder: Path
-    args: list  # of train.py, as the row says them
-    settings: dict  # of train.py
-    parent: "Run | None"  # the run that it begins with ...
-    start: int  # ... at this step; 0 = with its final weights
+    args, settings: of train.py, as the row says them. parent: the Run that it begins with, at the step `start`; with 0 it
+    begins with the final weights.
+    """
 
-    def __post_init__(self):
-        parent = self.parent
-        self.max_steps = self.settings.max_steps
-        self.steps = self.max_steps - self.start  # those that are not shared
+    def __init__(self, row, seed, folder, args, settings, parent, start):
+        self.row, self.seed, self.folder, self.args, self.settings = row, seed, folder, args, settings
+        self.parent, self.start = parent, start
+        self.max_steps = settings.max_steps
+        self.steps = self.max_steps - start  # those that are not shared
         self.keep = set()  # steps whose checkpoints are kept, to branch off there or to be fine-tuned
-        self.depth = parent.depth + 1 if parent else 0  # how many runs must have ended before it can begin
-        self.origin = parent and parent.checkpoint(self.start)  # the path of the checkpoint that it begins with
-        self.train_seed = self.seed  # the seed that train.py gets
+        self.depth = 0  # how many runs must have ended before it can begin
+        self.origin = None  # the path of the checkpoint that it begins with
+        self.train_seed = seed  # the seed that train.py gets
         self.continues = ""  # the row whose final weights it, or the run that it branches off, began with
         if parent:
-            self.train_seed = parent.train_seed
-            self.continues = parent.continues
-            if not self.start:
-                self.train_seed += CONTINUED_SEED
-                self.continues = parent.row
+            self.depth = parent.depth + 1
+            self.origin = parent.checkpoint(start)
+            self.train_seed, self.continues = parent.train_seed, parent.continues
+            if start:
+                parent.keep |= {start} - {parent.max_steps}
+            else:
+                self.train_seed, self.continues = parent.train_seed + CONTINUED_SEED, parent.row
 
     def __str__(self):
         text = f"{self.folder.name}: {self.steps:,} steps"
@@ -74,76 +67,57 @@ class Run:
             begins = f"from step {self.start:,} of" if self.start else "after"
             text += f", {begins} {self.parent.folder.name}"
         if self.keep:
-            steps = [f"{step:,}" for step in sorted(self.keep)]
-            text += f", keeps the checkpoints of {' '.join(steps)}"
+            text += f", keeps the checkpoints of {' '.join(f'{step:,}' for step in sorted(self.keep))}"
         return text
-
-    def under_way(self):
-        """Return whether it has a checkpoint of its own to resume from."""
-        return bool(checkpoint.steps(self.folder))
 
     def checkpoint(self, step=0):
         """Return the path of its checkpoint at a step; 0 = the last."""
         return checkpoint.path_of(self.folder, step or self.max_steps)
 
-    def ended(self):
-        """Return whether the log is at the last step. The checkpoints may be gone."""
-        return last_logged(self.folder) >= self.max_steps
 
+class Model(NamedTuple):
+    """A checkpoint to fine-tune, or random weights of its shape."""
 
-@dataclass(eq=False)
-class Model:
-    """A checkpoint to fine-tune, or random weights of its shape. label: its name in the report."""
-
-    label: str
-    seed: int  # of pretraining; 0 of a given checkpoint, whose results say it
+    kind: str  # "final", "intermediate", "random" or "given"
+    label: str  # its name in the report; pretraining seeds of one model have the same
+    folder: str  # of its results
     checkpoint: Path
-    run: Run | None = None
-    random_weights: bool = False
-
-    @property
-    def folder(self):
-        """The folder of its results."""
-        return f"{self.label}-seed-{self.seed}" if self.run else name_of(self.checkpoint)
+    run: Run = None
 
 
 class Plan:
     """All runs and models of a study, and what is wrong with its settings.
 
-    runs: {(row, seed): Run}, each after those that it begins with. finals, inside, random, given: the Models at the
-    end of runs, on the way there, with random weights, and given as checkpoints. results: the folder of all results.
-    problems: sentences; if there are any, the rest is not complete.
+    runs: {(row, seed): Run}, each after those that it begins with. models: the Models to fine-tune. labels: theirs,
+    each once. tasks: {name of a data set: its arguments of finetune.py}. results: the folder of all results. problems:
+    sentences; if there are any, the rest is not complete.
     """
 
     def __init__(self, cfg):
         cfg = self.cfg = without_empty(cfg)
-        self.runs = {}
         self.problems = []
         self.results = Path(cfg.out_dir, "results")
-        self.tasks = self.read_tasks()  # {name of a data set: its arguments of finetune.py}
-        rows = [row for row in cfg.runs if len(row) == 3]
-        for row in {*cfg.runs} - {*rows}:
-            self.problems.append(f"runs: give (name, what it begins with, arguments), not {row}")
-        self.names = [name for name, _, _ in rows]
-        for row in rows:
-            self.add(*row)
+        self.tasks = {}
+        for entry in cfg.tasks:
+            self.add_task(*self.words("tasks", entry))
+        self.names, self.runs = [], {}
+        for row in cfg.runs:
+            if len(row) == 3:
+                self.add_row(*row)
+            else:
+                self.problems.append(f"runs: give (name, what it begins with, arguments), not {row}")
+        self.models = [*self.list_models()]
+        self.labels = [*dict.fromkeys(model.label for model in self.models)]
         self.need("repeated", cfg.repeated, self.names)
         self.need("random", cfg.random, self.names)
-        self.finals = [Model(run.row, run.seed, run.checkpoint(), run) for run in self.runs.values()]
-        self.inside = [model for entry in cfg.also for model in self.on_the_way(entry)]
-        shapes = [run for run in self.runs.values() if run.row in cfg.random]
-        self.random = [Model(f"random-{run.row}", run.seed, run.checkpoint(), run, True) for run in shapes]
-        self.given = [Model(without_seed(name_of(path))[0], 0, newest(path)) for path in cfg.checkpoints]
-        self.models = self.finals + self.inside + self.random + self.given
-        self.labels = [*dict.fromkeys(model.label for model in self.models)]
         self.need("primary", sum(cfg.primary, ()), self.labels)
         self.problems += [f"primary: give pairs of rows, got {pair}" for pair in cfg.primary if len(pair) != 2]
         self.problems += figures.problems(cfg.figures, self.labels)
-        if not self.names and not self.given:
+        if not cfg.runs and not cfg.checkpoints:
             self.problems.append("runs: give at least one row, or checkpoints")
-        given = [model.folder for model in self.given]
-        clashes = {name for name in given if given.count(name) > 1}
-        self.problems += [f"checkpoints: two models would be called {name}: rename one" for name in sorted(clashes)]
+        for folder, n in Counter(model.folder for model in self.models).items():
+            if n > 1:
+                self.problems.append(f"checkpoints: two models would be called {folder}: rename one")
         self.problems = [*dict.fromkeys(self.problems)]
 
     def words(self, where, text):
@@ -160,74 +134,72 @@ class Plan:
             if name not in known:
                 self.problems.append(f"{setting}: there is no row {name!r}.{nearest(name, known)}")
 
-    def read_tasks(self):
-        """Return {name of a data set: its arguments of finetune.py}."""
-        tasks = {}
-        shared = self.words("finetune", self.cfg.finetune)
-        for entry in self.cfg.tasks:
-            words = self.words("tasks", entry)
-            if not words:
-                continue
-            name, *args = words
-            if task_name(name) in map(task_name, tasks):
-                self.problems.append(f"tasks: two are called {task_name(name)}")
-            tasks[name] = [*shared, *args]
-        for task in tasks:
-            try:
-                find_task(task)
-            except DataError as error:
-                self.problems.append(f"tasks: {error}")
-        return tasks
+    def add_task(self, name="", *args):
+        """Add a data set with its own arguments of finetune.py."""
+        if task_name(name) in map(task_name, self.tasks):
+            self.problems.append(f"tasks: two are called {task_name(name)}")
+        try:
+            find_task(name)
+        except DataError as error:
+            self.problems.append(f"tasks: {error}")
+        self.tasks[name] = [*self.words("finetune", self.cfg.finetune), *args]
 
-    def add(self, name, begins, text):
+    def add_row(self, name, begins, text):
         """Add the runs of a row, one for each of its seeds."""
         where = f"runs: {name}"
         before, at, step = begins.partition("@")
         args = self.words("train", self.cfg.train) + self.words(where, text)
         settings, problems = configurator.parse(args, DEFAULTS)
-        given = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
-        problems += [f"{key} is set by the study" for key in sorted(given & PLANNED)]
-        if begins and "init_from" in given:
-            problems.append("it begins with a row, so give no init_from")
+        for key in PLANNED + ["init_from"] if begins else PLANNED:
+            if any(word.startswith(f"--{key}=") for word in args):
+                problems.append(f"{key} is set by the study")
         if not re.fullmatch("(?!.*-seed-)[A-Za-z0-9._-]+", name):  # a part of file names
             problems.append("a name has letters, digits, '.', '_' and '-' only, and not -seed-")
-        if self.names.count(name) > 1:
+        if name in self.names:
             problems.append("two rows have this name")
-        above = self.names[: self.names.index(name)]
-        if begins and before not in above:
-            problems.append(f"it begins with {before!r}, which is no row above it.{nearest(before, above)}")
-        for seed in self.cfg.seeds if not problems else ():
-            if seed != self.cfg.seeds[0] and self.cfg.repeated and name not in self.cfg.repeated:
-                continue
+        if begins and before not in self.names:
+            problems.append(f"it begins with {before!r}, which is no row above it.{nearest(before, self.names)}")
+        self.names.append(name)
+        repeated = name in self.cfg.repeated or not self.cfg.repeated
+        for seed in () if problems else self.cfg.seeds if repeated else self.cfg.seeds[:1]:
             parent = self.runs.get((before, seed))
-            start = 0
             if before and not parent:
-                if (before, self.cfg.seeds[0]) in self.runs:  # otherwise its own problem is noted
-                    why = f"it has seed {seed}, but {before}, with which it begins, has not: see repeated"
-                    problems.append(why)
-                break
-            if at:
-                if why := why_not_branch(settings, parent.settings, step):
-                    problems.append(f"it cannot begin with {begins}: {why}")
-                    break
-                start = int(step)
-                parent.keep |= {start} - {parent.max_steps}
-            folder = Path(self.cfg.out_dir, "runs", f"{name}-seed-{seed}")
-            self.runs[name, seed] = Run(name, seed, folder, args, settings, parent, start)
+                problems.append(f"it begins with {before}, which has no run with seed {seed}: see repeated")
+            elif at and (why := why_not_branch(settings, parent.settings, step)):
+                problems.append(f"it cannot begin with {begins}: {why}")
+            else:
+                folder = Path(self.cfg.out_dir, "runs", f"{name}-seed-{seed}")
+                self.runs[name, seed] = Run(name, seed, folder, args, settings, parent, int(step or 0))
         self.problems += [f"{where}: {problem}" for problem in problems]
 
+    def list_models(self):
+        """Yield the Models: at the end of runs, on the way there, with random weights, and given as checkpoints."""
+        runs = self.runs.values()
+        for run in runs:
+            yield Model("final", run.row, run.folder.name, run.checkpoint(), run)
+        for entry in self.cfg.also:
+            yield from self.on_the_way(entry)
+        for run in runs:
+            if run.row in self.cfg.random:
+                yield Model("random", f"random-{run.row}", f"random-{run.folder.name}", run.checkpoint(), run)
+        for path in map(newest, self.cfg.checkpoints):
+            name = path.resolve().name  # as in result.json
+            if path.suffix == ".pt":
+                name = f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
+            yield Model("given", SEED.sub("", name, 1), name, path)
+
     def on_the_way(self, entry):
-        """Return the Models of an entry of `also`, such as "mlm@1000 2000": one for each step and each seed of the row."""
+        """Yield the Models of an entry of `also`, such as "mlm@1000 2000": one for each step and seed of the row."""
         name, _, steps = entry.partition("@")
         self.need("also", [name], self.names)
-        runs, models = [run for run in self.runs.values() if run.row == name], []
-        for run, step in itertools.product(runs, steps.split() or [""]):
-            if not (step.isdecimal() and run.start < int(step) < run.max_steps):
+        runs = [run for run in self.runs.values() if run.row == name]
+        for run, step in itertools.product(runs, steps.split(" ")):
+            if step.isdecimal() and run.start < int(step) < run.max_steps:
+                run.keep.add(int(step))
+                label = f"{name}@{step}"
+                yield Model("intermediate", label, f"{label}-seed-{run.seed}", run.checkpoint(int(step)), run)
+            else:
                 self.problems.append(f"also: {entry}: give a step between {run.start} and {run.max_steps}")
-                break
-            run.keep.add(int(step))
-            models.append(Model(f"{name}@{step}", run.seed, run.checkpoint(int(step)), run))
-        return models
 
     def points(self):
         """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.
@@ -236,16 +208,18 @@ class Plan:
         did best on validation with the first: for each model, pretraining seed and task. What is scored zero-shot is
         scored once.
         """
-        first, *others = self.cfg.finetune_seeds
-        rest = self.cfg.rates if self.cfg.full_grid else [None]
-        points = [
-            *itertools.product(self.models, self.tasks, self.cfg.rates, [first]),
-            *itertools.product(self.models, self.tasks, rest, others),
-        ]
-        zero_shot = [task for task, args in self.tasks.items() if "--max_steps=0" in args]  # once: nothing varies
-        points = [point for point in points if point[1] not in zero_shot or point[2:] == (self.cfg.rates[0], first)]
-        random.Random(0).shuffle(points)  # so that equal parts of them take about equally long
-        return sorted(points, key=lambda point: self.cfg.finetune_seeds.index(point[3]))  # one seed of all comes first
+        cfg, points = self.cfg, []
+        for seed in cfg.finetune_seeds:
+            first = seed == cfg.finetune_seeds[0]
+            of_seed = []
+            for task, args in self.tasks.items():
+                rates = cfg.rates if cfg.full_grid or first else [None]
+                if "--max_steps=0" in args:
+                    rates = cfg.rates[:first]
+                of_seed += itertools.product(self.models, [task], rates, [seed])
+            random.Random(0).shuffle(of_seed)  # so that equal parts of them take about equally long
+            points += of_seed
+        return points
 
     def waves(self):
         """Return {name: Runs or points}: what each wave consists of. Nothing in a wave depends on the rest of it.
@@ -254,7 +228,7 @@ class Plan:
         of fine-tuning are the runs whose rate is given, then those whose rate the first ones choose.
         """
         waves = defaultdict(list)
-        for run in sorted(self.runs.values(), key=lambda run: run.depth):
+        for run in self.runs.values():
             waves[f"pretrain-{run.depth + 1}"].append(run)
         for point in self.points():
             waves["finetune-1" if point[2] else "finetune-2"].append(point)
@@ -263,38 +237,11 @@ class Plan:
 
 def without_empty(cfg):
     """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
-    empty = "", ("", ""), ("", "", ""), ("", "", "", "")
     settings = type(cfg)(cfg)
     for name, value in cfg.items():
         if isinstance(value, tuple):
-            settings[name] = tuple(item for item in value if item not in empty)
+            settings[name] = tuple(item for item in value if str(item).strip("(,' )"))
     return settings
-
-
-def why_not_branch(ours, theirs, step):
-    """Return why a run with the settings `ours` cannot go on from step `step` of one with `theirs`; "" if it can.
-
-    Up to that step both must have the same data and learning rates, and the same windows must be CLM. What MLM hides
-    and predicts, seq_len and rope_theta may change: a checkpoint's record of phases says what each step trained.
-    """
-    if not step.isdecimal() or not 0 < int(step) < ours.max_steps or int(step) > theirs.max_steps:
-        return f"its step must be between 1 and {min(ours.max_steps - 1, theirs.max_steps)}"
-    differ = []
-    for name, value in ours.items():
-        if name not in MAY_DIFFER and value != theirs[name]:
-            differ.append(f"{name}={value}, there {theirs[name]}")
-    if differ:
-        return "; ".join(differ)
-    step = int(step)
-    both = ours, theirs
-    if ours.max_steps != theirs.max_steps or ours.decay_steps != theirs.decay_steps:
-        if step > (first := min(cfg.max_steps - cfg.decay_steps for cfg in both)):
-            return f"the learning rates are the same only up to step {first}, where one of the two begins to decay"
-    for moment in sorted({0, ours.switch_step, theirs.switch_step}):
-        wanted, trained = (1.0 if moment < cfg.switch_step else cfg.clm_windows for cfg in both)
-        if moment < step and wanted != trained:
-            return f"at step {moment} it trains CLM in {wanted:.0%} of the windows, there it is {trained:.0%}"
-    return ""
 
 
 def task_name(task):
@@ -308,20 +255,6 @@ def newest(path):
     return checkpoint.path_of(path, steps[-1]) if steps else Path(path)
 
 
-def name_of(path):
-    """Return a given checkpoint's name: its folder and its step, or the name of a model folder, as in result.json."""
-    path = newest(path).resolve()
-    return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}" if path.suffix == ".pt" else path.name
-
-
-def without_seed(name):
-    """Return the name of a checkpoint without the -seed-S that a study gives it, and S or None."""
-    found = re.search(r"-seed-(\d+)", name)
-    if not found:
-        return name, None
-    return name.replace(found[0], ""), int(found[1])
-
-
 # ----------------------------------------------------------------------------
 # A plan as text
 
@@ -331,7 +264,7 @@ def describe(plan):
     runs, lines = plan.runs.values(), []
     if runs:
         compute = sum(map(flops_of, runs))
-        hours = compute / (PEAK_FLOPS[GPU] * MFU) / 3600
+        hours = compute / PEAK_FLOPS[GPU] / MFU / 3600
         tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
         lines = [
             *map(str, runs),
@@ -345,14 +278,13 @@ def describe(plan):
         ]
     lines += [f"wave {name}: {len(items)} jobs" for name, items in plan.waves().items()]
     lines.append("")
-    per_model = len(plan.points()) // len(plan.models)
-    if plan.random:
-        lines.append(f"fine-tuning runs of random weights {per_model * len(plan.random)}")
-    if plan.given:
-        lines.append(f"fine-tuning runs of given checkpoints {per_model * len(plan.given)}")
-    pretrained = plan.finals + plan.inside
-    lines += [f"final models {len(plan.finals)}", f"intermediate models {len(plan.inside)}"]
-    return "\n".join([*lines, f"fine-tuning runs {per_model * len(pretrained)}"])
+    points = Counter(model.kind for model, *_ in plan.points())
+    for kind, what in (("random", "random weights"), ("given", "given checkpoints")):
+        if points[kind]:
+            lines.append(f"fine-tuning runs of {what} {points[kind]}")
+    models = Counter(model.kind for model in plan.models)
+    lines += [f"{kind} models {models[kind]}" for kind in ("final", "intermediate")]
+    return "\n".join([*lines, f"fine-tuning runs {points['final'] + points['intermediate']}"])
 
 
 def flops_of(run):
@@ -365,12 +297,14 @@ def flops_of(run):
     pure = min(run.steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
     clm = pure + cfg.clm_windows * (run.steps - pure)
     ratio = (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
-    config = model_config(cfg, vocab_size)
-    return cfg.global_batch_tokens * flops(config, clm, run.steps - clm, ratio)
+    return cfg.global_batch_tokens * flops(vars(model_config(cfg, vocab_size)), clm, run.steps - clm, ratio)
 
 
-def flops(config, clm_steps, mlm_steps, mask_ratio):
-    """Compute the FLOPs of some steps, with whole windows and one token in each step. mask_ratio: its mean."""
+def flops(shape, clm_steps, mlm_steps, mask_ratio):
+    """Compute the FLOPs of some steps, with whole windows and one token in each step. shape: of the model, a dict."""
+    if not clm_steps + mlm_steps:  # a model of the hub, of another shape
+        return 0.0
+    config = ModelConfig(**shape)
     of_clm = flops_per_token(config, config.seq_len, True, 1.0)
     of_mlm = flops_per_token(config, config.seq_len, False, mask_ratio)
     return clm_steps * of_clm + mlm_steps * of_mlm

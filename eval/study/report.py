@@ -8,7 +8,6 @@ damaged result stops the report.
 
 import csv
 import itertools
-import math
 from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,22 +18,24 @@ from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, read
 from eval.study.run import grouped, has_result, job_folder
-from eval.tasks.metrics import rounded
 from run import last_logged, read_metrics
 
-MAX_ROWS = 40  # pairs of models in report.md; comparisons.csv has all
+RESULTS = "folder model pretraining_seed task family lr seed validation test chosen parameters step tokens"
+RESULTS = f"{RESULTS} clm_fraction mask_ratio".split()  # the columns of results.csv, comparisons.csv, losses.csv
+COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
+PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
+LOSS_KEYS = "val_clm_loss", "val_mlm_loss"
+LOSSES = ["model", "pretraining_seed", "step", "tokens", *LOSS_KEYS]
 ANSWER = """\
-The comparisons that the settings name as primary, on {target}. Their p-values are corrected together (Holm), \
+The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
-SETTLED = "**{0} is better than {1}**, by {2} points."
-OPEN = "**Not decided: {0} or {1}.** The difference is {2} points."
 NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
-Differences in points with 95 % intervals, primary pairs first, if any. These are description: the intervals are not \
-corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all pairs on all targets."""
+Differences in points with 95 % intervals, of the primary pairs if there are any. These are description: the \
+intervals are not corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all \
+pairs."""
 RATES = "The learning rates of fine-tuning that validation chose, of all pretraining seeds:"
-LOSS_KEYS = "val_clm_loss", "val_mlm_loss"
-LOSSES = """\
+ABOUT_LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
 interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with."""
 HOW = """\
@@ -43,61 +44,64 @@ has several. An interval over fine-tuning seeds says nothing about another pretr
 rate of fine-tuning that is best on validation data, for each task, among the rates with the most finished runs. A \
 family's score is the mean over its tasks, without those that are measured by a correlation, and the mean of families \
 counts each family alike. A comparison pairs the runs of two models by seed and their answers by test instance. Its \
-interval counts the chance in the seeds and in the sample of test instances ({resamples} resamples). Parameters are \
-those of the encoder, without the output head."""
+interval counts the chance in the seeds and in the sample of test instances ({} resamples). Parameters are \
+those of pretraining, with the output head, as train.py counts them."""
 
 
 # ----------------------------------------------------------------------------
 # The page
 
 
-def write(plan, root, folder, resamples=2000):
-    """Write report.md and all that belongs to it; return the answer and the report's path as text.
+def write(plan):
+    """Write OUT_DIR/report/report.md and all that belongs to it; return the answer and the report's path as text.
 
-    plan: of a study, as far as its results are there; one without models means all results below `root`. resamples: of
-    the test instances, for the comparisons. Raises DataError: damaged results, or none in a bare folder.
+    plan: of a study, as far as its results are there; one without models means all results below OUT_DIR. Raises
+    DataError: damaged results, or none in a bare folder.
     """
     cfg = plan.cfg
-    results = read_results(plan, root, resamples)
+    results = read_results(plan)
     if not (plan.models or results.rows):
-        raise DataError(f"{root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many")
+        why = "no result.json below it. finetune.py makes one, python -m eval.study sweep many"
+        raise DataError(f"{results.root}: {why}")
+    folder = Path(cfg.out_dir, "report")
     folder.mkdir(parents=True, exist_ok=True)
-    curves = {}
-    for key, run in plan.runs.items():
-        if curve := loss_curve(run):
-            curves[key] = curve
-    compared, answers = answer_section(results, cfg.primary)
+    logs = defaultdict(dict)  # {row: {seed: the lines of its metrics.jsonl}}
+    for (row, seed), run in plan.runs.items():
+        if log := whole_log(run, run.max_steps):
+            logs[row][seed] = log
+    compared = compare_all(results, cfg.primary)
+    answers = answer_section(results, compared, cfg.primary)
     blocks = [
         f"# {Path(cfg.out_dir).name}",
-        *overview(results, plan, curves),
+        *overview(results, plan, logs),
         *answers,
         *scores_section(results),
-        *comparisons_section(folder, results, compared),
-        *losses_section(folder, curves),
-        *figures_section(folder, results, curves, cfg.figures),
+        *comparisons_section(results, compared),
+        *losses_section(folder, logs),
+        *figures_section(folder, results, logs, cfg.figures),
     ]
     if results.failed:
         lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
         blocks += ["## Failed runs of fine-tuning", "\n".join(f"- {line}" for line in lines)]
-    blocks += ["## How to read the numbers", HOW.format(resamples=results.resamples)]
-    write_results(results, folder / "results.csv")
+    blocks += ["## How to read the numbers", HOW.format(stats.RESAMPLES)]
+    write_csv(folder / "results.csv", RESULTS, map(vars, results.rows))
+    write_csv(folder / "comparisons.csv", COMPARISONS, map(vars, compared))
     path = folder / "report.md"
     path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
     summary = answers[1:] or [score_table(results)]
     return "\n\n".join([*summary, str(path)])
 
 
-def read_results(plan, root, resamples):
-    """Return the Results of a plan, or of all that is below `root` if it has no models."""
-    names, only = {}, None
-    for model in plan.models:
-        if model.run:
-            names[model.folder] = model.label, model.seed, model.run.continues
-    if plan.models:
-        points = itertools.product(plan.models, plan.tasks, plan.cfg.rates, plan.cfg.finetune_seeds)
-        only = {job_folder(*point) for point in points}
-    rows, failed = read(root, plan.cfg.metrics, names, only)
-    return Results(root, rows, failed, resamples, plan.labels)
+def read_results(plan):
+    """Return the Results of a plan, or of all that is below OUT_DIR if it has no models."""
+    root, cfg = plan.results, plan.cfg
+    names = {model.folder: (model.label, model.run.seed, model.run.continues) for model in plan.models if model.run}
+    points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
+    folders = {root / job_folder(*point) for point in points}
+    if not plan.models:
+        root = Path(cfg.out_dir)
+        folders = {path.parent for name in ("result.json", "error.txt") for path in root.rglob(name)}
+    return Results(root, *read(root, folders, cfg.metrics, names), plan.labels)
 
 
 def table(header, rows):
@@ -106,134 +110,93 @@ def table(header, rows):
         return ""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     lines = []
-    for row in (header, *rows):
+    for row in (header, ["-" * width for width in widths], *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths)]
         lines.append(f"| {' | '.join(cells)} |")
-    rule = "|".join("-" * (width + 2) for width in widths)
-    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+    return "\n".join(lines)
 
 
-def write_csv(path, header, rows):
-    """Write a table with six digits; a cell that is None or not a number stays empty."""
+def write_csv(path, columns, rows):
+    """Write a table with six digits. rows: dicts; what is None or missing stays empty."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
+        writer.writerow(columns)
         for row in rows:
-            writer.writerow(map(cell_text, row))
-
-
-def cell_text(cell):
-    if not isinstance(cell, float):
-        return cell
-    return "" if math.isnan(cell) else f"{cell:.6g}"
-
-
-def write_results(results, path):
-    """Write results.csv, a row per fine-tuning and task. Those at the chosen learning rate have the model's score."""
-    chosen = {(row.folder, row.task) for row in results.chosen}
-    first = "model pretraining_seed task family lr seed validation test".split()
-    last = "parameters step tokens clm_fraction mask_ratio".split()
-    lines = []
-    for row in sorted(results.rows, key=lambda row: (str(row.folder), row.task)):
-        score = results.score(row.model, row.task) if (row.folder, row.task) in chosen else ""
-        values = [getattr(row, name) for name in first]
-        lines.append([row.folder, "done", *values, score, *(getattr(row, name) for name in last), ""])
-    for folder, error in results.failed.items():
-        lines.append([folder, "failed", *[""] * len(first + last), "", error])
-    write_csv(path, ["folder", "status", *first, "score", *last, "error"], lines)
+            cells = [row.get(name) for name in columns]
+            writer.writerow(f"{cell:.6g}" if isinstance(cell, float) else cell for cell in cells)
 
 
 # ----------------------------------------------------------------------------
 # What was run
 
 
-def overview(results, plan, curves):
+def overview(results, plan, logs):
     """Say what was trained, how much of it is there, and what each model is."""
-    lines = []
-    if plan.models:
-        lines += progress_of(plan, curves)
-    n = len({row.folder for row in results.rows})
-    lines.append(f"{n} results, {len(results.failed)} failed")
-    lines += sorted({", ".join(f"{name} {value}" for name, value in row.versions.items()) for row in results.rows})
-    values = defaultdict(set)
-    for row in results.rows:
-        for name, value in row.settings.items():
-            values[row.task, name].add(str(value))
-    for (task, name), found in sorted(values.items()):
-        if len(found) > 1:
-            lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(sorted(found))}")
-
+    lines = [*progress_of(plan, logs)] if plan.models else []
+    lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
+    for task, rows in results.by_task.items():
+        settings = [{**row.result["settings"], **row.result["versions"]} for row in rows]
+        for name in settings[0].keys() - PER_RUN:
+            found = sorted({str(of_row.get(name)) for of_row in settings})
+            if len(found) > 1:
+                lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")
     models = []
     for label in results.labels:
         row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
-        tokens = 0 if row.untrained else row.tokens
-        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(tokens), seeds])
+        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
     header = ["model", "pretraining", "parameters", "tokens", "seeds"]
     return "\n".join(f"- {line}" for line in lines), table(header, models)
 
 
-def progress_of(plan, curves):
-    """Return a line on the runs of pretraining, and one on those of fine-tuning."""
-    cfg = plan.cfg
-    untrained = [row for row, seed in plan.runs if (row, seed) not in curves]
+def progress_of(plan, logs):
+    """Yield how many runs of pretraining and of fine-tuning are there, and of which models some are missing."""
+    untrained = [row for row, seed in plan.runs if seed not in logs.get(row, ())]
     todo = [point[0].label for point in plan.points() if not has_result(plan, point)]
-    grid = "all rates with every seed" if cfg.full_grid else "all rates with the first seed, then the chosen one"
-    seeds = ", ".join(map(str, cfg.finetune_seeds))
-    rates = ", ".join(f"{rate:g}" for rate in cfg.rates)
-    return [
-        f"pretraining: {count(len(plan.runs), untrained)}",
-        f"fine-tuning: {count(len(plan.points()), todo)}; seeds {seeds}, rates {rates} ({grid})",
-    ]
-
-
-def count(n, missing):
-    """Say how many of n runs are there, and of which models some are missing. missing: the name of each one's model."""
-    text = f"{n - len(missing)} of {n} runs are there"
-    if missing:
-        names = ", ".join(f"{k} of {name}" for name, k in sorted(Counter(missing).items()))
-        text += f" (missing: {names})"
-    return text
+    for name, n, missing in (("pretraining", len(plan.runs), untrained), ("fine-tuning", len(plan.points()), todo)):
+        counts = ", ".join(f"{k} of {model}" for model, k in sorted(Counter(missing).items()))
+        yield f"{name}: {n - len(missing)} of {n} runs are there" + f" (missing: {counts})" * bool(missing)
 
 
 # ----------------------------------------------------------------------------
 # The answer
 
 
-def answer_section(results, primary):
-    """Return (the primary comparisons on all targets, blocks): a sentence and a row of a table for each of them."""
-    if not primary:
-        return [], []
-    target = next(iter(results.targets), "mean of families")
-    compared = results.compare_all(primary)
-    tested = {(c.a, c.b): c for c in compared if c.target == target and c.units > 1}
-    not_run = len(primary) - len(tested)
-    p_values = [c.p for c in tested.values()] + [1] * not_run
-    for c, p in zip(tested.values(), stats.holm(p_values)):
+def compare_all(results, primary):
+    """Return the Comparisons of all pairs of models on all targets where there are scores, the primary pairs first.
+
+    The p-values of the primary ones on the main target are corrected together, also for those that are not run yet.
+    """
+    others = [pair for pair in itertools.combinations(results.labels, 2) if not {pair, pair[::-1]} & {*primary}]
+    compared = []
+    for pair, target in itertools.product([*primary, *others], results.targets):
+        if c := results.compare(*pair, target):
+            c.primary = pair in primary
+            compared.append(c)
+    main = [c for c in compared if c.primary and c.target == results.main_target and c.units > 1]
+    p_values = [c.p for c in main] + [1] * (len(primary) - len(main))
+    for c, p in zip(main, stats.holm(p_values)):
         c.p_holm = float(p)
-    sentences, rows = [], []
-    for a, b in primary:
-        c = tested.get((a, b))
-        if not c:
-            sentences.append(NOT_RUN.format(a, b))
-            continue
-        sentences.append(answer(c))
-        scores = [str(results.score(label, target)) for label in (a, b)]
-        p_values = [f"{p:.2g}" if p >= 0.001 else "< 0.001" for p in (c.p, c.p_holm)]
-        rows.append([a, b, *scores, str(c), *p_values, c.over])
-    header = ["A", "B", "score of A", "score of B", "A minus B", "p", "corrected p", "over"]
-    intro = ANSWER.format(target=f"the {target}" if "mean" in target else target)
-    answers = "\n".join(f"- {sentence}" for sentence in sentences)
-    return compared, ["## The answer", intro, answers, table(header, rows)]
+    return compared
 
 
-def answer(comparison):
-    """Say in a sentence which of two models is better."""
-    c = comparison
-    if c.p_holm >= 0.05:
-        text = OPEN.format(c.a, c.b, c)
-    else:
-        better, worse = (c.a, c.b) if c.estimate > 0 else (c.b, c.a)
-        text = SETTLED.format(better, worse, f"{abs(c.estimate):.1f} ± {c.half:.1f}")
+def answer_section(results, compared, primary):
+    """Return a sentence for each primary comparison, as blocks."""
+    if not primary:
+        return []
+    answers = {pair: NOT_RUN.format(*pair) for pair in primary}
+    for c in compared:
+        if c.p_holm is not None:  # a primary one on the main target
+            answers[c.model_a, c.model_b] = answer(c)
+    return ["## The answer", ANSWER.format(results.main_target), "\n".join(f"- {text}" for text in answers.values())]
+
+
+def answer(c):
+    """Say in sentences which of two models is better. c: their Comparison."""
+    a, b = c.model_a, c.model_b
+    text = f"**Not decided: {a} or {b}.**"
+    if c.p_holm < 0.05:
+        text = f"**{a} is better than {b}.**" if c.difference > 0 else f"**{b} is better than {a}.**"
+    text += f" {a} minus {b} is {c} points (p = {c.p:.2g}, corrected {c.p_holm:.2g}; {c.over})."
     if c.unit == "fine-tuning seed":
         text += " It rests on one pretraining seed each: another may differ."
     return text
@@ -249,107 +212,71 @@ def scores_section(results):
         return []
     rates = []
     for label in results.labels:
-        cells = []
-        for task in results.tasks:
-            chosen = {row.lr for row in results.chosen_of[label, task]}
-            cells.append(", ".join(f"{rate:g}" for rate in sorted(chosen)) or "-")
-        rates.append([label, *cells])
-    return ["## Scores", score_table(results), RATES, table(["model", *results.tasks], rates)]
+        chosen = [sorted({row.lr for row in results.chosen[label, task]}) for task in results.by_task]
+        rates.append([label, *(", ".join(f"{rate:g}" for rate in of_task) or "-" for of_task in chosen)])
+    return ["## Scores", score_table(results), RATES, table(["model", *results.by_task], rates)]
 
 
 def score_table(results):
-    """Return a table of scores: a column per target, baselines in its last rows."""
-    baselines = dict.fromkeys(itertools.chain(*results.baselines.values()))
-    columns = {"model": [*results.labels, *(f"*{name}*" for name in baselines)]}
-    for target, weights in results.targets.items():
-        cells = [str(results.score(label, target) or "-") for label in results.labels]
-        for baseline in baselines:
-            values = [results.baselines[task].get(baseline) for task in weights]
-            cells.append("-" if None in values else f"{rounded(np.dot(values, [*weights.values()])):.1f}")
-        names = dict.fromkeys(name.rpartition("/")[2] for task in weights for name in results.metrics[task])
-        title = f"{target} ({', '.join(names)})" if len(names) < 3 else target
-        columns[title] = cells
-    return table([*columns], [*zip(*columns.values())])
+    """Return a table of scores: a column per target, baselines of the tasks in its last rows."""
+    scores = {label: {target: results.score(label, target) for target in results.targets} for label in results.labels}
+    titles = {target: target for target in results.targets}
+    for task, rows in results.by_task.items():
+        titles[task] += f" ({', '.join(name.rpartition('/')[2] for name in rows[0].metrics)})"
+        for row in rows:
+            for name, baseline in row.result["baselines"].items():  # one run of each task has them
+                if baseline.keys() >= {*row.metrics}:
+                    score = np.mean([baseline[metric] for metric in row.metrics])
+                    scores.setdefault(f"*{name}*", {})[task] = f"{score:.1f}"
+    rows = [[name, *(str(of_name.get(target) or "-") for target in titles)] for name, of_name in scores.items()]
+    return table(["model", *titles.values()], rows)
 
 
-def comparisons_section(folder, results, compared):
-    """Write comparisons.csv and return a table of differences. compared: the primary comparisons, on all targets."""
-    primary = {(c.a, c.b) for c in compared}
-    others = []
-    for a, b in itertools.combinations(results.labels, 2):
-        if (a, b) not in primary and (b, a) not in primary:
-            others.append((a, b))
-    rows, shown = [], defaultdict(dict)
-    for c in compared + results.compare_all(others):
-        is_primary = (c.a, c.b) in primary
-        interval = [c.estimate, c.estimate - c.half, c.estimate + c.half]
-        rows.append([is_primary, c.target, c.a, c.b, *interval, c.p, c.p_holm, c.units, c.unit])
-        if is_primary or len(others) <= MAX_ROWS:
-            shown[c.a, c.b] |= {c.target: str(c), "over": c.over}
-    header = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
-    write_csv(folder / "comparisons.csv", header, rows)
-    if not shown:
-        return []
+def comparisons_section(results, compared):
+    """Return a table of differences: of the primary pairs, or of all if none is primary."""
+    no_primary = not any(c.primary for c in compared)
+    cells = defaultdict(dict)
+    for c in compared:
+        if c.primary or no_primary:
+            cells[c.model_a, c.model_b] |= {c.target: str(c), "over": c.over}
     columns = [*results.targets, "over"]
-    lines = [[*pair, *(cells.get(column, "-") for column in columns)] for pair, cells in shown.items()]
-    return ["## Comparisons", DESCRIPTION, table(["A", "B", *columns], lines)]
+    rows = [[*pair, *(of_pair.get(column, "-") for column in columns)] for pair, of_pair in cells.items()]
+    return ["## Comparisons", DESCRIPTION, table(["A", "B", *columns], rows)] if rows else []
 
 
 # ----------------------------------------------------------------------------
 # Losses and figures
 
 
-def loss_curve(run, last=None):
-    """Return the log of a run from step 0, with those of the runs it branched off; [] if it ends before `last`.
+def whole_log(run, last):
+    """Return the log of a run from step 0, with those of the runs it branched off; [] if it ends before step `last`.
 
-    last: None is the end of the run. A parent may have been stopped where its branch begins.
+    A parent may have been stopped where its branch begins.
     """
-    before = []
-    if run.start:
-        before = loss_curve(run.parent, run.start - run.settings.log_interval)
-        if not before:
-            return []
-    if last_logged(run.folder) < (run.max_steps if last is None else last):
+    if last_logged(run.folder) < last:
         return []
     log = read_metrics(run.folder)
     for line in log:
         if "val_mntp_loss" in line:  # the same masks, predicted from the position before
             line["val_mlm_loss"] = line["val_mntp_loss"]
-        check_line(line, run.folder)
-    return [line for line in before if line["step"] < run.start] + log
+    if run.start:
+        before = whole_log(run.parent, run.start - run.settings.log_interval)
+        return before and [line for line in before if line["step"] < run.start] + log
+    return log
 
 
-def check_line(line, folder):
-    """Raise DataError if a line of a log has a validation loss that is no number, or one without tokens."""
-    if LOSS_KEYS[0] in line:
-        for key in ("tokens", *LOSS_KEYS):
-            if not isinstance(line.get(key), (int, float)):
-                step = f"{folder}/metrics.jsonl, step {line['step']}"
-                raise DataError(f"{step}: {key} is {line.get(key)!r}, must be a number; mend or delete this line")
-
-
-def losses_section(folder, curves):
-    """Write losses.csv and return both validation losses of each row. curves: {(row, seed): log}."""
-    if not curves:
+def losses_section(folder, logs):
+    """Write losses.csv and return both validation losses of each row. logs: {row: {seed: log}}."""
+    lines, rows = [], []
+    for name, of_row in logs.items():
+        for seed, log in of_row.items():
+            lines += [line | {"model": name, "pretraining_seed": seed} for line in log if LOSS_KEYS[0] in line]
+        cells = [last_losses(of_row.values(), key) for key in LOSS_KEYS]
+        rows.append([name, str(len(of_row)), *cells])
+    if not lines:
         return []
-    lines = []
-    for key, curve in curves.items():
-        for line in curve:
-            if LOSS_KEYS[0] in line:
-                lines.append([*key, line["step"], line["tokens"], *map(line.get, LOSS_KEYS)])
-    write_csv(folder / "losses.csv", ["model", "pretraining_seed", "step", "tokens", *LOSS_KEYS], lines)
-    rows = []
-    for name, logs in logs_of(curves).items():
-        rows.append([name, str(len(logs)), *(last_losses(logs, key) for key in LOSS_KEYS)])
-    return ["## Losses", LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
-
-
-def logs_of(curves):
-    """Return {row: [its log for each seed]}."""
-    logs = defaultdict(list)
-    for (name, _), curve in curves.items():
-        logs[name].append(curve)
-    return logs
+    write_csv(folder / "losses.csv", LOSSES, lines)
+    return ["## Losses", ABOUT_LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
 
 
 def last_losses(logs, key):
@@ -361,10 +288,10 @@ def last_losses(logs, key):
     return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"
 
 
-def figures_section(folder, results, curves, entries):
-    """Draw the figures of the settings, and return the blocks that show them."""
+def figures_section(folder, results, logs, entries):
+    """Draw the figures, and return the blocks that show them."""
     if not find_spec("matplotlib"):
         return ["There are no figures, because matplotlib is not installed."]
-    drawn = figures.draw(folder, entries, results, logs_of(curves))
+    drawn = figures.draw(folder, entries, results, logs)
     images = [f"![{what}]({name})" for name, what in drawn.items()]
     return ["## Figures", *images] if images else []

@@ -1,23 +1,24 @@
 """Carry out a plan, wave by wave: the jobs of a wave do not depend on each other. What is done is never repeated."""
 
-import itertools
 import json
 import runpy
 from collections import defaultdict
+from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 
+import checkpoint
 import configurator
 from data.files import MALFORMED, is_locked
 from errors import DataError
+from eval.study.branch import TRAIN, schedule_problems
 from eval.study.jobs import ROOT, Job, run_all, slots
-from eval.study.plan import TRAIN, Run, task_name
-from eval.study.results import read_rows
+from eval.study.plan import Run, task_name
+from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import find_task, missing
-from run import check_same_run
+from run import check_same_run, last_logged
 
 FINETUNE = ROOT / "finetune.py"
 
@@ -29,7 +30,7 @@ FINETUNE = ROOT / "finetune.py"
 def problems_of(plan, runs, finetunes):
     """Yield (name, sentence) for all that stands in the way of some runs and, if `finetunes`, of the fine-tuning runs.
 
-    It looks at the arguments of every run and of every task, rate and seed, and at the files of each task and the
+    It looks at the arguments of every run and of every task and rate, and at the files of each task and the
     checkpoints that were given, once each.
     """
     cfg = plan.cfg
@@ -37,38 +38,33 @@ def problems_of(plan, runs, finetunes):
     n_gpus = torch.cuda.device_count()
     if runs and 0 < n_gpus < cfg.processes:
         yield f"processes={cfg.processes}", f"this machine has {n_gpus} GPUs"
+    commands = []
     for run in runs:
+        commands.append((run.folder.name, [*arguments(run), new_folder]))
         if why := changed(run):
             yield run.folder.name, why
-    commands = [(run.folder.name, [*arguments(run), new_folder]) for run in runs]
     yield from refusals(TRAIN, commands, world_size=cfg.processes)
-    if finetunes:
-        yield from problems_of_finetuning(plan, new_folder)
-
-
-def problems_of_finetuning(plan, new_folder):
-    commands = []
-    for task, rate, seed in itertools.product(plan.tasks, plan.cfg.rates, plan.cfg.finetune_seeds):
-        args = [f"--task={task}", f"--lr={rate}", f"--seed={seed}", new_folder]
-        commands.append((task_name(task), [*plan.tasks[task], *args]))
-    yield from refusals(FINETUNE, commands, needs_checkpoint=False)
-    defaults, _ = configurator.read_script(FINETUNE)
-    masks = set()  # the attention masks that the tasks want
+    if not finetunes:
+        return
+    commands, causal = [], False
     for task, args in plan.tasks.items():
-        settings, _ = configurator.parse(args, defaults)
-        masks.add(settings.causal)
+        settings, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
+        causal |= settings.causal
         if absent := missing(find_task(task, settings.tasks_dir, settings.max_steps == 0)):
             yield task_name(task), absent
-    for model, causal in itertools.product(plan.given, masks):
-        if why := problem(model.checkpoint, causal):
+        for rate in cfg.rates:
+            commands.append((task_name(task), [*args, f"--task={task}", f"--lr={rate}", new_folder]))
+    yield from refusals(FINETUNE, commands, needs_checkpoint=False)
+    for model in plan.models:
+        if model.kind == "given" and (why := problem(model.checkpoint, causal)):
             yield model.folder, why
 
 
 def grouped(pairs):
     """Return a line for each sentence of some (name, sentence), with the first name of it."""
-    names = defaultdict(dict)
-    for name, sentence in pairs:
-        names[sentence][name] = None
+    names = defaultdict(list)
+    for name, sentence in dict.fromkeys(pairs):
+        names[sentence].append(name)
     lines = []
     for sentence, (first, *others) in names.items():
         more = f" and {len(others)} more" if others else ""
@@ -81,20 +77,19 @@ def changed(run):
     path = run.folder / "config.json"
     if not path.exists():
         return ""
+    now = json.loads(json.dumps(run.settings | {"seed": run.train_seed}))  # tuples are lists in the record, too
     try:
         record = json.loads(path.read_bytes())
-        before = {k: tuple(v) if type(v) is list else v for k, v in record["settings"].items()}
-        data = str(record["data_fingerprint"])
+        before = record["settings"]
+        for name in now:
+            if now[name] == "auto" or run.parent and name in ("branch_from", "init_from"):
+                now[name] = before.get(name)
+        check_same_run({"settings": before, "data": record["data_fingerprint"]}, now, run.folder)
+    except DataError as error:
+        return f"{error}. Give the row another name, or remove {run.folder}"
     except MALFORMED as error:
         why = "is damaged, or not the record of a run. Remove this file: the checkpoints have the settings too"
         return f"{path} {why} ({error!r})"
-    now = run.settings | {"seed": run.train_seed}
-    begins = {"branch_from", "init_from"} if run.parent else ()
-    now |= {k: before.get(k) for k, v in now.items() if v == "auto" or k in begins}
-    try:
-        check_same_run({"settings": before, "data": data}, now, run.folder)
-    except DataError as error:
-        return f"{error}. Give the row another name, or remove {run.folder}"
     return ""
 
 
@@ -107,7 +102,8 @@ def refusals(script, commands, **options):
     check, (defaults, _) = runpy.run_path(str(script))["check"], configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
-        yield from ((name, problem) for problem in [*problems, *check(settings, **options)])
+        for problem in [*problems, *check(settings, **options)]:
+            yield name, problem
 
 
 # ----------------------------------------------------------------------------
@@ -119,21 +115,21 @@ def carry_out(plan, waves):
 
     waves: {name: Runs or points of fine-tuning}; see Plan.waves.
     """
-    runs, failed = to_train(plan), []
-    for name, items in waves.items():
+    cfg, runs, failed = plan.cfg, to_train(plan), []
+    no_rate = f"no learning rate is chosen, because the runs with seed {cfg.finetune_seeds[0]} are missing or failed"
+    for wave, items in waves.items():
         jobs, processes = [], 0
         for item in items:
-            if not isinstance(item, Run):
-                job = finetuning(plan, *item)
-            elif item in runs:
-                job, processes = training(plan, item), plan.cfg.processes
-            else:
-                continue
-            if job.obstacle and not job.result.exists():
-                failed.append((job.name, f"could not begin: {job.obstacle}"))
-            else:
-                jobs.append(job)
-        failed += run_all(jobs, slots(plan.cfg.jobs, processes), name)
+            if item in runs:
+                jobs.append(training(item, cfg.processes))
+                processes = cfg.processes
+            elif not isinstance(item, Run):
+                model, task, rate, _ = item
+                if rate or chosen_rate(plan, model, task):
+                    jobs.append(finetuning(plan, *item))
+                else:
+                    failed.append((f"{model.folder} on {task}", no_rate))
+        failed += run_all(jobs, slots(cfg.jobs, processes), wave)
     return failed
 
 
@@ -150,13 +146,13 @@ def to_train(plan):
     needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        paths = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
-        gone = [path for path in needed & paths if not path.exists()]
-        if run.checkpoint().exists() or run.ended() and not gone:
-            continue
-        runs.append(run)
-        if not run.under_way():
-            needed.add(run.origin)
+        own = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
+        gone = any(not path.exists() for path in needed & own)
+        ended = last_logged(run.folder) >= run.max_steps
+        if not run.checkpoint().exists() and (gone or not ended):
+            runs.append(run)
+            if not checkpoint.steps(run.folder):  # otherwise it resumes
+                needed.add(run.origin)
     return runs[::-1]
 
 
@@ -166,21 +162,18 @@ def arguments(run):
     return run.args + [f"--{name}={value}" for name, value in ours.items()]
 
 
-def training(plan, run):
-    """Return the Job that starts or resumes a run."""
-    n, obstacle = plan.cfg.processes, ""
-    command = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n}"] if n > 1 else []
-    command += [TRAIN, *arguments(run)]
+def training(run, processes):
+    """Return the Job that starts or resumes a run. Its process says if the checkpoint that it begins with is missing."""
+    command = [TRAIN, *arguments(run)]
     if run.parent:
-        begins = "branch_from" if run.start else "init_from"
-        command.append(f"--{begins}={run.origin}")
-    if not run.under_way():
-        if run.parent and not run.origin.exists():
-            obstacle = f"{run.origin} is missing, see {run.parent.folder.name}"
-        if not obstacle and not is_locked(run.folder):  # train.py would miss the checkpoints that belong to these records
-            for name in ("config.json", "metrics.jsonl"):
-                (run.folder / name).unlink(missing_ok=True)
-    return Job(run.folder.name, run.folder, command, run.checkpoint(), obstacle)
+        command.append(f"--{'branch_from' if run.start else 'init_from'}={run.origin}")
+    if processes > 1:
+        torchrun = find_spec("torch.distributed.run").origin
+        command = [torchrun, "--standalone", f"--nproc_per_node={processes}", *command]
+    if not checkpoint.steps(run.folder) and not is_locked(run.folder):
+        for name in ("config.json", "metrics.jsonl"):  # train.py would miss the checkpoints that belong to these
+            (run.folder / name).unlink(missing_ok=True)
+    return Job(run.folder.name, run.folder, command, run.checkpoint())
 
 
 # ----------------------------------------------------------------------------
@@ -193,44 +186,32 @@ def job_folder(model, task, rate, seed):
 
 
 def finetuning(plan, model, task, rate, seed):
-    """Return the Job of a fine-tuning run; rate=None: at the chosen rate.
+    """Return the Job of a fine-tuning run; rate=None: at the chosen rate. Before there is one, it has no result.
 
     One of each task scores the task's baselines, which are the same for all.
     """
-    cfg, obstacle = plan.cfg, ""
-    name = f"{model.folder} on {task}, {f'lr {rate:g}' if rate else 'the chosen lr'}, seed {seed}"
-    if not rate:
-        rate = chosen_rate(plan, model, task)
-    if not rate:
-        why = f"no learning rate is chosen, because the runs with seed {cfg.finetune_seeds[0]} are missing or failed"
-        folder = plan.results / model.folder
-        return Job(name, folder, [], folder / "result.json", why)
-    folder = plan.results / job_folder(model, task, rate, seed)
+    cfg = plan.cfg
     first = (model, rate, seed) == (plan.models[0], cfg.rates[0], cfg.finetune_seeds[0])
+    rate = rate or chosen_rate(plan, model, task)
+    name = f"{model.folder} on {task}, lr {rate:g}, seed {seed}"
+    folder = plan.results / job_folder(model, task, rate, seed)
     ours = dict(task=task, init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
-    if model.random_weights:
-        ours["random_weights"] = True
+    ours["random_weights"] = model.kind == "random"
     command = [FINETUNE, *plan.tasks[task], *(f"--{name}={value}" for name, value in ours.items())]
-    if model.run and not model.checkpoint.exists():
-        obstacle = f"{model.checkpoint} is missing, see {model.run.folder.name}"
-    return Job(name, folder, command, folder / "result.json", obstacle)
+    return Job(name, folder, command, folder / "result.json")
 
 
 def chosen_rate(plan, model, task):
     """Return the rate that did best on validation with the first fine-tuning seed, of a model and its pretraining seed.
 
-    Of equals it is the lowest. The sets of a retrieval task choose together. None before all rates have been tried, and
-    if all failed.
+    Of equals it is the lowest. The sets of a retrieval task choose together. 0 before all rates have been tried, and if
+    all failed.
     """
-    scores = {}
-    for rate in sorted(plan.cfg.rates):
-        folder = plan.results / job_folder(model, task, rate, plan.cfg.finetune_seeds[0])
-        if (folder / "result.json").exists():
-            rows = read_rows(plan.results, plan.cfg.metrics, [folder])
-            scores[rate] = np.mean([row.validation for row in rows])
-        elif not (folder / "error.txt").exists():
-            return None
-    return max(scores, key=scores.get, default=None)
+    cfg = plan.cfg
+    folders = {plan.results / job_folder(model, task, rate, cfg.finetune_seeds[0]) for rate in cfg.rates}
+    rows, failed = read(plan.results, folders, cfg.metrics, {})
+    tried = {row.folder for row in rows} | failed.keys()
+    return best(rows)[0].lr if rows and len(tried) == len(folders) else 0
 
 
 def has_result(plan, point):

@@ -27,21 +27,20 @@ import numpy as np
 
 from eval.tasks.metrics import score_of_sums
 
+RESAMPLES = 2000  # of the test instances, for a comparison
 NODES = np.polynomial.legendre.leggauss(200)  # positions in (-1, 1) and weights, of an integral over it
 
 
 @functools.lru_cache
 def chi(df):
     """Return nodes and weights (200,) of the distribution of sqrt(chi-squared) with df degrees of freedom, df >= 1."""
-    center = math.sqrt(df)
-    low = max(0.0, center - 10)  # beyond these two: less than 1e-20 of it
-    high = center + 10
     positions, weights = NODES
+    low = max(0.0, math.sqrt(df) - 10)  # beyond these two: less than 1e-20 of it
+    high = math.sqrt(df) + 10
     v = (positions + 1) / 2
     x = low + (high - low) * v**2  # squared: more nodes near 0, where the far tails of few degrees come from
     log_density = (df - 1) * np.log(x) - x**2 / 2
-    density = np.exp(log_density - log_density.max())
-    weights = weights * v * density
+    weights = weights * v * np.exp(log_density - log_density.max())
     return x, weights / weights.sum()
 
 
@@ -52,11 +51,8 @@ def tail(h, df, se=1.0, shared=0.0):
     given its chi-squared denominator, so this is a mean over that one.
     """
     x, weights = chi(df)
-    se_given_x = se * math.sqrt(df) / x
-    deviation = np.hypot(se_given_x, shared)
-    z = h / deviation / math.sqrt(2)
-    tails = [math.erfc(value) for value in z]
-    return float(weights @ tails)
+    deviations = np.hypot(se * math.sqrt(df) / x, shared)
+    return float(weights @ [math.erfc(z) for z in h / deviations / math.sqrt(2)])
 
 
 def half_width(df, se=1.0, shared=0.0):
@@ -75,31 +71,22 @@ def half_width(df, se=1.0, shared=0.0):
 def interval(values):
     """Return the mean of values (n,) and half the width of its 95 % interval (Student's t); None for one value."""
     n, mean = len(values), float(np.mean(values))
-    if n == 1:
-        return mean, None
-    se = float(np.std(values, ddof=1)) / math.sqrt(n)
-    return mean, half_width(n - 1, se)
+    return mean, half_width(n - 1, np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None
 
 
 def bootstrap(instances, resamples, seed):
     """Return the scores (resamples, R) of R runs on resamples of their n test instances (R, n, C, 2).
 
-    A resample is a vector of how often each instance was drawn, the same for all runs; its sums are a matrix product.
+    A resample is a vector of how often each instance was drawn, the same for all runs.
     """
     runs, n, classes, _ = instances.shape
-    by_instance = np.ascontiguousarray(instances.transpose(1, 0, 2, 3))
-    flat = by_instance.reshape(n, -1)  # (n, R * C * 2)
+    flat = np.ascontiguousarray(instances.transpose(1, 0, 2, 3)).reshape(n, -1)  # (n, R * C * 2)
     rng = np.random.default_rng(seed)
     scores = np.empty((resamples, runs))
-    size = max(1, 4_000_000 // n)  # resamples at a time: 16 MB of weights
-    for first in range(0, resamples, size):
-        m = min(size, resamples - first)
-        first_of_resample = n * np.arange(m)[:, None]
-        drawn = rng.integers(n, size=(m, n)) + first_of_resample
-        counts = np.bincount(drawn.ravel(), minlength=m * n)
-        weights = counts.reshape(m, n).astype(flat.dtype)
-        sums = weights @ flat
-        scores[first : first + m] = score_of_sums(sums.reshape(m, runs, classes, 2))
+    for i in range(resamples):
+        counts = np.bincount(rng.integers(n, size=n), minlength=n)
+        sums = counts.astype(flat.dtype) @ flat
+        scores[i] = score_of_sums(sums.reshape(runs, classes, 2))
     return scores
 
 
@@ -111,28 +98,21 @@ def compare(parts):
     """
     estimate = 0.0
     seeds = []  # the variance of each part that comes from the units
-    shared = []  # and that from the sample of instances
-    degrees = []
+    shared = 0.0  # and that from the sample of instances
     for d, covariance in parts:
         U = len(d)
-        trace = np.trace(covariance)
-        off_diagonal = (covariance.sum() - trace) / (U * (U - 1))  # its mean
+        own = np.trace(covariance) / U
+        off_diagonal = (covariance.sum() / U - own) / (U - 1)  # its mean
         variance = d.var(ddof=1)
         if variance <= 1e-12:  # all tie: what each unit's own answers add stands in
-            variance = max(0.0, trace / U - off_diagonal)
+            variance = max(0.0, own - off_diagonal)
         estimate += float(d.mean())
         seeds.append(variance / U)
-        shared.append(off_diagonal)
-        degrees.append(U - 1)
-    seeds = np.array(seeds)
-    se, df = math.sqrt(seeds.sum()), 1.0
-    if se:
-        df = float(seeds.sum() ** 2 / (seeds**2 / degrees).sum())
-    shared = math.sqrt(max(0.0, sum(shared)))
-    if se or shared:
-        p = tail(abs(estimate), df, se, shared)
-    else:
-        p = float(estimate == 0)
+        shared += off_diagonal
+    degrees = [len(d) - 1 for d, _ in parts]
+    se, shared = math.sqrt(sum(seeds)), math.sqrt(max(0.0, shared))
+    df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees) if se else 1.0
+    p = tail(abs(estimate), df, se, shared) if se or shared else float(estimate == 0)
     return estimate, half_width(df, se, shared), p
 
 
@@ -141,7 +121,6 @@ def holm(p):
     p = np.asarray(p, dtype=float)
     order = np.argsort(p, kind="stable")
     remaining = np.arange(len(p), 0, -1)  # how many hypotheses are not rejected yet
-    steps = np.maximum.accumulate(p[order] * remaining)
     adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1, steps)
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(p[order] * remaining))
     return adjusted

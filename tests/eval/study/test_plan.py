@@ -10,7 +10,9 @@ from helpers import ROOT
 from study_helpers import facts_of, plan_of, write_result
 
 import checkpoint
+from errors import DataError
 from eval.study import run as carry_out
+from eval.study.branch import schedule_problems
 from eval.study.plan import describe
 
 
@@ -52,38 +54,69 @@ def test_seeds_and_names():
     assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
 
 
-@pytest.mark.parametrize("begins, args, wrong", [  # rows have 650 steps, whose last 200 decay
-    ("clm@300", "--switch_step=300", ""),
-    ("clm@300", "--switch_step=300 --mask_ratio=0.2 --predict_from=before --seq_len=64", ""),
-    ("clm@400", "--switch_step=400 --max_steps=600", ""),
-    ("clm@420", "--switch_step=420 --max_steps=600", "only up to step 400"),
-    ("clm@300", "--switch_step=200", "at step 200 it trains CLM in 0% of the windows, there it is 100%"),
-    ("mlm@300", "--switch_step=400", "at step 0 it trains CLM in 100% of the windows, there it is 0%"),
-    ("mlm@300", "--switch_step=0 --clm_windows=0.5", "CLM in 50% of the windows"),
-    ("clm@300", "--switch_step=300 --lr=1", "lr=1.0, there 0.003"),
-    ("clm@300", "--switch_step=300 --optimizer=muon --d_ff=64", "d_ff=64, there 0; optimizer=muon, there adamw"),
-    ("clm@300", "--switch_step=300 --warmup_steps=9", "warmup_steps=9"),
-    ("clm@650", "--switch_step=650", "between 1 and 649"),
-    ("clm@x", "--switch_step=10", "between 1 and"),
-    ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9", ""),  # final weights, a new optimizer
-])  # fmt: skip
-def test_what_a_row_may_begin_with(begins, args, wrong):
-    plan = plan_of(runs=(("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), ("row", begins, args)))
-    assert all(wrong and wrong in problem for problem in plan.problems) and bool(wrong) == bool(plan.problems)
-    if not wrong and "@" in begins:
-        row = plan.runs["row", 1]
-        assert start_of(row) == ("clm", int(begins[4:])) and row.parent.keep == {row.start}
+BRANCHES = {  # rows have 650 steps, whose last 200 decay: (begins, arguments): what is wrong
+    ("clm@300", "--switch_step=300"): "",
+    ("clm@300", "--switch_step=300 --mask_ratio=0.2 --predict_from=before --seq_len=64"): "",
+    ("clm@300", "--switch_step=300 --clm_windows=0.5"): "",
+    ("clm@400", "--switch_step=400 --max_steps=600"): "",
+    ("clm@420", "--switch_step=420 --max_steps=600"): "of step 402 are 0.002985, there 0.003. Only the first 401",
+    ("clm@300", "--switch_step=200"): "objectives of step 201 are 100% mlm, there 100% clm. Only the first 200",
+    ("mlm@300", "--switch_step=400"): "objectives of step 1 are 100% clm, there 100% mlm",
+    ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "objectives of step 1 are 50% clm, 50% mlm, there 100% mlm",
+    ("mlm@300", "--switch_step=0 --predict_from=before"): "objectives of step 1 are 100% mntp, there 100% mlm",
+    ("clm@300", "--switch_step=300 --lr=1"): "the rates of step 1 are",
+    ("clm@300", "--switch_step=300 --warmup_steps=9"): "the rates of step 1 are",
+    ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9"): "",  # final weights, a new optimizer
+}
+REFUSED = {
+    ("clm@300", "--switch_step=300 --optimizer=muon --d_ff=64"): "d_ff=64, there 0; optimizer=muon, there adamw",
+    ("clm@650", "--switch_step=650"): "between 1 and 649",
+    ("clm@x", "--switch_step=10"): "between 1 and",
+}
+
+
+def branching(cases):
+    rows = [(f"row{i}", *case) for i, case in enumerate(cases)]
+    return plan_of(runs=(("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), *rows))
+
+
+def test_a_branch_is_the_run_that_its_own_settings_describe():
+    """By the settings, and by what train.py says of its steps."""
+    plan = branching(BRANCHES)
+    assert plan.problems == []
+    assert (start_of(plan.runs["row3", 1]), plan.runs["clm", 1].keep) == (("clm", 400), {300, 400, 420})
+    found = dict(schedule_problems(plan.runs.values()))
+    for i, (case, wrong) in enumerate(BRANCHES.items()):
+        assert wrong in (found.pop(f"row{i}-seed-1") if wrong else ""), case
+    assert found == {}  # nothing else is refused
+    problems = branching(REFUSED).problems
+    assert len(problems) == 3 and all(wrong in problem for wrong, problem in zip(REFUSED.values(), problems))
+
+
+def test_a_branch_follows_an_edit_of_the_schedule(tmp_path, monkeypatch):
+    """With a cosine, a run cannot leave the middle of a longer one."""
+    script, text = tmp_path / "train.py", (ROOT / "train.py").read_text()
+    cosine = "    return cfg.lr * (1 + math.cos(math.pi * step / cfg.max_steps)) / 2\n"
+    script.write_text(text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    rows = {("clm@300", "--switch_step=300 --max_steps=500"): "", ("clm@300", "--switch_step=300"): ""}
+    ((name, why),) = schedule_problems(branching(rows).runs.values(), script)
+    assert name == "row0-seed-1" and "the rates of step 2 are 0.00299997" in why and "Only the first 1 steps" in why
+    script.write_text("raise SystemExit('no such schedule')")
+    with pytest.raises(DataError, match="no such schedule"):
+        list(schedule_problems(branching(rows).runs.values(), script))
 
 
 FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
 WRONG = [  # rows, other settings, what is told
     (FIVE, {}, ["runs: a b: a name has letters", "runs: x: it begins with 'y', which is no row above it",
                 "runs: x: two rows have this name", "unknown setting 'max_stepz'", "runs: z: seed is set by the study",
-                "runs: z: it begins with a row, so give no init_from", "not ('q',)"]),
+                "runs: z: init_from is set by the study", "not ('q',)"]),
     ([("a", "", "--out_dir='x")], {}, ['runs: a: "--out_dir=\'x": No closing quotation']),
     ([("a", "", ""), ("b", "a", "")],
      dict(repeated="b", also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c")), seeds="1,2"),
-     ["runs: b: it has seed 2, but a,", "also: a@900: give a step", "no row 'c'", "no row 'd'", "no row 'e'"]),
+     ["runs: b: it begins with a, which has no run with seed 2", "also: a@900: give a step", "no row 'c'", "no row 'd'",
+      "no row 'e'"]),
     ([("a", "", "")], dict(rates=(), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2"),
      ["rates: give at least one", "metrics=x", "jobs=-1", "finetune: \"'\": No closing", "sst3",
       "tasks: two are called sst2"]),
@@ -142,7 +175,7 @@ def ended(run):
 
 def tuned(plan, model, rate, seed=1, **result):
     folder = plan.results / carry_out.job_folder(model, "sst2", rate, seed)
-    return write_result(folder, facts_of(model.folder, seed=model.seed), lr=rate, seed=seed, **result)
+    return write_result(folder, facts_of(model.folder, seed=model.run.seed), lr=rate, seed=seed, **result)
 
 
 def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
@@ -150,21 +183,21 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     plan = plan_of(runs=rows, out_dir=tmp_path, finetune_seeds="1")
     names = lambda: [run.row for run in carry_out.to_train(plan)]  # noqa: E731
     clm, split, mlm = plan.runs.values()
-    assert names() == ["clm", "split", "mlm"] and carry_out.training(plan, split).obstacle
+    assert names() == ["clm", "split", "mlm"]
     for run, model in zip(plan.runs.values(), plan.models):
         ended(run)
         tuned(plan, model, 1e-3)
     assert names() == []
     # A branch needs its parent, but not to go on from a checkpoint of its own.
     shutil.rmtree(tmp_path / "results/split-seed-1")
-    assert names() == ["clm", "split"] and carry_out.training(plan, split).obstacle
+    assert names() == ["clm", "split"]
     (clm.folder / "ckpt-325.pt").touch()
     assert names() == ["split"]
-    command = carry_out.training(plan, split).command
+    command = carry_out.training(split, 1).command
     assert f"--branch_from={clm.folder}/ckpt-325.pt" in command and "--resume=True" in command
     (split.folder / "ckpt-600.pt").touch()
     (clm.folder / "ckpt-325.pt").unlink()
-    assert names() == ["split"] and not carry_out.training(plan, split).obstacle
+    assert names() == ["split"]
     # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
     log = mlm.folder / "metrics.jsonl"
     log.write_text(log.read_text()[:-20])
@@ -176,10 +209,10 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
 def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path):
     plan = plan_of(seeds="1,2", out_dir=tmp_path, rates="1e-3,3e-3,1.0", finetune_seeds="1,2")
     for model in plan.models[2:]:  # mlm
-        best = {1: 3e-3, 2: 1e-3}[model.seed]
+        best = {1: 3e-3, 2: 1e-3}[model.run.seed]
         for rate in (1e-3, 3e-3):
             tuned(plan, model, rate, validation=60.0 + 10 * (rate == best))
-        assert carry_out.chosen_rate(plan, model, "sst2") is None  # the third has not been tried
+        assert not carry_out.chosen_rate(plan, model, "sst2")  # the third has not been tried
         assert not carry_out.has_result(plan, (model, "sst2", None, 2))
         failed = carry_out.finetuning(plan, model, "sst2", 1.0, 1).folder
         failed.mkdir()
@@ -226,10 +259,8 @@ def test_the_parts_of_the_waves_are_the_whole_study(tmp_path):
     assert names == {"pretrain-1": ["clm", "mlm"], "pretrain-2": ["b"], "pretrain-3": ["c"]}
     assert [*waves][3:] == ["finetune-1", "finetune-2"] and [len(waves[name]) for name in [*waves][3:]] == [8, 4]
     assert waves["finetune-1"] + waves["finetune-2"] == plan.points()
-    missing = [why for item in waves["pretrain-2"] for why in [carry_out.training(plan, item).obstacle]]
-    assert missing == [f"{tmp_path}/runs/clm-seed-1/ckpt-300.pt is missing, see clm-seed-1"]
-    failed = carry_out.carry_out(plan, {"finetune-1": waves["finetune-1"], "finetune-2": waves["finetune-2"][:1]})
-    assert len(failed) == 9 and "ckpt-650.pt is missing, see" in failed[0][1] and "no learning rate" in failed[-1][1]
+    failed = carry_out.carry_out(plan, {"finetune-2": waves["finetune-2"][:1]})
+    assert len(failed) == 1 and "no learning rate is chosen, because the runs with seed 1 are missing" in failed[0][1]
 
 
 def test_the_commands_for_a_cluster_run_every_part_once(tmp_path, monkeypatch):

@@ -14,13 +14,13 @@ from study_helpers import cells, facts_of, make_result, plan_of, write_result
 
 from errors import DataError
 from eval.study import figures, report, stats
-from eval.study.results import Results, read
 from eval.study.run import job_folder
 
 
 @pytest.fixture(autouse=True)
-def no_figures(monkeypatch, request):
-    """As if matplotlib were not installed, except in the test that draws, because that takes most of the time."""
+def fast(monkeypatch, request):
+    """Few resamples, and no matplotlib except in the test that draws, because these take most of the time."""
+    monkeypatch.setattr(stats, "RESAMPLES", 200)
     if "drawn" not in request.node.name:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
@@ -32,12 +32,16 @@ def read_csv(folder, name):
 
 def write(root, **settings):
     """Return the text of the report on a folder."""
-    report.write(plan_of(runs="", **settings), root, root, 200)
-    return (root / "report.md").read_text()
+    report.write(plan_of(runs="", out_dir=root, **settings))
+    return (root / "report/report.md").read_text()
 
 
 def results_in(root, metric="field"):
-    return Results(root, *read(root, metric), 200)
+    return report.read_results(plan_of(runs="", metrics=metric, out_dir=root))
+
+
+def half(c):
+    return (c.high_95 - c.low_95) / 2
 
 
 def scores(root, metric="field"):
@@ -57,10 +61,9 @@ def test_scores_by_hand(tmp_path):
         make_result(tmp_path, seed=seed, lr=5e-4, test=90, validation=69)  # best on test: must not be chosen
     text = write(tmp_path)
     assert ["mlm", "60.0 ± 2.5"] in cells(text) and ["*majority*", "40.0"] in cells(text)  # 4.303 * 1 / sqrt(3)
-    assert ["mlm", "MLM (40 % masked) for 2,000 steps", "1.2M", "8.19M", "1"] in cells(text)
-    runs = read_csv(tmp_path, "results.csv")
-    assert {run["score"] for run in runs if run["lr"] == "0.0001"} == {"60.0 ± 2.5"}
-    assert {run["score"] for run in runs if run["lr"] != "0.0001"} == {""}
+    assert ["mlm", "MLM (40 % masked) for 2,000 steps", "1.72M", "8.19M", "1"] in cells(text)
+    runs = read_csv(tmp_path / "report", "results.csv")
+    assert {run["lr"] for run in runs if run["chosen"] == "True"} == {"0.0001"}
     assert sorted(float(run["test"]) for run in runs) == [59, 60, 61, 80, 80, 80, 90, 90, 90]
 
 
@@ -76,10 +79,10 @@ def test_each_pretraining_seed_has_its_own_rate_and_is_the_unit(tmp_path):
     found, results = scores(tmp_path), results_in(tmp_path)
     assert found["mlm", "sst2"] == "54.0 ± 5.0"  # of 52, 54, 56: a standard deviation of 2
     c = results.compare("clm", "mlm", "sst2")
-    assert (c.units, c.unit) == (3, "pretraining seed") and c.estimate == pytest.approx(10)
+    assert (c.units, c.unit) == (3, "pretraining seed") and c.difference == pytest.approx(10)
     shutil.rmtree(tmp_path / "clm-seed-3")
     c = results_in(tmp_path).compare("clm", "mlm", "sst2")
-    assert c.units == 2 and c.estimate == pytest.approx(10)  # paired, whatever the missing one scores
+    assert c.units == 2 and c.difference == pytest.approx(10)  # paired, whatever the missing one scores
 
 
 @pytest.mark.parametrize("metric, name, lr, score", [
@@ -90,10 +93,11 @@ def test_each_metric_chooses_its_own_learning_rate(tmp_path, metric, name, lr, s
         validation = {"entity_f1": field, "sentence_macro_f1": paper}
         make_result(tmp_path, task="conll", family="tc", lr=rate, test=right, validation=validation)
         make_result(tmp_path, task="nq", family="ir", lr=rate, main={"field": [], "paper": ["ndcg@10_judged"]})
-    header = ["model", f"mean of families ({name}, ndcg@10_judged)", f"conll ({name})", "nq (ndcg@10_judged)"]
+    header = ["model", "mean of families", f"conll ({name})", "nq (ndcg@10_judged)"]
     assert header in cells(write(tmp_path, metrics=metric))  # the field has no other metric for nq
-    runs = [run for run in read_csv(tmp_path, "results.csv") if run["task"] == "conll" and run["score"]]
-    assert [(run["lr"], run["score"]) for run in runs] == [(lr, score)]
+    runs = [run for run in read_csv(tmp_path / "report", "results.csv") if run["task"] == "conll"]
+    assert [run["lr"] for run in runs if run["chosen"] == "True"] == [lr]
+    assert scores(tmp_path, metric)["mlm", "conll"] == score
 
 
 def test_families_count_alike_on_one_scale_and_their_intervals_are_computed_seed_by_seed(tmp_path):
@@ -117,9 +121,9 @@ def test_each_set_of_a_retrieval_task_is_a_task(tmp_path):
                         main={"field": [], "paper": names})  # fmt: skip
     found = scores(tmp_path)
     assert [found["mlm", task] for task in ("msmarco/nq", "msmarco/mldr")] == ["52.0 ± 2.5", "32.0 ± 2.5"]
-    assert found["mlm", "ir mean"] == "42.0 ± 2.5" and "12 results, 0 failed" in write(tmp_path)
+    assert found["mlm", "ir mean"] == "42.0 ± 2.5"
     c = results_in(tmp_path).compare("mlm", "clm", "ir mean")  # -1, -2, -3: the sets share what training did
-    assert c.estimate == pytest.approx(-2) and 4.3026 / 3**0.5 < c.half < 4.3026 / 3**0.5 + 0.5
+    assert c.difference == pytest.approx(-2) and 4.3026 / 3**0.5 < half(c) < 4.3026 / 3**0.5 + 0.5
 
 
 def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
@@ -138,8 +142,6 @@ def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
     assert found["clm", "mnli"] == found["clm", "sc mean"] == "-"
     text = write(tmp_path)
     assert "\n- `clm/sst2/lr-0.0001_seed-2` and 1 more: RuntimeError: out of memory\n" in text and "earlier" not in text
-    errors = [run["error"] for run in read_csv(tmp_path, "results.csv") if run["status"] == "failed"]
-    assert errors == ["RuntimeError: out of memory"] * 2
 
 
 def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
@@ -161,14 +163,15 @@ def test_the_table_of_all_pairs(tmp_path):
     for name, task, seed in itertools.product(levels, ("sst2", "mnli"), (1, 2, 3)):
         make_result(tmp_path, name, task, seed=seed, test=levels[name] + 3 * seed + 30 * (task == "mnli"), n=1000)
     results = results_in(tmp_path)
-    text, rows = write(tmp_path), read_csv(tmp_path, "comparisons.csv")
+    text, rows = write(tmp_path), read_csv(tmp_path / "report", "comparisons.csv")
     assert len(rows) == 9 and {row["primary"] for row in rows} == {"False"}  # three pairs on two tasks and their mean
     for row in rows:
         c = results.compare(row["model_a"], row["model_b"], row["target"])
-        numbers = [c.estimate, c.estimate - c.half, c.estimate + c.half, c.p]
+        numbers = [c.difference, c.low_95, c.high_95, c.p]
         found = [float(row[name]) for name in ("difference", "low_95", "high_95", "p")]
         assert found == pytest.approx(numbers, rel=1e-4) and row["p_holm"] == ""  # description is not corrected
-        assert c.estimate == pytest.approx({"mlm": -9, "clm": -8}[c.a] if c.b == "split" else 1) and c.half > 0
+        assert c.difference == pytest.approx({"mlm": -9, "clm": -8}[c.model_a] if c.model_b == "split" else 1)
+        assert c.low_95 < c.difference < c.high_95
     of_pair = [str(results.compare("mlm", "split", target)) for target in results.targets]
     assert ["mlm", "split", *of_pair, "3 fine-tuning seeds"] in cells(text)
 
@@ -180,7 +183,7 @@ def test_the_interval_counts_the_sample_of_test_instances(tmp_path):
         make_result(tmp_path, "mlm", seed=seed, test=right, n=n)
         make_result(tmp_path, "clm", seed=seed, test=right | (np.arange(n) >= 384), n=n)
     c = results_in(tmp_path).compare("mlm", "clm", "sst2")
-    assert c.estimate == pytest.approx(-4) and c.half == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
+    assert c.difference == pytest.approx(-4) and half(c) == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
 
 
 def test_what_is_paired(tmp_path):
@@ -189,11 +192,11 @@ def test_what_is_paired(tmp_path):
         make_result(tmp_path, "mlm", seed=seed, test=50 + seed)
         make_result(tmp_path, "clm", seed=seed + 1, test=60 + seed, facts=dict(seed=7))
     c = results_in(tmp_path).compare("mlm", "clm", "sst2")
-    assert (c.units, c.unit) == (2, "fine-tuning seed") and c.estimate == pytest.approx(-9)  # of seeds 2 and 3 alone
+    assert (c.units, c.unit) == (2, "fine-tuning seed") and c.difference == pytest.approx(-9)  # of seeds 2 and 3 alone
     for seed, pretraining in itertools.product((1, 2), (3, 4)):
         make_result(tmp_path, f"a-seed-{pretraining}", seed=seed, facts=dict(seed=pretraining))
         make_result(tmp_path, f"b-seed-{pretraining + 2}", seed=seed, facts=dict(seed=pretraining + 2))
-    assert ["a", "b", "-", "no pretraining seed in common"] in cells(write(tmp_path))
+    assert ["a", "b", "-", "less than two fine-tuning seeds in common"] in cells(write(tmp_path))
 
 
 # ----------------------------------------------------------------------------
@@ -215,7 +218,6 @@ DAMAGE = {  # of one of four results -> what is told; a folder is named too
     "have different test sets": lambda f: edit(f, lambda r: r.update(test_set="1")),
     "are the same model, task": lambda f: shutil.copytree(f.parents[1], f.parents[1].with_name("copy")),
     r"has shape .9, 1, 2., in": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
-    "must be finite numbers": lambda f: np.savez(f / "instances.npz", accuracy=np.full((100, 1, 2), np.nan)),
     "TypeError": lambda f: edit(f, lambda r: r["checkpoint"].update(phases=[7])),
     "The comparisons need it": lambda f: (f / "instances.npz").unlink(),
     "make this run again": lambda f: (f / "instances.npz").write_bytes(b"PK"),
@@ -259,8 +261,8 @@ def fill(plan, **gains):
     rng = np.random.default_rng(0)
     for model, task, rate, seed in plan.points():
         clm = min(model.run.settings.switch_step, model.run.max_steps)
-        more = dict(settings=model.run.settings, untrained=model.random_weights, seed=model.run.train_seed)
-        right = 280 - 60 * model.random_weights + gains.get(model.label, 0) + int(rng.integers(-1, 2))
+        more = dict(settings=model.run.settings, untrained=model.kind == "random", seed=model.run.train_seed)
+        right = 280 - 60 * (model.kind == "random") + gains.get(model.label, 0) + int(rng.integers(-1, 2))
         what = dict(task=task, family="tc" if task == "wnut17" else "sc", lr=1e-3, seed=seed, test=right, n=400)
         folder = plan.results / job_folder(model, task, 1e-3, seed)
         write_result(folder, facts_of(model.folder, clm, model.run.max_steps, **more), **what)
@@ -272,7 +274,7 @@ def fill(plan, **gains):
 
 
 def study(plan):
-    report.write(plan, plan.results, Path(plan.cfg.out_dir, "report"), 200)
+    report.write(plan)
     return Path(plan.cfg.out_dir, "report/report.md").read_text()
 
 
@@ -280,8 +282,8 @@ def test_the_answer_is_a_sentence_for_each_primary_comparison(tmp_path):
     plan = plan_of(**STUDY | dict(primary=(*STUDY["primary"], ("random-mlm", "mlm"))), seeds="1,2,3", out_dir=tmp_path)
     fill(plan, split=60)
     text = study(plan)
-    assert "- **split is better than mlm**, by 15." in text and "- **mlm is better than random-mlm**, by 1" in text
-    assert "- **Not decided: clm or mlm.** The difference is " in text
+    assert "- **split is better than mlm.** split minus mlm is +15." in text and "**mlm is better than random-mlm.**" in text
+    assert "- **Not decided: clm or mlm.** clm minus mlm is " in text
     rows = [row for row in read_csv(tmp_path / "report", "comparisons.csv") if row["primary"] == "True"]
     main = [row for row in rows if row["target"] == "mean of families"]
     corrected = stats.holm([float(row["p"]) for row in main])
@@ -296,11 +298,12 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     assert "pretraining: 7 of 7 runs are there\n" in (text := study(plan)) and "tuning: 54 of 54 runs are " in text
     sections = "## The answer,## Scores,## Comparisons,## Losses,## How to read the numbers".split(",")
     assert [line for line in text.splitlines() if line.startswith("##")] == sections
-    assert "| MLM (40 % masked, of these 50/50/0) for 10 steps, after mlm | 1.2M       | 41K " in text
+    assert "| MLM (40 % masked, of these 50/50/0) for 10 steps, after mlm | 1.72M      | 41K " in text
     assert ["mlm", "2", "6.000 ± 0.000", "5.150 ± 0.635"] in cells(text)
     (log := plan.runs["clm", 1].folder / "metrics.jsonl").write_text(log.read_text().partition('{"step": 20')[0])
     assert "pretraining: 6 of 7 runs are there (missing: 1 of clm)\n" in study(plan)
-    assert any(row[:2] == ["split", "random-mlm"] for row in cells(text))
+    pairs = {(row["model_a"], row["model_b"]) for row in read_csv(tmp_path / "report", "comparisons.csv")}
+    assert len(pairs) == 10 and ["split", "random-mlm"] not in [row[:2] for row in cells(text)]  # which are not primary
     lines = [line for line in read_csv(tmp_path / "report", "losses.csv") if line["model"] == "split"]
     steps = [int(line["step"]) for line in lines if line["pretraining_seed"] == "1"]
     assert steps == [*range(0, 41, 5)]  # those before 20 are of clm, which was stopped there
@@ -311,7 +314,7 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     assert "wnut17" not in text and "(missing: 3 of clm)" in text and "(5 of 6 runs)" in text and "## Failed" in text
     shutil.rmtree(tmp_path / "results/clm-seed-1")
     text = study(plan_of(**STUDY, seeds="1", out_dir=tmp_path))
-    assert "**Not run yet: clm or mlm.**" in text and "**split is better than mlm**" in text and "6 of clm" in text
+    assert "**Not run yet: clm or mlm.**" in text and "**split is better than mlm.**" in text and "6 of clm" in text
     first = read_csv(tmp_path / "report", "comparisons.csv")[0]
     assert float(first["p_holm"]) == pytest.approx(2 * float(first["p"]))  # of two comparisons, one is not run
     assert "It rests on one pretraining seed each: another may differ." in text and "nan" not in text
@@ -324,40 +327,36 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
 def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
     """A line of the settings' table is a line of the figure; one with a single model is horizontal."""
     monkeypatch.chdir(ROOT)
-    plan = plan_of("config/study_paper.py", tasks="sst2,qqp")
+    plan = plan_of("config/study_paper.py", tasks="sst2,qqp", out_dir=tmp_path)
     assert plan.problems == []
     sizes = {"210m": 212e6, "610m": 608e6, "1b": 1188e6}
     for model, task, rate, seed in plan.points():
         if rate in (1e-5, 1e-4) and seed < 3:
             cfg, step = model.run.settings, int(model.label.partition("@")[2] or model.run.max_steps)
             facts = facts_of(model.folder, min(cfg.switch_step, step), step, cfg.mask_ratio[0], settings=cfg)
-            facts |= dict(untrained=model.random_weights, parameters=sizes[cfg.model])
+            facts |= dict(untrained=model.kind == "random", parameters=sizes[cfg.model])
             right = plan.labels.index(model.label)
-            write_result(plan_folder(tmp_path, model, task, rate, seed), facts, task, lr=rate, seed=seed, test=right)
-    names = {model.folder: (model.label, model.seed, model.run.continues) for model in plan.models}
-    results = Results(tmp_path, *read(tmp_path, "field", names), labels=plan.labels)
+            write_result(plan.results / job_folder(model, task, rate, seed), facts, task, lr=rate, seed=seed, test=right)
+    results = report.read_results(plan)
     drawn = {}
     monkeypatch.setattr(figures, "draw_lines", lambda path, panels, x, y: drawn.update({path.stem: panels}))
     figures.draw(tmp_path, plan.cfg.figures, results, {})
-    axes = {"clm_fraction": 8, "mask_ratio": 4, "parameters": 7, "tokens": 7, "flops": 7, "steps_added": 2}
-    assert {name: len(drawn[f"scores_{name}"]["sst2"][0]) for name in axes} == axes
+    axes = {"clm_fraction": 11, "mask_ratio": 7, "parameters": 7, "tokens": 8, "flops": 8, "steps_added": 3}
+    assert {name: len(drawn[f"scores_{name}"]["sst2"]) for name in axes} == axes
     assert {"stability_clm_fraction", "stability_mask_ratio"} == drawn.keys() - {f"scores_{name}" for name in axes}
     assert list(drawn["scores_tokens"]) == ["sc mean", "qqp", "sst2"]
-    lines, levels = drawn["scores_clm_fraction"]["sst2"]
+    lines = drawn["scores_clm_fraction"]["sst2"]
     (points,) = lines["610M, 40 % masked, 28B tokens"]
     assert [x for x, *_ in points] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
     assert [y for _, y, _ in points][:2] == [plan.labels.index(f"610m-{name}-12k") for name in ("mlm40", "clm-3k-mlm40")]
-    assert list(levels) == ["random weights, 610M", "random weights, 210M", "random weights, 1B"]
-    (points,) = drawn["scores_tokens"]["sst2"][0]["pure MLM"]
+    horizontal = [name for name, (points,) in lines.items() if np.isnan(points[0][0])]
+    assert horizontal == ["random weights, 610M", "random weights, 210M", "random weights, 1B"]
+    (points,) = drawn["scores_tokens"]["sst2"]["pure MLM"]
     assert [x for x, *_ in points] == [2_359_296 * k * 1000 for k in (12, 22, 42)]
-    (points,) = drawn["scores_steps_added"]["sst2"][0]["after CLM"]
+    (points,) = drawn["scores_steps_added"]["sst2"]["after CLM"]
     assert [x for x, *_ in points] == [0, 2000, 12_000, 22_000]  # the model that is continued, at 0
     # The deviation counts both seeds and the rates up to 1e-4, at which the made-up scores do not differ.
-    assert {y for (line,) in drawn["stability_mask_ratio"]["sst2"][0].values() for _, y, _ in line} == {0.0}
-
-
-def plan_folder(root, model, task, rate, seed):
-    return root / job_folder(model, task, rate, seed)
+    assert {y for (line,) in drawn["stability_mask_ratio"]["sst2"].values() for _, y, _ in line} == {0.0}
 
 
 def test_what_is_wrong_with_a_table_of_figures_is_told():
