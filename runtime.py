@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import signal
-import time
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -304,35 +303,6 @@ def any_process(received, device, world_size):
     count = torch.tensor(float(len(received)), device=device)
     dist.all_reduce(count)
     return count.item() > 0
-
-
-class Stopwatch:
-    """Time the steps since the last reading. The first step of a phase does not count, because it compiles."""
-
-    def __init__(self):
-        self.phase = ""
-        self.steps, self.seconds = 0, 0.0
-
-    def start(self, phase):
-        self.counts = phase == self.phase
-        if not self.counts:  # a mean over two phases would say nothing about either
-            self.steps, self.seconds = 0, 0.0
-        self.phase = phase
-        self.started = time.perf_counter()
-
-    def stop(self):
-        """Return the seconds since `start`."""
-        seconds = time.perf_counter() - self.started
-        if self.counts:
-            self.steps += 1
-            self.seconds += seconds
-        return seconds
-
-    def read(self):
-        """Return the mean seconds of a step, 0.0 if none was timed, and begin anew."""
-        mean = self.seconds / self.steps if self.steps else 0.0
-        self.steps, self.seconds = 0, 0.0
-        return mean
 
 
 def prefetch(function, jobs, depth=2):

@@ -10,6 +10,7 @@ import json
 import math
 import signal
 import sys
+import time
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import groupby
@@ -412,7 +413,7 @@ def train(cfg):
             log.write(step=first, phase=phase_of(groups_of(first)), **totals(trained), **values)
 
     received = runtime.stop_signals()
-    stopwatch = runtime.Stopwatch()
+    timed, phase = [], ""  # seconds of the steps since the last line of the log, without the first of a phase: it compiles
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
     done, stopping = first, False  # done: how many steps; None from an update on until its step is in the log
     try:
@@ -422,9 +423,10 @@ def train(cfg):
             run.check_data(changed, train_batches, step)
 
             # Train.
+            started = time.perf_counter()
             groups = groups_of(step)
-            names, phase = names_of(groups), phase_of(groups)
-            stopwatch.start(phase)
+            names = names_of(groups)
+            earlier, phase = phase, phase_of(groups)
             sums = forward_backward(ddp, batches, parts_of(step), names, device)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
             loss = (sums[:, 0].sum() / sums[:, 1].sum()).item()
@@ -437,15 +439,19 @@ def train(cfg):
             add_step(trained["phases"], groups)
             tokens = sum(map(len, groups.values())) * config.seq_len
             trained["tokens"] += tokens
-            trained["seconds"] += stopwatch.stop()
+            seconds = time.perf_counter() - started
+            trained["seconds"] += seconds
             trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
+
+            timed = [*timed, seconds] if phase == earlier else []
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
             last = step + 1 == cfg.max_steps
             switches = not last and phase_of(groups_of(step + 1)) != phase and len(trained["phases"]) < 5
             values = {}
             if (step + 1) % cfg.log_interval == 0 or last:
-                seconds = stopwatch.read()  # of a step
+                seconds = sum(timed) / max(1, len(timed))  # of a step
+                timed = []
                 speed = round(tokens / seconds) if seconds else None
                 values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
                 values |= describe_step(groups, names, sums)
