@@ -68,7 +68,7 @@ def run_tool(command, about, tools):
     tool = tools[name]
     try:
         tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
-    except (Damaged, DataError) as error:
+    except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
 
 

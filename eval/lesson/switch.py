@@ -87,7 +87,7 @@ def measure(run):
         clm_sum, clm_count = loss(clm, causal=True)
         mlm_sum, mlm_count = loss(mlm, causal=False)
         both, left, right = context_losses(model, mlm)
-        yield step, (clm_sum / clm_count).item(), (mlm_sum / mlm_count).item(), both, left, right, left - both
+        yield step, clm_sum / clm_count, mlm_sum / mlm_count, both, left, right, left - both
 
 
 def draw(figure, columns):

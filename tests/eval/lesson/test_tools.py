@@ -169,5 +169,5 @@ def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path,
     (per_token, "--runs=nowhere,out/x"), (gallery, "--ckpts=nowhere"),
 ])  # fmt: skip
 def test_bad_input(tool, arg, encoder):
-    with pytest.raises((SystemExit, DataError, Damaged)):
+    with pytest.raises((SystemExit, DataError, Damaged, FileNotFoundError)):
         start(tool, *[f"--ckpt={encoder}"] * (tool is explain), arg)
