@@ -8,6 +8,7 @@ the Hugging Face hub are read as checkpoints too, and a checkpoint can be export
 """
 
 import argparse
+import os
 import pickle
 import re
 import sys
@@ -39,19 +40,15 @@ def path_of(out_dir, step):
 
 def steps(out_dir):
     """Return the steps of the checkpoints in out_dir, ascending. Opens none."""
-    found = []
-    for path in Path(out_dir).glob("ckpt-*.pt"):
-        match = re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", path.name)
-        if match and path.is_file():
-            found.append(int(match[1]))
-    return sorted(found)
+    names = [path.name for path in Path(out_dir).glob("ckpt-*.pt") if path.is_file()]
+    return sorted(int(name[5:-3]) for name in names if re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", name))
 
 
 def others(path):
     """Return which checkpoints lie beside a path at which there is none, for the end of a message."""
     folder = Path(path).parent
-    names = [f"ckpt-{step}.pt" for step in steps(folder)]
-    return f" ({folder} has {', '.join(names)})" if names else ""
+    names = ", ".join(f"ckpt-{step}.pt" for step in steps(folder))
+    return names and f" ({folder} has {names})"
 
 
 def save(path, state):
@@ -68,9 +65,8 @@ def prune(out_dir, step, keep_last, keep_steps):
     Later ones stay: a run that resumed from `step` or earlier found them damaged.
     """
     earlier = [other for other in steps(out_dir) if other <= step]
-    for old in earlier[:-keep_last]:
-        if old not in keep_steps:
-            path_of(out_dir, old).unlink()
+    for old in {*earlier[:-keep_last]} - {*keep_steps}:
+        path_of(out_dir, old).unlink()
 
 
 # ----------------------------------------------------------------------------
@@ -109,8 +105,7 @@ def read(path, weights=True):
 def check_records(path):
     """Raise ValueError if a record of a zip archive does not have its checksum, or is there twice."""
     with zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
-        if damaged:
+        if damaged := archive.testzip():
             raise ValueError(f"the checksum of its record {damaged} is wrong")
         names = archive.namelist()
         if len(set(names)) < len(names):
@@ -135,20 +130,25 @@ def candidates(path, files=HUB_FILES):
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
-def open_newest(path, weights=True, need_tokenizer=True, report=print):
+def open_newest(path, weights=True, report=print, ours=True):
     """Return (its Path, its dict) of the newest of the `candidates` of a path that is whole. Damaged ones are reported.
 
-    weights: see `read`; of a hub folder there is then the config only. need_tokenizer: raise DataError, instead of
-    leaving it out, if a hub folder has no tokenizer that can be used here. Raises Damaged or DataError.
+    weights: see `read`; of a hub folder there is then the config only. ours: refuse an encoder of the transformers
+    library that finetune.py has kept. Raises Damaged or DataError.
     """
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
         try:
-            if not candidate.is_dir():
-                return candidate, read(candidate, weights)
-            if weights:
-                return candidate, hub.load(candidate, need_tokenizer, report)
-            return candidate, {"config": hub.shape(candidate / "config.json")}
+            if candidate.is_dir():
+                config = candidate / "config.json"
+                return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(config)}
+            state = read(candidate, weights)
+            if ours and "hub" in state:
+                raise DataError(
+                    f"{candidate}: its encoder is a model of transformers, which cannot be pretrained here: "
+                    f"`python -m eval.tasks export {candidate} FOLDER` exports it"
+                )
+            return candidate, state
         except Damaged as damaged:
             if len(found) == 1:
                 raise
@@ -156,36 +156,16 @@ def open_newest(path, weights=True, need_tokenizer=True, report=print):
         except FileNotFoundError:
             if not steps(path):
                 raise
-            return open_newest(path, weights, need_tokenizer, report)  # a run that is writing here has deleted it
+            return open_newest(path, weights, report, ours)  # a run that is writing here has deleted it
     raise Damaged(f"no checkpoint in {path} is whole: put back a copy of one, or give another --out_dir to start anew")
 
 
-def load(path, need_tokenizer=True, report=print, ours=True):
+def load(path, report=print):
     """Return a checkpoint's dict with its tensors on the CPU; of a hub folder the same, at step 0, without settings.
 
-    path, need_tokenizer: see `open_newest`. ours: refuse an encoder of the transformers library that finetune.py has
-    kept. Raises Damaged or DataError.
+    Raises Damaged or DataError.
     """
-    _, state = open_newest(path, need_tokenizer=need_tokenizer, report=report)
-    if ours:
-        refuse_kept_encoder(path, state)
-    return state
-
-
-def refuse_kept_encoder(path, state):
-    """Raise DataError if a checkpoint's dict holds an encoder of the transformers library."""
-    if "hub" in state:
-        why = "its encoder is a model of transformers, which cannot be pretrained here"
-        raise DataError(f"{path}: {why}: `python -m eval.tasks export {path} FOLDER` exports it")
-
-
-def find(path, files=HUB_FILES, report=print):
-    """Return the Path of a checkpoint or of a hub folder; of several `candidates`, the newest that is whole.
-
-    A single one is not read. Raises Damaged or DataError.
-    """
-    first, *older = candidates(path, files)
-    return open_newest(path, report=report)[0] if older else first
+    return open_newest(path, report=report)[1]
 
 
 def shape(path):
@@ -232,17 +212,13 @@ def model_from(state, path="the checkpoint"):
 
 def check_weights(model, state, path):
     """Raise DataError unless a checkpoint's dict has the weights of a Transformer, by name and shape."""
-    ours = {name: x.shape for name, x in model.state_dict().items()}
-    theirs = {name: getattr(x, "shape", None) for name, x in state["model"].items()}
-    differ = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-    if differ:
-        listed = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
-        raise DataError(f"{path} was made by another model.py: these weights differ: {listed}")
+    if differ := list(hub.misfits(state["model"], model.state_dict())):
+        raise DataError(f"{path} was made by another model.py: these weights differ: {'; '.join(differ[:5])}")
 
 
 def load_model(path):
-    """Return the Transformer of a checkpoint or a hub folder; see `load`. A hub folder needs no tokenizer here."""
-    return model_from(load(path, need_tokenizer=False), path)
+    """Return the Transformer of a checkpoint or a hub folder; see `load`."""
+    return model_from(load(path), path)
 
 
 # ----------------------------------------------------------------------------
@@ -251,19 +227,20 @@ def load_model(path):
 
 def export(path, folder, kind):
     """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`."""
-    hub.check_export(folder, kind)
+    if os.path.lexists(folder):
+        raise DataError(f"{folder} is there already: give another folder")
     found, state = open_newest(path)
-    refuse_kept_encoder(path, state)
     hub.write_folder(state, model_from(state, found), found, folder, kind)
 
 
 def main():
     protect_output()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    command = parser.add_subparsers(required=True).add_parser("export")
-    command.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or the folder of a run")
-    command.add_argument("folder", metavar="FOLDER", help="a new folder")
-    command.add_argument("--as", dest="kind", required=True, help=", ".join(hub.EXPORTS))
+    parser.add_argument("command", choices=["export"])
+    parser.add_argument("checkpoint", help="a checkpoint, or the folder of a run")
+    parser.add_argument("folder", help="a new folder")
+    kinds = "eurobert: an encoder; llama: a decoder; qwen3: either, of a model that began as a Qwen 3"
+    parser.add_argument("--as", dest="kind", required=True, choices=hub.EXPORTS, help=kinds)
     args = parser.parse_args()
     try:
         export(args.checkpoint, args.folder, args.kind)

@@ -1,19 +1,28 @@
 """Write files so that a crash leaves all of the new content or all of the old, never a part; lock folders."""
 
-import errno
 import fcntl
 import os
 import platform
-import stat
 import time
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from errors import DataError
+from errors import Damaged, DataError
 
 # What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
+
+
+@contextmanager
+def refuse_malformed(kind, what):
+    """Raise `kind`, an exception whose message is `what` and the reason, for content that is not as expected."""
+    try:
+        yield
+    except (DataError, Damaged):
+        raise
+    except MALFORMED as error:
+        raise kind(f"{what}: {type(error).__name__}: {error!s:.200}") from error
 
 
 def sync(path):
@@ -32,25 +41,23 @@ def write_whole(path, write):
     file that it names is written, and made if it is missing. What is there but is not a regular file, such as a pipe or
     /dev/stdout, is written directly.
     """
-    path = Path(path)
-    is_device = path.parent == Path("/dev")  # also /dev/stdout, where that is a file
-    if not is_device:
-        path = Path(os.path.realpath(path))
-    if is_device or (os.path.lexists(path) and not path.is_file()):
+    is_device = Path(path).parent == Path("/dev")  # also /dev/stdout, where that is a file
+    real = Path(os.path.realpath(path))
+    if is_device or (os.path.lexists(real) and not real.is_file()):
         with open(path, "wb") as file:
             write(file)
         return
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process would use another name
+    partial = real.with_name(f"{real.name}.{os.getpid()}.partial")  # another process would use another name
     try:
         with open(partial, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(partial, real)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    sync(path.parent)  # so that the rename survives a power cut
+    sync(real.parent)  # so that the rename survives a power cut
 
 
 def lock_folder(folder, name="lock", shared=False):
@@ -66,16 +73,13 @@ def lock_folder(folder, name="lock", shared=False):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = open_lock(path, "a+")
             if not flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
-                file.seek(0)
-                holder = file.read().strip() or "another process"
-                file.close()
+                holder = path.read_text(errors="replace").strip() or "another process"
                 raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder")
             with suppress(FileNotFoundError):  # the holder before may have deleted the folder in between
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     break
         file.truncate(0)
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        file.write(f"process {os.getpid()} on {platform.node()}, which started at {started}\n")
+        file.write(f"process {os.getpid()} on {platform.node()}, which started at {time.strftime('%F %T')}\n")
         file.flush()
     except OSError as error:
         raise DataError(f"{folder} cannot be written ({error.strerror}): give another folder") from None
@@ -84,13 +88,9 @@ def lock_folder(folder, name="lock", shared=False):
 
 def open_lock(path, mode):
     """Open a lock file. Raises DataError for a link, a pipe or a folder, which a lock never is, and OSError."""
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DataError(f"{path} is no file that this program made: move it away, or give another folder")
-
-    def opener(path, flags):
-        return os.open(path, flags | os.O_NOFOLLOW, 0o666)  # should it be made a link just now
-
-    return open(path, mode, encoding="utf-8", errors="replace", opener=opener)
+    return open(path, mode, encoding="utf-8", errors="replace")
 
 
 def flock(file, kind):
@@ -100,10 +100,10 @@ def flock(file, kind):
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        why = f"its file system has no locks ({error.strerror})"
-        warnings.warn(f"{file.name} cannot be locked, because {why}: start no second process on this folder")
+        warnings.warn(
+            f"{file.name} cannot be locked, because its file system has no locks ({error.strerror}): "
+            "start no second process on this folder"
+        )
     return True
 
 

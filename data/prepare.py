@@ -19,29 +19,27 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import json
+import math
 import multiprocessing
 import os
 import re
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 import configurator
-from data.shards import check_out, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
+from data.shards import check_out, digest, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
 from data.sources import READABLE, cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
-from errors import DataError
-from errors import progress as progress_bar
+from errors import DataError, progress
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
 val_fraction = 0.01  # of the documents, chosen by a hash of the text, are for validation; below 0.5
-text_field = "text"  # the field that holds the text, in .jsonl and .parquet
+text_field = "text"  # the field that holds the text, in JSON lines, .parquet and .arrow
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 out = "data/prepared/embedded"  # folder to write; must not exist
@@ -72,60 +70,57 @@ def cut_into_pieces(files, size):
 
     They follow from the files alone, so that several machines cut alike.
     """
-    pieces, piece, filled = [], [], 0
+    pieces, filled = [[]], 0
     for index, file in enumerate(files):
         for start, end in itertools.pairwise(cut_places(file.path, size)):
-            piece.append((index, start, end))
+            pieces[-1].append((index, start, end))
             filled += min(end, file.size) - start
             if filled > size / 2:
-                pieces.append(piece)
-                piece, filled = [], 0
-    if piece:
-        pieces.append(piece)
-    return pieces
+                pieces.append([])
+                filled = 0
+    return [piece for piece in pieces if piece]
 
 
 def digest_of_plan(files, pieces, tokenizer, cfg):
     """Return a checksum of all that decides what a piece holds. Folders may have other names on other machines."""
     above = files[0].path.parent
     inputs = [(os.path.relpath(file.path, above), file.size, file.changed) for file in files]
-    tokens = tokenizer.state(), hashlib.sha256(tokenizer.file_bytes()).hexdigest()
-    plan = inputs, pieces, tokens, cfg.val_fraction, cfg.text_field
-    return hashlib.sha256(json.dumps(plan).encode()).hexdigest()[:16]
+    content = hashlib.sha256(tokenizer.file_bytes()).hexdigest()
+    return digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
 
 
 def part_of(text):
-    """Return (3, 16) of "3/16", (1, 1) of "", or None of something else."""
+    """Return (3, 16) of "3/16", and (1, 1) of "". Raises DataError."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
-    if not found:
-        return None
-    number, count = map(int, found.groups())
-    return (number, count) if 1 <= number <= count else None
+    number, count = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise DataError(f"part={text}: expected a number and how many parts there are, from 1/16 to 16/16")
+    return number, count
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One piece
 
 
-def make_piece(folder, files, tokenizer, cfg, number, ranges, limit=None):
+def make_piece(folder, files, tokenizer, cfg, number, ranges, limit=math.inf):
     """Write the shards of a piece and its record, and return the record; see `write_shards`.
 
     A piece that is whole already is not made again. limit: stop before the document with which train would have more
     tokens, and keep no record, so that this piece is not taken for a whole one.
     """
-    if limit is not None:
-        return write_shards(folder, number, up_to(limit, encoded_piece(files, tokenizer, cfg, ranges)))
     record = load_record(folder, number)
-    if record is None:
-        record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges))
-        save_record(folder, number, record)
+    if record is None or record["train"]["tokens"] > limit:
+        record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges, limit))
+        if limit == math.inf:
+            save_record(folder, number, record)
     return record
 
 
-def encoded_piece(files, tokenizer, cfg, ranges):
+def encoded_piece(files, tokenizer, cfg, ranges, limit):
     """Yield (split, tokens, bytes of text) of each document of a piece. Raises DataError if a file is not what it was.
 
-    A hash of the text chooses the split, so that a document keeps it when the corpus grows.
+    A hash of the text chooses the split, so that a document keeps it when the corpus grows. The piece ends before the
+    document with which train would have more than `limit` tokens.
     """
     dtype = token_dtype(tokenizer.vocab_size)
     eos = np.array([tokenizer.eos_id], dtype)
@@ -135,19 +130,13 @@ def encoded_piece(files, tokenizer, cfg, ranges):
             data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
             draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
             split = "val" if draw < cfg.val_fraction else "train"
-            yield split, np.append(tokenizer.encode_array(text).astype(dtype), eos), len(data)
+            tokens = np.append(tokenizer.encode_array(text).astype(dtype), eos)
+            limit -= len(tokens) * (split == "train")
+            if limit < 0:
+                return
+            yield split, tokens, len(data)
         if input_file(path) != files[index]:
             raise DataError(f"{path} has changed since the preparation began: choose another --out")
-
-
-def up_to(limit, encoded):
-    """Yield documents up to the one with which train would have more than `limit` tokens."""
-    for split, tokens, size in encoded:
-        if split == "train":
-            limit -= len(tokens)
-        if limit < 0:
-            return
-        yield split, tokens, size
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,8 +168,7 @@ def start_worker(make, alive):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
 
     def exit_with_parent():
-        with contextlib.suppress(EOFError):
-            alive.recv()
+        alive.poll(None)  # until it is closed
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()
@@ -190,10 +178,10 @@ def make_in_worker(piece):
     return make_here(*piece)
 
 
-def make_until_full(make, pieces, max_tokens, workers, progress):
+def make_until_full(make, pieces, max_tokens, workers):
     """Make pieces up to the one with which train has more than max_tokens; 0 = all. Returns the records before it."""
     records, tokens = [], 0
-    bar = progress_bar(total=len(pieces), unit="shards", disable=not progress)
+    bar = progress(total=len(pieces), unit="shards")
     with bar, contextlib.closing(make_pieces(make, pieces, workers)) as made:
         for record in made:
             tokens += record["train"]["tokens"]
@@ -210,19 +198,18 @@ def make_until_full(make, pieces, max_tokens, workers, progress):
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    for load, value in (check_out, cfg.out), (find_files, cfg.source), (Tokenizer.load, cfg.tokenizer):
+    files = find_files, cfg.source, cfg.text_field
+    for load, *values in (check_out, cfg.out), files, (Tokenizer.load, cfg.tokenizer), (part_of, cfg.part):
         try:
-            load(value)
+            load(*values)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
         yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"
-    if part_of(cfg.part) is None:
-        yield f"part={cfg.part}: expected a number and how many parts there are, from 1/16 to 16/16"
     yield from configurator.outside_limits(cfg, at_least_0=["shard_bytes", "workers", "max_tokens"])
 
 
-def prepare(source, out, tokenizer="embedded", progress=True, **settings):
+def prepare(source, out, tokenizer="embedded", **settings):
     """Encode `source` into the folder `out` and return its meta.json, or None with `part`, which leaves OUT.partial.
 
     The settings are those at the top of this file. For more than 4 MB, the calling script needs the
@@ -230,14 +217,9 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     disk fails; `out` is then as before.
     """
     cfg = configurator.load(__file__, [])
-    if unknown := settings.keys() - cfg.keys():
-        raise TypeError(f"prepare() has no setting {', '.join(sorted(unknown))}")
-    cfg.update(settings, source=str(source), out=str(Path(out).absolute()), tokenizer=str(tokenizer))
-    if problems := list(check(cfg)):
-        raise DataError("\n".join(problems))
-    started = time.perf_counter()
-    tokenizer = Tokenizer.load(cfg.tokenizer)
-    found, ignored = find_files(cfg.source)
+    cfg.update(settings, source=str(source))
+    out, tokenizer = Path(out), Tokenizer.load(tokenizer)
+    found, ignored = find_files(cfg.source, cfg.text_field)
     if ignored:
         print(f"{cfg.source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
 
@@ -249,22 +231,19 @@ def prepare(source, out, tokenizer="embedded", progress=True, **settings):
     plan = digest_of_plan(files, pieces, tokenizer, cfg)
     number, parts = part_of(cfg.part)
     mine = list(enumerate(pieces))[number - 1 :: parts]
-    with unfinished_folder(Path(cfg.out), plan, cfg.part) as folder:
+    with unfinished_folder(out, plan, cfg.part) as folder:
         make = functools.partial(make_piece, folder, files, tokenizer, cfg)
-        records = make_until_full(make, mine, cfg.max_tokens / parts, workers, progress)
+        records = make_until_full(make, mine, cfg.max_tokens / parts, workers)
         if cfg.part:
-            print(f"{out}: part {cfg.part} is done. When all parts are, give the same command without --part")
             return None
         is_full = len(records) < len(pieces)
         if is_full:
             left = cfg.max_tokens - sum(record["train"]["tokens"] for record in records)
             records.append(make(*mine[len(records)], limit=left))
-        meta = join(Path(cfg.out), folder, records, tokenizer, cfg, is_full)
-    if progress:
-        splits = meta["splits"].values()
-        documents, tokens, size = (sum(split[name] for split in splits) for name in ("documents", "tokens", "bytes"))
-        counts = f"{documents:,} documents, {tokens:,} tokens, {size / tokens:.2f} bytes per token"
-        print(f"{Path(out).name}: {counts}, {time.perf_counter() - started:.1f} s")
+        meta = join(out, folder, records, tokenizer, cfg, is_full)
+    for name, split in meta["splits"].items():
+        counts = f"{split['documents']:,} documents, {split['tokens']:,} tokens"
+        print(f"{out.name}, {name}: {counts}, {split['bytes'] / split['tokens']:.2f} bytes per token")
     return meta
 
 

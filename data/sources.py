@@ -14,7 +14,6 @@ import io
 import itertools
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -24,25 +23,26 @@ from errors import DataError
 EMBEDDED = Path(__file__).with_name("embedded") / "python-docs.jsonl.gz"  # the text that comes with the project
 PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 END = sys.maxsize  # of a range: the end of the file
+ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def read_text(path, field, start, end):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
-    document, first, blank = bytearray(), 1, 0  # the lines so far, the number of the first; blank lines since the last
+    lines, first, blank = [], 1, 0  # of the document so far, the number of the first; blank lines since the last
     blank_end = [(0, b"")] * 2
     for number, line in itertools.chain(read_lines(path, start, end), blank_end):
         if line.strip():
-            if document:
-                document += b"\n\n" if blank else b"\n"
-            else:
+            if not lines:
                 first = number
-            document += line
+            elif blank:
+                lines.append(b"")
+            lines.append(line)
             blank = 0
         else:
             blank += 1
-            if blank == 2 and document:
-                yield f"line {first}", {field: decode(document, first)}
-                document = bytearray()
+            if blank == 2 and lines:
+                yield f"line {first}", {field: decode(b"\n".join(lines), first)}
+                lines = []
 
 
 def read_jsonl(path, field, start, end):
@@ -62,11 +62,11 @@ def read_jsonl(path, field, start, end):
 def read_lines(path, start, end):
     """Yield (number, line without its line break) of a range.
 
-    Lines count from 1 at the start of a file. In its middle they count from 2: see `in_whole_file`.
+    Lines count from 1 at the start of a file. In its middle they count from 2, as its first line is not there.
     """
-    with open(path, "rb") as file:
-        lines = io.BufferedReader(gzip.open(file)) if is_compressed(path) else file
-        lines.seek(start)
+    with open_lines(path) as lines:
+        if start > 0:  # what is compressed begins at 0
+            lines.seek(start)
         position = start
         for number, line in enumerate(lines, 1 if start == 0 else 2):
             if position >= end:
@@ -75,14 +75,21 @@ def read_lines(path, start, end):
             yield number, line.removesuffix(b"\n")
 
 
-def is_compressed(path):
-    return path.suffix.lower() == ".gz"
+def open_lines(path):
+    """Open a file as it is without its compression."""
+    compression = path.suffix.lower()
+    if compression == ".gz":
+        return io.BufferedReader(gzip.open(path))
+    if compression == ".zst":
+        from pyarrow import CompressedInputStream
+
+        return io.BufferedReader(CompressedInputStream(str(path), "zstd"))
+    return open(path, "rb")
 
 
 def decode(data, first):
     """Decode lines of UTF-8. `first` is the number of the first line, for the error message."""
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
+    data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
     if first == 1:
         data = data.removeprefix(codecs.BOM_UTF8)  # some editors begin a file with a byte-order mark
     try:
@@ -98,19 +105,27 @@ def read_parquet(path, field, start, end):
 
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
-        places = group_places(path, file.num_row_groups)
-        number = sum(file.metadata.row_group(group).num_rows for group, place in places.items() if place < start)
-        groups = [group for group, place in places.items() if start <= place < end]
-        for batch in file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False):
-            for record in batch.to_pylist():
-                number += 1
-                yield f"row {number}", record
+        groups = [group for group, place in enumerate(group_places(path)) if start <= place < end]
+        yield from read_rows(file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False))
 
 
-def group_places(path, groups):
-    """Return {row group: where it begins}, in bytes of a parquet file, as if its groups were equally long."""
-    size = path.stat().st_size
-    return {group: size * group // groups for group in range(groups)}
+def read_arrow(path, field, start, end):
+    """Read what datasets.save_to_disk writes: each row holds one document."""
+    from pyarrow import ipc
+
+    with open(path, "rb") as file:
+        yield from read_rows(ipc.open_stream(file))
+        file.seek(-len(ARROW_END), os.SEEK_END)
+        if file.read() != ARROW_END:  # not noticed by pyarrow
+            raise ValueError("its end is missing")
+
+
+def read_rows(batches):
+    number = 0
+    for batch in batches:
+        for record in batch.to_pylist():
+            number += 1
+            yield f"row {number}", record
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -118,74 +133,78 @@ def group_places(path, groups):
 
 
 def cut_places(path, size):
-    """Return [0, ..., END]: places where documents of a file begin, about `size` bytes apart. A .gz has only these two.
+    """Return [0, ..., END]: places where documents of a file begin, about `size` bytes apart.
 
-    They are a function of the content. The documents of all ranges between them are those of the file.
+    What is compressed has only these two. They are a function of the content. The documents of all ranges between them
+    are those of the file.
     """
     places = [0]
     if format_of(path) == ".parquet":
-        groups = group_places(path, count_row_groups(path)).values()
-        places += [place for before, place in itertools.pairwise(groups) if place // size > before // size]
-    elif not is_compressed(path):
-        place, total = document_after(path, size), path.stat().st_size
-        while place < total:
+        places += [place for before, place in itertools.pairwise(group_places(path)) if place // size > before // size]
+    elif path.suffix.lower() not in WHOLE:
+        place, total = 0, path.stat().st_size
+        while (place := document_after(path, place + size)) < total:
             places.append(place)
-            place = document_after(path, place + size)
     return [*places, END]
 
 
-def count_row_groups(path):
-    """Return how many row groups a parquet file has; 0 if it cannot be read, as reading will say what is wrong."""
+def group_places(path):
+    """Return where each row group of a parquet file begins, in bytes, as if all were equally long."""
     from pyarrow import parquet
 
     try:
-        return parquet.read_metadata(path).num_row_groups
-    except Exception:
-        return 0
+        groups = parquet.read_metadata(path).num_row_groups
+    except Exception:  # reading will say what is wrong
+        return []
+    return [path.stat().st_size * group // groups for group in range(groups)]
 
 
 def document_after(path, position):
     """Return where the first document begins after a line end after a position, or where the file ends.
 
-    Two blank lines must be seen before it, except in .jsonl.
+    Two blank lines must be seen before it, except in JSON lines.
     """
-    needed = 0 if format_of(path) == ".jsonl" else 2
+    needed = 0 if READERS.get(format_of(path)) is read_jsonl else 2
     blank = 0
     with open(path, "rb") as file:
         file.seek(position)
         file.readline()  # the rest of a line
-        start = file.tell()
-        for line in file:
-            if line.strip():
-                if blank >= needed:
-                    break
-                blank = 0
-            else:
-                blank += 1
-            start += len(line)
-    return start
-
-
-def in_whole_file(place, file, start):
-    """Return the text `place`, which may begin with a line's number, with the line counted from the file's start."""
-    if start == 0:
-        return place
-    before = sum(1 for _ in read_lines(file, 0, start)) - 1
-    return re.sub(r"^line (\d+)", lambda found: f"line {before + int(found[1])}", place)
+        while True:
+            start = file.tell()
+            line = file.readline()
+            if not line or (line.strip() and blank >= needed):
+                return start
+            blank = 0 if line.strip() else blank + 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
-READERS = {".txt": read_text, ".md": read_text, ".jsonl": read_jsonl, ".parquet": read_parquet}
-READABLE = ".txt, .md and .jsonl, each also .gz, and .parquet"
-NOT_TEXT = {".gz", ".zst", ".json", ".csv", ".tsv", ".arrow", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
+READERS = {".txt": read_text, ".md": read_text, ".jsonl": read_jsonl, ".json": read_jsonl}
+READERS |= {".parquet": read_parquet, ".arrow": read_arrow}
+READABLE = ".txt, .md, .jsonl and .json lines with the text field, each also .gz or .zst, .parquet, and .arrow"
+NOT_TEXT = {".csv", ".tsv", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
+WHOLE = ".gz", ".zst", ".arrow"  # what is cut nowhere
+NEED_PYARROW = ".parquet", ".arrow", ".zst"
 
 
 def format_of(path):
     """Return the extension that chooses the reader, such as .txt for a.txt.gz."""
-    name = path.name.lower()
-    return Path(name if name.endswith(".parquet.gz") else name.removesuffix(".gz")).suffix
+    return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+
+
+def is_read(path, field):
+    """Return whether a file of a folder is read. A .json file counts if its first line names the field.
+
+    Other .json files are about the data.
+    """
+    if format_of(path) != ".json":
+        return format_of(path) in READERS
+    try:
+        _, line = next(read_lines(path, 0, END), (1, b""))
+    except Exception:  # reading will say what is wrong
+        return True
+    return f'"{field}"'.encode() in line
 
 
 def walk(folder):
@@ -199,7 +218,7 @@ def walk(folder):
         yield from (Path(parent, name) for name in names + links)
 
 
-def find_files(source):
+def find_files(source, text_field):
     """Return the files of a source in the order they are read, and a list of what in it is not read.
 
     A file that is named itself is read as text whatever its extension, unless the extension is known not to be text.
@@ -211,19 +230,19 @@ def find_files(source):
         files = [file for file in found if format_of(file) not in NOT_TEXT]
     elif str(source) and path.is_dir():
         found = sorted(walk(path))
-        files = [file for file in found if file.is_file() and format_of(file) in READERS]
+        files = [file for file in found if file.is_file() and is_read(file, text_field)]
     else:
         raise DataError(f"no such file or folder: {str(source)!r} (pipes and devices cannot be read twice)")
     if not files:
         raise DataError(f"{path}: of {len(found)} files none can be read, only {READABLE}, and any plain text by name")
-    if any(format_of(file) == ".parquet" for file in files):
+    if any(file.suffix.lower() in NEED_PYARROW for file in files):
         optional_package("pyarrow")
     return files, sorted(set(found) - set(files))
 
 
 def read_documents(source, text_field):
     """Yield the documents of a source as strings."""
-    for file in find_files(source)[0]:
+    for file in find_files(source, text_field)[0]:
         yield from read_file(file, text_field)
 
 
@@ -239,8 +258,11 @@ def read_file(file, text_field, start=0, end=END):
                 raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
             if text and not text.isspace():
                 yield text
-    except DataError as error:
-        raise DataError(f"{file}, {in_whole_file(str(error), file, start)}") from None
     except Exception as error:  # each library has errors of its own for damage
-        place = in_whole_file(place, file, start)
-        raise DataError(f"{file}, after {place}: damaged or unreadable: {type(error).__name__}: {error}") from error
+        if start > 0:
+            for _ in read_file(file, text_field):  # it meets the fault again, and counts lines from the file's start
+                pass
+        fault = error
+        if not isinstance(error, DataError):
+            fault = f"after {place}: damaged or unreadable: {type(error).__name__}: {error}"
+        raise DataError(f"{file}, {fault}") from error

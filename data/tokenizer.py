@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from data.files import MALFORMED
+from data.files import refuse_malformed
 from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded") / "embedded.tiktoken"
@@ -34,8 +34,8 @@ PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-ROLES = ("mask", "pad", "bos", "eos")
-USUAL = ("[MASK]", "[PAD]", "[BOS]", "[EOS]")  # the names of special tokens where a file does not name any
+USUAL = "[MASK]", "[PAD]", "[BOS]", "[EOS]"  # the names of special tokens where a file does not name any
+ROLES = "mask_id", "pad_id", "bos_id", "eos_id"
 
 LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special ids follow, bos and eos first
 LLAMA3_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "[MASK]"]
@@ -47,7 +47,7 @@ LLAMA3_ROLES = ("[MASK]", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text
 BLANK_BLOCK = 100_000
 
 # tokenizer.json writes each byte as one visible character: itself if it is visible, else the next one from U+0100.
-_HIDDEN = [byte for byte in range(256) if not (0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE)]
+_HIDDEN = [*range(0x21), *range(0x7F, 0xA1), 0xAD]
 BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(byte) for byte in range(256)]
 
 
@@ -62,15 +62,15 @@ class Tokenizer:
     file_name       what a data folder calls the file with `file_bytes()`
     """
 
-    def __init__(self, name, special_tokens, mask_id, pad_id, bos_id, eos_id, vocab_size=None):
+    def __init__(self, content, ids, name, special_tokens, vocab_size=None, **roles):
+        self.content = content
         self.name = name
         self.special_tokens = special_tokens
-        self.mask_id, self.pad_id, self.bos_id, self.eos_id = mask_id, pad_id, bos_id, eos_id
-        last_id = max([int(self.ordinary_ids[-1]), *special_tokens.values()])
-        self.vocab_size = vocab_size or (last_id // 128 + 1) * 128
+        self.mask_id, self.pad_id, self.bos_id, self.eos_id = map(roles.get, ROLES)
         self.shown = {i: token for token, i in special_tokens.items()}
-        for shown, i in zip(USUAL, (mask_id, pad_id, bos_id, eos_id)):  # where padding is eos, it is shown as [EOS]
-            self.shown[i] = shown
+        self.shown |= {roles[role]: token for role, token in zip(ROLES, USUAL)}  # padding that is eos is shown as [EOS]
+        self.ordinary_ids = np.array(sorted({*ids} - {*self.shown}))
+        self.vocab_size = vocab_size or (max([*ids, *self.shown]) // 128 + 1) * 128
 
     @staticmethod
     def load(spec):
@@ -80,36 +80,28 @@ class Tokenizer:
         """
         spec = str(spec)
         path = EMBEDDED if spec == "embedded" else Path(spec)
-        try:
+        with refuse_malformed(DataError, f"tokenizer {spec!r} cannot be read"):
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
             if path.is_dir() or path.suffix == ".json":
                 return read_hub(path)
             return read_ranks(path)
-        except DataError:
-            raise
-        except MALFORMED as error:
-            raise DataError(f"tokenizer {spec!r} cannot be read: {type(error).__name__}: {error}") from error
 
     @staticmethod
     def from_state(state, file_bytes):
         """Return the tokenizer whose state() and file_bytes() these are."""
-        if state.get("kind") == "json":
-            return JsonTokenizer(file_bytes, **state)
-        return RankTokenizer(parse_ranks(file_bytes), **state)
-
-    @staticmethod
-    def file_name_of(state):
-        """Return the file_name of the tokenizer with this state()."""
-        return JsonTokenizer.file_name if state.get("kind") == "json" else RankTokenizer.file_name
+        kind = JsonTokenizer if state.get("kind") == "json" else RankTokenizer
+        return kind(file_bytes, **state)
 
     def state(self):
         """Return everything but file_bytes(), as plain values for JSON."""
-        names = "name", "special_tokens", "mask_id", "pad_id", "bos_id", "eos_id", "vocab_size"
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("name", "special_tokens", *ROLES, "vocab_size")}
+
+    def file_bytes(self):
+        return self.content
 
     def __reduce__(self):  # pickled like this on the way to a worker process
-        return Tokenizer.from_state, (self.state(), self.file_bytes())
+        return Tokenizer.from_state, (self.state(), self.content)
 
     def normalize(self, text):
         """Return the text that is encoded, which offsets refer to: half a surrogate pair becomes U+FFFD."""
@@ -134,68 +126,57 @@ class Tokenizer:
         One space before [MASK] is dropped: a word's token usually includes the space before it, so the mask of
         "The [MASK] is" stands for " cat", space included.
         """
-        first, *others = re.split(r" ?\[MASK\]", text)
-        ids = self.encode(first)
-        for piece in others:
+        ids = []
+        for piece in re.split(r" ?\[MASK\]", text):
             ids += [self.mask_id, *self.encode(piece)]
-        return ids
+        return ids[1:]
 
     def encodes_like(self, other):
         """Return whether both have the same ordinary ids and give the same ids for the text of all of them."""
         text = self.decode(self.ordinary_ids) + "e\u0301"  # which NFC would change
-        if not np.array_equal(self.ordinary_ids, other.ordinary_ids):
-            return False
-        return np.array_equal(self.encode_array(text), other.encode_array(text))
+        same_ids = np.array_equal(self.ordinary_ids, other.ordinary_ids)
+        return same_ids and self.encode(text) == other.encode(text)
 
 
 class RankTokenizer(Tokenizer):
     """A byte-level BPE run by tiktoken.
 
-    ranks: {token bytes: id}. pattern: the regular expression that splits text before merging.
+    content: the bytes of a rank file. pattern: the regular expression that splits text before merging.
     """
 
     file_name = "tokenizer.tiktoken"
 
-    def __init__(self, ranks, pattern, *, name, special_tokens, **ids):
-        self.ranks = ranks
+    def __init__(self, content, pattern, *, name, special_tokens, **more):
+        self.ranks = parse_ranks(content)
         self.pattern = pattern
-        self.token_bytes = {i: token for token, i in ranks.items()}
-        self.ordinary_ids = np.array(sorted(self.token_bytes))
-        self.encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special_tokens)
-        super().__init__(name, special_tokens, **ids)
+        super().__init__(content, self.ranks.values(), name, special_tokens, **more)
+        self.encoding = tiktoken.Encoding(
+            name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens=special_tokens
+        )
+        self.tokens = {i: token for token, i in self.ranks.items()}
 
     def state(self):
         return super().state() | {"pattern": self.pattern}
 
-    def file_bytes(self):
-        return rank_file(self.ranks)
-
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
         text = self.normalize(text)
-        cuts = [0]
-        for start in range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK):
-            if text[start : start + BLANK_BLOCK].isspace():
-                cuts.append(start)
-        ids = []
-        for start, end in itertools.pairwise([*cuts, len(text)]):
-            ids.append(self.encoding.encode_to_numpy(text[start:end], disallowed_special=()))
-        return np.concatenate(ids)
+        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
+        cuts = [start for start in blocks if text[start : start + BLANK_BLOCK].isspace()]
+        parts = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+        return np.concatenate([self.encoding.encode_to_numpy(part, disallowed_special=()) for part in parts])
 
     def encode_with_offsets(self, text):
         """Return the ids and, for each, (start, end) in characters of normalize(text).
 
         A token that holds part of a character covers all of it.
         """
-        ids = self.encode(text)
-        text_bytes = np.frombuffer(self.normalize(text).encode(), np.uint8)
-        begins_character = (text_bytes & 0xC0) != 0x80
-        character = np.cumsum(begins_character)  # of each byte, counted from 1
-        sizes = np.array([len(self.token_bytes[i]) for i in ids], dtype=np.int64)
-        end = np.cumsum(sizes)  # of each token, in bytes
-        first = character[end - sizes] - 1
-        last = character[end - 1]
-        return ids, list(zip(first.tolist(), last.tolist()))
+        ids, offsets, length = self.encode(text), [], 0  # length: of the characters that have begun
+        for token in map(self.tokens.get, ids):
+            first = length - (token[0] & 0xC0 == 0x80)  # its first byte continues the character before
+            length += sum(byte & 0xC0 != 0x80 for byte in token)
+            offsets.append((first, length))
+        return ids, offsets
 
     def decode(self, ids):
         """Return the text of ids, for reading.
@@ -205,10 +186,7 @@ class RankTokenizer(Tokenizer):
         """
         tokens = []
         for i in map(int, ids):
-            if i in self.shown:
-                tokens.append(self.shown[i].encode())
-            else:
-                tokens.append(self.token_bytes.get(i, b"[UNUSED]"))
+            tokens.append(self.tokens.get(i) or self.shown.get(i, "[UNUSED]").encode())
         return b"".join(tokens).decode("utf-8", "replace")
 
     def to_json(self):
@@ -220,10 +198,8 @@ class RankTokenizer(Tokenizer):
         vocab = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
         merges = []
         for token in sorted(vocab, key=vocab.get):
-            for i in range(1, len(token)):
-                left, right = token[:i], token[i:]
-                if left in vocab and right in vocab:
-                    merges.append((left, right))
+            pairs = [(token[:i], token[i:]) for i in range(1, len(token))]
+            merges += [(left, right) for left, right in pairs if left in vocab and right in vocab]
         # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.
         pattern = re.sub(r"(\\p\{\w+\}\{\d+,\d+\})\+", r"(?>\1)", self.pattern).replace("++$", r"++\z")
         engine = byte_level_bpe(pattern, vocab=vocab | self.special_tokens, merges=merges, ignore_merges=True)
@@ -244,24 +220,20 @@ def byte_level_bpe(pattern, **model):
 class JsonTokenizer(Tokenizer):
     """A tokenizer.json run by the tokenizers library: any kind of model, with its own normalization and splitting.
 
-    json_bytes: the file. Its post-processor is not used, so nothing is added to the ids of a text.
+    content: the file. Its post-processor is not used, so nothing is added to the ids of a text.
     """
 
     file_name = "tokenizer.json"
 
-    def __init__(self, json_bytes, *, name, special_tokens, kind="json", **ids):
-        self.json_bytes = json_bytes
+    def __init__(self, content, *, name, kind="json", **more):
+        self.content = content
         self.engine = json_engine(json.dumps(self.to_json()).encode(), name)
         self.engine.encode_special_tokens = True  # their names in a text are text
         self.tokens = {i: token for token, i in self.engine.get_vocab().items()}
-        self.ordinary_ids = np.array(sorted(self.tokens.keys() - special_tokens.values()))
-        super().__init__(name, special_tokens, **ids)
+        super().__init__(content, self.tokens, name, **more)
 
     def state(self):
         return {"kind": "json"} | super().state()
-
-    def file_bytes(self):
-        return self.json_bytes
 
     def encode_array(self, text):
         """As `encode`, but an array of uint32."""
@@ -280,16 +252,16 @@ class JsonTokenizer(Tokenizer):
 
     def to_json(self):
         """Return the content of the tokenizer.json without what would cut, pad or add to the ids of a text."""
-        return json.loads(self.json_bytes) | {"truncation": None, "padding": None, "post_processor": None}
+        return json.loads(self.content) | {"truncation": None, "padding": None, "post_processor": None}
 
 
-def json_engine(json_bytes, origin):
+def json_engine(content, origin):
     """Return the tokenizers.Tokenizer of a tokenizer.json. Raises DataError, which names the origin."""
     # The library's own threads would make it slower: it gets one text at a time, in a process for each core.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     library = optional_package("tokenizers")
     try:
-        return library.Tokenizer.from_buffer(json_bytes)
+        return library.Tokenizer.from_buffer(content)
     except Exception as error:  # the library has no class of its own
         raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
@@ -312,38 +284,34 @@ def rank_file(ranks):
     return b"".join(b"%s %d\n" % (base64.b64encode(token), ranks[token]) for token in sorted(ranks, key=ranks.get))
 
 
-def parse_ranks(file_bytes):
+def parse_ranks(content):
     """Return {token bytes: rank} of a rank file's bytes. Raises ValueError."""
-    ranks = {}
-    for line in file_bytes.splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token, validate=True)] = int(rank)
-    return ranks
+    lines = map(bytes.split, content.splitlines())
+    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
 
 
 def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
         known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
-        hub = f"of a model of the hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
-        raise DataError(f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; {hub}")
-    file_bytes = path.read_bytes()  # not through tiktoken: it caches files by path and would miss a change
-    size = len(file_bytes.splitlines())
-    ranks = parse_ranks(file_bytes)
-    in_order = sorted(ranks.values()) == list(range(size))
-    if not in_order or not all(bytes([byte]) in ranks for byte in range(256)):
+        raise DataError(
+            f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; of a model of the hub, download "
+            f"the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+        )
+    ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
+    size = len(ranks)
+    if {*ranks.values()} != {*range(size)} or not all(bytes([byte]) in ranks for byte in range(256)):
         raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
+    name, names, roles = path.stem, USUAL, USUAL
     if size == LLAMA3_RANKS:
         name, names, roles = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES
-    else:
-        name, names, roles = path.stem, USUAL, USUAL
     special = {token: size + i for i, token in enumerate(names)}
-    return RankTokenizer(ranks, PATTERN, name=name, special_tokens=special, **role_ids(special, roles))
+    return RankTokenizer(rank_file(ranks), PATTERN, name=name, special_tokens=special, **role_ids(special, roles))
 
 
 def role_ids(ids, names):
     """Return {"mask_id": ...} of the tokens with these names, in the order of ROLES."""
-    return {f"{role}_id": ids[name] for role, name in zip(ROLES, names)}
+    return dict(zip(ROLES, map(ids.get, names)))
 
 
 def read_encoding(name):
@@ -351,15 +319,15 @@ def read_encoding(name):
     try:
         encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        offline = (
-            "offline, give --tokenizer=embedded, which comes with the project, or a rank file, "
-            "or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
-        )
-        raise DataError(f"tokenizer {name!r}: its ranks cannot be downloaded; {offline}") from error
+        raise DataError(
+            f"tokenizer {name!r}: its ranks cannot be downloaded; offline, give --tokenizer=embedded, which comes with "
+            "the project, or a rank file, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
+        ) from error
     new = USUAL[:3]
     special = encoding._special_tokens | {token: encoding.n_vocab + i for i, token in enumerate(new)}
     ids = role_ids(special, (*new, "<|endoftext|>"))
-    return RankTokenizer(encoding._mergeable_ranks, encoding._pat_str, name=name, special_tokens=special, **ids)
+    content = rank_file(encoding._mergeable_ranks)
+    return RankTokenizer(content, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
 def read_hub(path):
@@ -379,14 +347,26 @@ def read_hub(path):
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
-    file_bytes = file.read_bytes()
-    engine = json_engine(file_bytes, file)
+    content = file.read_bytes()
+    engine = json_engine(content, file)
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
-    configs = {name: read_json(file.with_name(name)) for name in ("tokenizer_config.json", "config.json")}
+    added_ids = {str(i): token.content for i, token in added.items()}
+    config = read_json(file.with_name("config.json"))
+    rows = config.get("vocab_size") or 0
+    config |= read_json(file.with_name("tokenizer_config.json"))
 
-    find = functools.partial(find_token, configs, ids, added)
-    reserved = [token.content for token in added.values() if "reserved" in token.content]
+    def find(kind, *usual):
+        """Return the name of the mask, pad, bos, eos, sep or cls token: what the configs name, or a usual name."""
+        token = config.get(f"{kind}_token")
+        if isinstance(token, dict):
+            token = token.get("content")
+        by_id = added_ids.get(str(config.get(f"{kind}_token_id")))  # an ordinary token's is the default of a class
+        if token and token not in ids and not by_id:
+            raise DataError(f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file")
+        return next((name for name in (token, by_id, *usual) if name in ids), None)
+
+    reserved = [name for name in added_ids.values() if "reserved" in name]
     mask = find("mask", "[MASK]", "<mask>", *reserved) or "[MASK]"
     eos = find("eos") or find("sep", "[SEP]") or "[EOS]"
     bos = find("bos") or find("cls", "[CLS]") or eos
@@ -394,11 +374,9 @@ def read_hub(path):
 
     special = {token.content: i for i, token in added.items() if token.special}
     for name in mask, eos, bos, pad:
-        new_id = max(ids.values()) + 1
-        special[name] = ids.setdefault(name, new_id)
-    rows = configs["config.json"].get("vocab_size") or 0
+        special[name] = ids.setdefault(name, max(ids.values()) + 1)
     return JsonTokenizer(
-        file_bytes,
+        content,
         name=file.resolve().parent.name,
         special_tokens=special,
         vocab_size=rows if rows > max(ids.values()) else None,
@@ -406,28 +384,7 @@ def read_hub(path):
     )
 
 
-def find_token(configs, ids, added, kind, *usual):
-    """Return the name of the mask, pad, bos, eos, sep or cls token: what a config names, or a usual name, or None."""
-    for file, config in configs.items():
-        token = config.get(f"{kind}_token")
-        if isinstance(token, dict):
-            token = token.get("content")
-        if token in ids:
-            return token
-        i = config.get(f"{kind}_token_id")
-        if isinstance(i, int) and i in added:  # a config may have the default ids of its class, which mean nothing here
-            return added[i].content
-        if token:
-            raise DataError(f"{file}: {kind}_token {token!r} is not a token of tokenizer.json")
-    for name in usual:
-        if name in ids:
-            return name
-    return None
-
-
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
-    try:
+    with refuse_malformed(DataError, f"{path}: not a JSON object"):
         return dict(json.loads(path.read_bytes())) if path.is_file() else {}
-    except MALFORMED as error:
-        raise DataError(f"{path}: not a JSON object: {error}") from None

@@ -125,7 +125,7 @@ TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
 # there. set_up adds `fresh`, the folder with which it begins; `begun`, one in which it has been interrupted (a
 # fine-tuning has none); and of the training `done`, one in which it has ended.
 TRAINED = "run run/lock run/config.json run/metrics.jsonl run/ckpt-3.pt run/ckpt-12.pt run/source run/source/train.py"
-PREPARED = "prepared prepared.partial prepared.partial/prepare.lock prepared.partial/prepare-all.lock"
+PREPARED = "prepared prepared.partial prepared.partial/prepare.lock"
 TUNED = "tuned tuned/lock tuned/metrics.jsonl tuned/model.pt tuned/instances.npz tuned/result.json"
 WORK = [
     SimpleNamespace(script=script, command=f"{script} {args}", result=result, places=places.split())

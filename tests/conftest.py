@@ -43,7 +43,7 @@ def prepared(folder, seed):
     rng = random.Random(seed)
     documents = [" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) + "." for _ in range(800)]
     (folder / "text.txt").write_text("\n\n\n".join(documents))
-    prepare(str(folder / "text.txt"), str(folder / "tiny"), val_fraction=0.1, shard_bytes=25_000, progress=False)
+    prepare(str(folder / "text.txt"), str(folder / "tiny"), val_fraction=0.1, shard_bytes=25_000)
     return folder / "tiny"
 
 

@@ -15,15 +15,27 @@ def many_documents(count):
 
 
 def write_texts(path, texts):
-    """Write a file of records with these texts: .jsonl, .jsonl.gz or .parquet."""
+    """Write a file of records with these texts: .parquet, .arrow, or JSON lines, perhaps .gz or .zst."""
     records = [{"id": i, "text": text} for i, text in enumerate(texts)]
-    if path.suffix == ".parquet":
-        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(pyarrow.Table.from_pylist(records), path, row_group_size=max(3, len(records) // 2))
+    if path.suffix in (".parquet", ".arrow"):
+        pyarrow = pytest.importorskip("pyarrow")
+        table, rows = pyarrow.Table.from_pylist(records), max(3, len(records) // 2)
+        if path.suffix == ".parquet":
+            pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=rows)
+        else:
+            with pyarrow.ipc.new_stream(path, table.schema) as file:
+                file.write_table(table, max_chunksize=rows)
         return path
     lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-    path.write_bytes(gzip.compress(lines, 1) if path.suffix == ".gz" else lines)
+    path.write_bytes(compress(path, lines))
     return path
+
+
+def compress(path, content):
+    """Compress bytes as the name of a file says."""
+    if path.suffix == ".zst":
+        return pytest.importorskip("pyarrow").compress(content, "zstd", asbytes=True)
+    return gzip.compress(content, 1) if path.suffix == ".gz" else content
 
 
 def tokens(folder, split):

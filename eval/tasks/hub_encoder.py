@@ -44,7 +44,7 @@ def problem(path, causal=False):
     """Return why `path` gives no encoder for fine-tuning with this attention mask, or an empty string."""
     why = checkpoint.problem(path)
     try:
-        if not why or is_ours(checkpoint.find(path, files=("config.json",))):
+        if not why or is_ours(checkpoint.candidates(path, ("config.json",))[0]):
             return why
     except (Damaged, DataError) as error:
         return str(error)
@@ -61,7 +61,7 @@ def open_newest(path, report=print):
     """As `checkpoint.open_newest`, also for model folders and saved models that are not of our kinds."""
     newest, *_ = checkpoint.candidates(path, FILES)
     if not newest.is_dir():
-        return checkpoint.open_newest(path, report=report)
+        return checkpoint.open_newest(path, report=report, ours=False)
     if is_ours(newest):
         state = checkpoint.load(newest, report=report)
     else:

@@ -52,7 +52,7 @@ def test_permute_is_a_permutation(n):
 
 def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"{i} a b c\n\n\n" for i in range(280)))
-    meta = prepare(tmp_path / "text.txt", tmp_path / "out", val_fraction=0.1, shard_bytes=12, progress=False)
+    meta = prepare(tmp_path / "text.txt", tmp_path / "out", val_fraction=0.1, shard_bytes=12)
     stream, whole = TokenStream(tmp_path / "out", meta, "train"), np.array(tokens_of(tmp_path / "out", "train"))
     assert len(stream) == len(whole) and len(stream.files) > 2 * OPEN_SHARDS
     for T in (1, 32, 999):  # the last two span several shards
@@ -123,8 +123,8 @@ def test_the_fingerprint_of_a_mixture_and_what_cannot_be_mixed(mixture, tmp_path
         with pytest.raises(DataError, match="data=a:.*expected fractions of at most three decimals, whose sum is 1"):
             draws_of("a:{},b:{}".format(*fractions.split()))
     (tmp_path / "bytes.tiktoken").write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
-    prepare("embedded", tmp_path / "c", tmp_path / "bytes.tiktoken", max_tokens=9999, progress=False)
-    with pytest.raises(DataError, match="/c was not prepared with the tokenizer of the first folder"):
+    prepare("embedded", tmp_path / "c", tmp_path / "bytes.tiktoken", max_tokens=9999)
+    with pytest.raises(DataError, match="not all prepared with the same tokenizer"):
         load_data(f"{a}:0.5,{tmp_path / 'c'}:0.5")
     copy = shutil.copytree(b, tmp_path / "copy")
     (tmp_path / "link").symlink_to(b)

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import itertools
+import json
 import os
 import random
 import sys
@@ -12,7 +13,7 @@ import pytest
 from data.prepare import prepare
 from data.sources import EMBEDDED, cut_places, find_files, read_documents, read_file
 from errors import DataError
-from prepare_helpers import texts, write_texts
+from prepare_helpers import compress, texts, write_texts
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 IN_TEXT = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
@@ -26,7 +27,7 @@ def test_text_documents(tmp_path, text):
     assert list(read_documents(tmp_path, "text")) == IN_TEXT * 2
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json", "json.gz", "jsonl.zst", "parquet", "arrow"])
 def test_records(tmp_path, kind):
     """Empty documents are left out; a field that is missing or has no text is an error."""
     source = write_texts(tmp_path / f"in.{kind}", [*DOCUMENTS, " ", None])
@@ -36,7 +37,7 @@ def test_records(tmp_path, kind):
             list(read_documents(source, field))
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "json", "jsonl.gz", "parquet", "arrow"])
 def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind):
     """Wherever it is cut, with long and short documents, paragraphs, blank lines and byte-order marks in it."""
     rng, path = random.Random(0), tmp_path / f"in.{kind}"
@@ -52,7 +53,7 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind):
     for size in [1, 2, 7, 10, *range(11, 400, 13), 2000, 10**6]:
         ranges = list(itertools.pairwise(cut_places(path, size)))
         assert [text for start, end in ranges for text in read_file(path, "text", start, end)] == whole
-    most = {"txt": 60, "jsonl": 60, "jsonl.gz": 1, "parquet": 2}[kind]
+    most = {"jsonl.gz": 1, "arrow": 1, "parquet": 2}.get(kind, 60)
     assert len(cut_places(path, 1)) - 1 == most
 
 
@@ -73,15 +74,36 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     os.mkfifo(folder / "f.txt")
     assert list(read_documents(folder, "text")) == ["from md", "from txt", "from jsonl", "last", "linked"]
     assert list(read_documents(outside / "val", "text")) == ["a named file needs no extension"]
-    prepare(folder, tmp_path / "out", progress=False)
+    prepare(folder, tmp_path / "out")
     assert f"in: 4 files or links are ignored, such as {folder / 'b' / 'loop'}" in capsys.readouterr().out
+
+
+def test_dumps_of_the_hub(tmp_path):
+    """As C4's and the Pile's files, and datasets.save_to_disk. The .json files about the data are no text."""
+    rows = {
+        "c4/en/c4-train.00000-of-01024.json.gz": [{"text": "one", "timestamp": "2019", "url": "x"}, {"text": "two"}],
+        "pile/00.jsonl.zst": [{"text": "three", "meta": {"pile_set_name": "Github"}}],
+    }
+    for name, records in rows.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+        path.write_bytes(compress(path, lines))
+    (tmp_path / "saved/train").mkdir(parents=True)
+    write_texts(tmp_path / "saved/train/data-00000-of-00001.arrow", ["four", "five"])
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train"]}')
+    (tmp_path / "saved/train/state.json").write_text(json.dumps({"_data_files": [], "text": None}, indent=2))
+    prepare(tmp_path, tmp_path.with_name("out"), val_fraction=0.01)
+    found = [*texts(tmp_path.with_name("out"), "train"), *texts(tmp_path.with_name("out"), "val")]
+    assert "".join(found) == "onetwothreefourfive"
+    assert [path.name for path in find_files(tmp_path, "text")[1]] == ["dataset_dict.json", "state.json"]
 
 
 def test_broken_surrogates_in_json(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         '{"body": "For validation."}\n{"body": "half \\ud83d pair"}\n\n{"body": "whole \\ud83d\\ude00"}\n'
     )
-    prepare(tmp_path / "a.jsonl", tmp_path / "out", text_field="body", val_fraction=0.3, progress=False)
+    prepare(tmp_path / "a.jsonl", tmp_path / "out", text_field="body", val_fraction=0.3)
     assert texts(tmp_path / "out", "train") == ["half \ufffd pair", "whole 😀"]
 
 
@@ -116,27 +138,29 @@ def test_bad_lines(tmp_path, name, content, message):
 def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     os.mkfifo(tmp_path / "pipe.txt")
-    for name in "a.parquet.gz", "a.csv", "a.parquet":
+    for name in "a.csv", "a.parquet", "a.jsonl.zst", "a.arrow":
         (tmp_path / name).write_bytes(b"x")
     for name, message in {
         "a.csv": "none can be read, only .txt",
-        "a.parquet.gz": "none can be read, only .txt",
         "a.parquet": "pip install pyarrow",
+        "a.jsonl.zst": "pip install pyarrow",
+        "a.arrow": "pip install pyarrow",
         "pipe.txt": "cannot be read twice",
         "gone.txt": "no such file or folder",
     }.items():
         with pytest.raises(DataError, match=message):
-            find_files(tmp_path / name)
+            find_files(tmp_path / name, "text")
 
 
-@pytest.mark.parametrize("kind", ["jsonl.gz", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "parquet", "arrow"])
 def test_damage_is_an_error(tmp_path, kind):
     """A changed byte or a missing end never leads to fewer or to other documents."""
     rng = random.Random(0)
     path = write_texts(tmp_path / f"in.{kind}", ["".join(rng.choices("abcdefgh ", k=60)) for _ in range(300)])
     content = path.read_bytes()
-    damaged = [content[:cut] for cut in rng.sample(range(len(content)), 20)]
-    if kind == "jsonl.gz":  # the other has no checksums unless its writer added them
+    cuts = [*rng.sample(range(len(content)), 20), len(content) - 8]  # the last: .arrow's mark of its end
+    damaged = [content[:cut] for cut in cuts]
+    if kind == "jsonl.gz":  # the others have no checksums unless their writer added them
         for i in rng.sample(range(10, len(content)), 20):
             damaged.append(content[:i] + bytes([content[i] ^ 8]) + content[i + 1 :])
     for data in damaged:
