@@ -28,8 +28,12 @@ def model_card(state, path, note="", **facts):
     state, path: the checkpoint; its scores lie beside it. note: the part of card.txt that stands before the code, if
     any. facts: `title`, the folder's name; `tag`, see hub.CLASSES; `max_len`, in tokens; `parameters`, how many.
     """
-    facts = {"data": "unknown", **state, **facts, "base": short(path), "objectives": describe(phases_of(state))}
-    cfg, training, part = state["settings"], ["weights of another"], facts["tag"]
+    facts = {"data": "unknown", **state, **facts}
+    facts["base"] = short(path)
+    facts["objectives"] = describe(phases_of(state))
+    cfg = state["settings"]
+    training = ["weights of another"]
+    part = facts["tag"]
     if cfg:  # not a model of the hub
         training = ["pretraining"]
         names = [Path(source).name for source in cfg["data"].split(",")]  # of a mixture: texts:0.7
@@ -40,14 +44,16 @@ def model_card(state, path, note="", **facts):
     if "fine_tuned" in state:
         fine_tuned = state["fine_tuned"]
         training.append("fine-tuning")
-        part, cfg, task = fine_tuned["family"], fine_tuned["settings"], fine_tuned["task"]
+        part = fine_tuned["family"]
+        cfg = fine_tuned["settings"]
+        task = fine_tuned["task"]
         facts["base"] = fine_tuned["done"]["checkpoint"]["name"]
         facts["name"] = Path(cfg["task"] or cfg["train"] or cfg["corpus"]).name
         facts["form"] = task.get("form") or "\n".join(["{}"] * len(task.get("columns") or "1"))
     facts["what"], _, code = PARTS[part].partition("\n\n")
     facts["training"] = "".join(PARTS[name].format(**facts) for name in training)
     facts["code"] = code.format(**facts)
-    facts["note"] = PARTS[note].format(**facts) if note else ""
+    facts["note"] = PARTS.get(note, "").format(**facts)
     facts["scores"] = "\n".join(scores_beside(Path(path), state["step"])) or "Not measured."
     return PARTS["card"].format(**facts)
 

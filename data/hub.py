@@ -9,6 +9,7 @@ the hub needs huggingface_hub.
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
@@ -204,16 +205,23 @@ def write_folder(state, model, path, folder, kind):
     for name, x in weights.items():
         if not x.isfinite().all():
             raise DataError(f"{path}: not all values of {name} are finite: give another checkpoint")
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
-    try:
+    with new_folder(folder) as partial:
         for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(text, encoding="utf-8")
-        save_file = optional_package("safetensors.torch").save_file
-        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+        library = optional_package("safetensors.torch")
+        library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         check_function(model, partial, role, path)
         sync(partial / "model.safetensors")
+
+
+@contextmanager
+def new_folder(folder):
+    """Yield an empty folder that becomes `folder` at the end. After an error nothing is left, after a kill FOLDER.*."""
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        yield partial
         os.rename(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -306,7 +314,6 @@ def hub_texts(state, path, title, kind, role, parameters):
         max_len = min(max_len, state["fine_tuned"]["settings"]["max_len"])
     facts = {theirs: ours[field] for field, theirs in FIELDS.items()}
     facts |= {"architecture": name, "model_type": kind, "max_len": max_len, **tokenizer.state()}
-    facts["prompts"] = PROMPTS if role == "ir" else {}  # what encode_query and encode_document put before a text
     config = filled("config.json", facts) | filled("decoder" if role == "decoder" else kind, facts)
     if ours["rope_scaling"]:
         config["rope_scaling"] = dict(zip(TABLES["llama3"], ours["rope_scaling"]), rope_type="llama3")
@@ -318,13 +325,23 @@ def hub_texts(state, path, title, kind, role, parameters):
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     files = {"config.json": config}
     files |= tokenizer_files(tokenizer, max_len, is_decoder=role == "decoder", for_words=role == "tc")
-    if role in ("fill-mask", "encoder", "ir"):  # sentence-transformers takes the mean of the hidden states
-        files |= {file: filled(file, facts) for file in SENTENCES}
+    if role in ("fill-mask", "encoder", "ir"):
+        files |= sentence_files(ours["d_model"], max_len, PROMPTS if role == "ir" else {})
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
-    about = {"title": title, "tag": tag, "max_len": max_len, "parameters": parameters}
-    texts["README.md"] = model_card(state, path, note, **about)
+    texts["README.md"] = model_card(
+        state, path, note, title=title, tag=tag, max_len=max_len, parameters=parameters
+    )
     return texts
+
+
+def sentence_files(d_model, max_len, prompts):
+    """Return {file name: content} for sentence-transformers: the mean of the hidden states, compared by cosine.
+
+    prompts: what encode_query and encode_document put before a text.
+    """
+    facts = {"hidden_size": d_model, "max_len": max_len, "prompts": prompts}
+    return {file: filled(file, facts) for file in SENTENCES}
 
 
 def tokenizer_files(tokenizer, max_len, is_decoder=False, for_words=False):

@@ -372,20 +372,54 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
         assert not torch.allclose(torch.from_numpy(model.encode(texts)), ours, atol=0.1)
 
 
+def block_with(words):
+    """The Python block of docs/hub.md with these words in it."""
+    (code,) = re.findall(rf"```python\n([^`]*{words}[^`]*)```", (ROOT / "docs/hub.md").read_text())
+    return code
+
+
 def test_merging_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
     """A mean of the weights, which is exported as the encoder."""
-    (code,) = re.findall(r"```python\n([^`]*torch.lerp.*?)```", (ROOT / "docs/hub.md").read_text(), re.S)
     other = state_of(random_weights(Transformer(ModelConfig(**SIZES)), seed=1))
     monkeypatch.chdir(tmp_path)
     for name, one in ("encoder", state), ("decoder", other):
         os.makedirs(f"out/{name}")
         checkpoint.save(f"out/{name}/ckpt-650.pt", one | {"optimizer": {}})
-    exec(code, {})
+    exec(block_with("torch.lerp"), {})
     merged = checkpoint.load("out/merged.pt")
     for name, x in state["model"].items():
         torch.testing.assert_close(merged["model"][name], 0.75 * x + 0.25 * other["model"][name])
     assert merged["settings"] == SETTINGS and "optimizer" not in merged
     checkpoint.export("out/merged.pt", "exported", "eurobert")
+
+
+def test_training_an_exported_encoder_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
+    """The queries come closer to their documents than to the hard negatives, also with half of the numbers."""
+    library = pytest.importorskip("sentence_transformers")
+    monkeypatch.chdir(tmp_path)
+    write(state, tmp_path / "exported/demo", "eurobert")
+    code = block_with("MatryoshkaLoss").replace("[256, 128, 64]", "[32, 16]").replace("lr=2e-5", "lr=1e-3")
+    batch = ["how to sort", "open it"], ["Return a list.", "The file is here."], ["Sort of.", "Closed."]
+    exec(code, {"batches": [batch] * 20})
+    model = library.SentenceTransformer("exported/demo-retriever", truncate_dim=16, device="cpu")
+    queries, *others = (model.encode(texts) for texts in batch)
+    closer = [model.similarity_pairwise(queries, texts) for texts in others]
+    assert (closer[0] - closer[1] > 0.2).all()
+
+
+def test_onnx_by_the_code_of_the_docs(transformers, state, tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    library = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    write(state, tmp_path / "exported/demo", "eurobert")
+    exec(block_with("torch.onnx"), variables := {})
+    session = library.InferenceSession("demo.onnx")
+    for texts in TEXTS[:1], [*TEXTS, "word " * 40]:
+        batch = variables["tokenizer"](texts, padding=True, return_tensors="pt")
+        (found,) = session.run(["hidden"], {name: batch[name].numpy() for name in variables["names"]})
+        expected = variables["model"](**batch).last_hidden_state
+        real = batch.attention_mask.bool()
+        torch.testing.assert_close(torch.from_numpy(found)[real], expected[real], **close)
 
 
 # --- Train and fine-tune from a folder ---
