@@ -245,8 +245,10 @@ def role_of(state, kind, path):
     fits = [other for other in roles if f"{other} {roles[other]}" in CLASSES and has_norms == (other == "qwen3")]
     if kind not in fits:
         right = " or ".join(f"give --as={other}" for other in fits) or "no class of transformers fits"
-        norms = "with" if has_norms else "without"
-        raise DataError(f"{path}: --as={kind} cannot express it ({norms} norms of queries and keys): {right}")
+        raise DataError(
+            f"{path}: --as={kind} cannot express it ({'with' if has_norms else 'without'} norms of queries and keys): "
+            f"{right}"
+        )
     return roles[kind]
 
 

@@ -85,7 +85,7 @@ def digest_of_plan(files, pieces, tokenizer, cfg):
     """Return a checksum of all that decides what a piece holds. Folders may have other names on other machines."""
     above = files[0].path.parent
     inputs = [(os.path.relpath(file.path, above), file.size, file.changed) for file in files]
-    content = hashlib.sha256(tokenizer.file_bytes()).hexdigest()
+    content = tokenizer.file_bytes().hex()
     return digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
 
 

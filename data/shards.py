@@ -114,7 +114,8 @@ def load_record(folder, number):
         for shard in record.values():
             if sha256_of([folder / "shards" / shard["file"]]) != shard["sha256"]:
                 return None
-        return record if digest(record) == checksum else None
+        if digest(record) == checksum:
+            return record
 
 
 def digest(value):

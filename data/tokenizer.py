@@ -366,8 +366,7 @@ def read_hub(path):
             raise DataError(f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file")
         return next((name for name in (token, by_id, *usual) if name in ids), None)
 
-    reserved = [name for name in added_ids.values() if "reserved" in name]
-    mask = find("mask", "[MASK]", "<mask>", *reserved) or "[MASK]"
+    mask = find("mask", "[MASK]", "<mask>", *[name for name in added_ids.values() if "reserved" in name]) or "[MASK]"
     eos = find("eos") or find("sep", "[SEP]") or "[EOS]"
     bos = find("bos") or find("cls", "[CLS]") or eos
     pad = find("pad") or eos
