@@ -157,7 +157,7 @@ def test_dead_worker_ends_the_preparation():
 
 @pytest.mark.parametrize("name, old, new, message", [
     ("train-00000.bin", b"", b"!", "train-00000.bin is not .* bytes long"),
-    ("meta.json", b'"tokens"', b'"tokans"', "is damaged, .*prepare the text again, into another folder.*KeyError"),
+    ("meta.json", b'"shards"', b'"shads"', "is damaged, .*prepare the text again, into another folder.*KeyError"),
     ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
     ("meta.json", b"val-00000.bin", b"val-00001.bin", "FileNotFoundError.*val-00001.bin"),
     ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed|damaged"),
