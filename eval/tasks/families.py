@@ -94,7 +94,7 @@ class SequenceClassification(Family):
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        numbers = [0.0] if self.labels else [example.label for example in dataset.train] or [0.0]
+        numbers = [example.label for example in dataset.train if not self.labels] or [-1.0, 1.0]
         self.mean, self.std = float(np.mean(numbers)), float(np.std(numbers))
 
     def items(self, example, split):

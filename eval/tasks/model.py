@@ -17,8 +17,8 @@ from runtime import to_device
 def pack_texts(sequences, capacity):
     """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
 
-    capacity: tokens of a row; a longer text makes longer rows; 0: each text has its own row. The longest text comes first, and each goes to the first
-    row that has room for it, so that few rows are needed.
+    capacity: tokens of a row; a longer text makes longer rows; 0: each text has its own row. The longest text comes
+    first, and each goes to the first row that has room for it, so that few rows are needed.
     """
     lengths = np.array([len(ids) for ids in sequences])
     if capacity:

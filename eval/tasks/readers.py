@@ -218,8 +218,8 @@ def json_rows(path):
 # CoNLL columns
 
 
-# "# text = ..." and "# newdoc" in CoNLL-U style files stand before the first word of a sentence. A word "#" matches none
-# of these patterns, because other columns follow it.
+# "# text = ..." and "# newdoc" in CoNLL-U style files stand before the first word of a sentence. A word "#" does not
+# match, because other columns follow it.
 COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b")
 TAG = re.compile(r"O|[BIES]-.+")
 

@@ -149,8 +149,8 @@ def advice(result):
     if score > trivial:
         return ""
     return (
-        f"{' and '.join(main)} {metrics.rounded(score)} is no better than the {metrics.rounded(trivial)} of a model that "
-        f"ignores the texts. Try a higher --lr, such as {10 * result['lr']:g}, or more --epochs: there were "
+        f"{' and '.join(main)} {metrics.rounded(score)} is no better than the {metrics.rounded(trivial)} of a model "
+        f"that ignores the texts. Try a higher --lr, such as {10 * result['lr']:g}, or more --epochs: there were "
         f"{result['steps']:,} steps"
     )
 

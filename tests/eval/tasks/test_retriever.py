@@ -23,7 +23,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 
 LEGACY = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 PROMPTS = {"query": "Find: ", "document": "Text: "}
-WAYS = [  # (model, its 1_Pooling/config.json, modules after it, config_sentence_transformers.json, sentence_bert_config)
+WAYS = [  # (model, its 1_Pooling/config.json, modules after that, and its two config files of sentence-transformers)
     ("bert", LEGACY, ["Normalize"], {}, {"max_seq_length": 12}),
     ("roberta", {"embedding_dimension": 32, "pooling_mode": "cls"}, [], {"prompts": PROMPTS}, {"max_seq_length": 40}),
     ("bert", {"embedding_dimension": 32, "pooling_mode": "lasttoken"}, [], {"similarity_fn_name": "dot"}, {}),
@@ -87,7 +87,7 @@ def test_a_way_that_cannot_be_followed_is_refused(tmp_path, part, content):
     way = list(WAYS[0])
     way[part] = content
     state = hub_encoder.load(write_retriever(tmp_path / "model", *way))
-    with pytest.raises(DataError, match="no folder of a model whose own protocol can be followed .*give --protocol=study"):
+    with pytest.raises(DataError, match="own protocol can be followed .*give --protocol=study"):
         choose(settings(max_steps=0), state)
 
 
