@@ -32,7 +32,7 @@ def score_of_sums(sums):
     numerators, denominators = np.moveaxis(sums, -1, 0)
     counted = denominators > 0
     ratios = np.divide(numerators, denominators, out=np.zeros_like(numerators), where=counted)
-    return 100 * ratios.sum(-1) / np.maximum(counted.sum(-1), 1)
+    return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
 def in_set(name, what, between="/"):
