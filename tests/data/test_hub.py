@@ -288,8 +288,7 @@ def tuned(state, tmp_path):
     def export(family, labels=(), kind="eurobert", may_be_none=False, threshold=0.0, **facts):
         base = state if kind == "eurobert" else state_of(QWEN3)
         cfg = settings(max_len=40, train="/some/folder/train.csv", out_dir=str(tmp_path))
-        train = [] if labels else [Text("", -1.0), Text("", 1.0)]  # numbers with the mean 0 and the deviation 1
-        dataset = Dataset("toy", family, [*labels], train, {}, {}, counts={}, main={}, task=Task(family, **facts))
+        dataset = Dataset("toy", family, [*labels], [], {}, {}, counts={}, main={}, task=Task(family, **facts))
         task, model = build(cfg, dataset, base)
         random_weights(model)
         task.may_be_none, task.threshold = may_be_none, threshold
