@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 
 import checkpoint
+import runtime
 from configurator import read_script
 from data.files import MALFORMED, write_whole
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
-from model import PRESETS, ModelConfig
+from model import PRESETS, ModelConfig, Transformer
 from runtime import resolve_auto, show
 
 ROOT = Path(__file__).resolve().parent
@@ -28,7 +29,7 @@ SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what 
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
 RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
-    "verify_data device compile recompute deterministic".split()
+    "verify_data device compile recompute deterministic shard".split()
 )
 
 
@@ -151,26 +152,33 @@ def check_same_model(state, config, tokenizer, path, report):
 # Start
 
 
-def restore(cfg, transformer, optimizers, tokenizer, rank, world_size):
+def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     """Load what the run starts from, in place.
 
     Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict: `phases`
     (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, and their `flops`.
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
+    sharded: only rank 0 reads the file, or draws the weights if there is none.
     """
     own = newest_for_all(cfg, rank, world_size)
     path = own or cfg.branch_from or cfg.init_from
     nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0)
     if not path:
+        if sharded:
+            torch.manual_seed(cfg.seed)
+            runtime.scatter_weights(transformer, Transformer(transformer.config).state_dict() if rank == 0 else None)
         return 0, nothing, None
     print0 = print if rank == 0 else lambda _: None
-    state = checkpoint.load(path, report=print0)
+    state = checkpoint.load(path, report=print0) if rank == 0 or not sharded else None
+    if sharded:
+        state = runtime.from_rank_0(state)
     check_same_model(state, vars(transformer.config), tokenizer, path, print0)
     checkpoint.check_weights(transformer, state, path)
     if own:  # again: this may be an older checkpoint than the one before any work
         check_same_run(state, cfg, path)
-    transformer.load_state_dict(state.pop("model"))
+    load = runtime.scatter_weights if sharded else Transformer.load_state_dict
+    load(transformer, state.pop("model"))
     if not own and cfg.init_from:
         return 0, nothing, None
     load_optimizers(optimizers, state, path)
@@ -198,6 +206,7 @@ def load_optimizers(optimizers, state, path):
     for name, optimizer in optimizers.items():
         ours = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         try:
+            runtime.scatter_optimizer(optimizer, saved[name])
             optimizer.load_state_dict(saved[name])  # with the settings of the run that saved it
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {name} has other groups of parameters here: {error}") from None

@@ -13,6 +13,9 @@ from functools import lru_cache, partial
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import model
@@ -91,6 +94,96 @@ def wrap_ddp(loss_module, batch, causal, device):
     ddp(batch, causal)[0].backward()
     ddp.zero_grad(set_to_none=False)
     return ddp
+
+
+# ----------------------------------------------------------------------------
+# Shards: each process holds a part of every weight, of its gradient and of the optimizer's state (PyTorch's FSDP2)
+
+
+def shard(loss_module, device):
+    """Share the weights of a PretrainingLoss on the meta device over the processes, in place. They have no values yet.
+
+    The processes gather the matrices of a block before its forward pass and again before its backward pass. They do so
+    in the dtype of the products, which is the cast of `Linear`, made before the exchange instead of after it. All other
+    weights (embedding, head, norms, biases) are one group, in fp32, because what model.py does with them is in fp32.
+    Gradients are summed over the processes, in fp32, in the backward pass of every micro-batch: to add them up first,
+    each process would need memory for all of them.
+    """
+    transformer = loss_module.model
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    matrices = {p for p in transformer.blocks.parameters() if p.ndim == 2}
+    fully_shard(loss_module, mesh=mesh, reshard_after_forward=True, ignored_params=matrices)
+    policy = MixedPrecisionPolicy(transformer.compute_dtype, torch.float32, cast_forward_inputs=False)
+    for block in transformer.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy, ignored_params=set(block.parameters()) - matrices)
+    for name, x in transformer.named_buffers():
+        if x.is_meta:
+            raise ValueError(f"{name} in model.py: with --shard=True, create it on the CPU, as `rope_tables` does")
+    loss_module._apply(lambda x: torch.empty_like(x, device=device) if x.is_meta else x)
+
+
+def local(x):
+    """Return the part of a tensor that this process holds: its shard, or all of it."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def total_norm(grads):
+    """Return the norm of all gradients together; of shards, over all processes."""
+    norm = torch.nn.utils.get_total_norm([local(x) for x in grads])
+    if isinstance(grads[0], DTensor):
+        square = norm.double() ** 2
+        dist.all_reduce(square)
+        norm = square.sqrt()
+    return norm
+
+
+def whole(x):
+    """Return a state dict with whole tensors in place of shards. All processes call this at the same time.
+
+    They are on the CPU of rank 0. The other processes have None, because a checkpoint may fit a host once only.
+    """
+    if isinstance(x, dict):
+        return {key: whole(value) for key, value in x.items()}
+    if not isinstance(x, DTensor):
+        return x
+    gathered = x.full_tensor()
+    return gathered.cpu() if dist.get_rank() == 0 else None
+
+
+def outline(x):
+    """Return a state dict whose tensors have a shape only, except single numbers."""
+    if isinstance(x, dict):
+        return {key: outline(value) for key, value in x.items()}
+    return x.to("meta") if isinstance(x, torch.Tensor) and x.ndim else x
+
+
+def from_rank_0(state):
+    """Return the state dict of rank 0: the dict itself on rank 0, its `outline` on the others."""
+    box = [outline(state)]
+    dist.broadcast_object_list(box)
+    return state if dist.get_rank() == 0 else box[0]
+
+
+def scatter(x, like):
+    """Return the shards of a whole tensor that only rank 0 has, as a DTensor. like: a DTensor of that shape."""
+    if dist.get_rank() > 0:
+        x = torch.empty(like.shape)
+    return distribute_tensor(x.to(like.device, like.dtype), like.device_mesh, like.placements)
+
+
+def scatter_weights(transformer, weights):
+    """Load a state dict that only rank 0 has into a model with shards, in place."""
+    for name, x in transformer.state_dict().items():
+        x.copy_(scatter(weights[name] if dist.get_rank() == 0 else None, x))
+
+
+def scatter_optimizer(optimizer, state):
+    """Put shards in place of the whole tensors in an optimizer's state dict, if its weights are shards. See `from_rank_0`."""
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, values in state["state"].items():
+        for key, x in values.items():
+            if isinstance(weights[number], DTensor) and x.ndim:
+                values[key] = scatter(x, weights[number])
 
 
 # ----------------------------------------------------------------------------

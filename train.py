@@ -90,6 +90,7 @@ dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 where the d
 attention = "auto"  # triton, sdpa, or reference: the formula, for which attention_mask() in model.py decides
 compile = False  # torch.compile the blocks and the loss: pays off on a GPU, costs more than it gains in a short run
 recompute = False  # activation checkpointing: less memory, about a third more compute
+shard = False  # share weights, gradients and optimizer over the processes, for models that do not fit one GPU
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
 
 
@@ -188,6 +189,9 @@ def main():
         train(cfg)
     except (Damaged, DataError) as error:
         sys.exit(str(error))
+    except torch.OutOfMemoryError as error:
+        smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"
+        sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")
     except OSError as error:
         sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
 
@@ -234,16 +238,24 @@ def open_folders(cfg, rank, world_size):
     return lock, data, tokenizer, config, *make_batches(cfg, data, tokenizer, config.seq_len)
 
 
-def make_model(cfg, config, device):
-    """Return the Transformer and its PretrainingLoss. The CPU draws the weights: they are the same on every machine."""
+def make_model(cfg, config, device, sharded):
+    """Return the Transformer and its PretrainingLoss. The CPU draws the weights: they are the same on every machine.
+
+    sharded: the weights, of which each process has a part, have no values before `run.restore`.
+    """
     torch.manual_seed(cfg.seed)
-    transformer = Transformer(config).to(device)
+    with torch.device("meta" if sharded else "cpu"):
+        transformer = Transformer(config)
+    if not sharded:
+        transformer.to(device)
     transformer.compute_dtype = getattr(torch, cfg.dtype)
     transformer.recompute = cfg.recompute
     transformer.attention_backend = cfg.attention
     loss_module = PretrainingLoss(transformer, plain=cfg.loss == "plain")
     if cfg.compile:
         loss_module.compile_parts()
+    if sharded:
+        runtime.shard(loss_module, device)
     return transformer, loss_module
 
 
@@ -277,11 +289,14 @@ def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size
         losses = {}
         for folder, (_, batches) in val_batches.items():
             total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
-            for first in range(rank * cfg.micro_batch, batches.windows_per_step, world_size * cfg.micro_batch):
-                windows = range(first, min(first + cfg.micro_batch, batches.windows_per_step))
-                batch = runtime.to_device(batches.batch(0, what, windows), device)
+            windows = range(batches.windows_per_step)
+            for first in range(0, len(windows), world_size * cfg.micro_batch):
+                own = windows[first + rank * cfg.micro_batch :][: cfg.micro_batch]
+                batch = runtime.to_device(batches.batch(0, what, own or [0]), device)
                 with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                    total += torch.stack(loss_module(batch, what.causal))
+                    found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards
+                if own:
+                    total += found
             if world_size > 1:
                 dist.all_reduce(total)
             losses[folder] = (total[0] / total[1]).item()
@@ -292,9 +307,17 @@ def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size
 
 
 def save(cfg, facts, step, trained, log, transformer, optimizers):
-    """Write a checkpoint and delete those that are not to be kept."""
-    state = dict(facts, **trained, step=step, log=log.sync(), model=transformer.state_dict())
-    state["optimizer"] = {name: optimizer.state_dict() for name, optimizer in optimizers.items()}
+    """Write a checkpoint and delete those that are not to be kept.
+
+    With shards all processes call this, to gather them. log: None on all but rank 0.
+    """
+    model = runtime.whole(transformer.state_dict())
+    states = {name: runtime.whole(optimizer.state_dict()) for name, optimizer in optimizers.items()}
+    if log is None:
+        return
+    if transformer.config.tie_embeddings:
+        model["head.weight"] = model["embedding.weight"]
+    state = dict(facts, **trained, step=step, log=log.sync(), model=model, optimizer=states)
     checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
     keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
     checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
@@ -322,19 +345,19 @@ def forward_backward(ddp, batches, parts, names, device):
 def scale_and_clip(transformer, sums, cfg, world_size):
     """Make the gradient that of the mean loss over all predicted tokens of the step, and clip it.
 
-    So far it is that of the summed loss, averaged over the processes by DDP. sums: see `forward_backward`. Returns
-    them over all processes, on the CPU, and the norm before clipping. A GPU is waited for here, once a step.
+    So far it is that of the summed loss, averaged over the processes. sums: see `forward_backward`. Returns them over
+    all processes, on the CPU, and the norm before clipping. A GPU is waited for here, once a step.
     """
     if world_size > 1:
         dist.all_reduce(sums)
     grads = [p.grad for p in transformer.parameters()]
-    norm = torch.nn.utils.get_total_norm(grads)
+    norm = runtime.total_norm(grads)
     *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()
     sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
     to_mean = world_size / sums[:, 1].sum().item()
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
-    torch._foreach_mul_(grads, to_mean * clip)
+    torch._foreach_mul_([runtime.local(x) for x in grads], to_mean * clip)
     return sums, grad_norm
 
 
@@ -373,10 +396,11 @@ def describe_step(groups, names, sums):
 def train(cfg):
     # Set-up. Under torchrun every process runs this file.
     device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
+    sharded = cfg.shard and world_size > 1
     lock, data, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
-    transformer, loss_module = make_model(cfg, config, device)
+    transformer, loss_module = make_model(cfg, config, device, sharded)
     optimizers = make_optimizers(transformer, cfg)
-    first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size)
+    first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
         kept = run.kept_attention(resumed, facts["versions"])
@@ -388,15 +412,16 @@ def train(cfg):
         return by_objective(objective, cfg, train_batches.windows_per_step, step)
 
     def parts_of(step):
-        return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
+        return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size, same_number=sharded)
 
     jobs = ((step, *part) for step in range(first, cfg.max_steps) for part in parts_of(step))
     batches = runtime.prefetch(train_batches.batch, jobs)
     ddp = loss_module
-    if world_size > 1 and first < cfg.max_steps:
+    if world_size > 1 and not sharded and first < cfg.max_steps:
         what, windows = parts_of(first)[0]
         ddp = runtime.wrap_ddp(loss_module, train_batches.batch(first, what, windows), what.causal, device)
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
+    log = None
     if rank == 0:
         log = run.open_records(facts, transformer.parameters(), world_size, resumed)
         rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
@@ -467,9 +492,9 @@ def train(cfg):
             done = step + 1
             stopping = runtime.any_process(received, device, world_size)
             due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or last or switches or stopping
-            if rank == 0 and due:
+            if due and (rank == 0 or sharded):
                 save(cfg, facts, done, trained, log, transformer, optimizers)
-            if rank == 0 and (last or switches):
+            if rank == 0 and (last or switches) and not sharded:
                 runtime.show(print_examples, bar, done, phase, transformer, tokenizer, predict_from)
             bar.update()
             if stopping:
@@ -477,7 +502,7 @@ def train(cfg):
     except (Damaged, DataError):  # the data may be wrong: what they trained must not be saved
         raise
     except Exception:
-        if rank == 0 and done is not None:  # lose no finished step
+        if rank == 0 and done is not None and not sharded:  # lose no finished step
             runtime.show(save, cfg, facts, done, trained, log, transformer, optimizers)
         raise
 

@@ -144,11 +144,11 @@ def by_objective(objective, cfg, n_windows, step):
     return found
 
 
-def micro_batches(groups, micro_batch, rank, world_size):
+def micro_batches(groups, micro_batch, rank, world_size, same_number=False):
     """Return the MicroBatches of a process. groups: see `by_objective`.
 
     All windows of a micro-batch train the same. Each has `micro_batch` windows; the last one of an objective may have
-    fewer.
+    fewer. same_number: where a process has fewer micro-batches than another one, its largest are cut in two.
     """
     found = []
     for objective, windows in groups.items():
@@ -157,6 +157,18 @@ def micro_batches(groups, micro_batch, rank, world_size):
             found.append(MicroBatch(objective, own[i : i + micro_batch]))
     if not found:
         raise DataError(f"process {rank} has no window in a step: `objective` must leave at least one to each")
+    if same_number:
+        of_all = [micro_batches(groups, micro_batch, other, world_size) for other in range(world_size)]
+        most = max(map(len, of_all))
+        fewest = min(sum(len(part.windows) for part in parts) for parts in of_all)
+        if fewest < most:
+            why = f"a process has {fewest} windows in a step, but another one {most} micro-batches"
+            raise DataError(f"{why}: with --shard=True, `objective` must leave as many windows to each process")
+        while len(found) < most:
+            found.sort(key=lambda part: len(part.windows))
+            what, windows = found.pop()
+            half = len(windows) // 2
+            found += [MicroBatch(what, windows[:half]), MicroBatch(what, windows[half:])]
     return found
 
 

@@ -96,8 +96,10 @@ def test_other_objectives_optimizers_and_data_keep_the_promises(run, run_world, 
         out = copy_up_to(step, tmp_path / "reference", tmp_path / f"from-{step}")
         succeed([run([*args, f"--out_dir={out}", "--resume=True"])])
         assert_same_end(tmp_path / "reference", out, 20)
-    succeed(run_world(2, [*args, f"--out_dir={tmp_path / 'two'}", "--micro_batch=2"]))
-    assert_same_losses(tmp_path / "two", tmp_path / "reference", difference)
+    for shard in {False, name in ("mixed", "muon")}:
+        out = tmp_path / f"two-{shard}"
+        succeed(run_world(2, [*args, f"--out_dir={out}", "--micro_batch=2", f"--shard={shard}"]))
+        assert_same_losses(out, tmp_path / "reference", difference)
 
 
 def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
@@ -433,6 +435,18 @@ def fail(*args, **options):
     assert_same_end(reference, out, 20)
 
 
+def test_a_model_that_does_not_fit_says_what_to_try(run, tiny, tmp_path):
+    code = """
+import torch, data.loader
+def fail(*args):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+data.loader.Batches.batch = fail
+"""
+    exit_code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}"], train_after(tmp_path, code))
+    assert exit_code == 1 and "Tried to allocate 20.00 GiB" in text and "--shard=True" in text, text
+    assert "Traceback" not in text, text
+
+
 def test_full_disk(undisturbed, run, tmp_path):
     """The run ends with a message, and nothing half-written is left."""
     args, reference = undisturbed
@@ -449,23 +463,75 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "world, micro_batch",
-    [(2, 3), pytest.param(1, 1, marks=SLOW), pytest.param(1, 16, marks=SLOW), pytest.param(4, 4, marks=SLOW)],
+    "world, options",
+    [
+        (2, "--micro_batch=3"),
+        (2, "--micro_batch=3 --shard=True"),
+        pytest.param(1, "--micro_batch=1", marks=SLOW),
+        pytest.param(1, "--micro_batch=16 --shard=True", marks=SLOW),
+        pytest.param(4, "--micro_batch=4", marks=SLOW),
+        pytest.param(4, "--micro_batch=1 --shard=True --recompute=True", marks=SLOW),
+    ],
 )
-def test_world_size_and_micro_batch_do_not_change_the_run(undisturbed, run_world, tmp_path, world, micro_batch):
+def test_world_size_and_micro_batch_do_not_change_the_run(undisturbed, run_world, tmp_path, world, options):
     args, reference = undisturbed
-    succeed(run_world(world, [*args, f"--out_dir={tmp_path / 'run'}", f"--micro_batch={micro_batch}"]))
-    assert_same_losses(tmp_path / "run", reference)
+    succeed(run_world(world, [*args, f"--out_dir={tmp_path / 'run'}", *options.split()]))
+    assert_same_losses(tmp_path / "run", reference, also=() if "shard" in options else ("grad_norm",))
+    assert_same_losses(tmp_path / "run", reference, 1e-4)  # the norm of a long vector in fp32 depends on where it is cut
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(4, marks=SLOW)])
-def test_several_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path, n):
-    args, _ = undisturbed
+AOT = """
+import runpy, sys, torch, torch._dynamo.utils
+plain = torch.compile
+torch.compile = lambda *args, **options: plain(*args, backend="aot_eager", **options)
+runpy.run_path("train.py", run_name="__main__")
+sys.exit(f"graphs: {torch._dynamo.utils.counters['stats']['unique_graphs']}")
+"""
+
+
+@SLOW
+def test_with_shards_the_blocks_and_the_loss_compile_once_for_each_mask(undisturbed, run_world, tmp_path):
+    args, reference = undisturbed
+    out = tmp_path / "run"
+    more = ["--shard=True", "--compile=True", f"--out_dir={out}"]
+    for _, text in run_world(2, [*args, *more], train_after(tmp_path, AOT)):
+        assert text.endswith("graphs: 4\n"), text
+    assert_same_losses(out, reference, also=())
+
+
+@pytest.mark.parametrize("n, shard", [(2, False), (2, True), pytest.param(4, False, marks=SLOW)])
+def test_several_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path, n, shard):
+    args = [*undisturbed[0], f"--shard={shard}"]
     a, b = tmp_path / "a", tmp_path / "b"
     succeed(run_world(n, [*args, f"--out_dir={a}"]))
     copy_up_to(5, a, b)
     succeed(run_world(n, [*args, f"--out_dir={b}", "--resume=True"]))
     assert_same_end(a, b, 20)
+
+
+@pytest.mark.parametrize("options", ["--tie_embeddings=True", pytest.param("--optimizer=muon", marks=SLOW)])
+def test_with_shards_a_checkpoint_is_the_same_file(run, run_world, tiny, tmp_path, options):
+    """Initial and loaded weights are those without shards, bit for bit. A run goes on with shards or without."""
+    args = [*tiny, *options.split(), "--checkpoint_interval=10"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    still = [*args, *"--lr=1e-30 --max_steps=1 --switch_step=0 --warmup_steps=0 --decay_steps=1".split()]
+    succeed([run([*still, f"--out_dir={one}-drawn"])])  # a step that changes no weight
+    model = checkpoint.load(f"{one}-drawn")["model"]
+    for name, more in ("drawn", ""), ("loaded", f"--init_from={one}-drawn --seed=2"):
+        succeed(run_world(2, [*still, f"--out_dir={two}-{name}", "--shard=True", *more.split()]))
+        torch.testing.assert_close(checkpoint.load(f"{two}-{name}")["model"], model, rtol=0, atol=0)
+    succeed([run([*args, f"--out_dir={one}"])])
+    x = checkpoint.load(one)
+    for shard in (True, False):
+        out = copy_up_to(10, one if shard else two, two if shard else tmp_path / "back")
+        more = ["--resume=True", f"--out_dir={out}", f"--shard={shard}"]
+        succeed(run_world(2, [*args, *more]) if shard else [run([*args, *more])])
+        assert_same_losses(out, one, 1e-3 if "muon" in options else 1e-5)
+        y = checkpoint.load(out)
+        assert x.keys() == y.keys() and list(x["model"]) == list(y["model"])
+        for name, its in x["optimizer"].items():
+            theirs = y["optimizer"][name]
+            assert its["param_groups"] == theirs["param_groups"] and its["state"].keys() == theirs["state"].keys()
 
 
 SLOW_CHECKSUMS = """

@@ -16,6 +16,8 @@ from eval.bench.timing import print_hardware
 head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
+QWEN_7B = dict(n_layer=28, n_head=28, n_kv_head=4, d_model=3584, d_ff=18_944, seq_len=2048, qkv_bias=True)
+SHARDED = {"continue_7b": model.ModelConfig(vocab_size=152_064, **QWEN_7B)}  # its preset needs several GPUs
 AUTO = {"device": "auto", "dtype": "auto"}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 
@@ -36,6 +38,20 @@ def fixed_bytes(config):
     return 20 * parameters + 2 * (parameters - embedding) + 4 * embedding
 
 
+def sharded_bytes(config, gpus):
+    """Compute the same for a model whose weights are shared over so many GPUs.
+
+    Of the 20 bytes a parameter, each GPU holds its part. Embedding and head are gathered in fp32, with their gradients
+    and a copy of these to be exchanged. Two blocks are gathered at a time in bf16, each with a buffer for the exchange;
+    a block's gradients are there in bf16, and two blocks' in fp32 on their way to the other GPUs.
+    """
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in model.Transformer(config).parameters())
+        block = sum(p.numel() for p in model.Block(config).parameters())
+    ends = 2 * config.vocab_size * config.d_model
+    return 20 * parameters // gpus + 3 * 4 * ends + (2 * 4 + 2 + 2 * 4) * block
+
+
 def window_bytes(config):
     """Compute what the backward pass of one window keeps, with the fused attention kernels."""
     d, heads = config.d_model, 2 * (config.n_head + config.n_kv_head)  # of q, k, v and the output
@@ -50,9 +66,10 @@ def loss_bytes(memory):
     return 3 * 2 * min(2**30, memory // 64)  # the chunk of model.linear_cross_entropy
 
 
-def largest_micro_batch(config, memory):
-    """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA itself."""
-    return max(0, (memory - 2**30 - fixed_bytes(config) - loss_bytes(memory)) // window_bytes(config))
+def largest_micro_batch(config, memory, gpus=1):
+    """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA itself. gpus: that share weights."""
+    fixed = sharded_bytes(config, gpus) if gpus > 1 else fixed_bytes(config)
+    return max(0, (memory - 2**30 - fixed - loss_bytes(memory)) // window_bytes(config))
 
 
 # ----------------------------------------------------------------------------
@@ -118,13 +135,15 @@ def kernels(head_dims):
 
 
 def memory():
-    """Print the largest micro_batch of the paper's models that fits and divides the windows of a step evenly."""
+    """Print the largest micro_batch of each preset that fits and divides the windows of a step evenly."""
     if not torch.cuda.is_available():
         return print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
-    for name, config in PAPER.items():
-        most = largest_micro_batch(config, torch.cuda.mem_get_info()[0])
+    gpus = torch.cuda.device_count()
+    for name, config in {**PAPER, **SHARDED}.items():
+        most = largest_micro_batch(config, torch.cuda.mem_get_info()[0], gpus if name in SHARDED else 1)
         fits = max((n for n in range(1, most + 1) if WINDOWS % n == 0), default=0)
-        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}", flush=True)
+        other = f"more than these {gpus} GPUs, or --recompute=True" if name in SHARDED else "--recompute=True"
+        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else other}", flush=True)
 
 
 def main(cfg):

@@ -51,6 +51,18 @@ def test_windows_may_be_left_out_but_not_all_of_a_process():
         of_ranks(first_two, 3, 4)
 
 
+def test_with_shards_all_processes_have_as_many_micro_batches():
+    """Because they gather the weights together. The largest are cut."""
+    groups = {CLM(): [0, 2, 4, 6, 8, 1, 3, 5, 7], MLM(): [10, 12, 14, 9, 11, 13, 15]}  # 5 and 3 even, 4 and 4 odd
+    for same, odd in (False, [4, 4]), (True, [4, 2, 2]):
+        even, other = (micro_batches(groups, 4, rank, 2, same_number=same) for rank in range(2))
+        assert [len(part.windows) for part in even] == [4, 1, 3] and [len(part.windows) for part in other] == odd
+        windows = sorted(window for part in other for window in part.windows)
+        assert windows == [1, 3, 5, 7, 9, 11, 13, 15] and {part.objective for part in other} == {*groups}
+    with pytest.raises(DataError, match="a process has 1 windows in a step, but another one 2 micro-batches"):
+        micro_batches({CLM(): [0, 1, 2]}, 1, 0, 2, same_number=True)
+
+
 def test_the_record_of_phases():
     clm, mlm = {CLM(): range(4)}, {MLM(): range(4)}
     before = {MLM(0.2, "before"): range(4)}
