@@ -106,17 +106,14 @@ def print_end(cfg, bar, step, device):
 
 def print_figure(out_dir):
     """Draw the figure of a run and say where it is."""
-    drawn = plot_run(out_dir)
-    print(f"figure: {drawn or f'not drawn: pip install matplotlib, then python -m eval.plot {out_dir}'}")
+    print(f"figure: {plot_run(out_dir)}")
 
 
 def new_figure(width, height):
-    """Return an empty matplotlib Figure, its sizes in inches; None where matplotlib is not installed."""
-    try:
-        from matplotlib import rcParams
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
+    """Return an empty matplotlib Figure, its sizes in inches."""
+    from matplotlib import rcParams  # here, because it takes long
+    from matplotlib.figure import Figure
+
     rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
     return Figure(figsize=(width, height), layout="constrained")
 
@@ -128,10 +125,8 @@ def save_figure(figure, path):
 
 
 def plot_run(out_dir):
-    """Write out_dir/loss.png and return its path; None where matplotlib is not installed."""
+    """Write out_dir/loss.png and return its path."""
     figure = new_figure(7, 4.2)
-    if figure is None:
-        return None
     lines = read_metrics(out_dir)
     axes = figure.subplots()
     draw_training(axes, [line for line in lines if "loss" in line])

@@ -96,7 +96,6 @@ def main(cfg):
     print(f"knows nothing, ln V: {nothing:.2f}")
     print(f"knows token frequencies: {frequencies:.2f}")
     figure = new_figure(9, 3.6)
-    if figure:
-        draw(figure, curves, {"knows nothing": nothing, "knows token frequencies": frequencies})
-        save_figure(figure, cfg.out)
-        print(f"drawn in {cfg.out}")
+    draw(figure, curves, {"knows nothing": nothing, "knows token frequencies": frequencies})
+    save_figure(figure, cfg.out)
+    print(f"drawn in {cfg.out}")

@@ -107,7 +107,6 @@ def main(cfg):
     cells = [(str(step), *(f"{x:.2f}" for x in values)) for step, *values in rows]
     print(aligned([COLUMNS, *cells], str.rjust))
     figure = new_figure(6, 3.6)
-    if figure:
-        draw(figure, dict(zip(COLUMNS, zip(*rows))))
-        save_figure(figure, cfg.out)
-        print(f"drawn in {cfg.out}")
+    draw(figure, dict(zip(COLUMNS, zip(*rows))))
+    save_figure(figure, cfg.out)
+    print(f"drawn in {cfg.out}")

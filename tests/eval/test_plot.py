@@ -1,6 +1,5 @@
 """The figure and the summary of a run."""
 
-import importlib.util
 import json
 
 import pytest
@@ -29,14 +28,10 @@ def test_the_summary_goes_by_the_phases_of_the_log(tmp_path, phases, rows):
     """With more than four of them it has the start and the end only."""
     write_log(tmp_path, phases)
     assert [line[:20].strip() for line in summary(tmp_path).splitlines()[1:]] == rows
-    if importlib.util.find_spec("matplotlib"):
-        assert plot_run(tmp_path).read_bytes().startswith(b"\x89PNG")
-    else:
-        assert plot_run(tmp_path) is None
+    assert plot_run(tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_figure_of_a_mixed_phase_has_its_parts(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     write_log(tmp_path, [CLM, CLM, MIXED, MIXED], clm_loss=2.5, mlm_loss=4.0)
     figures = []
     monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
@@ -55,7 +50,6 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
 
 
 def test_the_log_of_a_fine_tuning_is_refused(run, tmp_path):
-    pytest.importorskip("matplotlib")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     code, text = run([str(tmp_path)], "eval.plot")
     assert code == 1 and "metrics.jsonl is not a log of train.py (KeyError: 'phase')" in text, text
