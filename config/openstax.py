@@ -6,8 +6,8 @@
 # openstax/ has 47 MB of OpenStax textbooks (CC BY 4.0) as .txt files: 16.2M tokens of the embedded tokenizer. The run
 # takes about ten minutes on one core of an AMD EPYC (Zen 5, bf16).
 #
-# 4 layers of width 128, as in the demo, with an MLP of 384: 0.8M parameters in the blocks, 1.3M with the embedding, as
-# reports count them, and 1.8M with the output head.
+# 4 layers of width 128, as in the demo, with an MLP of 384: 0.8M parameters in the blocks, 1.8M with the embedding and
+# the output head.
 d_ff = 384
 data = "data/prepared/openstax"
 out_dir = "out/openstax"

@@ -70,36 +70,34 @@ def study(argv, command=COMMAND):
     cfg, waves = plan.cfg, selected(plan)
     if cfg.plan or not cfg.only:
         print(describe(plan))
-    runs = [item for items in waves.values() for item in items if isinstance(item, Run)]
-    stop_if("nothing was started:", schedule_problems(runs))
+    items = [item for items in waves.values() for item in items]
+    runs = [item for item in items if isinstance(item, Run)]
+    problems = [*schedule_problems(runs)]
+    if not (problems or cfg.plan):
+        if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
+            prepare_embedded()  # once, before several runs do it
+        problems += problems_of(plan, runs, finetunes=len(items) > len(runs))
+    if problems:
+        sys.exit("\n".join(["nothing was started:", *grouped(problems)]))
     if cfg.plan:
         return
-    if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
-        prepare_embedded()  # once, before several runs do it
-    finetunes = any(name.startswith("finetune") for name in waves)
-    stop_if("nothing was started:", problems_of(plan, runs, finetunes))
     failed = carry_out(plan, waves)
-    if cfg.only in ("", "report"):
+    if "report" in waves:
         print(report.write(plan))
-    stop_if(f"jobs that failed or could not begin: {len(failed)}. The same command tries them again:", failed)
-
-
-def stop_if(what, problems):
-    """Stop with a sentence if there are problems. problems: (name, sentence) of each."""
-    lines = grouped(problems)
-    if lines:
-        sys.exit("\n".join([what, *lines]))
+    if failed:
+        what = f"{len(failed)} failed or could not begin; the same command tries them again:"
+        sys.exit("\n".join([what, *grouped(failed)]))
 
 
 def selected(plan):
-    """Return the part of the plan's waves that the setting `only` names; all without one, none for the report."""
-    waves, only = plan.waves(), plan.cfg.only
-    if only in ("", "report"):
-        return {} if only else waves
-    found = re.fullmatch(r"([a-z]+-\d+)(?::(\d+)/(\d+))?", only)
+    """Return the part of the plan's waves, and of the report at their end, that the setting `only` names."""
+    waves, only = {**plan.waves(), "report": []}, plan.cfg.only
+    if not only:
+        return waves
+    found = re.fullmatch(r"([a-z]+(?:-\d+)?)(?::(\d+)/(\d+))?", only)
     name, i, n = found.groups(default="1") if found else ("", 0, 0)
     if name not in waves or not 1 <= int(i) <= int(n):
-        sys.exit(f"only={only}: give one of {', '.join(waves)} or report; a part of a wave is {[*waves][0]}:2/3")
+        sys.exit(f"only={only}: give one of {', '.join(waves)}; a part of a wave is {[*waves][0]}:2/3")
     return {name: waves[name][int(i) - 1 :: int(n)]}
 
 

@@ -16,7 +16,7 @@ KINDS = {
     "stability": "standard deviation in points\n(over seeds and over rates up to ten times the lowest)",
     "losses": "validation loss (nats per predicted token)",
 }
-# What can be on the x-axis, with its label. They are fields of a Row; `losses` has the last three.
+# What can be on the x-axis, with its label. They are fields of a row of results; `losses` has the last two.
 AXES = {
     "clm_fraction": "fraction of the steps that are CLM",
     "mask_ratio": "mask ratio",
@@ -26,7 +26,7 @@ AXES = {
     "step": "step of pretraining",
     "steps_added": "steps of MLM added, with a new optimizer",
 }
-LOSS_AXES = ["tokens", "step", "steps_added"]
+LOSS_AXES = ["step", "steps_added"]
 LOSSES = {"CLM": "val_clm_loss", "MLM": "val_mlm_loss"}
 
 
@@ -56,7 +56,7 @@ def draw(folder, entries, results, logs):
     for kinds, axes, models, name in entries:
         for kind, x in itertools.product(kinds.split(), axes.split()):
             if kind == "losses":
-                panels = loss_curves(x, models.split(), logs)
+                panels = loss_curves(models.split(), logs)
             else:
                 panels = score_curves(kind, x, models.split(), results)
             for title, curves in panels:
@@ -65,7 +65,7 @@ def draw(folder, entries, results, logs):
         panels = {title: lines for title, lines in panels.items() if any(map(any, lines.values()))}
         if panels:
             draw_lines(folder / f"{kind}_{x}.png", panels, AXES[x], KINDS[kind])
-            drawn[f"{kind}_{x}.png"] = f"{KINDS[kind].splitlines()[0]} over {AXES[x]}"
+            drawn[f"{kind}_{x}.png"] = f"{kind} over {AXES[x]}"
     return drawn
 
 
@@ -74,23 +74,22 @@ def score_curves(kind, x, models, results):
 
     The x of a line with one model is nan: it is horizontal.
     """
-    value = {"scores": results.score, "stability": results.deviation}[kind]
+    value = results.score if kind == "scores" else results.deviation
     for target in results.targets:
         points = []
         for model in models:
-            score = model in results.labels and value(model, target)
+            score = value(model, target)
             if score:
                 place = getattr(results.example[model], x) if len(models) > 1 else math.nan
                 points.append((place, score.mean, score.half or 0))
         yield target, [sorted(points)]
 
 
-def loss_curves(x, models, logs):
+def loss_curves(models, logs):
     """Yield (name of the loss, curves) of a line: a curve for each model and seed."""
-    key = "tokens" if x == "tokens" else "step"
     of_line = [log for model in models for log in logs.get(model, {}).values()]
     for title, loss in LOSSES.items():
-        yield title, [[(line[key], line[loss], 0) for line in log if loss in line] for log in of_line]
+        yield title, [[(line["step"], line[loss], 0) for line in log if loss in line] for log in of_line]
 
 
 # ----------------------------------------------------------------------------
@@ -99,28 +98,28 @@ def loss_curves(x, models, logs):
 
 def draw_lines(path, panels, x_label, y_label):
     """Draw a panel for each {title: {name of a line: curves}}; see `score_curves`. All panels have the same lines."""
-    figure, grid = make_panels(panels, 2.5, 0.1 * max(map(len, panels.values())), "sharex")
-    ticks = ()  # the places of the first curve
+    figure, grid = make_panels(panels, 2.7, 0.1 * max(map(len, panels.values())), "sharex")
+    ticks, handles = (), {}
     for axes, lines in zip(grid, panels.values()):
         for number, (name, curves) in enumerate(lines.items()):
             color, marker = STYLES[number % len(STYLES)]
             style = dict(color=color, lw=1.2, label=name)
-            for points in curves or [[]]:
-                x, y, half = zip(*points) if points else ((), (), ())
-                if x and math.isnan(x[0]):
+            for points in filter(None, curves):
+                x, y, half = zip(*points)
+                if math.isnan(x[0]):
                     axes.axhline(*y, ls=":", **style)
                     continue
-                ticks = ticks or x
+                ticks = ticks or x  # those of the first curve
                 if len(x) < 20:
                     style |= dict(marker=marker, ms=5, elinewidth=0.9, capsize=2)
                 axes.errorbar(x, y, half if any(half) else None, ls="-" if number < len(STYLES) else "--", **style)
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels())))  # a line of several curves has one
     if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
         grid[0].set_xscale("log")
         grid[0].set_xticks(ticks, map(short, ticks))
         grid[0].set_xticks([], minor=True)
-    figure.supxlabel(x_label, fontsize=10)
+    figure.supxlabel(x_label)
     figure.supylabel(y_label, fontsize=10)
-    handles = dict(zip(*reversed(grid[0].get_legend_handles_labels())))  # a line of several curves has one
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
     save_figure(figure, path)
 
@@ -141,7 +140,7 @@ def draw_models(path, results):
             score = results.score(name, target)
             mean, half = (score.mean, score.half or 0) if score else (math.nan, 0)
             axes.errorbar([mean], [name], xerr=[half], fmt="o", color=STYLES[0][0], capsize=2)
-    figure.supxlabel(KINDS["scores"], fontsize=10)
+    figure.supxlabel(KINDS["scores"])
     save_figure(figure, path)
 
 
@@ -153,7 +152,7 @@ def make_panels(titles, row_height, legend, share):
     grid = []
     for number, title in enumerate(titles, 1):
         axes = figure.add_subplot(rows, columns, number, **{share: grid[0] if grid else None})
-        axes.set_title(title, fontsize=10)
-        axes.tick_params(labelsize=8)
+        axes.set_title(title)
+        axes.tick_params(labelsize=8, labelleft=share == "sharex" or number % columns == 1 % columns)
         grid.append(axes)
     return figure, grid

@@ -38,8 +38,8 @@ GPU, MFU = "H100", 0.46  # for the predicted hours: docs/speed.md, with the FLOP
 class Run:
     """A row with one pretraining seed: a run of train.py.
 
-    args, settings: of train.py, as the row says them. parent: the Run that it begins with, at the step `start`; with 0 it
-    begins with the final weights.
+    args, settings: of train.py, as the row says them. parent: the Run that it begins with, at the step `start`; 0 =
+    with its final weights.
     """
 
     def __init__(self, row, seed, folder, args, settings, parent, start):
@@ -53,13 +53,11 @@ class Run:
         self.train_seed = seed  # the seed that train.py gets
         self.continues = ""  # the row whose final weights it, or the run that it branches off, began with
         if parent:
+            parent.keep |= {start} - {0, parent.max_steps}
             self.depth = parent.depth + 1
             self.origin = parent.checkpoint(start)
-            self.train_seed, self.continues = parent.train_seed, parent.continues
-            if start:
-                parent.keep |= {start} - {parent.max_steps}
-            else:
-                self.train_seed, self.continues = parent.train_seed + CONTINUED_SEED, parent.row
+            self.train_seed = parent.train_seed if start else parent.train_seed + CONTINUED_SEED
+            self.continues = parent.continues if start else parent.row
 
     def __str__(self):
         text = f"{self.folder.name}: {self.steps:,} steps"
@@ -182,7 +180,9 @@ class Plan:
         for run in runs:
             if run.row in self.cfg.random:
                 yield Model("random", f"random-{run.row}", f"random-{run.folder.name}", run.checkpoint(), run)
-        for path in map(newest, self.cfg.checkpoints):
+        for path in self.cfg.checkpoints:
+            steps = checkpoint.steps(path)  # only names are read
+            path = checkpoint.path_of(path, steps[-1]) if steps else Path(path)
             name = path.resolve().name  # as in result.json
             if path.suffix == ".pt":
                 name = f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
@@ -232,7 +232,7 @@ class Plan:
             waves[f"pretrain-{run.depth + 1}"].append(run)
         for point in self.points():
             waves["finetune-1" if point[2] else "finetune-2"].append(point)
-        return {**waves}
+        return waves
 
 
 def without_empty(cfg):
@@ -247,12 +247,6 @@ def without_empty(cfg):
 def task_name(task):
     """Return the name of a data set, which may be given as a task file."""
     return Path(task).stem if task.endswith(".py") else task
-
-
-def newest(path):
-    """Return the newest checkpoint of a run's folder, or `path` itself if it is not one. Only names are read."""
-    steps = checkpoint.steps(path)
-    return checkpoint.path_of(path, steps[-1]) if steps else Path(path)
 
 
 # ----------------------------------------------------------------------------

@@ -20,8 +20,11 @@ from eval.study.results import Results, read
 from eval.study.run import grouped, has_result, job_folder
 from run import last_logged, read_metrics
 
-RESULTS = "folder model pretraining_seed task family lr seed validation test chosen parameters step tokens"
-RESULTS = f"{RESULTS} clm_fraction mask_ratio".split()  # the columns of results.csv, comparisons.csv, losses.csv
+# The columns of results.csv, comparisons.csv and losses.csv.
+RESULTS = (
+    "folder model pretraining_seed task family lr seed validation test chosen parameters step tokens clm_fraction "
+    "mask_ratio"
+).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
 LOSS_KEYS = "val_clm_loss", "val_mlm_loss"
@@ -88,8 +91,7 @@ def write(plan):
     write_csv(folder / "comparisons.csv", COMPARISONS, map(vars, compared))
     path = folder / "report.md"
     path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
-    summary = answers[1:] or [score_table(results)]
-    return "\n\n".join([*summary, str(path)])
+    return "\n\n".join([*(answers[1:] or [score_table(results)]), str(path)])
 
 
 def read_results(plan):
@@ -122,7 +124,7 @@ def write_csv(path, columns, rows):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
-            cells = [row.get(name) for name in columns]
+            cells = map(row.get, columns)
             writer.writerow(f"{cell:.6g}" if isinstance(cell, float) else cell for cell in cells)
 
 
@@ -135,17 +137,17 @@ def overview(results, plan, logs):
     lines = [*progress_of(plan, logs)] if plan.models else []
     lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
     for task, rows in results.by_task.items():
-        settings = [{**row.result["settings"], **row.result["versions"]} for row in rows]
-        for name in settings[0].keys() - PER_RUN:
-            found = sorted({str(of_row.get(name)) for of_row in settings})
+        for name in sorted(rows[0].result["settings"].keys() - PER_RUN):
+            found = sorted({str(row.result["settings"].get(name)) for row in rows})
             if len(found) > 1:
                 lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")
     models = []
     for label in results.labels:
-        row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
+        row = results.example[label]
+        seeds = ", ".join(map(str, sorted(results.seeds[label])))
         models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
-    header = ["model", "pretraining", "parameters", "tokens", "seeds"]
-    return "\n".join(f"- {line}" for line in lines), table(header, models)
+    listed = "\n".join(f"- {line}" for line in lines)
+    return listed, table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
 
 
 def progress_of(plan, logs):
@@ -272,11 +274,11 @@ def losses_section(folder, logs):
         for seed, log in of_row.items():
             lines += [line | {"model": name, "pretraining_seed": seed} for line in log if LOSS_KEYS[0] in line]
         cells = [last_losses(of_row.values(), key) for key in LOSS_KEYS]
-        rows.append([name, str(len(of_row)), *cells])
+        rows.append([name, *cells])
     if not lines:
         return []
     write_csv(folder / "losses.csv", LOSSES, lines)
-    return ["## Losses", ABOUT_LOSSES, table(["model", "seeds", "CLM loss", "MLM loss"], rows)]
+    return ["## Losses", ABOUT_LOSSES, table(["model", "CLM loss", "MLM loss"], rows)]
 
 
 def last_losses(logs, key):
@@ -293,5 +295,4 @@ def figures_section(folder, results, logs, entries):
     if not find_spec("matplotlib"):
         return ["There are no figures, because matplotlib is not installed."]
     drawn = figures.draw(folder, entries, results, logs)
-    images = [f"![{what}]({name})" for name, what in drawn.items()]
-    return ["## Figures", *images] if images else []
+    return ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())] if drawn else []

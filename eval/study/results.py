@@ -53,9 +53,9 @@ def read(root, folders, metric, names):
     """
     rows, failed = [], {}
     for folder in sorted(folders):
-        path = folder.relative_to(root)
-        if (folder / "result.json").exists():  # it counts, whatever failed before
-            rows += read_result(folder / "result.json", path, metric, names)
+        path, file = folder.relative_to(root), folder / "result.json"
+        if file.exists():  # it counts, whatever failed before
+            rows += read_result(file, path, metric, names)
         elif (folder / "error.txt").exists():
             failed[path] = error_of(folder / "error.txt")
     return rows, failed
@@ -86,36 +86,32 @@ def make_row(folder, result, metric, prefix, names):
         pretraining += ", retrieval by its own protocol"
     step, clm_steps, mask_ratio = facts["step"], facts["clm_steps"], facts["mask_ratio"]
     per_step = facts["settings"].get("global_batch_tokens", 1)
+    shape, head = facts["model"], 0
+    if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
+        head = shape["vocab_size"] * shape["d_model"]
     return SimpleNamespace(
         folder=folder,  # of its files, from the folder of all results
         model=label,
         pretraining_seed=seed,
         task=f"{task}/{prefix}".removesuffix("/"),
-        family=FAMILIES[FAMILIES.index(result["family"])],
-        lr=float(result["lr"]),
-        seed=int(result["seed"]),  # of fine-tuning
+        family=result["family"],
+        lr=result["lr"],
+        seed=result["seed"],  # of fine-tuning
         metrics=main,  # the names of those whose mean is the score, in percent
-        validation=mean([validation[name] for name in main if name in validation]),
-        test=mean([test[name] for name in main]),
+        validation=mean(validation, main),
+        test=mean(test, main),
         # what was fine-tuned; random weights have seen no tokens
         pretraining=pretraining,  # in words
-        parameters=facts["parameters"] + head_size(facts["model"]),  # of pretraining, with the output head
+        parameters=facts["parameters"] + head,  # of pretraining, with the output head
         step=step,
         tokens=0 if facts["untrained"] else step * per_step,
-        flops=per_step * flops(facts["model"], clm_steps, step - clm_steps, mask_ratio),
+        flops=per_step * flops(shape, clm_steps, step - clm_steps, mask_ratio),
         clm_fraction=clm_steps / max(1, step),
         mask_ratio=mask_ratio,
         steps_added=step if after else 0,  # since it began with the final weights of another model
         chosen=False,  # whether it has the rate that validation chose
         result=result,
     )
-
-
-def head_size(model):
-    """Return the number of weights in the output head, which fine-tuning drops. model: a shape as a dict."""
-    if model.get("tie_embeddings", True):  # a model of the hub has no such field
-        return 0
-    return model["vocab_size"] * model["d_model"]
 
 
 def name_of(facts):
@@ -138,11 +134,12 @@ def pretraining_of(facts, after):
     return f"{text}, after {after}" if after else text
 
 
-def mean(values):
-    found = sum(values) / len(values)
-    if not math.isfinite(found):
+def mean(scores, names):
+    """Return the mean of those of some metrics that there are."""
+    values = [scores[name] for name in names if name in scores]
+    if not math.isfinite(sum(values)):
         raise ValueError(f"the metric's values are {values}, must be finite numbers")
-    return found
+    return sum(values) / len(values)
 
 
 # ----------------------------------------------------------------------------
@@ -189,9 +186,7 @@ class Comparison:
     @property
     def over(self):
         """What the comparison rests on, in words."""
-        if self.units < 2:
-            return f"less than two {self.unit}s in common"
-        return f"two {self.unit}s: give more" if self.units == 2 else f"{self.units} {self.unit}s"
+        return f"{self.units} {self.unit}s in common" + ": give more" * (self.units < 3)
 
 
 class Results:
@@ -254,7 +249,7 @@ class Results:
         return Score(*stats.interval([sum(scores[unit] for scores in by_task) for unit in units]), note)
 
     def mean_resampled(self, task, rows):
-        """Return the mean scores (1 + resamples,) of some chosen rows: on a task's test set, then on resamples of it."""
+        """Return the mean scores (1 + resamples,) of chosen rows: on a task's test set, then on resamples of it."""
         if task not in self.resampled:
             chosen = [row for row in self.by_task[task] if row.chosen]
             scores = []
@@ -284,7 +279,7 @@ class Results:
         if len(units) > 1:
             parts = {}  # of tasks that share pretraining; the sets of a retrieval task share fine-tuning
             for task, of_both in pairs.items():
-                of_a, of_b = ([self.mean_resampled(task, rows[unit]) for unit in units] for rows in of_both)
+                of_a, of_b = ([self.mean_resampled(task, rows[u]) for u in units] for rows in of_both)
                 d = self.targets[target][task] * np.subtract(of_a, of_b)  # (units, 1 + resamples)
                 part = "" if unit == "pretraining_seed" else task.partition("/")[0]
                 sum_d, sum_covariance = parts.get(part, (0, 0))
@@ -296,8 +291,8 @@ class Results:
     def deviation(self, label, target):
         """Return the standard deviation over fine-tuning seeds and low rates as a Score; tasks count alike.
 
-        The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None if there is one only,
-        and unless all seeds have all of them.
+        The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None unless all seeds have
+        all of them.
         """
         variances = []
         for task in self.targets[target]:
@@ -307,7 +302,7 @@ class Results:
             n_runs = len(low) * len({row.seed for row in rows})
             own = [row for row in rows if row.model == label and row.lr in low]
             for same in group(own, "pretraining_seed").values():
-                if len(low) == 1 or len(same) < n_runs:
+                if len(same) < n_runs:
                     return None
                 variances.append(np.var([row.test for row in same], ddof=1))
         return Score(float(np.sqrt(np.mean(variances)))) if variances else None
@@ -320,13 +315,13 @@ def common(dicts):
 
 def check_rows(rows):
     """Raise DataError for a run that is there twice, and for different test sets of a task."""
-    firsts, seen = {}, {}
+    firsts = {}
     for row in rows:
         first = firsts.setdefault(row.task, row)
         if (row.result["test_set"], row.metrics) != (first.result["test_set"], first.metrics):
             why = "have different test sets or metrics, which cannot be compared"
             raise DataError(f"{row.task}: {first.folder} and {row.folder} {why}")
-        same = seen.setdefault((row.model, row.pretraining_seed, row.task, row.lr, row.seed), row)
+        same = firsts.setdefault((row.model, row.pretraining_seed, row.task, row.lr, row.seed), row)
         if same is not row:
             why = "are the same model, task, learning rate and seed: delete one of them"
             raise DataError(f"{same.folder} and {row.folder} {why}")

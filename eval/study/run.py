@@ -12,9 +12,9 @@ import checkpoint
 import configurator
 from data.files import MALFORMED, is_locked
 from errors import DataError
-from eval.study.branch import TRAIN, schedule_problems
+from eval.study.branch import TRAIN
 from eval.study.jobs import ROOT, Job, run_all, slots
-from eval.study.plan import Run, task_name
+from eval.study.plan import task_name
 from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import find_task, missing
@@ -118,18 +118,14 @@ def carry_out(plan, waves):
     cfg, runs, failed = plan.cfg, to_train(plan), []
     no_rate = f"no learning rate is chosen, because the runs with seed {cfg.finetune_seeds[0]} are missing or failed"
     for wave, items in waves.items():
-        jobs, processes = [], 0
-        for item in items:
-            if item in runs:
-                jobs.append(training(item, cfg.processes))
-                processes = cfg.processes
-            elif not isinstance(item, Run):
-                model, task, rate, _ = item
-                if rate or chosen_rate(plan, model, task):
-                    jobs.append(finetuning(plan, *item))
-                else:
-                    failed.append((f"{model.folder} on {task}", no_rate))
-        failed += run_all(jobs, slots(cfg.jobs, processes), wave)
+        pretrains = wave.startswith("pretrain")
+        if pretrains:
+            jobs = [training(run, cfg.processes) for run in items if run in runs]
+        else:
+            jobs = [finetuning(plan, *point) for point in items]
+            without_rate = [point[0].folder for point, job in zip(items, jobs) if not job]
+            failed += [(name, no_rate) for name in without_rate]
+        failed += run_all([*filter(None, jobs)], slots(cfg.jobs, pretrains * cfg.processes), wave)
     return failed
 
 
@@ -148,8 +144,7 @@ def to_train(plan):
     for run in reversed(plan.runs.values()):  # each before those that it begins with
         own = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
         gone = any(not path.exists() for path in needed & own)
-        ended = last_logged(run.folder) >= run.max_steps
-        if not run.checkpoint().exists() and (gone or not ended):
+        if not run.checkpoint().exists() and (gone or last_logged(run.folder) < run.max_steps):
             runs.append(run)
             if not checkpoint.steps(run.folder):  # otherwise it resumes
                 needed.add(run.origin)
@@ -163,7 +158,7 @@ def arguments(run):
 
 
 def training(run, processes):
-    """Return the Job that starts or resumes a run. Its process says if the checkpoint that it begins with is missing."""
+    """Return the Job that starts or resumes a run. The process says if what it begins with is missing."""
     command = [TRAIN, *arguments(run)]
     if run.parent:
         command.append(f"--{'branch_from' if run.start else 'init_from'}={run.origin}")
@@ -186,34 +181,36 @@ def job_folder(model, task, rate, seed):
 
 
 def finetuning(plan, model, task, rate, seed):
-    """Return the Job of a fine-tuning run; rate=None: at the chosen rate. Before there is one, it has no result.
+    """Return the Job of a fine-tuning run; rate=None: at the chosen rate, None before there is one.
 
     One of each task scores the task's baselines, which are the same for all.
     """
     cfg = plan.cfg
     first = (model, rate, seed) == (plan.models[0], cfg.rates[0], cfg.finetune_seeds[0])
     rate = rate or chosen_rate(plan, model, task)
-    name = f"{model.folder} on {task}, lr {rate:g}, seed {seed}"
+    if not rate:
+        return None
     folder = plan.results / job_folder(model, task, rate, seed)
     ours = dict(task=task, init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
     ours["random_weights"] = model.kind == "random"
     command = [FINETUNE, *plan.tasks[task], *(f"--{name}={value}" for name, value in ours.items())]
-    return Job(name, folder, command, folder / "result.json")
+    return Job(f"{model.folder} on {task}, lr {rate:g}, seed {seed}", folder, command, folder / "result.json")
 
 
 def chosen_rate(plan, model, task):
     """Return the rate that did best on validation with the first fine-tuning seed, of a model and its pretraining seed.
 
-    Of equals it is the lowest. The sets of a retrieval task choose together. 0 before all rates have been tried, and if
-    all failed.
+    Of equals it is the lowest. The sets of a retrieval task choose together. None before all rates have been tried, and
+    if all failed.
     """
     cfg = plan.cfg
     folders = {plan.results / job_folder(model, task, rate, cfg.finetune_seeds[0]) for rate in cfg.rates}
     rows, failed = read(plan.results, folders, cfg.metrics, {})
     tried = {row.folder for row in rows} | failed.keys()
-    return best(rows)[0].lr if rows and len(tried) == len(folders) else 0
+    return best(rows)[0].lr if rows and len(tried) == len(folders) else None
 
 
 def has_result(plan, point):
     """Return whether a fine-tuning run is done. point: see Plan.points."""
-    return finetuning(plan, *point).result.exists()
+    job = finetuning(plan, *point)
+    return bool(job and job.result.exists())

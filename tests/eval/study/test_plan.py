@@ -147,7 +147,7 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         assert output.count(sentence) == 1, output
     for only in ("finetune-1:0/3", "finetune-1:4/3", "clm-seed-1", "finetune-2:1/"):
         code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
-        assert code == 1 and f"only={only}: give one of finetune-1 or report; a part of a wave is" in output, output
+        assert code == 1 and f"only={only}: give one of finetune-1, report; a part of a wave is" in output, output
 
 
 DAMAGED = "", "{", "[" * 10**5, "\xff", "null", "[]", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'
