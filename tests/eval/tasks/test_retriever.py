@@ -9,8 +9,9 @@ from encoder_helpers import TEXTS, write_encoder
 from helpers import ROOT
 from task_helpers import Files, family, settings
 
+import checkpoint
 from errors import DataError
-from eval.study.results import read_rows
+from eval.study.results import read
 from eval.tasks import hub_encoder
 from eval.tasks.export import export
 from eval.tasks.families import Item
@@ -67,6 +68,15 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path, way):
     assert np.abs(embeddings(folder, TEXTS, protocol="study")[1] - expected[1]).max() > 0.01
 
 
+def test_a_folder_of_our_own_architecture_has_its_own_way_too(encoder, tmp_path):
+    checkpoint.export(encoder, tmp_path / "model", "eurobert")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    for found in embeddings(tmp_path / "model", TEXTS):
+        np.testing.assert_allclose(found, theirs.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
+    with pytest.raises(DataError, match="save_model: .*give --protocol=study"):
+        embeddings(tmp_path / "model", TEXTS, save_model=True)
+
+
 def test_its_own_way_is_the_default_only_for_zero_shot_scores(tmp_path):
     folder = write_retriever(tmp_path / "model", *WAYS[0])
     state = hub_encoder.load(folder)
@@ -100,7 +110,7 @@ def test_a_zero_shot_run_says_what_it_is(run, tmp_path):
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert (result["zero_shot"], result["protocol"], result["steps"]) == (True, "its own", 0)
     assert result["examples"] == {"train": 0, "validation": 0, "test": 6} and result["metrics"]["validation"] == {}
-    (row,) = read_rows(tmp_path, "field", [tmp_path / "out"])
+    (row,), _ = read(tmp_path, [tmp_path / "out"], "field", {})
     assert row.task == "ir (zero-shot)" and row.pretraining == "pretrained elsewhere, retrieval by its own protocol"
     code, text = run(["--task=embedded-sc", *args], "finetune.py")
     assert code == 2 and "max_steps=0: embedded-sc (sc) has a head, which must be trained" in text, text
