@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import model
 from configurator import outside_limits
+from errors import DataError
 
 # Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
 # sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell.
@@ -110,15 +111,15 @@ def shard(loss_module, device):
     each process would need memory for all of them.
     """
     transformer = loss_module.model
+    for name, x in transformer.named_buffers():
+        if x.is_meta:
+            raise DataError(f"{name} in model.py: with --shard=True, create it on the CPU, as `rope_tables` does")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     matrices = {p for p in transformer.blocks.parameters() if p.ndim == 2}
     fully_shard(loss_module, mesh=mesh, reshard_after_forward=True, ignored_params=matrices)
     policy = MixedPrecisionPolicy(transformer.compute_dtype, torch.float32, cast_forward_inputs=False)
     for block in transformer.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, ignored_params=set(block.parameters()) - matrices)
-    for name, x in transformer.named_buffers():
-        if x.is_meta:
-            raise ValueError(f"{name} in model.py: with --shard=True, create it on the CPU, as `rope_tables` does")
     loss_module._apply(lambda x: torch.empty_like(x, device=device) if x.is_meta else x)
 
 

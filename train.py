@@ -335,7 +335,7 @@ def forward_backward(ddp, batches, parts, names, device):
     """
     sums = torch.zeros(len(names), 2, dtype=torch.float64, device=device)
     for number, (what, _) in enumerate(parts, 1):
-        ddp.require_backward_grad_sync = number == len(parts)  # DDP exchanges gradients after the last one
+        ddp.require_backward_grad_sync = number == len(parts)  # DDP sums them after the last one, shards after each
         loss_sum, count = ddp(runtime.to_device(next(batches), device), what.causal)
         loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
         sums[names.index(what.name)] += torch.stack((loss_sum.detach(), count))

@@ -16,6 +16,7 @@ import checkpoint
 import model
 import runtime
 from data.objective import CLM, MLM
+from errors import DataError
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
 from run import kept_attention
@@ -124,6 +125,15 @@ def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, m
     monkeypatch.setattr(result, "choose_attention", lambda config, dtype, device, kept: pytest.fail(f"kept: {kept}"))
     with pytest.raises(pytest.fail.Exception, match="kept: triton$" if dtype == "bfloat16" else "kept: $"):
         result.build(SimpleNamespace(device="cuda", dtype=dtype, seed=1), None, state)
+
+
+def test_with_shards_a_buffer_without_a_value_is_refused():
+    """Models are built on the meta device then, where an edit of model.py may create one."""
+    with torch.device("meta"):
+        transformer = Transformer(ModelConfig())
+        transformer.register_buffer("temperature", torch.ones(1))
+    with pytest.raises(DataError, match="temperature in model.py: with --shard=True, create it on the CPU"):
+        runtime.shard(PretrainingLoss(transformer), CPU)
 
 
 def test_rank_0_decides_for_all(tmp_path):

@@ -480,6 +480,18 @@ def test_world_size_and_micro_batch_do_not_change_the_run(undisturbed, run_world
     assert_same_losses(tmp_path / "run", reference, 1e-4)  # the norm of a long vector in fp32 depends on where it is cut
 
 
+@SLOW
+def test_in_bf16_shards_have_the_gradient_of_whole_weights(run_world, tiny, tmp_path):
+    """Of the first step, because later ones also have the rounding of the steps before."""
+    args = [*tiny, *"--dtype=bfloat16 --max_steps=1 --switch_step=0 --warmup_steps=0 --decay_steps=1".split()]
+    for shard in (True, False):
+        succeed(run_world(2, [*args, f"--out_dir={tmp_path / str(shard)}", f"--shard={shard}"]))
+    with_shards, whole = (read_metrics(tmp_path / str(shard)) for shard in (True, False))
+    assert with_shards[0]["val_mlm_loss"] == whole[0]["val_mlm_loss"]
+    assert with_shards[1]["loss"] == whole[1]["loss"]
+    assert with_shards[1]["grad_norm"] == pytest.approx(whole[1]["grad_norm"], rel=2e-5)
+
+
 AOT = """
 import runpy, sys, torch, torch._dynamo.utils
 plain = torch.compile
