@@ -125,5 +125,7 @@ def test_micro_batch_does_not_change_the_run(train, on_gpu, tmp_path):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_train_as_one(train, run_world, on_gpu, tmp_path):
     train([*on_gpu, f"--out_dir={tmp_path / 'one'}"])
-    succeed(run_world(2, [*on_gpu, "--compile=True", f"--out_dir={tmp_path / 'two'}"]))
-    assert_same_losses(tmp_path / "two", tmp_path / "one", 1e-3)
+    for shard in (False, True):
+        out = tmp_path / f"two-{shard}"
+        succeed(run_world(2, [*on_gpu, "--compile=True", f"--shard={shard}", f"--out_dir={out}"]))
+        assert_same_losses(out, tmp_path / "one", 1e-3)
