@@ -818,13 +818,15 @@ def dkv_kernel(
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
-# sometimes the most registers of a thread, so that two programs share a multiprocessor). None stands for all other
-# GPUs and the interpreter. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
+# sometimes the most registers of a thread: 128, so that two programs share a multiprocessor, or so many that the
+# compiler does not spill some to try that). None stands for all other GPUs and the interpreter. These are the largest
+# blocks that do not spill registers, see tests/ahead_of_time.py.
 LAUNCH = {
+    (80, 64): ((128, 32, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
-    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 8, 1)),
+    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2, 192), (64, 64, 8, 1)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
     ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
     ("gfx9", 128): ((128, 64, 4, 2), (128, 32, 4, 2), (32, 64, 4, 1)),
