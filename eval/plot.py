@@ -54,7 +54,10 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
     sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]  # these stand for all steps
-    windows = Counter(what.name for groups in sampled for what, numbers in groups.items() for _ in numbers)
+    windows = Counter()
+    for groups in sampled:
+        for what, numbers in groups.items():
+            windows[what.name] += len(numbers)
     flops = mean(step_flops(config, groups, cfg.window_split) for groups in sampled) * cfg.max_steps
     n_tokens = windows.total() * config.seq_len * cfg.max_steps / len(sampled)
     tokens = f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"
