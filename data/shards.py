@@ -52,12 +52,12 @@ def unfinished_folder(out, plan, part=""):
     if others := [path.name for path in partial.glob("*") if path.name not in (plan, LOCK)]:
         raise DataError(
             f"{partial} holds {others[0]}, which no preparation of these files, as they are now, with these settings "
-            "has made: give those of an unfinished one, choose another --out, or remove it if you need nothing in it"
+            "has made: give the files and settings of then, choose another --out, or remove what you do not need"
         )
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan
         try:
-            check_out(out)  # again: the process before may have made it
+            check_out(out)
             (folder / "shards").mkdir(parents=True, exist_ok=True)
             yield folder
         finally:

@@ -54,6 +54,7 @@ BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(by
 class Tokenizer:
     """The interface; `load` and `from_state` return a RankTokenizer or a JsonTokenizer.
 
+    content         the bytes of its file, as `file_bytes()`
     name            where it came from: "embedded", "gpt2", "llama3", or the name of a rank file or a hub folder
     special_tokens  {name: id}
     mask_id, pad_id, bos_id, eos_id     in special_tokens; two of them may be equal
@@ -361,7 +362,8 @@ def read_hub(path):
         token = config.get(f"{kind}_token")
         if isinstance(token, dict):
             token = token.get("content")
-        by_id = added_ids.get(str(config.get(f"{kind}_token_id")))  # an ordinary token's is the default of a class
+        # The id of an ordinary token would be the default of a class, which means nothing here.
+        by_id = added_ids.get(str(config.get(f"{kind}_token_id")))
         if token and token not in ids and not by_id:
             raise DataError(f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file")
         return next((name for name in (token, by_id, *usual) if name in ids), None)
