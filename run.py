@@ -167,7 +167,8 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     if not path:
         if sharded:
             torch.manual_seed(cfg.seed)
-            runtime.scatter_weights(transformer, Transformer(transformer.config).state_dict() if rank == 0 else None)
+            drawn = Transformer(transformer.config) if rank == 0 else transformer
+            runtime.scatter_weights(transformer, drawn.state_dict())
         return 0, nothing, None
     print0 = print if rank == 0 else lambda _: None
     state = checkpoint.load(path, report=print0) if rank == 0 or not sharded else None

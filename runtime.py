@@ -123,19 +123,9 @@ def shard(loss_module, device):
     loss_module._apply(lambda x: torch.empty_like(x, device=device) if x.is_meta else x)
 
 
-def local(x):
-    """Return the part of a tensor that this process holds: its shard, or all of it."""
-    return x.to_local() if isinstance(x, DTensor) else x
-
-
-def total_norm(grads):
-    """Return the norm of all gradients together; of shards, over all processes."""
-    norm = torch.nn.utils.get_total_norm([local(x) for x in grads])
-    if isinstance(grads[0], DTensor):
-        square = norm.double() ** 2
-        dist.all_reduce(square)
-        norm = square.sqrt()
-    return norm
+def gather(x):
+    """Return a whole tensor in place of shards, on all processes. They call this at the same time."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def whole(x):
@@ -147,8 +137,8 @@ def whole(x):
         return {key: whole(value) for key, value in x.items()}
     if not isinstance(x, DTensor):
         return x
-    gathered = x.full_tensor()
-    return gathered.cpu() if dist.get_rank() == 0 else None
+    x = gather(x)
+    return x.cpu() if dist.get_rank() == 0 else None
 
 
 def outline(x):
@@ -173,9 +163,9 @@ def scatter(x, like):
 
 
 def scatter_weights(transformer, weights):
-    """Load a state dict that only rank 0 has into a model with shards, in place."""
+    """Load a state dict of rank 0 into a model with shards, in place. The others give one of the same names."""
     for name, x in transformer.state_dict().items():
-        x.copy_(scatter(weights[name] if dist.get_rank() == 0 else None, x))
+        x.copy_(scatter(weights[name], x))
 
 
 def scatter_optimizer(optimizer, state):

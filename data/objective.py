@@ -160,10 +160,9 @@ def micro_batches(groups, micro_batch, rank, world_size, same_number=False):
     if same_number:
         of_all = [micro_batches(groups, micro_batch, other, world_size) for other in range(world_size)]
         most = max(map(len, of_all))
-        fewest = min(sum(len(part.windows) for part in parts) for parts in of_all)
-        if fewest < most:
-            why = f"a process has {fewest} windows in a step, but another one {most} micro-batches"
-            raise DataError(f"{why}: with --shard=True, `objective` must leave as many windows to each process")
+        if most > min(sum(len(part.windows) for part in parts) for parts in of_all):
+            why = f"a process has fewer windows in a step than another one has micro-batches, {most}"
+            raise DataError(f"{why}: with --shard=True, `objective` must leave enough windows to each process")
         while len(found) < most:
             found.sort(key=lambda part: len(part.windows))
             what, windows = found.pop()

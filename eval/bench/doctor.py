@@ -26,30 +26,24 @@ WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 # Memory of training in bf16 with compiled blocks, in bytes: computed, not measured
 
 
-def fixed_bytes(config):
+def fixed_bytes(config, gpus=1):
     """Compute what depends neither on the micro-batch nor on the GPU, as PyTorch's allocator counts it.
 
     Weights, gradients and AdamW's moments are 16 bytes a parameter. The allocator's peaks show 20, and we do not know
     why. The weights of blocks and head are also there in bf16, and the gradient of the head twice.
+
+    gpus: how many share the weights. Then each holds its part of the 20 bytes. Embedding and head are gathered in fp32,
+    with their gradients and a copy of these to be exchanged: 12 bytes. Two blocks are gathered at a time in bf16, each
+    with a buffer for the exchange; a block's gradients are there in bf16, and two blocks' in fp32 on their way to the
+    other GPUs: 18 bytes.
     """
     with torch.device("meta"):
         parameters = sum(p.numel() for p in model.Transformer(config).parameters())
     embedding = config.vocab_size * config.d_model
-    return 20 * parameters + 2 * (parameters - embedding) + 4 * embedding
-
-
-def sharded_bytes(config, gpus):
-    """Compute the same for a model whose weights are shared over so many GPUs.
-
-    Of the 20 bytes a parameter, each GPU holds its part. Embedding and head are gathered in fp32, with their gradients
-    and a copy of these to be exchanged. Two blocks are gathered at a time in bf16, each with a buffer for the exchange;
-    a block's gradients are there in bf16, and two blocks' in fp32 on their way to the other GPUs.
-    """
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in model.Transformer(config).parameters())
-        block = sum(p.numel() for p in model.Block(config).parameters())
-    ends = 2 * config.vocab_size * config.d_model
-    return 20 * parameters // gpus + 3 * 4 * ends + (2 * 4 + 2 + 2 * 4) * block
+    if gpus == 1:
+        return 20 * parameters + 2 * (parameters - embedding) + 4 * embedding
+    block = (parameters - 2 * embedding) // config.n_layer
+    return 20 * parameters // gpus + 12 * 2 * embedding + 18 * block
 
 
 def window_bytes(config):
@@ -68,8 +62,7 @@ def loss_bytes(memory):
 
 def largest_micro_batch(config, memory, gpus=1):
     """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA itself. gpus: that share weights."""
-    fixed = sharded_bytes(config, gpus) if gpus > 1 else fixed_bytes(config)
-    return max(0, (memory - 2**30 - fixed - loss_bytes(memory)) // window_bytes(config))
+    return max(0, (memory - 2**30 - fixed_bytes(config, gpus) - loss_bytes(memory)) // window_bytes(config))
 
 
 # ----------------------------------------------------------------------------

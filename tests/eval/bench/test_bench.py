@@ -92,7 +92,7 @@ def test_the_7b_preset_fits_into_eight_gpus_of_80_gb_that_share_it():
     cfg = configurator.load(ROOT / "train.py", [str(ROOT / "config/continue_7b.py")])
     config, size = doctor.SHARDED["continue_7b"], 80 * 10**9
     assert cfg.shard and [doctor.largest_micro_batch(config, size, gpus) for gpus in (1, 8)] == [0, cfg.micro_batch]
-    peak = doctor.sharded_bytes(config, 8) + doctor.loss_bytes(size) + cfg.micro_batch * doctor.window_bytes(config)
+    peak = doctor.fixed_bytes(config, 8) + doctor.loss_bytes(size) + cfg.micro_batch * doctor.window_bytes(config)
     for page in ("config/continue_7b.py", "docs/speed.md"):
         assert f" {peak / 1e9:.1f} " in (ROOT / page).read_text()
 
