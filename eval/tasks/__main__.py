@@ -8,22 +8,18 @@ python -m eval.tasks export out/model.pt FOLDER    # write a fine-tuned model of
 import signal
 import sys
 
-from errors import Damaged, DataError
-from eval.tasks import predict
-from eval.tasks.export import export
+from eval.tasks import export, predict
 from eval.tasks.registry import TASKS, find_task, missing
 
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
-    if sys.argv[1:2] == ["predict"]:
-        return predict.main(sys.argv[2:])
-    if sys.argv[1:2] == ["export"] and len(sys.argv) == 4:
-        try:
-            return export(*sys.argv[2:])
-        except (Damaged, DataError, OSError) as error:
-            sys.exit(str(error))
-    if sys.argv[1:]:
+    command, *args = sys.argv[1:] or [""]
+    if command == "predict":
+        return predict.main(args)
+    if command == "export" and len(args) == 2:
+        return export.main(*args)
+    if command:
         print(__doc__.strip())
         sys.exit(0 if {"--help", "-h"} & {*sys.argv} else 2)
     row = "{:12}  {:6}  {:16}  {}".format

@@ -7,11 +7,12 @@ Models for retrieval open with sentence-transformers, too. (Models of this proje
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from data.hub import new_folder, sentence_files
 from data.tokenizer import optional_package
-from errors import DataError
+from errors import Damaged, DataError
 from eval.tasks.predict import load
 
 HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
@@ -73,3 +74,10 @@ def export(path, folder):
             (partial / name).write_text(text, encoding="utf-8")
         (partial / "tokenizer.json").write_bytes(task.tokenizer.file_bytes())
         found.save_pretrained(partial)
+
+
+def main(path, folder):
+    try:
+        export(path, folder)
+    except (Damaged, DataError, OSError) as error:
+        sys.exit(str(error))

@@ -50,8 +50,7 @@ def load(path, device, dtype):
     saved = state["fine_tuned"]
     with checkpoint.refuse_damage(path):
         settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
-        read = {name: saved["task"][name] for name in READ}
-        spec = Task(saved["family"], **read)
+        spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
         dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
         task, model = build(settings, dataset, state)
         model.head.load_state_dict(saved["head"])
@@ -71,9 +70,7 @@ def run(path, source, cfg):
     _, task, model = load(path, cfg.device, cfg.dtype)
     spec = task.dataset.task
     if spec.family == "ir":
-        raise DataError(
-            f"{path} is a model for retrieval: export it, and search with sentence-transformers (docs/hub.md)"
-        )
+        raise DataError(f"{path} is for retrieval: export it, and search with sentence-transformers (docs/hub.md)")
     labeled = []  # (example, Answer), or None for a row without labels
 
     def lines():

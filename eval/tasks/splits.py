@@ -35,17 +35,13 @@ class Dataset:
     task: object = None  # the Task that it was read from, see registry.py
     corpora: dict = field(default_factory=dict)  # ir: {name of a corpus: {document id: text}}, those to search
 
-    def judged(self):
-        """Return {name of a corpus: ids of the documents in it that validation or test judge}."""
-        return wanted((*self.validation, *self.test))
-
     def search(self, name, corpus, find):
         """Return the runs of some queries, as `metrics.retrieval_scores` takes them.
 
         name: of the corpus. corpus: {document id: text}, of the documents that are searched. find(ids, rows): returns
         {document id: score} for each query, of documents with these ids, which are these rows of the corpus.
         """
-        known, ids = self.judged()[name], list(corpus)
+        known, ids = wanted((*self.validation, *self.test))[name], list(corpus)
         rows = [i for i, document in enumerate(ids) if document in known]
         runs = [{"judged": run} for run in find([ids[i] for i in rows], rows)]
         if self.main["field"]:  # empty if the corpus holds judged documents only
