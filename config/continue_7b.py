@@ -1,6 +1,7 @@
 # Continued pretraining of a 7B decoder, Qwen 2.5 7B, on GPUs that share its weights (shard=True).
 #
 #   hf download Qwen/Qwen2.5-7B --local-dir Qwen2.5-7B
+#   python -m data.prepare --source=fineweb-edu/ --tokenizer=Qwen2.5-7B --out=data/prepared/fineweb-edu-qwen2.5
 #   torchrun --standalone --nproc_per_node=8 train.py config/continue_7b.py
 #
 # 28 layers, width 3,584, 28 query and 4 key-value heads of 128, MLP 18,944: 6,526M parameters in the blocks, 7,616M with
@@ -26,7 +27,7 @@ micro_batch = 3  # 48 micro-steps for the 144 windows of each of 8 GPUs, 24 of 1
 
 # 1,000 steps * 2,359,296 = 2.4B tokens. At 42 GFLOPs a token of MLM and 44 % of 989 TFLOP/s that is 63 hours of an H100.
 max_steps = 1_000
-lr = 1e-4  # a guess: below the 3e-4 that models of this size are pretrained with
+lr = 1e-4  # a guess: a third of what Llama 2 7B was pretrained with
 warmup_steps = 100
 decay_steps = 200
 eval_interval = 100
