@@ -8,6 +8,7 @@ The settings are the assignments below. Config files and --key=value change them
 
 import json
 import math
+import shlex
 import signal
 import sys
 import time
@@ -202,20 +203,25 @@ def print_schedules(rows):
         python train.py schedule "config/610m.py --switch_step=10000" "config/610m.py"
 
     `rates` and `objectives` are [value, for how many steps] over all steps, in order. The value is a learning rate, or
-    how many windows train each objective, by name. Of more than four windows a step, four evenly spread ones count.
+    how many windows train each objective, by name. Four windows of each step are looked at, and 64 where these change,
+    evenly spread.
     """
     for row in rows:
-        cfg = configurator.load(__file__, row.split())
+        cfg = configurator.load(__file__, shlex.split(row))
         n_windows = cfg.global_batch_tokens // run.model_config(cfg, vocab_size=128).seq_len
-        windows = range(0, n_windows, math.ceil(n_windows / 4))
         cfg = SimpleNamespace(**cfg)  # faster
-        rates, names = [], []
-        for step in range(cfg.max_steps):
-            rates.append(learning_rate(step, cfg))
+
+        def names(step, at_most):
+            windows = range(0, n_windows, math.ceil(n_windows / at_most))
             kinds = [objective(step, window, n_windows, cfg) for window in windows]
-            names.append([kind.name for kind in kinds if kind])
-        lengths = {"rates": [[rate, len(list(same))] for rate, same in groupby(rates)]}
-        lengths["objectives"] = [[{name: of.count(name) for name in of}, len(list(same))] for of, same in groupby(names)]
+            return [kind.name for kind in kinds if kind]
+
+        rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
+        lengths = {"rates": [[rate, len(list(same))] for rate, same in groupby(rates)], "objectives": []}
+        for _, same in groupby(range(cfg.max_steps), lambda step: names(step, 4)):
+            first, *others = same
+            found = names(first, 64)
+            lengths["objectives"].append([{name: found.count(name) for name in found}, 1 + len(others)])
         print(json.dumps(lengths))
 
 

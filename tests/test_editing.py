@@ -48,7 +48,7 @@ def cosine(copy, run, log, before, text):
     command = [sys.executable, "train.py", "schedule", " ".join(ARGS)]
     schedule = json.loads(subprocess.run(command, cwd=copy, capture_output=True, text=True).stdout)
     assert [rate for rate, _ in schedule["rates"]] == [line["lr"] for line in log[1:]]
-    assert schedule["objectives"] == [[{"clm": 4}, 8], [{"mlm": 4}, 32]]
+    assert schedule["objectives"] == [[{"clm": 16}, 8], [{"mlm": 16}, 32]]
 
 
 def rates(copy, run, log, before, text):

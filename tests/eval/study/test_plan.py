@@ -63,6 +63,7 @@ BRANCHES = {  # rows have 650 steps, whose last 200 decay: (begins, arguments): 
     ("clm@300", "--switch_step=200"): "objectives of step 201 are 100% mlm, there 100% clm. Only the first 200",
     ("mlm@300", "--switch_step=400"): "objectives of step 1 are 100% clm, there 100% mlm",
     ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "objectives of step 1 are 50% clm, 50% mlm, there 100% mlm",
+    ("mixed@300", "--switch_step=0 --clm_windows=0.125"): "are 12% clm, 88% mlm, there 25% clm, 75% mlm",
     ("mlm@300", "--switch_step=0 --predict_from=before"): "objectives of step 1 are 100% mntp, there 100% mlm",
     ("clm@300", "--switch_step=300 --lr=1"): "the rates of step 1 are",
     ("clm@300", "--switch_step=300 --warmup_steps=9"): "the rates of step 1 are",
@@ -77,7 +78,8 @@ REFUSED = {
 
 def branching(cases):
     rows = [(f"row{i}", *case) for i, case in enumerate(cases)]
-    return plan_of(runs=(("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), *rows))
+    mixed = ("mixed", "", "--switch_step=0 --clm_windows=0.25")
+    return plan_of(runs=(("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), mixed, *rows))
 
 
 def test_a_branch_is_the_run_that_its_own_settings_describe():
