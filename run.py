@@ -21,7 +21,7 @@ from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
-from runtime import resolve_auto, show
+from runtime import any_process, resolve_auto, show
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what decides what a run learns
@@ -103,10 +103,17 @@ def conflicts(cfg):
         if begun:
             _, state = checkpoint.open_newest(out, weights=False, report=lambda _: None)
             check_same_run(state, cfg, out)
-        elif last_logged(out) > min(cfg["checkpoint_interval"], cfg["max_steps"], *cfg["keep_steps"]):
+        elif last_logged(out) > first_checkpoint(cfg):
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
     except (Damaged, DataError) as error:
         yield str(error)
+
+
+def first_checkpoint(cfg):
+    """Return the step at which a run makes its first checkpoint, as its log says where it began."""
+    start, interval = min(logged_steps(cfg["out_dir"]), default=0), cfg["checkpoint_interval"]
+    later = [step for step in cfg["keep_steps"] if step > start]
+    return min(start - start % interval + interval, cfg["max_steps"], *later)
 
 
 def check_same_run(state, cfg, path):
@@ -200,7 +207,7 @@ def newest_for_all(cfg, rank, world_size):
 
 def load_optimizers(optimizers, state, path):
     """Load a dict of optimizers by name from a checkpoint's dict, in place. Their groups keep their own settings."""
-    saved = state.pop("optimizer")
+    saved = state.pop("optimizer", {})
     if saved.keys() != optimizers.keys():
         names = f"{', '.join(saved)}; here they are {', '.join(optimizers)}"
         raise DataError(f"{path} has other optimizers: {names}. init_from takes its weights only")
@@ -209,10 +216,12 @@ def load_optimizers(optimizers, state, path):
         try:
             runtime.scatter_optimizer(optimizer, saved[name])
             optimizer.load_state_dict(saved[name])  # with the settings of the run that saved it
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise DataError(f"{path}: {name} has other groups of parameters here: {error}") from None
         for group, settings in zip(optimizer.param_groups, ours):
-            group.update(settings)
+            params = group["params"]
+            group.clear()
+            group.update(settings, params=params)
 
 
 # ----------------------------------------------------------------------------
@@ -310,11 +319,16 @@ def read_metrics(out_dir):
     return lines
 
 
-def last_logged(out_dir):
-    """Return the last step in the whole lines of a run's metrics.jsonl; 0 without one."""
+def logged_steps(out_dir):
+    """Return the steps of the whole lines of a run's metrics.jsonl; [] without one."""
     path = Path(out_dir) / "metrics.jsonl"
     content = path.read_bytes() if path.is_file() else b""
-    return max(map(int, re.findall(rb'"step": (\d{1,18}),.*\n', content)), default=0)
+    return [int(step) for step in re.findall(rb'"step": (\d{1,18}),.*\n', content)]
+
+
+def last_logged(out_dir):
+    """Return the last step in a run's metrics.jsonl; 0 without one."""
+    return max(logged_steps(out_dir), default=0)
 
 
 class MetricsLog:
@@ -373,17 +387,17 @@ def check_data(changed, batches, step):
         raise Damaged(f"{what}. Checkpoints up to step {first} do not depend on it; remove later ones, then resume")
 
 
-def wait_for_checksums(changed, device, world_size):
-    """Wait until the background thread of rank 0 has ended. All processes call this, rank 0 with the Future.
+def wait_for_checksums(changed, received, device, world_size):
+    """Wait until the background thread of rank 0 has ended, or a process is asked to stop (see `runtime.stop_signals`).
 
-    They ask once a second. If the others waited in one all-reduce, its time limit would end the run.
+    All processes call this, rank 0 with the Future. They ask once a second. If the others waited in one all-reduce, its
+    time limit would end the run.
     """
-    waiting = True
-    while waiting:
-        waiting = changed is not None and not changed.done()
-        if world_size > 1:
-            flag = torch.tensor(float(waiting), device=device)
-            dist.all_reduce(flag)
-            waiting = flag.item() > 0
-        if waiting:
-            time.sleep(1)
+    said = False
+    while any_process(changed is not None and not changed.done(), device, world_size):
+        if any_process(received, device, world_size):
+            return
+        if changed is not None and not said:
+            print("waiting for the checksums of the data", flush=True)
+            said = True
+        time.sleep(1)

@@ -380,11 +380,11 @@ def stop_signals():
     return received
 
 
-def any_process(received, device, world_size):
-    """Return whether a process has received a signal to stop. received: this one's; see `stop_signals`."""
+def any_process(value, device, world_size):
+    """Return whether a value, such as a list of received signals, is true on at least one process."""
     if world_size == 1:
-        return bool(received)
-    count = torch.tensor(float(len(received)), device=device)
+        return bool(value)
+    count = torch.tensor(float(bool(value)), device=device)
     dist.all_reduce(count)
     return count.item() > 0
 

@@ -28,7 +28,7 @@ import runtime
 from data import validation
 from data.files import lock_folder
 from data.loader import make_batches
-from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of
+from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of, predicts_from
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
@@ -166,10 +166,10 @@ def check(cfg, world_size=None):
     begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then what it began with is not needed any more
     if cfg.branch_from and not begun and not Path(cfg.branch_from).is_file():
         yield f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}"
-    if (cfg.init_from or cfg.model == "origin") and not begun:
-        why = checkpoint.problem(cfg.init_from)
+    if cfg.model == "origin" or (cfg.init_from and not begun):
+        why = checkpoint.problem(cfg.out_dir if begun else cfg.init_from)
         if why:
-            yield f"init_from: {why}"
+            yield f"{'out_dir' if begun else 'init_from'}: {why}"
             return
     if cfg.model in CHOICES["model"]:
         config = run.model_config(cfg, vocab_size=128)
@@ -273,12 +273,15 @@ def make_optimizers(transformer, cfg):
     matrices = []
     if cfg.optimizer == "muon":
         matrices = [p for p in transformer.blocks.parameters() if p.ndim == 2]
-    rest = [p for p in transformer.parameters() if not any(p is matrix for matrix in matrices)]
-    assert len(rest) + len(matrices) == len(list(transformer.parameters()))
+    of_muon = set(matrices)
+    rest = [p for p in transformer.parameters() if p not in of_muon]
     betas = (cfg.beta1, cfg.beta2)
     optimizers = {"adamw": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
     if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
         optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    grouped = [p for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]]
+    if sorted(map(id, grouped)) != sorted(map(id, transformer.parameters())):
+        raise ValueError("make_optimizers: each parameter must be in one group of one optimizer")
     return optimizers
 
 
@@ -360,7 +363,7 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     norm = runtime.gather(torch.nn.utils.get_total_norm(grads))
     *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()
     sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
-    to_mean = world_size / sums[:, 1].sum().item()
+    to_mean = world_size / max(1.0, sums[:, 1].sum().item())
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
     torch._foreach_mul_(grads, to_mean * clip)
@@ -390,7 +393,7 @@ def describe_step(groups, names, sums):
     if len(names) > 1:
         for name, (loss_sum, count) in zip(names, sums.tolist()):
             key = name.replace(" ", "_")
-            values[f"{key}_loss"] = loss_sum / count
+            values[f"{key}_loss"] = loss_sum / max(1.0, count)
             values[f"{key}_tokens"] = count / sums[:, 1].sum().item()  # the fraction of the predicted tokens
     return values
 
@@ -433,24 +436,23 @@ def train(cfg):
         rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
         start = transformer, train_batches, groups_of, rates, first, world_size, facts["versions"]
         runtime.show(print_start, cfg, *start)
-    predict_from = "mask"
-    for what in groups_of(cfg.max_steps - 1):
-        if not what.causal:
-            predict_from = what.predict_from
+    last_step = []
+    add_step(last_step, groups_of(cfg.max_steps - 1))
+    predict_from = predicts_from(last_step)
     evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
     if not resumed:
         values = evaluate(loss_module, *evaluation)
         if rank == 0:
-            log.write(step=first, phase=phase_of(groups_of(first)), **totals(trained), **values)
+            log.write(step=first, phase=phase_of(groups_of(min(first, cfg.max_steps - 1))), **totals(trained), **values)
 
     received = runtime.stop_signals()
     timed, phase = [], ""  # seconds of the steps since the last line of the log, without the first of a phase: it compiles
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
-    done, stopping = first, False  # done: how many steps; None from an update on until its step is in the log
+    done, stopping = first, False  # done: how many steps; None while the weights are ahead of the log
     try:
         for step in range(first, cfg.max_steps):
             if step == cfg.max_steps - 1:
-                run.wait_for_checksums(changed, device, world_size)
+                run.wait_for_checksums(changed, received, device, world_size)
             run.check_data(changed, train_batches, step)
 
             # Train.
@@ -462,11 +464,12 @@ def train(cfg):
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
             loss = (sums[:, 0].sum() / sums[:, 1].sum()).item()
             if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-                message = f"step {step} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-                sys.exit(f"{message}. Branch off a checkpoint from before step {step}; a lower lr often helps.")
+                message = f"step {step + 1} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+                sys.exit(f"{message}. Branch off a checkpoint of step {step} or earlier; a lower lr often helps.")
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
+            stopping = runtime.any_process(received, device, world_size)  # waits for the update of several GPUs
             add_step(trained["phases"], groups)
             tokens = sum(map(len, groups.values())) * config.seq_len
             trained["tokens"] += tokens
@@ -496,7 +499,6 @@ def train(cfg):
 
             # Save, then show.
             done = step + 1
-            stopping = runtime.any_process(received, device, world_size)
             due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or last or switches or stopping
             if due and (rank == 0 or sharded):
                 save(cfg, facts, done, trained, log, transformer, optimizers)
@@ -508,12 +510,12 @@ def train(cfg):
     except (Damaged, DataError):  # the data may be wrong: what they trained must not be saved
         raise
     except Exception:
-        if rank == 0 and done is not None and not sharded:  # lose no finished step
+        if rank == 0 and done and done > first and not sharded:  # lose no finished step
             runtime.show(save, cfg, facts, done, trained, log, transformer, optimizers)
         raise
 
     if not stopping:  # a finished run, too, says so if its data have changed
-        run.wait_for_checksums(changed, device, world_size)
+        run.wait_for_checksums(changed, received, device, world_size)
         run.check_data(changed, train_batches, cfg.max_steps)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)

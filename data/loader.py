@@ -195,12 +195,16 @@ class Batches:
 
         # The same number of positions for each window, so that shapes stay the same: those with a target, then others.
         # In the flattened batch, position t of window b is b * T + t.
+        n = objective.n_predicted(self.T)
+        most = (targets >= 0).sum(axis=1).max()
+        if most > n:
+            raise ValueError(f"{objective.name}: a window has {most} targets, but n_predicted says {n} at most")
         order = np.argsort(targets < 0, axis=1, kind="stable")
-        positions = np.sort(order[:, : objective.n_predicted(self.T)], axis=1)  # (B, n)
+        positions = np.sort(order[:, :n], axis=1)  # (B, n)
         targets = np.take_along_axis(targets, positions, axis=1)
         positions += np.arange(len(draw))[:, None] * self.T
         batch = {"tokens": shown, "positions": positions.reshape(-1), "targets": targets.reshape(-1)}
-        if self.window_split != "none" or see_start is not start or see_end is not end:
+        if self.window_split != "none" or see_start is not start or see_end is not end:  # set by the objective
             batch["doc_start"] = see_start.astype(np.int32)
             batch["doc_end"] = see_end.astype(np.int32)
         return {name: torch.from_numpy(array) for name, array in batch.items()}

@@ -1,8 +1,7 @@
 """What a window trains, and the record of what a run has trained.
 
-An objective is a frozen dataclass. Its `examples` say what the input shows, what each position predicts and which keys
-it may see; its `name` is what the log, figures and model cards call it. To try another one, write a class like those
-below and return it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
+An objective is a frozen dataclass, based on `Objective`. To try another one, write a class like CLM and MLM and return
+it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
 """
 
 import re
@@ -27,19 +26,30 @@ class Examples(NamedTuple):
     end: np.ndarray
 
 
+class Objective:
+    """What a window trains. These are the defaults."""
+
+    name = ""  # what the log, figures and model cards call it, in small letters
+    details = ""  # for the record, such as "40 % masked"
+    causal = False  # the attention mask: True for a decoder, False for an encoder
+    mask_ratio = 0.0  # the fraction of the tokens that are hidden
+    predict_from = "mask"  # the position that predicts a hidden token: its own, or "before", the one before it
+
+    def n_predicted(self, T):
+        """Return how many of T positions predict, at most. It is a shape, so it must depend on T alone."""
+        return T
+
+    def examples(self, w):
+        """Return the Examples of some Windows."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class CLM:
+class CLM(Objective):
     """Causal language modeling: each position predicts the next token of its document."""
 
     name = "clm"
-    details = ""  # for the record, such as "40 % masked"
-    causal = True  # the attention mask: True for a decoder, False for an encoder
-    predict_from = "before"  # the position that predicts a token: "mask" is its own, "before" the one before it
-    mask_ratio = 0.0
-
-    def n_predicted(self, T):
-        """Return how many of T positions predict, at most. It must depend on T alone: it is a shape."""
-        return T
+    causal = True
 
     def examples(self, w):
         targets = np.roll(w.tokens, -1, axis=1)
@@ -48,7 +58,7 @@ class CLM:
 
 
 @dataclass(frozen=True)
-class MLM:
+class MLM(Objective):
     """Masked language modeling: a fraction of the tokens, chosen at random, are hidden and predicted. For example:
 
         tokens      The   cat   sat   eos
@@ -64,7 +74,6 @@ class MLM:
     predict_from: str = "mask"
     proportions: tuple = (1.0, 0.0, 0.0)  # of the hidden tokens: shown as the mask token, as a random token, as they are
     largest_ratio: float = 0.0  # of the run: batches have its shape, so that a falling ratio compiles nothing
-    causal = False
 
     @property
     def name(self):
@@ -198,12 +207,15 @@ def add_step(phases, groups):
     phase = phases[-1]
     phase["steps"] += 1
     n_windows = sum(map(len, groups.values()))
-    for objective, windows in groups.items():
-        ratio, details = objective.mask_ratio, objective.details
-        new = dict(steps=0.0, causal=objective.causal, mask_ratio=[ratio, ratio], details=[details, details])
-        record = phase["objectives"].setdefault(objective.name, new)
-        record["steps"] += len(windows) / n_windows
-        record["predict_from"] = objective.predict_from
+    for name in names_of(groups):
+        same = [objective for objective in groups if objective.name == name]
+        ratio = max(objective.mask_ratio for objective in same)
+        details = " and ".join(dict.fromkeys(objective.details for objective in same))
+        new = dict(steps=0.0, mask_ratio=[ratio, ratio], details=[details, details])
+        record = phase["objectives"].setdefault(name, new)
+        record["steps"] += sum(len(groups[objective]) for objective in same) / n_windows
+        record["causal"] = same[0].causal
+        record["predict_from"] = same[0].predict_from
         record["mask_ratio"][1] = ratio
         record["details"][1] = details
 
@@ -235,7 +247,7 @@ def predicts_from(phases):
     """Return the position from which a model predicts a hidden token, "mask" or "before". phases: its record."""
     for phase in reversed(phases):
         for its in phase["objectives"].values():
-            if not its["causal"]:
+            if its["mask_ratio"][1] > 0 and not its["causal"]:
                 return its["predict_from"]
     return "mask"
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import checkpoint
-from data.objective import describe
+from data.objective import describe, predicts_from
 from helpers import ROOT, TINY, metrics
 from run import read_metrics
 
@@ -72,8 +72,10 @@ def third(copy, run, log, before, text):
 def prefix(copy, run, log, before, text):
     assert {line["phase"] for line in log[9:]} == {"mlm + prefix lm"} and "step 40 (MLM + prefix LM): valid" in text
     assert log[-1].keys() >= {"prefix_lm_loss", "mlm_loss"}
-    words = describe(checkpoint.load(run / "ckpt-40.pt")["phases"])
-    assert words.endswith("prefix LM in 25 % of the windows and MLM (40 % masked) in 75 % of the windows for 32 steps")
+    phases = checkpoint.load(run / "ckpt-40.pt")["phases"]
+    words = describe(phases)
+    assert predicts_from(phases) == "mask"  # that of MLM
+    assert words.endswith("MLM (40 % masked) in 75 % of the windows and prefix LM in 25 % of the windows for 32 steps")
 
 
 def spans(copy, run, log, before, text):

@@ -121,6 +121,22 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
     assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.5, 0.25]
 
 
+def test_a_branch_that_was_stopped_before_its_first_checkpoint_resumes(run, tiny, undisturbed, tmp_path):
+    """Its log begins at the step of the branch. Groups of parameters have the settings of the code that runs."""
+    args, reference = undisturbed
+    state = checkpoint.load(reference / "ckpt-10.pt")
+    state["optimizer"]["adamw"]["param_groups"][0]["lr_scale"] = 3.0
+    checkpoint.save(tmp_path / "ckpt-10.pt", state)
+    args = [*args, f"--branch_from={tmp_path / 'ckpt-10.pt'}", f"--out_dir={tmp_path / 'run'}"]
+    succeed([run(args)])
+    for step in checkpoint.steps(tmp_path / "run"):
+        checkpoint.path_of(tmp_path / "run", step).unlink()
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(True)[:3]))
+    succeed([run([*args, "--resume=True"])])
+    assert metrics(tmp_path / "run")[-1] == metrics(reference)[-1]
+
+
 def test_muon_trains_the_matrices_of_the_blocks(run, tiny, tmp_path):
     """AdamW trains all other parameters."""
     out = tmp_path / "run"
@@ -551,11 +567,11 @@ import datetime, threading, torch, data.shards, run
 from concurrent.futures import Future
 set_limit = torch.distributed.distributed_c10d._set_pg_timeout
 plain = run.wait_for_checksums
-def wait(changed, device, world_size):
+def wait(changed, *args):
     if changed:
         threading.Timer(1.9, changed.set_result, [None]).start()
     set_limit(datetime.timedelta(seconds=1.5))
-    plain(changed, device, world_size)
+    plain(changed, *args)
     set_limit(datetime.timedelta(hours=1))
     run.wait_for_checksums = plain
 run.wait_for_checksums = wait

@@ -62,13 +62,17 @@ def first_difference(ours, theirs, steps):
     A schedule is a line of `train.py schedule`, read from JSON: {"rates": [[rate, n_steps], ...], "objectives":
     [[{name: n_windows}, n_steps], ...]}.
     """
+    found = []
     for what in ("rates", "objectives"):
         both = zip(each_step(ours[what]), each_step(theirs[what]))
         for step, (here, there) in enumerate(itertools.islice(both, steps)):
             if here != there:
-                why = f"the {what} of step {step + 1} are {here}, there {there}"
-                return f"{why}. Only the first {step} steps are the same: branch off there, or earlier"
-    return ""
+                found.append((step, f"the {what} of step {step + 1} are {here}, there {there}"))
+                break
+    if not found:
+        return ""
+    step, why = min(found)
+    return f"{why}. Only the first {step} steps are the same: branch off there, or earlier"
 
 
 def each_step(stretches):

@@ -174,6 +174,15 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
         assert same["targets"].shape == more["targets"].shape == same["positions"].shape == (W * round(0.95 * T),)
 
 
+def test_more_targets_than_an_objective_says_are_refused(stream, tokenizer):
+    class Few(CLM):
+        def n_predicted(self, T):
+            return T // 2
+
+    with pytest.raises(ValueError, match="clm: a window has 63 targets, but n_predicted says 32 at most"):
+        Batches([stream], tokenizer, 1, 64, 6).batch(0, Few())
+
+
 def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
     class Stream:  # two windows: one of eos alone but for three tokens, one of padding alone
         def __len__(self):

@@ -67,6 +67,7 @@ def test_the_record_of_phases():
     clm, mlm = {CLM(): range(4)}, {MLM(): range(4)}
     before = {MLM(0.2, "before"): range(4)}
     mixed = [{CLM(): [0], MLM(ratio): [1, 2, 3]} for ratio in (0.3, 0.2, 0.15)]
+    two = {MLM(0.3): range(3), MLM(0.15): [3]}
     bert = {MLM(0.15, proportions=(0.8, 0.1, 0.1)): range(4)}
     for steps, words, clm_total, ratio in (
         ([clm, mlm, mlm], "CLM for 1 steps, then MLM (40 % masked) for 2 steps", 1, 0.4),
@@ -79,6 +80,7 @@ def test_the_record_of_phases():
             0.75,
             0.3,
         ),
+        ([two, two], "MLM (30 % masked and 15 % masked) for 2 steps", 0, 0.3),
         ([clm, mlm] * 3, "6 phases: CLM for 3 steps, MLM for 3 steps", 3, 0.4),
     ):
         phases = record(*steps)
