@@ -369,10 +369,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(run, tiny, tmp_path):
     wrong = "--lr=1e30 --warmup_steps=0 --checkpoint_interval=1".split()
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", *wrong])
     found = re.search(
-        r"step (\d+) \(clm\): loss \S+, gradient norm .*Branch off a checkpoint from before step (\d+)", text
+        r"step (\d+) \(clm\): loss \S+, gradient norm .*Branch off a checkpoint of step (\d+) or earlier", text
     )
-    assert code == 1 and found and found[1] == found[2], text
-    assert checkpoint.steps(tmp_path / "run") == [*range(1, int(found[1]) + 1)][-10:]
+    assert code == 1 and found and int(found[1]) == int(found[2]) + 1, text
+    assert checkpoint.steps(tmp_path / "run") == [*range(1, int(found[1]))][-10:]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.tiktoken", "meta.json", "train-00001.bin", "val-00000.bin"])
