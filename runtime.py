@@ -81,6 +81,13 @@ def set_up(device, deterministic):
     return device, rank, world_size
 
 
+def leave(world_size):
+    """Wait for the other processes, and end the exchange with them."""
+    if world_size > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def wrap_ddp(loss_module, batch, causal, device):
     """Wrap the loss in DistributedDataParallel and run one backward pass that is thrown away.
 

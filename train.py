@@ -28,7 +28,8 @@ import runtime
 from data import validation
 from data.files import lock_folder
 from data.loader import make_batches
-from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of, predicts_from
+from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of
+from data.objective import predicts_from, record_of
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
@@ -265,6 +266,14 @@ def make_model(cfg, config, device, sharded):
     return transformer, loss_module
 
 
+def choose_attention(transformer, device, versions, resumed):
+    """Set the attention backend of a model on a GPU, and name it in `versions`. resumed: see `run.restore`."""
+    kept = run.kept_attention(resumed, versions)
+    backend = runtime.choose_attention(transformer.config, transformer.compute_dtype, device, kept)
+    transformer.attention_backend = backend
+    versions["attention"] = backend
+
+
 def make_optimizers(transformer, cfg):
     """Return {name: optimizer}. Each parameter belongs to one of them.
 
@@ -370,6 +379,13 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     return sums, grad_norm
 
 
+def stop_if_not_finite(step, phase, loss, grad_norm):
+    """Stop the run before an update that would spoil the weights."""
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        message = f"step {step + 1} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+        sys.exit(f"{message}. Branch off a checkpoint of step {step} or earlier; a lower lr often helps.")
+
+
 def update(optimizers, lr, world_size):
     """Make a step of each optimizer, and forget the gradient."""
     for optimizer in optimizers.values():
@@ -412,9 +428,7 @@ def train(cfg):
     first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
-        kept = run.kept_attention(resumed, facts["versions"])
-        chosen = runtime.choose_attention(config, transformer.compute_dtype, device, kept)
-        transformer.attention_backend = facts["versions"]["attention"] = chosen
+        choose_attention(transformer, device, facts["versions"], resumed)
 
     @lru_cache(8)
     def groups_of(step):
@@ -423,39 +437,34 @@ def train(cfg):
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size, same_number=sharded)
 
-    jobs = ((step, *part) for step in range(first, cfg.max_steps) for part in parts_of(step))
-    batches = runtime.prefetch(train_batches.batch, jobs)
+    steps = range(first, cfg.max_steps)
+    batches = runtime.prefetch(train_batches.batch, ((step, *part) for step in steps for part in parts_of(step)))
     ddp = loss_module
-    if world_size > 1 and not sharded and first < cfg.max_steps:
+    if world_size > 1 and not sharded and steps:
         what, windows = parts_of(first)[0]
         ddp = runtime.wrap_ddp(loss_module, train_batches.batch(first, what, windows), what.causal, device)
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
-    log = None
+    log = run.open_records(facts, transformer.parameters(), world_size, resumed) if rank == 0 else None
     if rank == 0:
-        log = run.open_records(facts, transformer.parameters(), world_size, resumed)
-        rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
-        start = transformer, train_batches, groups_of, rates, first, world_size, facts["versions"]
-        runtime.show(print_start, cfg, *start)
-    last_step = []
-    add_step(last_step, groups_of(cfg.max_steps - 1))
-    predict_from = predicts_from(last_step)
+        schedule = groups_of, [learning_rate(step, cfg) for step in range(cfg.max_steps)]
+        runtime.show(print_start, cfg, transformer, train_batches, *schedule, first, world_size, facts["versions"])
+    predict_from = predicts_from(record_of([groups_of(cfg.max_steps - 1)]))
     evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
     if not resumed:
         values = evaluate(loss_module, *evaluation)
-        if rank == 0:
+        if log:
             log.write(step=first, phase=phase_of(groups_of(min(first, cfg.max_steps - 1))), **totals(trained), **values)
 
     received = runtime.stop_signals()
-    timed, phase = [], ""  # seconds of the steps since the last line of the log, without the first of a phase: it compiles
+    timed, phase = [], ""  # timed: seconds of the steps since the last line, without the first of a phase: it compiles
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
     done, stopping = first, False  # done: how many steps; None while the weights are ahead of the log
     try:
-        for step in range(first, cfg.max_steps):
+        for step in steps:
             if step == cfg.max_steps - 1:
                 run.wait_for_checksums(changed, received, device, world_size)
             run.check_data(changed, train_batches, step)
 
-            # Train.
             started = time.perf_counter()
             groups = groups_of(step)
             names = names_of(groups)
@@ -463,9 +472,7 @@ def train(cfg):
             sums = forward_backward(ddp, batches, parts_of(step), names, device)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
             loss = (sums[:, 0].sum() / sums[:, 1].sum()).item()
-            if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-                message = f"step {step + 1} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-                sys.exit(f"{message}. Branch off a checkpoint of step {step} or earlier; a lower lr often helps.")
+            stop_if_not_finite(step, phase, loss, grad_norm)
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
@@ -476,7 +483,6 @@ def train(cfg):
             seconds = time.perf_counter() - started
             trained["seconds"] += seconds
             trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
-
             timed = [*timed, seconds] if phase == earlier else []
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
@@ -487,8 +493,8 @@ def train(cfg):
                 seconds = sum(timed) / max(1, len(timed))  # of a step
                 timed = []
                 speed = round(tokens / seconds) if seconds else None
-                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed)
-                values |= describe_step(groups, names, sums)
+                parts = describe_step(groups, names, sums)
+                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed, **parts)
                 mfu = runtime.utilization(cfg, config, groups, seconds, device, world_size)
                 bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             if (step + 1) % cfg.eval_interval == 0 or last or switches:
@@ -497,7 +503,6 @@ def train(cfg):
                 log.write(step=step + 1, phase=phase, **totals(trained), **values)
                 runtime.show(print_losses, bar, step + 1, phase, values)
 
-            # Save, then show.
             done = step + 1
             due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or last or switches or stopping
             if due and (rank == 0 or sharded):
@@ -519,10 +524,8 @@ def train(cfg):
         run.check_data(changed, train_batches, cfg.max_steps)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)
-    if world_size > 1:
-        dist.barrier()
-        del ddp  # before its process group: the other order can deadlock in gloo's destructor
-        dist.destroy_process_group()
+    del ddp  # before its process group: the other order can deadlock in gloo's destructor
+    runtime.leave(world_size)
     if stopping:
         sys.exit(128 + (received[-1] if received else signal.SIGTERM))
 

@@ -220,6 +220,14 @@ def add_step(phases, groups):
         record["details"][1] = details
 
 
+def record_of(steps):
+    """Return the record of the phases of some steps, each {objective: its windows}."""
+    phases = []
+    for groups in steps:
+        add_step(phases, groups)
+    return phases
+
+
 def phases_of(state):
     """Return the record of phases of a checkpoint's dict; [] for a model of the hub."""
     phases = state.get("phases", [])

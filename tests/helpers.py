@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import checkpoint
-from data.objective import add_step
+from data.objective import record_of
 from run import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,10 +124,7 @@ def succeed(results):
 
 def record(*steps):
     """The record of the phases of steps, each {objective: its windows}."""
-    phases = []
-    for groups in steps:
-        add_step(phases, groups)
-    return phases
+    return record_of(steps)
 
 
 def metrics(out_dir):
