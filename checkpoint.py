@@ -194,7 +194,7 @@ def tokenizer_of(state, path="the checkpoint"):
 
 
 def model_from(state, path="the checkpoint"):
-    """Return the Transformer of a dict that `load` has returned; on the CPU, in fp32. path: for the message of an error.
+    """Return the Transformer of a dict that `load` returned, on the CPU, in fp32. path: for the message of an error.
 
     Raises DataError if model.py makes no model with these weights.
     """

@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 ALIASES = dict(  # what other code bases call these settings
     learning_rate="lr", batch_size="global_batch_tokens", block_size="seq_len", seq_length="seq_len", n_embd="d_model",
-    hidden_size="d_model", num_layers="n_layer", num_heads="n_head", max_iters="max_steps", mlm_probability="mask_ratio",
+    hidden_size="d_model", num_layers="n_layer", num_heads="n_head", max_iters="max_steps",
+    mlm_probability="mask_ratio",
 )  # fmt: skip
 
 

@@ -82,7 +82,9 @@ class ModelConfig:
         if self.rope_scaling:
             numbers = [x for x in self.rope_scaling if type(x) in (int, float) and 0 < x < 2**63]
             if len(self.rope_scaling) != 4 or len(numbers) != 4 or numbers[1] >= numbers[2]:
-                found.append(f"rope_scaling={self.rope_scaling}: must be factor, low, high, context: above 0, low < high")
+                found.append(
+                    f"rope_scaling={self.rope_scaling}: must be factor, low, high, context: above 0, low < high"
+                )
         return found
 
 

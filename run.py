@@ -162,8 +162,8 @@ def check_same_model(state, config, tokenizer, path, report):
 def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     """Load what the run starts from, in place.
 
-    Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict: `phases`
-    (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, and their `flops`.
+    Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict:
+    `phases` (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, and their `flops`.
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     sharded: only rank 0 reads the file, or draws the weights if there is none.
@@ -196,7 +196,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
 
 
 def newest_for_all(cfg, rank, world_size):
-    """Return the Path of the newest whole checkpoint of a run that resumes, or None. Rank 0 decides for all processes."""
+    """Return the Path of the newest whole checkpoint of a run that resumes, or None. Rank 0 decides for all."""
     found = [None]
     if rank == 0 and cfg.resume and checkpoint.steps(cfg.out_dir):
         found = [checkpoint.open_newest(cfg.out_dir)[0]]
@@ -262,8 +262,8 @@ def run_facts(cfg, config, data, tokenizer, device):
 def open_records(facts, params, processes, resumed):
     """Write config.json and source/ about this start of a run, and return its MetricsLog.
 
-    The caller holds the lock of out_dir. facts: what `run_facts` returns. resumed: the dict of the checkpoint with which
-    the run goes on; None for a new run.
+    The caller holds the lock of out_dir. facts: what `run_facts` returns. resumed: the dict of the checkpoint with
+    which the run goes on; None for a new run.
     """
     cfg = facts["settings"]
     out = Path(cfg["out_dir"])

@@ -45,7 +45,7 @@ def resolve_auto(settings):
 
 
 def device_problems(settings):
-    """Yield what is wrong with the settings device and dtype: an unknown name, or the GPU of this process is not there."""
+    """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
     yield from outside_limits(settings, choices=choices)
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
@@ -176,7 +176,7 @@ def scatter_weights(transformer, weights):
 
 
 def scatter_optimizer(optimizer, state):
-    """Put shards in place of the whole tensors in an optimizer's state dict, if its weights are shards. See `from_rank_0`."""
+    """Replace whole tensors in an optimizer's state dict by shards, if its weights are shards. See `from_rank_0`."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     for number, values in state["state"].items():
         for key, x in values.items():
@@ -244,8 +244,8 @@ def stress_attention(config, dtype, device, causal, documents, fused=fused_atten
     """Return how many of so many forward and backward passes are not bitwise equal to the first.
 
     Raises ValueError if the first differs from PyTorch's attention by more than the rounding of both, since
-    `check_attention` sees short rows only. A race between a kernel's copies and its matrix products can be too rare for `check_attention`: a Triton before
-    3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
+    `check_attention` sees short rows only. A race between a kernel's copies and its matrix products can be too rare for
+    `check_attention`: a Triton before 3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
     """
     inputs = attention_inputs(config, dtype, device, causal, documents, B, T)
     first = attention_results(fused, *inputs)

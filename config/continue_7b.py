@@ -4,9 +4,9 @@
 #   python -m data.prepare --source=fineweb-edu/ --tokenizer=Qwen2.5-7B --out=data/prepared/fineweb-edu-qwen2.5
 #   torchrun --standalone --nproc_per_node=8 train.py config/continue_7b.py
 #
-# 28 layers, width 3,584, 28 query and 4 key-value heads of 128, MLP 18,944: 6,526M parameters in the blocks, 7,616M with
-# the embedding of 152,064 x 3,584 and the untied head. Weights, gradients and AdamW's moments in fp32 are 16 bytes a
-# parameter: 122 GB, which no GPU has. On 8 GPUs that share them, in GB for each of 80:
+# 28 layers, width 3,584, 28 query and 4 key-value heads of 128, MLP 18,944: 6,526M parameters in the blocks, 7,616M
+# with the embedding of 152,064 x 3,584 and the untied head. Weights, gradients and AdamW's moments in fp32 are 16 bytes
+# a parameter: 122 GB, which no GPU has. On 8 GPUs that share them, in GB for each of 80:
 #
 #   19.0   an eighth of 20 bytes a parameter, as PyTorch's allocator counts them
 #   13.1   embedding and head, gathered in fp32, their gradients, and these on their way to the others (12 bytes each)
@@ -25,7 +25,7 @@ seq_len = 2_048
 shard = True
 micro_batch = 3  # 48 micro-steps for the 144 windows of each of 8 GPUs, 24 of 16
 
-# 1,000 steps * 2,359,296 = 2.4B tokens. At 42 GFLOPs a token of MLM and 44 % of 989 TFLOP/s that is 63 hours of an H100.
+# 1,000 steps * 2,359,296 = 2.4B tokens. At 42 GFLOPs a token of MLM and 44 % of 989 TFLOP/s that is 63 H100 hours.
 max_steps = 1_000
 lr = 1e-4  # a guess: a third of what Llama 2 7B was pretrained with
 warmup_steps = 100

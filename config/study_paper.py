@@ -97,15 +97,13 @@ figures = (
     (
         "scores stability",
         "clm_fraction",
-        "610m-mlm40-22k 610m-clm-5k-mlm40-22k 610m-clm-11k-mlm40-22k "
-        "610m-clm-17k-mlm40-22k 610m-clm-22k",
+        "610m-mlm40-22k 610m-clm-5k-mlm40-22k 610m-clm-11k-mlm40-22k 610m-clm-17k-mlm40-22k 610m-clm-22k",
         "610M, 40 % masked, 52B tokens",
     ),
     (
         "scores stability",
         "clm_fraction",
-        "610m-mlm40-12k 610m-clm-3k-mlm40-12k 610m-clm-6k-mlm40-12k "
-        "610m-clm-9k-mlm40-12k 610m-clm-12k",
+        "610m-mlm40-12k 610m-clm-3k-mlm40-12k 610m-clm-6k-mlm40-12k 610m-clm-9k-mlm40-12k 610m-clm-12k",
         "610M, 40 % masked, 28B tokens",
     ),
     ("scores stability", "clm_fraction", "610m-mlm20-42k 610m-clm-40k-mlm20-42k", "610M, 20 % masked, 99B tokens"),
@@ -121,22 +119,19 @@ figures = (
     (
         "scores",
         "tokens flops",
-        "610m-clm-3k-mlm40-12k 610m-clm-5k-mlm40-22k "
-        "610m-clm-10k-mlm40-42k",
+        "610m-clm-3k-mlm40-12k 610m-clm-5k-mlm40-22k 610m-clm-10k-mlm40-42k",
         "25 % CLM, then MLM",
     ),
     (
         "scores",
         "tokens flops",
-        "610m-clm-6k-mlm40-12k 610m-clm-11k-mlm40-22k "
-        "610m-clm-21k-mlm40-42k",
+        "610m-clm-6k-mlm40-12k 610m-clm-11k-mlm40-22k 610m-clm-21k-mlm40-42k",
         "50 % CLM, then MLM",
     ),
     (
         "scores",
         "tokens flops",
-        "610m-clm-9k-mlm40-12k 610m-clm-17k-mlm40-22k "
-        "610m-clm-32k-mlm40-42k",
+        "610m-clm-9k-mlm40-12k 610m-clm-17k-mlm40-22k 610m-clm-32k-mlm40-42k",
         "75 % CLM, then MLM",
     ),
     (
@@ -167,36 +162,31 @@ figures = (
     (
         "scores stability",
         "mask_ratio",
-        "610m-clm-40k-mlm20-42k 610m-clm-40k-mlm30-42k "
-        "610m-clm-40k-mlm40-42k 610m-clm-40k-mlm50-42k",
+        "610m-clm-40k-mlm20-42k 610m-clm-40k-mlm30-42k 610m-clm-40k-mlm40-42k 610m-clm-40k-mlm50-42k",
         "610M, 95 % CLM, then MLM",
     ),
     (
         "scores",
         "steps_added",
-        "610m-clm-42k 610m-clm-dec42k-mlm40-44k "
-        "610m-clm-dec42k-mlm40-54k 610m-clm-dec42k-mlm40-64k",
+        "610m-clm-42k 610m-clm-dec42k-mlm40-44k 610m-clm-dec42k-mlm40-54k 610m-clm-dec42k-mlm40-64k",
         "after CLM",
     ),
     (
         "losses",
         "steps_added",
-        "610m-clm-dec42k-mlm40-64k 610m-clm-dec42k-mlm40-54k "
-        "610m-clm-dec42k-mlm40-44k",
+        "610m-clm-dec42k-mlm40-64k 610m-clm-dec42k-mlm40-54k 610m-clm-dec42k-mlm40-44k",
         "after CLM",
     ),
     (
         "scores",
         "steps_added",
-        "610m-mlm40-42k 610m-mlm40-dec42k-mlm40-44k "
-        "610m-mlm40-dec42k-mlm40-54k 610m-mlm40-dec42k-mlm40-64k",
+        "610m-mlm40-42k 610m-mlm40-dec42k-mlm40-44k 610m-mlm40-dec42k-mlm40-54k 610m-mlm40-dec42k-mlm40-64k",
         "after MLM",
     ),
     (
         "losses",
         "steps_added",
-        "610m-mlm40-dec42k-mlm40-64k 610m-mlm40-dec42k-mlm40-54k "
-        "610m-mlm40-dec42k-mlm40-44k",
+        "610m-mlm40-dec42k-mlm40-64k 610m-mlm40-dec42k-mlm40-54k 610m-mlm40-dec42k-mlm40-44k",
         "after MLM",
     ),
     ("losses", "step", "610m-mlm40-42k", "pure MLM"),

@@ -11,7 +11,7 @@
 # epochs). The short budgets leave the longest one where its learning rate begins to decay, 300 steps before the end.
 #
 # One learning rate, 1e-3: after 5,000 steps it is the best of four for MLM, and for CLM 0.003 nats from the best of two
-# (docs/results/study_muon). The published study (docs/results/study_small) was made with commit 96ee8a4, with 2e-3 for CLM.
+# (docs/results/study_muon). The published study (docs/results/study_small), made with commit 96ee8a4, has 2e-3 for CLM.
 out_dir = "out/study-small"
 train = "config/openstax.py"
 seeds = (1, 2, 3)

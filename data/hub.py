@@ -331,9 +331,7 @@ def hub_texts(state, path, title, kind, role, parameters):
         files |= sentence_files(ours["d_model"], max_len, PROMPTS if role == "ir" else {})
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
-    texts["README.md"] = model_card(
-        state, path, note, title=title, tag=tag, max_len=max_len, parameters=parameters
-    )
+    texts["README.md"] = model_card(state, path, note, title=title, tag=tag, max_len=max_len, parameters=parameters)
     return texts
 
 
@@ -350,10 +348,10 @@ def tokenizer_files(tokenizer, max_len, is_decoder=False, for_words=False):
     """Return {file name: content} of a tokenizer, for tokenizers.Tokenizer.from_file and transformers.AutoTokenizer.
 
     They give the ids of `tokenizer.encode` and eos, as in training: at the end of each text, or for a decoder before
-    it, where it ends the document before. Unlike ours, they turn the names of special tokens in a text into these tokens. The
-    mask token takes the white space before it with it, as `encode_masked` takes a space. max_len: in tokens. With
-    for_words, each text and each word of a text that is split into words gets a space before it, as in the training of
-    a tagger. Raises DataError.
+    it, where it ends the document before. Unlike ours, they turn the names of special tokens in a text into these
+    tokens. The mask token takes the white space before it with it, as `encode_masked` takes a space. max_len: in
+    tokens. With for_words, each text and each word of a text that is split into words gets a space before it, as in the
+    training of a tagger. Raises DataError.
     """
     special = tokenizer.special_tokens
     name_of = {i: name for name, i in special.items()}

@@ -72,7 +72,7 @@ class MLM(Objective):
 
     mask_ratio: float = 0.4  # the fraction of a window's tokens that are hidden
     predict_from: str = "mask"
-    proportions: tuple = (1.0, 0.0, 0.0)  # of the hidden tokens: shown as the mask token, as a random token, as they are
+    proportions: tuple = (1.0, 0.0, 0.0)  # of the hidden tokens: shown as the mask token, as a random token, unchanged
     largest_ratio: float = 0.0  # of the run: batches have its shape, so that a falling ratio compiles nothing
 
     @property
@@ -102,7 +102,7 @@ class MLM(Objective):
 
 
 def choose_hidden(w, random, mask_ratio):
-    """Return which tokens are hidden, bool (B, T): those of each window with the lowest numbers, but no special tokens."""
+    """Return which tokens are hidden, bool (B, T): those with a window's lowest numbers, but no special tokens."""
     n = round(mask_ratio * w.tokens.shape[1])
     ordinary = ~np.isin(w.tokens, list(w.tokenizer.special_tokens.values()))
     score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last

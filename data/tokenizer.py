@@ -365,7 +365,9 @@ def read_hub(path):
         # The id of an ordinary token would be the default of a class, which means nothing here.
         by_id = added_ids.get(str(config.get(f"{kind}_token_id")))
         if token and token not in ids and not by_id:
-            raise DataError(f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file")
+            raise DataError(
+                f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file"
+            )
         return next((name for name in (token, by_id, *usual) if name in ids), None)
 
     mask = find("mask", "[MASK]", "<mask>", *[name for name in added_ids.values() if "reserved" in name]) or "[MASK]"

@@ -53,7 +53,8 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
-    sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]  # these stand for all steps
+    # About 50 steps stand for all of them.
+    sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]
     windows = Counter()
     for groups in sampled:
         for what, numbers in groups.items():

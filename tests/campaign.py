@@ -283,7 +283,7 @@ def content(path):
 
 
 def links(case, number, rng):
-    """A link in the place of an output or a lock, to a file, a folder or nothing. It stays; it is followed or refused."""
+    """A link in place of an output or a lock, to a file, a folder or nothing. It stays; it is followed or refused."""
     place, target = case.folder / case.work.places[number // 3 % len(case.work.places)], case.folder.parent / "target"
     if number % 3 == 0:
         target.write_text("precious\n")
@@ -306,7 +306,8 @@ def links(case, number, rng):
 READERS = (
     "train.py --data={}/data --max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=1 --eval_windows=2 "
     "--global_batch_tokens=512 --out_dir={}/new --model=origin --init_from=MODEL",
-    "finetune.py --task=embedded-sc --max_steps=2 --test_examples=9 --baseline=False --out_dir={}/new --init_from=MODEL",
+    "finetune.py --task=embedded-sc --max_steps=2 --test_examples=9 --baseline=False "
+    "--out_dir={}/new --init_from=MODEL",
     "checkpoint.py export --as=eurobert MODEL {}/new",
     "eval.sample --prompt=The --tokens=2 --ckpt=MODEL",
 )

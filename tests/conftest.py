@@ -27,10 +27,10 @@ def run_world(tmp_path):
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
         shared = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
-        runs = [
-            Run(args, tmp_path / f"output-{rank}-{random.random()}", script, RANK=str(rank), LOCAL_RANK=str(rank), **shared)
-            for rank in range(n)
-        ]
+        runs = []
+        for rank in range(n):
+            output = tmp_path / f"output-{rank}-{random.random()}"
+            runs.append(Run(args, output, script, RANK=str(rank), LOCAL_RANK=str(rank), **shared))
         return [r.wait() for r in runs]
 
     return many

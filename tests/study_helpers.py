@@ -16,8 +16,10 @@ METRICS = {
     "tc": ("entity_f1", "sentence_macro_f1"),
     "ir": ("ndcg@10", "ndcg@10_judged"),
 }
-SIZE = dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64,
-            tie_embeddings=False)
+SIZE = dict(
+    n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64,
+    tie_embeddings=False,
+)  # fmt: skip
 
 
 def plan_of(*args, **settings):

@@ -82,7 +82,8 @@ def run(command, folder):
         small = " ".join(word for word in TINY if not re.match("--(max|switch|keep)", word))
         rows = ("clm", "", "--switch_step=20"), ("mlm", "", "--switch_step=0")
         args += [f"--train={small} --max_steps=20", f"--runs={rows}", "--random=", "--primary=(('clm', 'mlm'),)"]
-        args += ["--tasks=embedded-tc", "--finetune=--max_steps=2", "--rates=1e-3", "--finetune_seeds=1", "--figures=()"]
+        args += ["--tasks=embedded-tc", "--finetune=--max_steps=2"]
+        args += ["--rates=1e-3", "--finetune_seeds=1", "--figures=()"]
     if script == "tests/campaign.py":
         args = ["--minutes=0.05"]
     if script == "data.prepare":  # gpt2's ranks would be downloaded

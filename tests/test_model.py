@@ -1,6 +1,5 @@
 """The model, its attention and its loss."""
 
-
 import math
 
 import pytest

@@ -5,7 +5,8 @@ import runpy
 from helpers import ROOT
 
 MODULE = """<document xmlns="http://cnx.rice.edu/cnxml"><title>Waves</title><metadata><title>Waves</title></metadata>
-<content><para>Sound travels in <term>air</term> (<link target-id="a"/>), at <m:math xmlns:m="m"><m:mi>v</m:mi></m:math>.
+<content><para>Sound travels in <term>air</term> (<link target-id="a"/>), at \
+<m:math xmlns:m="m"><m:mi>v</m:mi></m:math>.
 Light is
 faster:<equation>c</equation>see <link/>.</para><figure><caption>A wave</caption></figure>
 <section class="references"><title>References</title><para>Huygens</para></section>

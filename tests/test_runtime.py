@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import checkpoint
-import model
 import runtime
 from data.objective import CLM, MLM
 from errors import DataError

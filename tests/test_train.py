@@ -357,7 +357,10 @@ def test_a_branch_beyond_the_end_from_another_model_and_with_another_optimizer(u
     for more, message in (
         ("--max_steps=19", "is at step 20, beyond max_steps=19"),
         ("--n_layer=3", "n_layer is 2, here 3"),
-        ("--optimizer=muon", "ckpt-20.pt has other optimizers: adamw; here they are adamw, muon. init_from takes its weights only"),
+        (
+            "--optimizer=muon",
+            "ckpt-20.pt has other optimizers: adamw; here they are adamw, muon. init_from takes its weights only",
+        ),
     ):
         code, text = run([*branch, more])
         assert code == 1 and message in text, text
@@ -493,7 +496,8 @@ def test_world_size_and_micro_batch_do_not_change_the_run(undisturbed, run_world
     args, reference = undisturbed
     succeed(run_world(world, [*args, f"--out_dir={tmp_path / 'run'}", *options.split()]))
     assert_same_losses(tmp_path / "run", reference, also=() if "shard" in options else ("grad_norm",))
-    assert_same_losses(tmp_path / "run", reference, 1e-4)  # the norm of a long vector in fp32 depends on where it is cut
+    # The norm of a long vector in fp32 depends on where it is cut.
+    assert_same_losses(tmp_path / "run", reference, 1e-4)
 
 
 @SLOW

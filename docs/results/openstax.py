@@ -1,6 +1,6 @@
 """Make a text like that of the small studies: OpenStax textbooks as paragraphs and headings.
 
-    git clone https://github.com/openstax/osbooks-psychology books/osbooks-psychology    # and the other 24 of openstax.json
+    git clone https://github.com/openstax/osbooks-psychology books/osbooks-psychology  # and 24 more of openstax.json
     python docs/results/openstax.py books openstax.txt
 
 Each book is read at the commit that openstax.json names, so its clone must have this commit. Maths, tables, figures,

@@ -61,7 +61,7 @@ def loss_bytes(memory):
 
 
 def largest_micro_batch(config, memory, gpus=1):
-    """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA itself. gpus: that share weights."""
+    """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA. gpus: that share weights."""
     return max(0, (memory - 2**30 - fixed_bytes(config, gpus) - loss_bytes(memory)) // window_bytes(config))
 
 

@@ -109,7 +109,7 @@ def main(cfg):
             try:
                 for phase, lines in train([*args, *VARIANTS[name]], cfg.steps):
                     steps = speeds.setdefault((phase, name), [])
-                    steps += [line["tokens_per_s"] for line in lines if line["tokens_per_s"]]  # not the first of a phase
+                    steps += [line["tokens_per_s"] for line in lines if line["tokens_per_s"]]  # not a phase's first
                     speed = median(steps)
                     first = median(speeds.get((phase, cfg.only[0]), steps))
                     text = f"{phase} {name:<14}{speed:>10,.0f} tokens/s {speed / first:>6.2f}x"

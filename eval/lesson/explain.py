@@ -2,8 +2,9 @@
 
     python -m eval.lesson explain --ckpt=out/lesson --text="Return the [MASK] of the list."
 
-CLM predicts a token from the tokens before it. MLM predicts a hidden token from all others, so here each token is hidden
-in turn; a [MASK] in the text is always hidden. A model that was trained with one objective only does the other badly.
+CLM predicts a token from the tokens before it. MLM predicts a hidden token from all others, so here each token is
+hidden in turn; a [MASK] in the text is always hidden. A model that was trained with one objective only does the other
+badly.
 """
 
 import torch
@@ -83,7 +84,7 @@ def token_name(tokenizer, i):
 
 
 def guesses(tokenizer, probabilities, ids):
-    """Return for each id its probability, and the likeliest tokens with theirs, as text. probabilities: (len(ids), V)."""
+    """Return each id's probability, and the likeliest tokens with theirs, as text. probabilities: (len(ids), V)."""
     found = []
     for p, i in zip(probabilities, ids):
         best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in p.topk(TOP_K).indices.tolist()]

@@ -1,4 +1,4 @@
-"""Write one HTML page for a class: a batch under both objectives, the guesses and the attention of a model, and figures.
+"""Write one HTML page for a class: a batch under both objectives, a model's guesses and attention, and figures.
 
     python -m eval.lesson gallery --ckpts=out/lesson/ckpt-200.pt,out/lesson/ckpt-650.pt
 
@@ -21,11 +21,12 @@ text = "If the file does not [MASK], an error is raised."  # the sentence for th
 out = "out/gallery"  # the folder to write
 
 FIGURES = {  # shown if they exist: what to see on each
-    "out/lesson/loss.png": "Both validation losses of one run. At the switch the MLM loss falls at once, and the CLM loss rises.",
-    "out/per_token.png": "Pure CLM and pure MLM. For the same text CLM has 2.5 times as many tokens to predict, but even "
-    "at the same number of predicted tokens it is lower.",
-    "out/switch.png": "After the switch all three losses fall. The gap between both sides and left only opens last: the "
-    "model learns late to use the text on the right.",
+    "out/lesson/loss.png": "Both validation losses of one run. At the switch the MLM loss falls at once, "
+    "and the CLM loss rises.",
+    "out/per_token.png": "Pure CLM and pure MLM. For the same text CLM has 2.5 times as many tokens to predict, but "
+    "even at the same number of predicted tokens it is lower.",
+    "out/switch.png": "After the switch all three losses fall. The gap between both sides and left only opens last: "
+    "the model learns late to use the text on the right.",
 }
 CAUSAL = {"CLM": True, "MLM": False}
 CELL = 22  # pixels of a square
@@ -48,7 +49,7 @@ SQUARE = '<rect x="{}" y="{}" width="22" height="22" fill="{}" stroke="#cccccc"/
 
 
 def grid(title, labels, colors, targets=()):
-    """Return an SVG picture: a row and a column for each label, a square for each of colors (T, T), targets at the right."""
+    """Return an SVG picture: a row and a column per label, a square for each of colors (T, T), targets at the right."""
     left, top, size = 100, 110, CELL * len(labels)
     parts = []
     for i, label in enumerate(labels):
@@ -110,7 +111,8 @@ def main(cfg):
     for path, sentence in FIGURES.items():
         if Path(path).exists():
             image = base64.b64encode(Path(path).read_bytes()).decode()
-            figures += f'<figure><img alt="" src="data:image/png;base64,{image}"><figcaption>{sentence}</figcaption></figure>'
+            picture = f'<img alt="" src="data:image/png;base64,{image}">'
+            figures += f"<figure>{picture}<figcaption>{sentence}</figcaption></figure>"
     page += Template(AFTER).substitute(figures=figures)
 
     folder = Path(cfg.out)

@@ -57,7 +57,7 @@ def context_losses(model, batch, middle=MIDDLE):
 
 
 def split_states(model, tokens, position, split):
-    """Return the hidden state at one position of each window, which is split in two as `window_split` does: (n, d_model).
+    """Return the hidden state at one position of each window, split in two as `window_split` does: (n, d_model).
 
     tokens (n, T); position (n,); split (n,): tokens before this one and tokens from it on do not see each other.
     """

@@ -291,8 +291,8 @@ class Results:
     def deviation(self, label, target):
         """Return the standard deviation over fine-tuning seeds and low rates as a Score; tasks count alike.
 
-        The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None unless all seeds have
-        all of them.
+        The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None unless all seeds
+        have all of them.
         """
         variances = []
         for task in self.targets[target]:

@@ -102,8 +102,8 @@ def refusals(script, commands, **options):
     check, (defaults, _) = runpy.run_path(str(script))["check"], configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
-        for problem in [*problems, *check(settings, **options)]:
-            yield name, problem
+        for sentence in [*problems, *check(settings, **options)]:
+            yield name, sentence
 
 
 # ----------------------------------------------------------------------------

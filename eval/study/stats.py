@@ -13,11 +13,12 @@ The variances of several tasks add up, as if a seed's runs on two tasks were ind
 Satterthwaite's formula gives the degrees of freedom. Where tasks share pretraining seeds, or sets of a retrieval task
 one fine-tuning, this does not hold, so the caller adds their D_u first.
 
-The error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution gives
-the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects a true
-null hypothesis in 7.5 % of cases at the 5 % level with 3 seeds (12 % with 2), if seeds add ten times the variance of
-instances. A variance pooled over models rejects in 20 % for the least stable of six. This method rejects in 2.4 to 5 %
-(up to 5.8 % for the mean of two unlike tasks) and pays with wide intervals; `tests/eval/study/test_stats.py` simulates it.
+The error is se * T + shared * Z, with T of Student's t distribution and Z normal. This Behrens-Fisher distribution
+gives the interval and the p-value. Two common shortcuts fail with few seeds. One t distribution for both parts rejects
+a true null hypothesis in 7.5 % of cases at the 5 % level with 3 seeds (12 % with 2), if seeds add ten times the
+variance of instances. A variance pooled over models rejects in 20 % for the least stable of six. This method rejects in
+2.4 to 5 % (up to 5.8 % for the mean of two unlike tasks) and pays with wide intervals; `tests/eval/study/test_stats.py`
+simulates it.
 """
 
 import functools
@@ -91,10 +92,10 @@ def bootstrap(instances, resamples, seed):
 
 
 def compare(parts):
-    """Return (estimate, half the width of its 95 % interval, p-value) of a paired comparison: the sum of independent parts.
+    """Return (estimate, half-width of its 95 % interval, p-value) of a paired comparison: the sum of independent parts.
 
-    parts: (differences (U,), covariance (U, U)) of each, U > 1: weighted score of A minus that of B in each unit, and the
-        covariance of these over resamples of the test instances.
+    parts: (differences (U,), covariance (U, U)) of each, U > 1: weighted score of A minus that of B in each unit, and
+        the covariance of these over resamples of the test instances.
     """
     estimate = 0.0
     seeds = []  # the variance of each part that comes from the units

@@ -186,7 +186,7 @@ def retrieval_splits(task, full_corpus, counts):
 
 
 def judged_queries(table, counts):
-    """Yield (split, its Queries) for each row of a retrieval table. What a row holds out of a file, no other row has."""
+    """Yield (split, its Queries) for each row of a retrieval table. No other row has what a row holds out of a file."""
     held_out = {realpath(find_files(row.judgments)[0]): row.held_out for row in table if row.held_out}
     texts = {}  # {file of queries: {query id: text}}
     for row in table:

@@ -619,7 +619,8 @@ def test_odd_records_beside_a_checkpoint_are_left_out(tmp_path, capsys):
 
 
 def test_ctrl_c_leaves_nothing(transformers, encoder, tmp_path):
-    export = Run(["export", str(encoder), str(tmp_path / "new/out"), "--as=llama"], tmp_path / "output", "checkpoint.py")
+    args = ["export", str(encoder), str(tmp_path / "new/out"), "--as=llama"]
+    export = Run(args, tmp_path / "output", "checkpoint.py")
     export.until(lambda: [*tmp_path.glob("new/out.*.partial/model.safetensors")])
     os.kill(export.process.pid, signal.SIGINT)
     code, text = export.wait()

@@ -1,4 +1,6 @@
-"""Draw differences.png from comparisons.csv, both beside this file. Run in the main folder:
+"""Draw differences.png from comparisons.csv, both beside this file.
+
+Run in the main folder:
 
     python docs/results/study_objectives/figure.py
 """

@@ -1,4 +1,6 @@
-"""Draw budgets.png beside this file from ../lesson/study.csv. Run in the main folder:
+"""Draw budgets.png beside this file from ../lesson/study.csv.
+
+Run in the main folder:
 
     python docs/results/study_small/figure.py
 """

@@ -1,4 +1,6 @@
-"""Print what follows from the tables beside this file, and draw all figures. Run in the main folder:
+"""Print what follows from the tables beside this file, and draw all figures.
+
+Run in the main folder:
 
     python docs/results/study_visible/tables.py
 """
@@ -38,7 +40,7 @@ def interval(values):
 
 
 def chosen_scores(table):
-    """Return {(model, seed): mean over tasks of the test scores at the chosen rate, which has two fine-tuning seeds}."""
+    """Return {(model, seed): mean test score over tasks at the chosen rate, which has two fine-tuning seeds}."""
     scores = {}
     for model in MODELS:
         for seed in SEEDS:
@@ -105,6 +107,7 @@ residual = np.sum((score - slope * loss - start) ** 2) / 3
 error = (residual / np.sum((loss - loss.mean()) ** 2)) ** 0.5
 print(f"\nPure MLM: {slope:.0f} points per nat, standard error {error:.0f}, 95 % interval ± {3.182 * error:.0f}")
 print(f"All five counted losses above all four earlier ones: p = 1/{comb(9, 4)}")
+
 
 def bare(axis):
     axis.spines[["top", "right", "left"]].set_visible(False)

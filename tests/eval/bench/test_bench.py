@@ -46,7 +46,9 @@ def test_attention(capsys):
     shape = ["--head_dims=64", "--tokens=128", "--groups=3", "--lengths=40", "--documents=0,12", "--repeats=1"]
     bench(attention, *shape, "--only=reference,flash,cudnn")
     text = capsys.readouterr().out
-    line = r"^T 40, D 64, group 3, (?:full|causal), documents (0|12), (?:forward|backward)   reference \S+ \(1.00\)(.*)$"
+    line = (
+        r"^T 40, D 64, group 3, (?:full|causal), documents (0|12), (?:forward|backward)   reference \S+ \(1.00\)(.*)$"
+    )
     rows = re.findall(line, text, re.M)
     assert [("flash" in rest) for _, rest in rows] == [documents == "0" for documents, _ in rows] and len(rows) == 8
     assert "left out: cudnn" in text and re.search(r"matrix product [0-9.e-]+ TFLOP/s, a copy [0-9,]+ GB/s", text)

@@ -270,8 +270,8 @@ def test_the_commands_for_a_cluster_run_every_part_once(tmp_path, monkeypatch):
     (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/study.md").read_text(), re.S)
     stubs = {
         "sbatch": 'for word; do case $word in --array=1-*) n=${word#--array=1-};; --wrap=*) command=${word#--wrap=};; '
-        'esac; done\nfor i in $(seq $n); do SLURM_ARRAY_TASK_ID=$i sh -c "$command" >&2; done; echo "$@" >> sbatch.log; '
-        "echo 7",
+        'esac; done\nfor i in $(seq $n); do SLURM_ARRAY_TASK_ID=$i sh -c "$command" >&2; done; '
+        'echo "$@" >> sbatch.log; echo 7',
         "python": 'echo "$@" >> python.log',
     }  # fmt: skip
     for name, text in stubs.items():

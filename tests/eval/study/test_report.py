@@ -183,7 +183,8 @@ def test_the_interval_counts_the_sample_of_test_instances(tmp_path):
         make_result(tmp_path, "mlm", seed=seed, test=right, n=n)
         make_result(tmp_path, "clm", seed=seed, test=right | (np.arange(n) >= 384), n=n)
     c = results_in(tmp_path).compare("mlm", "clm", "sst2")
-    assert c.difference == pytest.approx(-4) and half(c) == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
+    assert c.difference == pytest.approx(-4)
+    assert half(c) == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
 
 
 def test_what_is_paired(tmp_path):
@@ -282,7 +283,8 @@ def test_the_answer_is_a_sentence_for_each_primary_comparison(tmp_path):
     plan = plan_of(**STUDY | dict(primary=(*STUDY["primary"], ("random-mlm", "mlm"))), seeds="1,2,3", out_dir=tmp_path)
     fill(plan, split=60)
     text = study(plan)
-    assert "- **split is better than mlm.** split minus mlm is +15." in text and "**mlm is better than random-mlm.**" in text
+    assert "- **split is better than mlm.** split minus mlm is +15." in text
+    assert "**mlm is better than random-mlm.**" in text
     assert "- **Not decided: clm or mlm.** clm minus mlm is " in text
     rows = [row for row in read_csv(tmp_path / "report", "comparisons.csv") if row["primary"] == "True"]
     main = [row for row in rows if row["target"] == "mean of families"]
@@ -336,7 +338,8 @@ def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
             facts = facts_of(model.folder, min(cfg.switch_step, step), step, cfg.mask_ratio[0], settings=cfg)
             facts |= dict(untrained=model.kind == "random", parameters=sizes[cfg.model])
             right = plan.labels.index(model.label)
-            write_result(plan.results / job_folder(model, task, rate, seed), facts, task, lr=rate, seed=seed, test=right)
+            folder = plan.results / job_folder(model, task, rate, seed)
+            write_result(folder, facts, task, lr=rate, seed=seed, test=right)
     results = report.read_results(plan)
     drawn = {}
     monkeypatch.setattr(figures, "draw_lines", lambda path, panels, x, y: drawn.update({path.stem: panels}))
@@ -348,7 +351,8 @@ def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
     lines = drawn["scores_clm_fraction"]["sst2"]
     (points,) = lines["610M, 40 % masked, 28B tokens"]
     assert [x for x, *_ in points] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
-    assert [y for _, y, _ in points][:2] == [plan.labels.index(f"610m-{name}-12k") for name in ("mlm40", "clm-3k-mlm40")]
+    expected = [plan.labels.index(f"610m-{name}-12k") for name in ("mlm40", "clm-3k-mlm40")]
+    assert [y for _, y, _ in points][:2] == expected
     horizontal = [name for name, (points,) in lines.items() if np.isnan(points[0][0])]
     assert horizontal == ["random weights, 610M", "random weights, 210M", "random weights, 1B"]
     (points,) = drawn["scores_tokens"]["sst2"]["pure MLM"]
@@ -360,7 +364,12 @@ def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
 
 
 def test_what_is_wrong_with_a_table_of_figures_is_told():
-    lines = ("score", "tokens", "mlm", "a"), ("losses", "flops", "mlm", "b"), ("scores", "tokens", "mlm elm", "c"), ("d",)
+    lines = (
+        ("score", "tokens", "mlm", "a"),
+        ("losses", "flops", "mlm", "b"),
+        ("scores", "tokens", "mlm elm", "c"),
+        ("d",),
+    )
     plan = plan_of(figures=(*lines, ("scores losses", "steps_added step", "clm mlm", "fine")))
     expected = "no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"
     assert len(plan.problems) == 4
@@ -369,7 +378,8 @@ def test_what_is_wrong_with_a_table_of_figures_is_told():
 
 def test_every_figure_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    names = [f"scores_{name}" for name in ("clm_fraction", "parameters", "tokens")] + ["losses_step", "losses_steps_added"]
+    names = [f"scores_{name}" for name in ("clm_fraction", "parameters", "tokens")]
+    names += ["losses_step", "losses_steps_added"]
     entries = (
         ("scores", "clm_fraction parameters tokens", "mlm split clm", "one line"),
         ("scores", "clm_fraction", "random-mlm", "random weights"),

@@ -99,8 +99,8 @@ def test_level_where_the_parts_of_the_noise_differ_in_size(units):
 @pytest.mark.parametrize("units", [3, 5])
 @pytest.mark.parametrize("seed_noise, own", [(0.03, 0.2), (0.3, 1)])  # below and above the noise of the instances
 def test_level_and_coverage_on_made_up_predictions(units, seed_noise, own):
-    """Two models answer 300 questions, each seed anew: coverage is about 95 %, and about 5 % of tests reject a true null
-    hypothesis. own: how much the answer to a question changes from seed to seed."""
+    """Two models answer 300 questions, each seed anew: coverage is about 95 %, and about 5 % of tests reject a true
+    null hypothesis. own: how much the answer to a question changes from seed to seed."""
     rng, n, simulations = np.random.default_rng(7), 300, 500
     wrongly_found, covered = 0, 0
     spread = math.sqrt(1 + 0.25 + seed_noise**2 + own**2)  # of what is added to a model's level below
