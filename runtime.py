@@ -114,7 +114,7 @@ def shard(loss_module, device):
     The processes gather the matrices of a block before its forward pass and again before its backward pass. They do so
     in the dtype of the products, which is the cast of `Linear`, made before the exchange instead of after it. All other
     weights (embedding, head, norms, biases) are one group, in fp32, because what model.py does with them is in fp32.
-    Gradients are summed over the processes, in fp32, in the backward pass of every micro-batch: to add them up first,
+    Gradients are averaged over the processes, in fp32, in the backward pass of every micro-batch: to add them up first,
     each process would need memory for all of them.
     """
     transformer = loss_module.model

@@ -82,7 +82,7 @@ seed = 1  # of the initial weights, the order of the data and the masks
 log_interval = 10  # a line in metrics.jsonl
 eval_interval = 50  # both validation losses
 eval_windows = 64  # windows of the validation set, always the same ones with the same masks
-checkpoint_interval = 100  # a checkpoint; also at the end, on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP
+checkpoint_interval = 100  # a checkpoint; also at a switch, at the end, on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP
 keep_last = 2  # how many of the newest checkpoints to keep; at least 2 until the run ends
 keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from; also that of switch_step
 wandb_project = ""  # also log to this Weights & Biases project
@@ -364,7 +364,7 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     """Make the gradient that of the mean loss over all predicted tokens of the step, and clip it.
 
     So far it is that of the summed loss, averaged over the processes. sums: see `forward_backward`. Returns them over
-    all processes, on the CPU, and the norm before clipping. A GPU is waited for here, once a step.
+    all processes, on the CPU, and the norm before clipping. The CPU waits for a GPU here.
     """
     if world_size > 1:
         dist.all_reduce(sums)

@@ -193,8 +193,8 @@ class Batches:
         whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
         shown, targets, see_start, see_end = objective.examples(whole)
 
-        # The same number of positions for each window, so that shapes stay the same: those with a target, then others.
-        # In the flattened batch, position t of window b is b * T + t.
+        # The same number of positions for each window, so that shapes stay the same: those with a target and, where these
+        # are too few, others. In the flattened batch, position t of window b is b * T + t.
         n = objective.n_predicted(self.T)
         most = (targets >= 0).sum(axis=1).max()
         if most > n:
