@@ -193,7 +193,7 @@ class Batches:
         whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
         shown, targets, see_start, see_end = objective.examples(whole)
 
-        # The same number of positions for each window, so that shapes stay the same: those with a target and, where these
+        # The same number of positions for each window, so that shapes stay the same: those with a target and, if these
         # are too few, others. In the flattened batch, position t of window b is b * T + t.
         n = objective.n_predicted(self.T)
         most = (targets >= 0).sum(axis=1).max()
