@@ -125,7 +125,7 @@ figure.savefig(FOLDER / "stability.png", dpi=90)
 
 # The README shows models.png 830 pixels wide, so a point is 1.4 pixels there.
 ROWS = {
-    "mlm": "pure MLM",
+    "mlm": "pure MLM, 40 % hidden",
     "mlm-32": "pure MLM, 32 % hidden",
     "mlm-80-10-10": "MLM 80/10/10",
     "clm25-mlm": "25 % CLM, then MLM",
@@ -141,6 +141,19 @@ for axis, (name, title) in zip(axes, protocols.items()):
             points = [score for (model, _), score in scores.items() if model == f"{recipe}-{budget}"]
             face = color if filled else "white"
             axis.plot(points, [height - y] * len(points), "o", color=color, markerfacecolor=face, markersize=7)
+            if points:
+                axis.plot([np.mean(points)] * 2, [height - y - 0.15, height - y + 0.15], color="0.15", linewidth=1.5)
+    if not any(model.startswith("mlm-32") for model, _ in scores):
+        axis.text(
+            0.99,
+            -list(ROWS).index("mlm-32"),
+            "not run",
+            transform=axis.get_yaxis_transform(),
+            ha="right",
+            va="center",
+            color="0.4",
+            fontsize=10,
+        )
     axis.set_title(title, fontsize=11)
     axis.set_xlabel("mean score (%)", fontsize=11)
     axis.grid(axis="x", color="0.9")
@@ -150,7 +163,8 @@ axes[0].set_yticks([-y for y in range(len(ROWS))], list(ROWS.values()), fontsize
 axes[0].set_ylim(0.5 - len(ROWS), 0.5)
 for label, face in (("10.2M tokens", "white"), ("20.9M tokens", "0.4")):
     axes[0].plot([], [], "o", color="0.4", markerfacecolor=face, markersize=7, label=label)
-figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=11)
+axes[0].plot([], [], "|", color="0.15", markersize=12, markeredgewidth=1.5, label="mean")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=11)
 figure.savefig(FOLDER / "models.png", dpi=200)
 
 PROBES = {
