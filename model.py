@@ -141,12 +141,12 @@ def resolve_backend(device_type, T, D, dtype):
     return "sdpa"
 
 
-def attention_bounds(doc_start, doc_end):
+def attention_bounds(causal, doc_start, doc_end):
     """Return the bounds that the fused kernels need, four int32 (B, T), or [] if doc_start is None.
 
-    The first two are doc_start and doc_end: which keys a query sees (see `attention`). Neither decreases along a row,
-    so the queries that see a key are an interval, too. The last two are the bounds of that. For example, in a prefix
-    LM whose prefix has three tokens:
+    The first two say which keys a query sees: doc_start and doc_end (see `attention`) with the causal mask built in.
+    Neither decreases along a row, so the queries that see a key are an interval, too. The last two are the bounds of
+    that. For example, in a prefix LM whose prefix has three tokens:
 
         keys that a query sees      [0,3)  [0,3)  [0,3)  [0,4)  [0,5)
         queries that see a key      [0,5)  [0,5)  [0,5)  [3,5)  [4,5)
@@ -158,9 +158,12 @@ def attention_bounds(doc_start, doc_end):
         return []
     T = doc_start.shape[1]
     start, end = (x.clamp(0, T).int().contiguous() for x in (doc_start, doc_end))
+    t = torch.arange(T, dtype=torch.int32, device=start.device)
+    if causal:
+        end = end.minimum(t + 1)
     fits = (start.diff() >= 0).all() & (end.diff() >= 0).all()
     torch._assert_async(fits, "attention backend 'triton': doc_start and doc_end must not decrease along a row")
-    keys = torch.arange(T, dtype=torch.int32, device=start.device).expand_as(start).contiguous()
+    keys = t.expand_as(start).contiguous()
     first = torch.searchsorted(end, keys, right=True, out_int32=True)  # the first query with end > key
     last = torch.searchsorted(start, keys, right=True, out_int32=True)  # the first query with start > key
     n = (start < end[:, -1:]).sum(1, keepdim=True, dtype=torch.int32)  # (B, 1): from here on, queries see nothing
@@ -178,7 +181,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
         prefix, t + 1)) and sliding windows (t - w, t + w + 1). The fused kernels skip what no token of a block sees.
     backend: "triton" is the fused kernels at the end of this file. "sdpa" is PyTorch's fused attention.
         "reference" is the formula in plain PyTorch, in q's dtype. "auto" is one of them, see `resolve_backend`.
-    bounds: what `attention_bounds(doc_start, doc_end)` returns, from a caller who needs it for several layers.
+    bounds: what `attention_bounds(causal, doc_start, doc_end)` returns, from a caller who needs it for several layers.
 
     Returns (B, T, H, D) in q's dtype.
     """
@@ -190,10 +193,9 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
     if backend == "triton":
         if why := why_not_triton(q.device.type, D, q.dtype):
             raise ValueError(f"attention backend 'triton': {why}")
-        q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))  # the kernels take any other strides
         v = v.contiguous()  # as a view, it would keep all of the packed projection in memory until the backward pass
         if bounds is None:
-            bounds = attention_bounds(doc_start, doc_end)
+            bounds = attention_bounds(causal, doc_start, doc_end)
         return fused_attention(q, k, v, causal, bounds)[0]
 
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
@@ -204,8 +206,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
     bias = None  # added to the scores: 0 where a query may look, a large negative number elsewhere
     if backend == "reference" or doc_start is not None:
         see = attention_mask(T, causal, doc_start, doc_end, q.device)  # (T, T) or (B, 1, T, T)
-        bias = torch.zeros(see.shape, dtype=q.dtype, device=q.device)
-        bias.masked_fill_(~see, torch.finfo(q.dtype).min / 2)
+        bias = torch.where(see, q.new_zeros(()), torch.finfo(q.dtype).min / 2)
     if backend == "reference":
         scores = torch.add(bias, q @ k.transpose(-1, -2), alpha=D**-0.5)  # (B, H, T, T): q kᵀ / sqrt(D) + bias
         out = scores.softmax(-1) @ v
@@ -348,7 +349,7 @@ class Transformer(nn.Module):
         backend = self.attention_backend
         if backend == "auto":
             backend = resolve_backend(tokens.device.type, T, self.config.head_dim, self.compute_dtype)
-        bounds = attention_bounds(doc_start, doc_end) if backend == "triton" else None  # once for all layers
+        bounds = attention_bounds(causal, doc_start, doc_end) if backend == "triton" else None  # once for all layers
         args = (self.cos[:T], self.sin[:T], causal, doc_start, doc_end, backend, bounds)
         x = self.embedding(tokens).to(self.compute_dtype)  # (B, T, d_model)
         for block in self.blocks:
@@ -565,26 +566,27 @@ except ImportError:  # without Triton the kernels below are plain functions that
 
 
 @jit
-def load_block(x, start, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CHECK: tl.constexpr):
+def load_block(x, start, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHECK: tl.constexpr):
     """Load rows start .. start + BLOCK of one head's (T, D) matrix as (BLOCK, BLOCK_D), with zeros outside of it.
 
-    BLOCK_D is D rounded up to a power of two. CHECK=False promises that all rows exist. The offset of the
-    block is a 64-bit scalar, the offsets within it are 32-bit.
+    x: where the matrix begins in a tensor (B, T, HEADS, D). BLOCK_D is D rounded up to a power of two. CHECK=False
+    promises that all rows exist. The offset of the block is a 64-bit scalar, the offsets within it are 32-bit.
     """
+    BLOCK_D: tl.constexpr = triton.next_power_of_2(D)
     r = tl.arange(0, BLOCK)[:, None]
     d = tl.arange(0, BLOCK_D)[None, :]
-    ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
+    ptrs = x + tl.cast(start, tl.int64) * (HEADS * D) + (r * (HEADS * D) + d)
     if BLOCK_D == D and not CHECK:
         return tl.load(ptrs)
     return tl.load(ptrs, mask=(d < D) & (start + r < T) if CHECK else d < D, other=0.0)
 
 
 @jit
-def store_block(x, start, values, stride, T, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+def store_block(x, start, values, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr):
     """Store what `load_block` would load, in x's dtype."""
     r = tl.arange(0, BLOCK)[:, None]
-    d = tl.arange(0, BLOCK_D)[None, :]
-    ptrs = x + tl.cast(start, tl.int64) * stride + (r * stride + d)
+    d = tl.arange(0, values.shape[1])[None, :]
+    ptrs = x + tl.cast(start, tl.int64) * (HEADS * D) + (r * (HEADS * D) + d)
     # Not start + r < T as in `load_block`: the compiler would keep these sums in registers during the loops.
     tl.store(ptrs, values.to(x.dtype.element_ty), mask=(r < T - start) & (d < D))
 
@@ -617,12 +619,12 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
         last = tl.load(doc_end + t, mask=t < T, other=0)
         lo, begin = tl.load(doc_start + start), tl.load(doc_start + final)
         end, hi = tl.load(doc_end + start), tl.load(doc_end + final)
-    if CAUSAL and FOR_KEYS:  # the causal mask, key <= query, seen from the key
-        first = tl.maximum(first, t)
-        lo, begin = tl.maximum(lo, start), tl.maximum(begin, final)
+    elif CAUSAL and FOR_KEYS:  # key <= query, seen from the key
+        first = t
+        lo, begin = start, final
     elif CAUSAL:  # and seen from the query
-        last = tl.minimum(last, t + 1)
-        end, hi = tl.minimum(end, start + 1), tl.minimum(hi, final + 1)
+        last = t + 1
+        end, hi = start + 1, final + 1
     if DOCUMENTS and FOR_KEYS:
         lo = lo // 16 * 16  # aligns dkv_kernel's loads of lse and delta
     begin = lo + tl.cdiv(begin - lo, STEP) * STEP
@@ -635,13 +637,18 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
 @jit
 def num_blocks(lo, begin, end, hi, STEP: tl.constexpr, MASKED: tl.constexpr):
     """Return how many blocks of STEP tokens lie between begin and end or, if MASKED, at the two edges."""
-    return (begin - lo) // STEP + tl.cdiv(hi - end, STEP) if MASKED else (end - begin) // STEP
+    if not MASKED:
+        return (end - begin) // STEP
+    return (begin - lo) // STEP + tl.cdiv(hi - end, STEP)
 
 
 @jit
 def block_start(i, lo, begin, end, STEP: tl.constexpr, MASKED: tl.constexpr):
     """Return the first token of the i-th of those blocks."""
-    return (tl.where(i < (begin - lo) // STEP, lo, lo + end - begin) if MASKED else begin) + i * STEP
+    if not MASKED:
+        return begin + i * STEP
+    start = lo + i * STEP
+    return tl.where(start < begin, start, start + end - begin)
 
 
 @jit
@@ -649,11 +656,9 @@ def masked_scores(rows, cols, start, first, last, CHECK_FIRST: tl.constexpr, CHE
     """Return rows (R, D) times cols (C, D) transposed, -inf where column start + j is outside of [first, last)."""
     s = tl.dot(rows, tl.trans(cols), input_precision="ieee")  # (R, C). "ieee": no tf32 for fp32 inputs
     j = start + tl.arange(0, cols.shape[0])[None, :]
-    if CHECK_FIRST and CHECK_LAST:
-        s = tl.where((j >= first[:, None]) & (j < last[:, None]), s, -float("inf"))
-    elif CHECK_FIRST:
+    if CHECK_FIRST:
         s = tl.where(j >= first[:, None], s, -float("inf"))
-    elif CHECK_LAST:
+    if CHECK_LAST:
         s = tl.where(j < last[:, None], s, -float("inf"))
     return s
 
@@ -662,11 +667,8 @@ def masked_scores(rows, cols, start, first, last, CHECK_FIRST: tl.constexpr, CHE
 def forward_kernel(
     q, k, v, out, lse,
     doc_start, doc_end, T,
-    q_b, q_t, q_h,  # the strides of q for batch, token and head
-    k_b, k_t, k_h,
-    v_b, v_t, v_h,
-    H: tl.constexpr, GROUP: tl.constexpr,  # heads, heads that share a key head
-    D: tl.constexpr, BLOCK_D: tl.constexpr,  # width of a head, and that rounded up to a power of two
+    H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
+    D: tl.constexpr,  # width of a head
     CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
@@ -678,32 +680,32 @@ def forward_kernel(
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(0).to(tl.int64)
     start_m = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M  # last block first: if causal, it takes longest
-    k += b * k_b + h // GROUP * k_h
-    v += b * v_b + h // GROUP * v_h
+    head = (b * T * H + h) * D  # of q and out
+    kv_head = (b * T * H_KV + h // (H // H_KV)) * D
     first, last, lo, begin, end, hi = mask_bounds(
         doc_start, doc_end, b, start_m, T, BLOCK_M, BLOCK_N, CAUSAL, DOCUMENTS, FOR_KEYS=False
     )
-    q_block = load_block(q + b * q_b + h * q_h, start_m, q_t, T, BLOCK_M, D, BLOCK_D, True)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    q_block = load_block(q + head, start_m, T, BLOCK_M, H, D, True)
+    acc = tl.zeros(q_block.shape, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     m_i = tl.full([BLOCK_M], -1e30, tl.float32)  # finite, because inf - inf would be NaN in a row that sees nothing
     for MASKED in tl.static_range(2):  # two loops, written once: what all queries see, then the edges
         n_blocks = num_blocks(lo, begin, end, hi, BLOCK_N, MASKED)
         for i in tl.range(n_blocks, num_stages=1 if MASKED and not DOCUMENTS else None):  # few edges: no pipeline
             start_n = block_start(i, lo, begin, end, BLOCK_N, MASKED)
-            k_block = load_block(k, start_n, k_t, T, BLOCK_N, D, BLOCK_D, MASKED)
+            k_block = load_block(k + kv_head, start_n, T, BLOCK_N, H_KV, D, MASKED)
             s = masked_scores(q_block, k_block, start_n, first, last, MASKED and DOCUMENTS, MASKED)
             m_ij = tl.maximum(m_i, tl.max(s, 1) * SCALE)
             p = tl.exp2(tl.fma(s, SCALE, -m_ij[:, None]))  # (BLOCK_M, BLOCK_N), like s
             alpha = tl.exp2(m_i - m_ij)
-            v_block = load_block(v, start_n, v_t, T, BLOCK_N, D, BLOCK_D, MASKED)
+            v_block = load_block(v + kv_head, start_n, T, BLOCK_N, H_KV, D, MASKED)
             acc = tl.dot(p.to(v_block.dtype), v_block, acc * alpha[:, None], input_precision="ieee")
             l_i = l_i * alpha + tl.sum(p, 1)
             m_i = m_ij
 
     sees = l_i > 0
     scale = tl.where(sees, 1 / l_i, 0)
-    store_block(out + (b * T * H + h) * D, start_m, acc * scale[:, None], H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(out + head, start_m, acc * scale[:, None], T, BLOCK_M, H, D)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     tl.store(lse + (b * H + h) * T + offs_m, tl.where(sees, m_i + tl.log2(l_i), 0), mask=offs_m < T)
 
@@ -712,12 +714,8 @@ def forward_kernel(
 def dq_kernel(
     q, k, v, out, lse, d_out, dq, delta,
     doc_start, doc_end, T,
-    q_b, q_t, q_h,
-    k_b, k_t, k_h,
-    v_b, v_t, v_h,
-    o_b, o_t, o_h,  # of d_out
-    H: tl.constexpr, GROUP: tl.constexpr,  # heads, heads that share a key head
-    D: tl.constexpr, BLOCK_D: tl.constexpr,  # width of a head, and that rounded up to a power of two
+    H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
+    D: tl.constexpr,  # width of a head
     CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
@@ -730,44 +728,40 @@ def dq_kernel(
     h = tl.program_id(0).to(tl.int64)
     start_m = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
-    k += b * k_b + h // GROUP * k_h
-    v += b * v_b + h // GROUP * v_h
-    offset = (b * T * H + h) * D  # of this head in out and dq, which are contiguous
+    head = (b * T * H + h) * D
+    kv_head = (b * T * H_KV + h // (H // H_KV)) * D
     first, last, lo, begin, end, hi = mask_bounds(
         doc_start, doc_end, b, start_m, T, BLOCK_M, BLOCK_N, CAUSAL, DOCUMENTS, FOR_KEYS=False
     )
-    q_block = load_block(q + b * q_b + h * q_h, start_m, q_t, T, BLOCK_M, D, BLOCK_D, True)
-    do_block = load_block(d_out + b * o_b + h * o_h, start_m, o_t, T, BLOCK_M, D, BLOCK_D, True)
-    o_block = load_block(out + offset, start_m, H * D, T, BLOCK_M, D, BLOCK_D, True)
-    lse_i = tl.load(lse + (b * H + h) * T + offs_m, mask=offs_m < T, other=0.0)
+    q_block = load_block(q + head, start_m, T, BLOCK_M, H, D, True)
+    do_block = load_block(d_out + head, start_m, T, BLOCK_M, H, D, True)
+    o_block = load_block(out + head, start_m, T, BLOCK_M, H, D, True)
+    row = (b * H + h) * T
+    lse_i = tl.load(lse + row + offs_m, mask=offs_m < T, other=0.0)
     delta_i = tl.sum(o_block.to(tl.float32) * do_block.to(tl.float32), 1)
-    tl.store(delta + (b * H + h) * T + offs_m, delta_i, mask=offs_m < T)
+    tl.store(delta + row + offs_m, delta_i, mask=offs_m < T)
 
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = tl.zeros(q_block.shape, tl.float32)
     for MASKED in tl.static_range(2):
         n_blocks = num_blocks(lo, begin, end, hi, BLOCK_N, MASKED)
         for i in tl.range(n_blocks, num_stages=1 if MASKED and not DOCUMENTS else None):
             start_n = block_start(i, lo, begin, end, BLOCK_N, MASKED)
-            k_block = load_block(k, start_n, k_t, T, BLOCK_N, D, BLOCK_D, MASKED)
-            v_block = load_block(v, start_n, v_t, T, BLOCK_N, D, BLOCK_D, MASKED)
+            k_block = load_block(k + kv_head, start_n, T, BLOCK_N, H_KV, D, MASKED)
+            v_block = load_block(v + kv_head, start_n, T, BLOCK_N, H_KV, D, MASKED)
             s = masked_scores(q_block, k_block, start_n, first, last, MASKED and DOCUMENTS, MASKED)
             p = tl.exp2(tl.fma(s, SCALE, -lse_i[:, None]))  # (BLOCK_M, BLOCK_N), like dp and ds
             dp = tl.dot(do_block, tl.trans(v_block), input_precision="ieee")
             ds = p * (dp - delta_i[:, None])
             acc = tl.dot(ds.to(k_block.dtype), k_block, acc, input_precision="ieee")
-    store_block(dq + offset, start_m, acc * D**-0.5, H * D, T, BLOCK_M, D, BLOCK_D)
+    store_block(dq + head, start_m, acc * D**-0.5, T, BLOCK_M, H, D)
 
 
 @jit
 def dkv_kernel(
     q, k, v, lse, d_out, delta, dk, dv,
     doc_start, doc_end, T,
-    q_b, q_t, q_h,
-    k_b, k_t, k_h,
-    v_b, v_t, v_h,
-    o_b, o_t, o_h,
-    H: tl.constexpr, GROUP: tl.constexpr,  # heads, heads that share a key head
-    D: tl.constexpr, BLOCK_D: tl.constexpr,  # width of a head, and that rounded up to a power of two
+    H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
+    D: tl.constexpr,  # width of a head
     CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
@@ -779,26 +773,26 @@ def dkv_kernel(
     b = tl.program_id(2).to(tl.int64)
     h_kv = tl.program_id(0).to(tl.int64)
     start_n = tl.program_id(1) * BLOCK_N
+    kv_head = (b * T * H_KV + h_kv) * D
     first, last, lo, begin, end, hi = mask_bounds(
         doc_start, doc_end, b, start_n, T, BLOCK_N, BLOCK_M, CAUSAL, DOCUMENTS, FOR_KEYS=True
     )
-    k_block = load_block(k + b * k_b + h_kv * k_h, start_n, k_t, T, BLOCK_N, D, BLOCK_D, True)
-    v_block = load_block(v + b * v_b + h_kv * v_h, start_n, v_t, T, BLOCK_N, D, BLOCK_D, True)
-    dk_acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    dv_acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    k_block = load_block(k + kv_head, start_n, T, BLOCK_N, H_KV, D, True)
+    v_block = load_block(v + kv_head, start_n, T, BLOCK_N, H_KV, D, True)
+    dk_acc = tl.zeros(k_block.shape, tl.float32)
+    dv_acc = tl.zeros(v_block.shape, tl.float32)
 
-    for member in range(GROUP):
-        h = h_kv * GROUP + member
-        q_head = q + b * q_b + h * q_h
-        do_head = d_out + b * o_b + h * o_h
+    for member in range(H // H_KV):
+        h = h_kv * (H // H_KV) + member
+        head = (b * T * H + h) * D
         row = (b * H + h) * T
         for MASKED in tl.static_range(2):
             n_blocks = num_blocks(lo, begin, end, hi, BLOCK_M, MASKED)
             for i in tl.range(n_blocks, num_stages=1 if MASKED and not DOCUMENTS else None):
                 start_m = block_start(i, lo, begin, end, BLOCK_M, MASKED)
                 offs_m = start_m + tl.arange(0, BLOCK_M)
-                q_block = load_block(q_head, start_m, q_t, T, BLOCK_M, D, BLOCK_D, MASKED)
-                do_block = load_block(do_head, start_m, o_t, T, BLOCK_M, D, BLOCK_D, MASKED)
+                q_block = load_block(q + head, start_m, T, BLOCK_M, H, D, MASKED)
+                do_block = load_block(d_out + head, start_m, T, BLOCK_M, H, D, MASKED)
                 mask, other = (offs_m < T, 0.0) if MASKED else (None, None)  # past T all is 0 and adds nothing
                 lse_i = tl.load(lse + row + offs_m, mask=mask, other=other)
                 delta_i = tl.load(delta + row + offs_m, mask=mask, other=other)
@@ -811,10 +805,8 @@ def dkv_kernel(
                 ds = p * (dp - delta_i[None, :])
                 dk_acc = tl.dot(ds.to(q_block.dtype), q_block, dk_acc, input_precision="ieee")
 
-    offset = (b * T * (H // GROUP) + h_kv) * D
-    stride = H // GROUP * D
-    store_block(dk + offset, start_n, dk_acc * D**-0.5, stride, T, BLOCK_N, D, BLOCK_D)
-    store_block(dv + offset, start_n, dv_acc, stride, T, BLOCK_N, D, BLOCK_D)
+    store_block(dk + kv_head, start_n, dk_acc * D**-0.5, T, BLOCK_N, H_KV, D)
+    store_block(dv + kv_head, start_n, dv_acc, T, BLOCK_N, H_KV, D)
 
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
@@ -835,8 +827,8 @@ LAUNCH = {
     (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
     (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (32, 128, 8, 2)),
     (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (32, 64, 8, 2)),
-    ("fp32", 32): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
-    ("fp32", 64): ((32, 32, 8, 1), (32, 32, 8, 1), (32, 32, 8, 1)),
+    ("fp32", 32): ((32, 32, 8, 1),) * 3,
+    ("fp32", 64): ((32, 32, 8, 1),) * 3,
     ("fp32", 128): ((32, 32, 8, 1), (16, 16, 8, 1), (16, 32, 8, 1)),
 }
 
@@ -852,7 +844,7 @@ def architecture(device):
 
 def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     """Return a kernel's constants and launch settings, as keyword arguments of its launch."""
-    BLOCK_D = max(32, triton.next_power_of_2(D))
+    BLOCK_D = triton.next_power_of_2(D)
     if dtype == torch.float32:
         architecture = "fp32"
     if (architecture, BLOCK_D) not in LAUNCH:
@@ -860,25 +852,21 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     kernel = list(KERNELS).index(which)
     row = LAUNCH[architecture, BLOCK_D][kernel]
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
-    constants = dict(H=H, GROUP=H // H_kv, D=D, BLOCK_D=BLOCK_D, CAUSAL=causal, DOCUMENTS=documents)
+    constants = dict(H=H, H_KV=H_kv, D=D, CAUSAL=causal and not documents, DOCUMENTS=documents)
     return constants | dict(zip(names, row))
 
 
-def launch(which, q, k, v, causal, bounds, tensors, strided):
-    """Launch a kernel. bounds: of the tokens whose blocks it holds. strided: tensors whose strides it takes."""
+def launch(which, tensors, causal, bounds):
+    """Launch a kernel on tensors that begin with q and k. bounds: of the tokens whose blocks it holds."""
+    q, k, *others = [x.contiguous() for x in tensors]  # the kernels know no other strides
     B, T, H, D = q.shape
     H_kv = k.shape[2]
     settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, len(bounds) > 0)
-    if which == "dkv":
-        grid = H_kv, triton.cdiv(T, settings["BLOCK_N"]), B
-    else:
-        grid = H, triton.cdiv(T, settings["BLOCK_M"]), B
+    heads, rows = (H_kv, "BLOCK_N") if which == "dkv" else (H, "BLOCK_M")
+    grid = heads, triton.cdiv(T, settings[rows]), B
     doc_start, doc_end = bounds or (None, None)
-    strides = []
-    for x in strided:
-        strides += x.stride()[:3]
     with torch.cuda.device_of(q):
-        KERNELS[which][grid](*tensors, doc_start, doc_end, T, *strides, **settings)
+        KERNELS[which][grid](q, k, *others, doc_start, doc_end, T, **settings)
 
 
 def empty_outputs(q):
@@ -888,40 +876,30 @@ def empty_outputs(q):
 
 
 # Two operators. torch.compile needs the shapes of their outputs (register_fake) and gradients (register_autograd).
-@torch.library.custom_op("nanoencoder::attention", mutates_args=())
-def fused_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    bounds: list[torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor]:
+@torch.library.custom_op(
+    "nanoencoder::attention",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, bool causal, Tensor[] bounds) -> (Tensor, Tensor)",
+)
+def fused_attention(q, k, v, causal, bounds):
     """Return `attention`'s output (B, T, H, D), and the log-sum-exp of the scores in base 2, fp32 (B, H, T)."""
     out, lse = empty_outputs(q)
-    launch("forward", q, k, v, causal, bounds[:2], (q, k, v, out, lse), (q, k, v))
+    launch("forward", (q, k, v, out, lse), causal, bounds[:2])
     return out, lse
 
 
-@torch.library.custom_op("nanoencoder::attention_backward", mutates_args=())
-def fused_attention_backward(
-    d_out: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,
-    bounds: list[torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+@torch.library.custom_op(
+    "nanoencoder::attention_backward",
+    mutates_args=(),
+    schema="(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool causal, Tensor[] bounds) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+def fused_attention_backward(d_out, q, k, v, out, lse, causal, bounds):
     """Return the gradients of q, k and v."""
-    d_out = d_out.contiguous()
-    dq = q.new_empty(q.shape)
-    dk = k.new_empty(k.shape)
-    dv = v.new_empty(v.shape)
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     delta = torch.empty_like(lse)
-    strided = q, k, v, d_out
-    launch("dq", q, k, v, causal, bounds[:2], (q, k, v, out, lse, d_out, dq, delta), strided)
-    launch("dkv", q, k, v, causal, bounds[2:], (q, k, v, lse, d_out, delta, dk, dv), strided)
+    launch("dq", (q, k, v, out, lse, d_out, dq, delta), causal, bounds[:2])
+    launch("dkv", (q, k, v, lse, d_out, delta, dk, dv), causal, bounds[2:])
     return dq, dk, dv
 
 

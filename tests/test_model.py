@@ -70,12 +70,15 @@ def test_the_reference_does_what_attention_mask_says(monkeypatch, causal, docume
     "0-0 0-0 0-0 0-0 0-0 0-0",
     "0-6 0-6 0-6 3-6 3-6 3-6",
 ])  # fmt: skip
-def test_the_queries_that_see_a_key_are_an_interval(bounds):
+@both_masks
+def test_the_queries_that_see_a_key_are_an_interval(causal, bounds):
     bounds = [[int(n) for n in pair.rsplit("-", 1)] for pair in bounds.split()]
-    start, end, first, last = attention_bounds(*torch.tensor(bounds).T[:, None])
-    seen = model.attention_mask(6, False, start, end)[0, 0]
-    query = torch.arange(6)[:, None]
-    assert torch.equal(seen, (first <= query) & (query < last))
+    bounds = torch.tensor(bounds).T[:, None]  # doc_start and doc_end, (1, T)
+    start, end, first, last = attention_bounds(causal, *bounds)
+    seen = model.attention_mask(6, causal, *bounds)[0, 0]
+    token = torch.arange(6)
+    assert torch.equal(seen, (start.T <= token) & (token < end.T))
+    assert torch.equal(seen.T, (first.T <= token) & (token < last.T))
     last_query = max(seen.any(1).nonzero(), default=-1)
     for x in (first, last):
         assert x.dtype == torch.int32 and (x.diff() >= 0).all() and x.max() <= last_query + 1
@@ -84,7 +87,7 @@ def test_the_queries_that_see_a_key_are_an_interval(bounds):
 @pytest.mark.parametrize("start, end", [([0, 0, 2, 1], [4, 4, 4, 4]), ([0, 0, 0, 0], [4, 4, 3, 4])])
 def test_bounds_that_decrease_are_refused(start, end):
     with pytest.raises(RuntimeError, match="must not decrease along a row"):
-        attention_bounds(torch.tensor([start]), torch.tensor([end]))
+        attention_bounds(False, torch.tensor([start]), torch.tensor([end]))
 
 
 def test_rope_depends_only_on_distance_and_keeps_length():

@@ -68,7 +68,7 @@ class Case:
 
 
 def ours(case, backend="triton"):
-    bounds = model.attention_bounds(*case.bounds)  # a model computes them once for all layers
+    bounds = model.attention_bounds(case.causal, *case.bounds)  # a model computes them once for all layers
     return lambda q, k, v: model.attention(q, k, v, case.causal, *case.bounds, backend, bounds)
 
 
