@@ -75,6 +75,16 @@ def tuned(fine_tune, data):
     return fine_tune([*args(data, "sc"), "--max_steps=60", "--save_model=True"])
 
 
+def tagging(data):
+    return [*args(data, "tc"), "--max_steps=5", "--test_examples=20"]
+
+
+@pytest.fixture(scope="module")
+def tagged(fine_tune, data):
+    """A short run for tc."""
+    return fine_tune(tagging(data))
+
+
 def read(folder):
     return json.loads((folder / "result.json").read_text())
 
@@ -110,27 +120,40 @@ def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
     assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M), text
 
 
-def test_the_class_report_of_the_docs(tuned, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sklearn")
+def run_docs(name, folder, tmp_path, monkeypatch, module="sklearn"):
+    """Run the Python block of docs/finetuning.md that holds a name, on the folder of a run."""
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "topics").symlink_to(tuned[1])
+    for link in ("topics", "kept"):
+        (tmp_path / "out" / link).symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/finetuning.md").read_text()
-    exec(re.search(r"```python\n(import json\nfrom sklearn.*?)```", page, re.S)[1], {})
-    assert re.search(r"^ +True .*\n +accuracy .*120$", capsys.readouterr().out.replace("\n\n", "\n"), re.M)
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if name in block]
+    exec(block.replace("sklearn", module), {})
+
+
+@pytest.mark.parametrize(
+    "module, line", [("sklearn", "True .*\n +accuracy .*120"), ("seqeval", "COL .*\n +micro avg .*")]
+)
+def test_the_class_report_of_the_docs(request, tmp_path, monkeypatch, capsys, module, line):
+    pytest.importorskip(module)
+    _, folder = request.getfixturevalue("tuned" if module == "sklearn" else "tagged")
+    run_docs("classification_report", folder, tmp_path, monkeypatch, module)
+    assert re.search(f"^ +{line}$", capsys.readouterr().out.replace("\n\n", "\n"), re.M)
+
+
+def test_the_lines_of_the_docs_score_a_saved_model_and_predict(tuned, data, tmp_path, monkeypatch, capsys):
+    (tmp_path / "test.csv").symlink_to(data / "test.csv")
+    run_docs("evaluate", tuned[1], tmp_path, monkeypatch)
+    scores, answer = capsys.readouterr().out.strip().splitlines()
+    assert scores == str(read(tuned[1])["metrics"]["test"]) and re.fullmatch(r"(True|False) 0\.\d+", answer)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family, metric, steps, at_least", [("tc", "entity_f1", 150, 80), ("qa", "f1", 200, 70), ("ir", "mrr@10", 150, 30)]
 )
-def test_each_family_learns_and_a_saved_model_scores_the_same(run, fine_tune, data, family, metric, steps, at_least):
-    text, folder = fine_tune([*args(data, family), f"--max_steps={steps}", "--save_model=True"])
-    assert_learned(text, folder, family, metric, at_least)
-    if family != "ir":
-        file = data / dict(tc="test.conll", qa="test.jsonl")[family]
-        code, text = run(["predict", f"{folder}/model.pt", str(file), "--dtype=float32"], "eval.tasks")
-        assert code == 0 and f"{metric} {read(folder)['metrics']['test'][metric]:.2f}" in text
+def test_each_family_learns(fine_tune, data, family, metric, steps, at_least):
+    assert_learned(*fine_tune([*args(data, family), f"--max_steps={steps}"]), family, metric, at_least)
 
 
 @pytest.mark.parametrize("main, test, baselines, said", [
@@ -147,8 +170,8 @@ def test_a_model_that_is_no_better_than_the_trivial_baseline_is_told_what_to_try
     assert not said or "Try a higher --lr, such as 0.001, or more --epochs: there were 6 steps" in text
 
 
-def test_a_repeated_run_writes_the_same_bytes(fine_tune, data):
-    (text, a), (_, b) = (fine_tune([*args(data, "tc"), "--max_steps=5", "--test_examples=20"]) for _ in "ab")
+def test_a_repeated_run_writes_the_same_bytes(fine_tune, data, tagged):
+    (text, a), (_, b) = tagged, fine_tune(tagging(data))
     assert "entity_f1 0.0 is no better than the 0.0 of" in text
     for name in ("result.json", "instances.npz", "metrics.jsonl", "predictions.jsonl"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
@@ -195,11 +218,11 @@ def test_what_the_settings_change(fine_tune, data):
 
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):
     (tmp_path / "result.json").write_text("")
-    wrong = "--task=sst2 --lr=0 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
+    wrong = "--lr=0 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
     frozen = ["--task=embedded-ir", "--freeze=True", "--init_from=nowhere", f"--out_dir={tmp_path}"]
     assert "retrieval has no head of its own to train" in run(frozen, "finetune.py")[1]
     code, text = run([*wrong, f"--out_dir={tmp_path}"], "finetune.py")
-    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family=xx", "nowhere", "7 problems"]
+    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family='xx'", "nowhere", "7 problems"]
     for message in [*messages, "already holds a result"]:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()

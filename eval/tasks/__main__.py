@@ -1,22 +1,19 @@
-"""List the data sets for fine-tuning, or use or export a fine-tuned model.
+"""List the data sets for fine-tuning, or export a fine-tuned model.
 
-python -m eval.tasks                               # list them, and whether their files are there
-python -m eval.tasks predict out/model.pt new.csv  # predict for new text; predict --help says more
-python -m eval.tasks export out/model.pt FOLDER    # write a fine-tuned model of transformers as a model folder
+python -m eval.tasks                             # list them, and whether their files are there
+python -m eval.tasks export out/model.pt FOLDER  # write a fine-tuned model of transformers as a model folder
 """
 
 import signal
 import sys
 
-from eval.tasks import export, predict
+from eval.tasks import export
 from eval.tasks.registry import TASKS, find_task, missing
 
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     command, *args = sys.argv[1:] or [""]
-    if command == "predict":
-        return predict.main(args)
     if command == "export" and len(args) == 2:
         return export.main(*args)
     if command:

@@ -13,7 +13,7 @@ from pathlib import Path
 from data.hub import new_folder, sentence_files
 from data.tokenizer import optional_package
 from errors import Damaged, DataError
-from eval.tasks.predict import load
+from eval.tasks.result import load
 
 HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
 
@@ -21,14 +21,14 @@ HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the lib
 def check(task, model):
     """Raise DataError if a retriever on a HubEncoder cannot leave when it is trained: nothing else uses it.
 
-    Of other families, which `predict` uses, say it. task, model: a Family and its TaskModel.
+    Of other families, which docs/finetuning.md shows how to use here, say it. task, model: a Family and its TaskModel.
     """
     try:
         library_model(task, model)
     except DataError as error:
         if task.dataset.family == "ir":
             raise
-        print(f"model.pt will be for `python -m eval.tasks predict` only: {error}")
+        print(f"model.pt will be for use in Python only (docs/finetuning.md): {error}")
 
 
 def library_model(task, model):
@@ -57,12 +57,14 @@ def library_model(task, model):
 
 def export(path, folder):
     """Write the model that finetune.py --save_model=True kept at `path` as a new folder. Raises DataError."""
-    state, task, model = load(path, device="cpu", dtype="float32")
+    state, task, model = load(path)
     if "hub" not in state:
         raise DataError(f"{path}: it is not of transformers, so it leaves with `python checkpoint.py export`")
     found = library_model(task, model)
     if os.path.lexists(folder):
         raise DataError(f"{folder} is there already: give another folder")
+    if "files" not in state:
+        raise DataError(f"{path}: an older version kept it without files that the folder needs: fine-tune again")
     files = dict(state["files"])
     if task.dataset.family == "ir":
         made = sentence_files(model.encoder.config.d_model, task.max_len, {})

@@ -4,7 +4,6 @@ Text templates, heads and both sets of metrics follow the protocol of arXiv 2507
 the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
-import json
 from functools import partial
 from typing import NamedTuple
 
@@ -33,18 +32,6 @@ class Answer(NamedTuple):
     predicted: object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: ids of documents
     score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
     extra: object = None  # what the metrics need; qa: see QuestionAnswering.answers; ir: see metrics.retrieval_scores
-
-    def line(self, example, number, **gold):
-        """Return a line of predictions.jsonl as bytes, the score with six digits after the point.
-
-        number: of the example, from 1, which is its name if it has no other.
-        """
-        id = metrics.in_set(getattr(example, "set", ""), getattr(example, "id", number))
-        score = self.score
-        if score is not None:
-            score = np.round(np.float64(score), 6).tolist()
-        text = json.dumps(dict(id=id, **gold, predicted=self.predicted, score=score), ensure_ascii=False)
-        return f"{text}\n".encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 
 class Family:
@@ -100,16 +87,12 @@ class SequenceClassification(Family):
     def items(self, example, split):
         ids = self.truncate(self.tokenizer.encode(example.text))
         if self.labels:
-            target = self.index.get(example.label, -1)
-        else:
-            number = example.label or 0  # new text may have no label
-            target = (number - self.mean) / self.std
-        return [Item(ids, target)]
+            return [Item(ids, self.index.get(example.label, -1))]
+        return [Item(ids, (example.label - self.mean) / self.std)]
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
-        target = torch.tensor([item.target for item in items])
-        target = to_device(target, output.device)
+        target = to_device(torch.tensor([item.target for item in items]), output.device)
         if self.labels:
             return F.cross_entropy(output, target)
         return F.mse_loss(output[:, 0], target)
@@ -125,27 +108,20 @@ class SequenceClassification(Family):
     def answers(self, outputs, items, examples, split):
         if not self.labels:
             return [Answer(float(number), None) for (number,) in outputs]
-        answers = []
-        for logits, probability in zip(outputs, softmax(np.stack(outputs))):
-            best = logits.argmax()
-            answers.append(Answer(self.labels[best], probability[best]))
-        return answers
+        both = zip(outputs, softmax(np.stack(outputs)))
+        return [Answer(self.labels[logits.argmax()], probability.max()) for logits, probability in both]
 
 
 class TokenClassification(Family):
     def items(self, example, split):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
-        tokens, word_of = [], []  # of each token, the number of its word
-        for number, word in enumerate(example.words):
-            text = self.tokenizer.word_prefix + word if word else ""
-            found = self.tokenizer.encode(text)
-            tokens += found
-            word_of += [number] * len(found)
-        ids = self.truncate(tokens)
-        word_of = word_of[: len(ids) - 1]
-        label = [self.index.get(tag, -1) for tag in example.tags or [None] * len(example.words)]
-        target = np.array([*(label[word] for word in word_of), -1])  # eos has none
-        return [Item(ids, target, np.array(word_of, np.int64))]
+        prefix = self.tokenizer.word_prefix
+        words = [self.tokenizer.encode(prefix + word if word else "") for word in example.words]
+        ids = self.truncate(sum(words, []))
+        word_of = np.repeat(np.arange(len(words)), [*map(len, words)])[: len(ids) - 1]  # of each token
+        label = np.array([self.index.get(tag, -1) for tag in example.tags], int)
+        target = np.append(label[word_of], -1)  # eos has none
+        return [Item(ids, target, word_of)]
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
@@ -205,26 +181,23 @@ class QuestionAnswering(Family):
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
         step = room // 2
         items = []
-        for start in range(
-            0, max(1, len(context) - room + step), step
-        ):  # with room for 40 of 100 tokens: 0, 20, 40, 60
+        for start in range(0, max(1, len(context) - room + step), step):  # 0, 20, 40, 60: room for 40 of 100 tokens
             window = slice(start, start + room)
             ids = prompt + context[window] + [self.tokenizer.eos_id]
             target = np.pad(inside[window], (len(prompt), 1))
             items.append(Item(ids, target, (start, len(prompt), inside, offsets, text)))
         if split != "train":
             return items
-        whole = [item for item in items if item.target.sum() == inside.sum()]
-        return [*whole, *items][:1]
+        return [max(items, key=lambda item: item.target.sum() == inside.sum())]
 
     def inside_answer(self, example, offsets):
         """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
         answer, start = (example.answers or [("", -1)])[0]
-        before = example.context[: max(0, start)]
-        begin = len(self.tokenizer.normalize(before))
-        end = len(self.tokenizer.normalize(before + answer))
-        inside = (offsets[:, 1] > begin) & (offsets[:, 0] < end)
-        return inside * int(start >= 0)  # at -1, the context does not hold the answer's text
+        if start < 0:  # the context does not hold the answer's text
+            return np.zeros(len(offsets), np.int64)
+        before = example.context[:start]
+        begin, end = (len(self.tokenizer.normalize(text)) for text in (before, before + answer))
+        return np.int64((offsets[:, 1] > begin) & (offsets[:, 0] < end))
 
     def answers(self, outputs, items, examples, split):
         """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
@@ -357,10 +330,9 @@ class InformationRetrieval(Family):
 
 
 def ten_best(run):
-    """Return the Answer of a query: the ten best documents of its run, in the order that `metrics.gains` gives them."""
-    found = run.get("corpus", run["judged"])
-    best = sorted(found, key=lambda document: (found[document], document), reverse=True)[:10]
-    return Answer(best, [found[document] for document in best], run)
+    """Return the Answer of a query: the ten best documents of its run."""
+    cosines, best = zip(*metrics.ranking(run.get("corpus", run["judged"]))[:10])
+    return Answer(best, cosines, run)
 
 
 def softmax(logits):

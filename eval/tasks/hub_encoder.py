@@ -8,7 +8,6 @@ Fine-tuning treats both alike: fp32 weights, the same texts and settings. What t
 of our eos. Dropout inside the encoder is that of its config.json. Code that comes with a model is never run.
 """
 
-import zlib
 from types import SimpleNamespace
 
 import torch
@@ -71,17 +70,8 @@ def open_newest(path, report=print):
     files = [*newest.glob("*.json"), *newest.glob("*/config.json")]
     texts = {str(file.relative_to(newest)): file.read_text(encoding="utf-8") for file in files}
     texts.pop("tokenizer.json", None)  # it is in `tokenizer_ranks`
-    return newest, state | {"revision": revision(newest), "files": texts}
-
-
-def revision(folder):
-    """Return the commit of a downloaded folder; of another one, a checksum of its config.json and file sizes."""
-    folder = folder.resolve()
-    if folder.parent.name == "snapshots":
-        return folder.name
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
-    sizes = [(file.name, file.stat().st_size) for file in files]
-    return f"{zlib.crc32((folder / 'config.json').read_bytes() + repr(sizes).encode()):08x}"
+    commit = newest.resolve()
+    return newest, state | {"revision": commit.name * (commit.parent.name == "snapshots"), "files": texts}
 
 
 def read_folder(folder):

@@ -47,9 +47,7 @@ def rounded(score, digits=1):
 
 def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
-    numerators = np.asarray(numerators, np.float64)
-    terms = np.broadcast_arrays(numerators, denominators)
-    return np.stack(terms, -1)[:, None]
+    return np.stack(np.broadcast_arrays(np.float64(numerators), denominators), -1)[:, None]
 
 
 def scores(family, predicted, examples, labels):
@@ -58,10 +56,7 @@ def scores(family, predicted, examples, labels):
         return squad(predicted, examples)
     gold = [example.gold for example in examples]
     if family == "tc":
-        return {
-            "entity_f1": entity_f1(predicted, gold),
-            "sentence_macro_f1": sentence_macro_f1(predicted, gold),
-        }
+        return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
     return text_scores(predicted, gold, labels)
 
 
@@ -71,8 +66,7 @@ def scores(family, predicted, examples, labels):
 
 def accuracy(predicted, gold):
     """Per text: 1 if it is right, over 1. A gold label that training did not have counts as an error."""
-    right = [p == g for p, g in zip(predicted, gold, strict=True)]
-    return one_class(right)
+    return one_class([p == g for p, g in zip(predicted, gold, strict=True)])
 
 
 def f1(predicted, gold, labels):
@@ -102,10 +96,8 @@ def correlation(predicted, gold):
 
 def ranks(values):
     """The rank of each value, from 1; equal values have the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)  # the highest rank of each distinct value
-    mean = last - (counts - 1) / 2
-    return mean[inverse]
+    lower, upper = (np.searchsorted(np.sort(values), values, side) for side in ("left", "right"))
+    return (lower + 1 + upper) / 2
 
 
 def text_scores(predicted, gold, labels):
@@ -142,12 +134,8 @@ def entities(tags):
     for i, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")
         if prefix != "O":
-            prefix_before, kind_before = before
-            ended = prefix_before in ("O", "E", "S") or kind_before != kind
-            if ended or prefix in ("B", "S"):
-                begin = i
-            else:
-                _, begin, _ = found.pop()
+            goes_on = prefix not in "BS" and before[0] not in "OES" and before[1] == kind
+            _, begin, _ = found.pop() if goes_on else (kind, i, i)
             found.append((kind, begin, i + 1))
         before = prefix, kind
     return found
@@ -159,8 +147,8 @@ def entity_f1(predicted, gold):
     Its score is conlleval's FB1, micro-averaged over types.
     """
     right, total = [], []
-    for tags, gold_tags in zip(predicted, gold, strict=True):
-        found, wanted = {*entities(tags)}, {*entities(gold_tags)}
+    for sentence in zip(predicted, gold, strict=True):
+        found, wanted = ({*entities(tags)} for tags in sentence)
         right.append(2 * len(found & wanted))
         total.append(len(found) + len(wanted))
     return one_class(right, total)
@@ -189,9 +177,7 @@ NO_ANSWER = "."  # stands for no answer; normalized texts have no punctuation
 
 def normalize_answer(text):
     """Normalize a text as SQuAD's scripts do: lower case, then no punctuation, then no articles, single spaces."""
-    text = text.lower().translate(NO_PUNCTUATION)
-    text = ARTICLES.sub(" ", text)
-    return " ".join(text.split())
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def word_f1(a, b):
@@ -218,15 +204,10 @@ def squad(predicted, questions):
         gold = {normalize_answer(text) for text, _ in question.answers}
         if v2:
             answer = answer or NO_ANSWER
-            gold.discard("")
-            gold = gold or {NO_ANSWER}
+            gold = gold - {""} or {NO_ANSWER}
         exact_match.append(answer in gold)
-        best = max(word_f1(answer, text) for text in gold)
-        overlap.append(best)
-    return {
-        "exact_match": one_class(exact_match),
-        "f1": one_class(overlap),
-    }
+        overlap.append(max(word_f1(answer, text) for text in gold))
+    return {"exact_match": one_class(exact_match), "f1": one_class(overlap)}
 
 
 def token_set_f1(predicted, gold):
@@ -245,15 +226,19 @@ def token_set_f1(predicted, gold):
 DISCOUNT = 1 / np.log2(np.arange(2, 12))  # (10,), for ranks 1 to 10
 
 
-def gains(runs, grades):
-    """Return the grades of each query's first 100 documents: (n, 100), negative and missing ones as 0.
+def ranking(run):
+    """Return [(score, document)] of a query's run, the best first, in trec_eval's order.
 
-    The ranking is trec_eval's: by score in float32, highest first; documents of equal score by id, in reverse order.
+    The scores count in float32. Documents of equal score are in reverse order of their ids.
     """
+    return sorted(zip(np.float32([*run.values()]).tolist(), run), reverse=True)
+
+
+def gains(runs, grades):
+    """Return the grades of each query's first 100 documents: (n, 100), negative and missing ones as 0."""
     found = np.zeros((len(grades), 100))
     for row, run, grade_of in zip(found, runs, grades, strict=True):
-        ranking = sorted(zip(np.float32([*run.values()]).tolist(), run), reverse=True)
-        for rank, (_, document) in enumerate(ranking[:100]):
+        for rank, (_, document) in enumerate(ranking(run)[:100]):
             row[rank] = max(0, grade_of.get(document, 0))
     return found
 

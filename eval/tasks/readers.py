@@ -4,7 +4,7 @@ First come the examples and the file formats, then the readers of each family an
 text is UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
 
 Arguments that several readers take: `task` is an eval.tasks.registry.Task. `counts` is a Counter to which a reader adds
-how often it applied a rule. `unlabeled` allows rows without a label, whose example then has None in its place.
+how often it applied a rule.
 """
 
 import csv
@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from contextlib import suppress
-from itertools import chain
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -25,14 +25,13 @@ from errors import DataError, progress
 from eval.tasks.metrics import entities
 
 SPLITS = ("train", "validation", "test")
-STDIN = "/dev/stdin"  # read as JSON lines
+TABLES = ("tsv", "txt", "csv", "jsonl", "json")
 OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
 
 # ----------------------------------------------------------------------------
-# Examples. `key` is what never lies on both sides of a random split. `gold` is what a model should predict, None if
-# that is not known; `labels` are all that it can predict for the example.
+# Examples. `key` is what never lies on both sides of a random split. `gold` is what a model should predict.
 
 
 class Text(NamedTuple):
@@ -42,7 +41,6 @@ class Text(NamedTuple):
     label: str  # in regression a number
 
     key = property(lambda self: self.text)
-    labels = property(lambda self: [self.label])
     gold = property(lambda self: self.label)
 
 
@@ -53,7 +51,6 @@ class Sentence(NamedTuple):
     tags: list
 
     key = property(lambda self: tuple(self.words))
-    labels = property(lambda self: self.tags)
     gold = property(lambda self: self.tags)
 
 
@@ -66,7 +63,7 @@ class Question(NamedTuple):
     answers: list  # of (text, first character in the context); [] if there is no answer
 
     key = property(lambda self: self.context)
-    gold = property(lambda self: self.answers if self.answers is None else [text for text, _ in self.answers])
+    gold = property(lambda self: [text for text, _ in self.answers])
 
 
 class Pair(NamedTuple):
@@ -109,9 +106,7 @@ def find_files(path):
 
 
 def file_format(path):
-    """Return "jsonl" for a.jsonl, for a.jsonl.gz and for standard input."""
-    if path == STDIN:
-        return "jsonl"
+    """Return "jsonl" for a.jsonl and for a.jsonl.gz."""
     name = path.lower().removesuffix(".gz")
     return Path(name).suffix.removeprefix(".")
 
@@ -130,88 +125,87 @@ def lines(path):
 # ----------------------------------------------------------------------------
 # Tables
 
-TABLES = ("tsv", "txt", "csv", "jsonl")
-EMPTY = (None, "", [], {})
 
-
-def rows(path, columns, counts=None, optional=""):
+def rows(path, columns, counts=None):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
-    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line).
-    columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
-        .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
+    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting), .jsonl (an object a line) or .json (SQuAD's
+        layout, v1.1 or v2, with a row for each question, located by its article).
+    columns: {name: type} of those that each row must have. If the names are numbers, from 0, and none of them is in the
+        first line of a .tsv, .txt or .csv file, it has no header.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
-    optional: one of the columns, whose value is None where it is missing or empty.
     """
     kind = file_format(path)
     if kind not in TABLES:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz); {OTHER_FORM}")
-    found = json_rows(path) if kind == "jsonl" else delimited_rows(path, columns, counts)
-    for number, row in found:
-        location = f"{path}, line {number}"
+    readers = {"jsonl": json_rows, "json": squad_rows}
+    found = readers[kind](path) if kind in readers else delimited_rows(path, columns, counts)
+    for location, row in found:
         for column, expected in columns.items():
-            value = row.get(column)
-            if column == optional and value in EMPTY:
-                row[column] = None
-            elif column not in row:
+            if column not in row:
                 hint = "in a file without a header, they are numbers, from 0"
                 raise DataError(
                     f"{location}: no column {column}; the columns are {', '.join(row)} ({hint}); {OTHER_FORM}"
                 )
-            elif not isinstance(value, expected):
-                raise DataError(f"{location}: {column} is {value!r:.200}, expected {expected.__name__}")
+            if not isinstance(row[column], expected):
+                raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected.__name__}")
         yield location, row
 
 
 def delimited_rows(path, columns, counts):
-    """Yield (line number, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    table = table_fields(path)
-    number, header = next(table, (0, []))
-    width = len(header)
-    if all(column.isdecimal() for column in columns) and not {*columns} <= {*header}:  # the first line is a row
-        table = chain([(1, header)], table)
-        header = [str(i) for i in range(width)]
-    if len({*header}) < width:
-        raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
+    """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
+    form = {} if file_format(path) == "csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE)
+    table = csv.reader((text + "\n" for _, text in lines(path)), strict=True, **form)
     wrong = []
-    for number, fields in table:
-        if len(fields) == width:
-            yield number, dict(zip(header, fields))
-        elif any(fields):
-            wrong.append(f"{path}, line {number}: {len(fields)} fields, but line 1 has {width}")
-    if len(wrong) > (0 if counts is None else number / 100):
+    try:
+        header = next(table, [])
+        numbers = [str(i) for i in range(len(header))]
+        if {*columns} <= {*numbers} - {*header}:  # the first line is a row
+            yield f"{path}, line 1", dict(zip(numbers, header))
+            header = numbers
+        for fields in table:
+            location = f"{path}, line {table.line_num}"
+            if len(fields) == len(header):
+                yield location, dict(zip(header, fields))
+            elif any(fields):
+                wrong.append(f"{location}: {len(fields)} fields, but line 1 has {len(header)}")
+    except csv.Error as error:
+        raise DataError(f"{path}, line {table.line_num}: {error}") from None
+    if len(wrong) > (0 if counts is None else table.line_num / 100):
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
-def table_fields(path):
-    """Yield (line number, texts) for each line of a .tsv or .txt file, or row of a .csv file."""
-    if file_format(path) != "csv":
-        for number, text in lines(path):
-            yield number, text.split("\t")
-        return
-    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
-    try:
-        for fields in reader:
-            yield reader.line_num, fields
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-
-
 def json_rows(path):
-    """Yield (line number, object) for each line of JSON."""
+    """Yield (location, object) for each line of JSON."""
     for number, text in lines(path):
-        if not text or text.isspace():
+        location = f"{path}, line {number}"
+        if not text.strip():
             continue
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
-            raise DataError(f"{path}, line {number}: not JSON: {getattr(error, 'msg', error)}") from None
+            raise DataError(f"{location}: not JSON: {getattr(error, 'msg', error)}") from None
         if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number}: expected a JSON object, got a {type(record).__name__}")
-        yield number, record
+            raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__}")
+        yield location, record
+
+
+def squad_rows(path):
+    """Yield (location, {column: value}) for each question of a file in SQuAD's layout."""
+    location, text = path, "\n".join(text for _, text in lines(path))
+    expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
+    try:
+        for number, article in enumerate(json.loads(text)["data"], 1):
+            location = f"{path}, article {number}"
+            for paragraph in article["paragraphs"]:
+                for qa in paragraph["qas"]:
+                    answers = {key: [answer[key] for answer in qa["answers"]] for key in ("text", "answer_start")}
+                    yield location, qa | {"context": paragraph["context"], "answers": answers}
+    except MALFORMED as error:
+        raise DataError(f"{location}: not in SQuAD's layout ({error!r}): expected {expected}") from None
 
 
 # ----------------------------------------------------------------------------
@@ -224,31 +218,37 @@ COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b")
 TAG = re.compile(r"O|[BIES]-.+")
 
 
-def conll_sentences(path, word=0, tag=-1):
-    """Yield (location, words, tags) for each sentence of a file in CoNLL columns; location is that of its first word.
+def column_sentences(path, task):
+    """Return [(location, words, tags)] of a file in CoNLL columns; a location is that of the first word.
 
-    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence.
-    word, tag: the numbers of their columns, counted from 0, or from the end if negative.
+    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence. The
+    numbers of the words' and the tags' columns count from 0, or from the end if negative. Raises DataError if the words
+    are mere numbers.
     """
+    columns = task.columns[0] if task.columns else "0", task.label or "-1"
+    given = "--columns={} --label={}".format(*columns)
+    if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
+        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
+    word, tag = map(int, columns)
     least = max(2, word + 1, -word, tag + 1, -tag)
-    words, tags, location = [], [], ""
-    for number, line in chain(lines(path), [(0, "")]):
-        if line.split()[:1] in ([], ["-DOCSTART-"]):
-            if words:
-                yield location, words, tags
-            words, tags = [], []
-            continue
-        if not words:
-            if COMMENT.match(line):
-                continue
-            location = f"{path}, sentence of line {number}"
-        fields = line.split("\t")
-        if len(fields) == 1:
-            fields = [field for field in line.split(" ") if field]
-        if len(fields) < least:
-            raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
-        words.append(fields[word])
-        tags.append(fields[tag])
+    found = []
+    for is_end, part in groupby(lines(path), lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
+        words, tags = [], []
+        for number, line in () if is_end else part:
+            if not words:
+                location = f"{path}, sentence of line {number}"
+                if COMMENT.match(line):
+                    continue
+            fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+            if len(fields) < least:
+                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
+            words.append(fields[word])
+            tags.append(fields[tag])
+        if words:
+            found.append((location, words, tags))
+    if 2 * sum(words[0] == "1" for _, words, _ in found) > len(found):
+        raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    return found
 
 
 def to_bio(tags, outside=()):
@@ -264,63 +264,20 @@ def to_bio(tags, outside=()):
 
 
 # ----------------------------------------------------------------------------
-# Questions
-
-
-def squad_questions(path):
-    """Yield (location, id, question, context, [(answer, start), ...]) of a SQuAD file, v1.1 or v2."""
-    location, text = path, "\n".join(text for _, text in lines(path))
-    try:
-        for number, article in enumerate(json.loads(text)["data"], 1):
-            location = f"{path}, article {number}"
-            for paragraph in article["paragraphs"]:
-                for qa in paragraph["qas"]:
-                    answers = [(answer["text"], int(answer["answer_start"])) for answer in qa["answers"]]
-                    yield location, qa["id"], qa["question"], paragraph["context"], answers
-    except MALFORMED as error:
-        expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
-        raise DataError(f"{location}: not in SQuAD's layout ({error!r}): expected {expected}") from None
-
-
-def table_questions(path, unlabeled):
-    """Yield the same from a table with question, context, answers, and maybe id (default: the row's number)."""
-    columns = {"question": str, "context": str, "answers": dict}
-    table = rows(path, columns, optional="answers" if unlabeled else "")
-    for number, (location, row) in enumerate(table, 1):
-        answers = row["answers"]
-        if answers is not None:
-            try:
-                answers = list(zip(answers["text"], map(int, answers["answer_start"]), strict=True))
-            except MALFORMED:
-                expected = '{"text": [...], "answer_start": [...]}'
-                raise DataError(f"{location}: expected answers {expected}, got {answers!r:.200}") from None
-        yield location, row.get("id", number), row["question"], row["context"], answers
-
-
-def find_answer(answer, start, context):
-    """Return where the answer is in the context: at `start`, else at the first place that has it, else -1."""
-    if not answer:
-        return -1
-    return start if start >= 0 and context.startswith(answer, start) else context.find(answer)
-
-
-# ----------------------------------------------------------------------------
 # The families' examples
 
 
-def read_texts(path, task, counts=None, unlabeled=False):
+def read_texts(path, task, counts=None):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns = task.columns or ("text",)
     label = task.label or "label"
     form = task.form or "\n".join(["{}"] * len(columns))
     if form.count("{}") != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
-    expected = dict.fromkeys(columns, str) | {label: object}
-    for location, row in rows(path, expected, counts, label if unlabeled else ""):
-        texts = [row[column] for column in columns]
-        text = "".join(part for pair in zip(form.split("{}"), [*texts, ""]) for part in pair)
-        is_new = unlabeled and row[label] is None
-        yield Text(text, None if is_new else read_label(row[label], task, location))
+    for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
+        texts = iter([row[column] for column in columns])
+        text = re.sub(r"\{\}", lambda _: next(texts), form)
+        yield Text(text, read_label(row[label], task, location))
 
 
 def read_label(value, task, location):
@@ -339,60 +296,41 @@ def read_label(value, task, location):
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
-def read_sentences(path, task, counts=None, unlabeled=False):
+def read_sentences(path, task, counts=None):
     """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
     if file_format(path) == "jsonl":
-        found = table_sentences(path, task, unlabeled)
+        word, tag = (task.columns or ("tokens",))[0], task.label or "label"
+        found = [(location, row[word], row[tag]) for location, row in rows(path, {word: list, tag: list})]
     else:
         found = column_sentences(path, task)
     for location, words, tags in found:
-        if not all(isinstance(word, str) for word in words):
-            raise DataError(f"{location}: expected words, got {words!r:.200}")
-        if tags is not None:
-            wrong = [tag for tag in tags if not TAG.fullmatch(str(tag))]
-            if wrong or len(tags) != len(words):
-                what = f"{len(words)} words and {len(tags)} tags, of which {wrong!r:.200} are none"
-                raise DataError(f"{location}: {what}; expected a tag for each word: O, or B-, I-, E- or S- and a type")
-            tags = to_bio(tags, task.outside)
-        if words or unlabeled:
-            yield Sentence(words, tags)
+        are_text = all(isinstance(text, str) for text in words + tags)
+        if not are_text or len(words) != len(tags) or not all(TAG.fullmatch(tag) for tag in tags):
+            expected = "a tag for each word: O, or B-, I-, E- or S- and a type"
+            raise DataError(f"{location}: the words {words!r:.200} with the tags {tags!r:.200}; expected {expected}")
+        if words:
+            yield Sentence(words, to_bio(tags, task.outside))
 
 
-def table_sentences(path, task, unlabeled):
-    """Yield (location, words, tags) of a table. With `unlabeled` the tags may be None."""
-    column, label = "tokens", task.label or "label"
-    if task.columns and not task.columns[0].isdecimal():  # a number is that of a CoNLL column
-        column = task.columns[0]
-    for location, row in rows(path, {column: list, label: list}, optional=label if unlabeled else ""):
-        yield location, row[column], row[label]
-
-
-def column_sentences(path, task):
-    """Return [(location, words, tags)] of a file in CoNLL columns. Raises DataError if the words are mere numbers."""
-    columns = task.columns[0] if task.columns else "0", task.label or "-1"
-    given = "--columns={} --label={}".format(*columns)
-    if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
-        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
-    found = list(conll_sentences(path, *map(int, columns)))
-    begins = [words[:2] for _, words, _ in found if len(words) > 1]
-    if 2 * begins.count(["1", "2"]) > len(begins):
-        raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
-    return found
-
-
-def read_questions(path, task, counts=None, unlabeled=False):
+def read_questions(path, task, counts=None):
     """Yield the Questions of a SQuAD file or a table. An answer starts where the context has its text, else at -1."""
-    if file_format(path) == "jsonl":
-        found = table_questions(path, unlabeled)
-    else:
-        found = squad_questions(path)
-    for location, id, question, context, answers in found:
-        texts = [question, context, *(answer for answer, _ in answers or ())]
-        if not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{location}: the question, context and answers must be text")
-        if answers is not None:
-            answers = [(answer, find_answer(answer, start, context)) for answer, start in answers]
-        yield Question(str(id), question, context, answers)
+    table = rows(path, {"question": str, "context": str, "answers": dict})
+    for number, (location, row) in enumerate(table, 1):
+        context, given = row["context"], row["answers"]
+        try:
+            found = zip(given["text"], given["answer_start"], strict=True)
+            answers = [(answer, find_answer(answer, int(start), context)) for answer, start in found]
+        except MALFORMED:
+            expected = '{"text": [...], "answer_start": [...]}'
+            raise DataError(f"{location}: expected answers {expected}, got {given!r:.200}") from None
+        yield Question(str(row.get("id", number)), row["question"], context, answers)
+
+
+def find_answer(answer, start, context):
+    """Return where the answer is in the context: at `start`, else at the first place that has it, else -1."""
+    if start < 0 or not context.startswith(answer, start):
+        start = context.find(answer)
+    return start if answer else -1
 
 
 def to_train_on(questions, counts):
@@ -431,7 +369,7 @@ def read_texts_by_id(path, wanted=None, form=""):
     for location, row in rows(path, {"text": str}):
         given, title = row.get("_id"), row.get("title")
         id = str(given)
-        if given in EMPTY or id in texts:
+        if given in (None, "") or id in texts:
             raise DataError(f'{location}: expected an "_id" that no other line has, got {given!r}; {OTHER_FORM}')
         if wanted is None or id in wanted:
             texts[id] = (form or "{} {}").format(title, row["text"]) if title else row["text"]

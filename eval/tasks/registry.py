@@ -27,8 +27,11 @@ SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 PATHS = (*SPLITS, "corpus")
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
-JUDGMENTS = {"train": "qrels/train.tsv", "validation": "qrels/dev.tsv", "test": "qrels/test.tsv"}  # in a BEIR folder
-TO_VALIDATE = f" (to validate on, as there is no {JUDGMENTS['validation']} either; or give --validation=JUDGMENTS.tsv)"
+OWN_QUERIES = "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or --validation=FOLDER/qrels/NAME.tsv"
+TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
+TABLE.read_string(Path(__file__).with_name("datasets.ini").read_text(encoding="utf-8"))
+TASKS = {name: fields for name, fields in TABLE.items() if fields and "/" not in name}
+SETS = {tuple(name.split("/")): paths for name, paths in TABLE.items() if "/" in name}  # {(task, set): its paths}
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Task:
 
     family: str
     name: str = ""  # "" = given by family and paths
-    train: str = ""  # these four are paths
+    train: str = ""  # these four are paths; ir: of a folder in the BEIR layout, or FOLDER/qrels/JUDGMENTS.tsv
     validation: str = ""
     test: str = ""
     corpus: str = ""  # ir
@@ -69,157 +72,124 @@ class Task:
 # Files
 
 
-class Searched(NamedTuple):
-    """A row of the table of a retrieval task: queries, the corpus that they search, and who judges what they find."""
+class Judged(NamedTuple):
+    """A row of the table of a retrieval task: a file of judgments, FOLDER/qrels/*.tsv, of a folder in BEIR's layout."""
 
     set: str  # the name of the set, "" if there is only one, and for training
     split: str
-    corpus: str  # these three are files; of a table of pairs there is only the last one
-    queries: str
     judgments: str
     held_out: float = 0.0  # the fraction of the judged queries that this row takes away from other rows of this file
 
+    def beside(self, name):
+        """Return the path of corpus.jsonl or queries.jsonl in the folder."""
+        return str(Path(self.judgments).parent.with_name(name))
+
 
 def retrieval_table(task):
-    """Return the Searched of a task of ir, all of whose paths are given.
+    """Return the Judged of a task of ir, all of whose folders are given. Pairs to train on are not in it.
 
     Zero-shot, there is no row to train on, and none to validate on that would take queries away from the test set.
     """
-    rows = [Searched("", "train", "", "", task.train)]
-    if is_folder(task.train):
-        rows = [searched("", "train", task.train)]
+    rows = [Judged("", "train", f"{task.train}/qrels/train.tsv")] * (is_folder(task.train) and not task.zero_shot)
     for name, paths in (task.sets or {"": vars(task)}).items():
-        corpus, validation = paths["corpus"], paths.get("validation")
-        held_out = float(paths.get("held_out", 0))
-        if not validation and not find_files(f"{corpus}/{JUDGMENTS['validation']}"):
-            validation, held_out = f"{corpus}/{JUDGMENTS['train']}", VALIDATION_FRACTION
-        test = searched(name, "test", corpus, paths.get("test"))
-        validated = searched(name, "validation", corpus, validation, held_out)
-        lacks = validated.judgments == test.judgments or not find_files(validated.judgments)
-        rows += [test] if task.zero_shot and held_out and lacks else [validated, test]
-    return rows[task.zero_shot :]
-
-
-def searched(name, split, folder, given="", held_out=0.0):
-    """Return the row of a split. given: judgments of the folder's corpus, a folder with its own corpus, or ""."""
-    if is_folder(given):
-        folder, given = given, ""
-    judgments = given or f"{folder}/{JUDGMENTS[split]}"
-    return Searched(name, split, f"{folder}/corpus.jsonl", f"{folder}/queries.jsonl", judgments, held_out)
+        qrels = f"{paths['corpus']}/qrels"
+        test = Judged(name, "test", paths.get("test") or f"{qrels}/test.tsv")
+        validation, held_out = paths.get("validation") or f"{qrels}/dev.tsv", float(paths.get("held_out", 0))
+        if not paths.get("validation") and not find_files(validation):
+            validation, held_out = f"{qrels}/train.tsv", VALIDATION_FRACTION
+        if not (task.zero_shot and held_out and (validation == test.judgments or not find_files(validation))):
+            rows.append(Judged(name, "validation", validation, held_out))
+        rows.append(test)
+    return rows
 
 
 def is_folder(path):
-    """Return whether a path of ir is a folder in the BEIR layout, and not a table of pairs or judgments."""
-    return bool(path) and file_format(path) not in ("json", *TABLES)
+    """Return whether a path of ir is a folder in BEIR's layout, and not a table of pairs."""
+    return bool(path) and file_format(path) not in TABLES
+
+
+def files_of(task):
+    """Yield the files of a Task. Of a path that a user must give and has not, yield the setting, such as "--train"."""
+    needed = {"ir": ["corpus"] * (not task.sets)}.get(task.family, ["train", "test"])
+    if absent := [f"--{name}" for name in needed if not getattr(task, name)]:
+        yield from absent
+    elif task.family != "ir":
+        yield from (task.train, task.validation or task.train, task.test)
+    else:
+        yield from [] if is_folder(task.train) else [task.train]
+        for row in retrieval_table(task):
+            yield from (row.beside("corpus.jsonl"), row.judgments, row.beside("queries.jsonl"))
 
 
 def missing(task):
-    """Return a text that lists the missing files and where to get them; "" if none is missing.
-
-    A setting such as "--train" stands for a file that the user must name.
-    """
-    needed = ["train", "test"]
-    files = dict.fromkeys((task.train, task.validation, task.test), "")  # {file: what to say where it is missing}
-    if task.family == "ir":
-        needed, files = [] if task.sets else ["corpus"], {}
-        for row in retrieval_table(task) if task.corpus or task.sets else ():
-            files |= {row.corpus: "", row.judgments: TO_VALIDATE * (row.held_out > 0), row.queries: ""}
-    absent = [f"--{name}" for name in needed if not getattr(task, name)]
-    absent += [path + hint for path, hint in files.items() if path and not find_files(path)]
+    """Return a text that lists the missing files and where to get them; "" if none is missing."""
+    absent = [path for path in dict.fromkeys(files_of(task)) if not find_files(path)]
     if not absent:
         return ""
-    source = f"Get them from {task.source}".splitlines() if task.source else []
-    return "\n  ".join(["missing:", *absent, *source])
+    source = f"Get them from {task.source}" if task.source else OWN_QUERIES * (task.family == "ir")
+    return "\n  ".join(["missing:", *absent, *source.splitlines()])
 
 
 # ----------------------------------------------------------------------------
-# From a name, a task file or settings to a Task. Until the last step all its fields are text, by name.
+# From a name, a task file or settings to a Task
 
 
-def read_table(path):
-    """Return {name: fields} of datasets.ini."""
-    table = configparser.ConfigParser(interpolation=None, delimiters="=")
-    table.read_string(path.read_text(encoding="utf-8"))
-    tasks = {}
-    for section in table.sections():
-        name, _, part = section.partition("/")
-        if part:
-            tasks[name]["sets"][part] = dict(table[section])
-        else:
-            tasks[name] = {"name": name, "sets": {}, **table[section]}
-    return tasks
+def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
+    """Return the Task of a name, of a task file or, if `task` is empty, of `fields`, which are those of FIELDS.
+
+    folder: of the named tasks' files. Paths in a task file are relative to its own folder. Raises DataError: there is
+    no such task, or a field does not fit.
+    """
+    given = {name: value for name, value in fields.items() if value}
+    if task and given:
+        raise DataError(f"{', '.join(given)}: task={task} says this itself: give either a task or your own data")
+    if task.endswith(".py"):
+        given, problems = configurator.parse([task], FIELDS)
+        folder, task = Path(task).parent, Path(task).stem
+        if task in TASKS:
+            problems.append(f"there is a task {task} already: rename the file")
+        if problems:
+            raise DataError("; ".join(problems))
+    elif task in TASKS:
+        return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
+    elif task:
+        hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
+        raise DataError(f"task={task}: no such task.{hint}")
+    else:
+        folder = ""
+    found = made(task, given, folder, zero_shot)
+    allowed = ["family", "metric", *SPLITS, *SETTINGS.get(found.family, "").split()]
+    if unused := [f"{name}={value}" for name, value in given.items() if value and name not in allowed]:
+        raise DataError(f"{', '.join(unused)}: {found.title} takes only {', '.join(allowed)}")
+    return found
 
 
-TASKS = read_table(Path(__file__).with_name("datasets.ini"))
+def made(name, given, folder, zero_shot):
+    """Return the Task of some fields, all of them text. Commas divide lists; a line break may be written as \\n.
 
-
-def read_task_file(path):
-    """Return the fields that a task file sets, as in FIELDS, and its name."""
-    fields, problems = configurator.parse([path], FIELDS)
-    name = Path(path).stem
-    if name in TASKS:
-        problems.append(f"{path}: there is a task {name} already: rename the file")
-    if problems:
-        raise DataError("; ".join(problems))
-    return in_folder(fields, Path(path).parent) | {"name": name}
+    Raises DataError if they do not fit the family.
+    """
+    fields = in_folder(given, folder)
+    fields |= {key: tuple(fields[key].split(",")) for key in ("columns", "names", "outside") if key in fields}
+    fields["form"] = fields.get("form", "").replace(r"\n", "\n")
+    if fields.get("family") not in METRICS:
+        raise DataError(f"family={fields.get('family', '')!r}: must be one of {', '.join(METRICS)}, or give a task")
+    sets = {part: in_folder(paths, folder) for (task, part), paths in SETS.items() if task == name}
+    if fields["family"] == "ir" and not sets:  # one folder is enough: it is both
+        if is_folder(fields.get("train")):
+            fields.setdefault("corpus", fields["train"])
+        fields.setdefault("train", fields.get("corpus", ""))
+    task = Task(**fields, name=name, sets=sets, zero_shot=zero_shot)
+    if zero_shot and task.family != "ir":
+        raise DataError(f"max_steps=0: {task.title} has a head, which must be trained: only ir has none")
+    groups = METRICS[task.family]
+    if not any({*task.metrics} <= {*group} for group in groups):
+        choices = ", or of ".join(", ".join(group) for group in groups)
+        raise DataError(f"metric={task.metric}: must be one or more of {choices}")
+    return task
 
 
 def in_folder(fields, folder):
     """Return the fields that are not empty, with the paths, in one spelling, joined to a folder."""
     given = {name: value for name, value in fields.items() if value}
     return given | {name: str(Path(folder, given[name])) for name in PATHS if name in given}
-
-
-def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
-    """Return the Task of a name, a task file or a family, with `fields` (see FIELDS) in place of its own.
-
-    Paths in a task file are relative to its folder. Raises DataError: there is no such task, or a field does not fit.
-    """
-    own = {"family": fields.pop("family", "")} if not task else {}
-    given = in_folder(fields, "")
-    if task.endswith(".py"):
-        own = read_task_file(task)
-        given = {name: value for name, value in own.items() if name not in ("family", "name")} | given
-    elif task in TASKS:
-        folder = ROOT if task.startswith("embedded-") else folder
-        own = in_folder(TASKS[task], folder)
-        own["sets"] = {name: in_folder(paths, folder) for name, paths in TASKS[task]["sets"].items()}
-    elif task:
-        hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
-        raise DataError(f"task={task}: no such task.{hint}")
-    found = made(own | given | {"family": own.get("family", ""), "zero_shot": zero_shot})
-    check(found, given)
-    return found
-
-
-def made(fields):
-    """Return the Task of some fields. Commas divide lists; a line break may be written as \\n."""
-    for name in ("columns", "names", "outside"):
-        if name in fields:
-            fields[name] = tuple(fields[name].split(","))
-    fields["form"] = fields.get("form", "").replace(r"\n", "\n")
-    if fields["family"] == "ir" and not fields.get("sets"):  # one folder is enough: it is both
-        if is_folder(fields.get("train")):
-            fields.setdefault("corpus", fields["train"])
-        fields.setdefault("train", fields.get("corpus", ""))
-    return Task(**fields)
-
-
-def check(task, given):
-    """Raise DataError if the fields that a user has given do not fit the task."""
-    if task.family not in METRICS:
-        raise DataError(f"family={task.family!r}: must be one of {', '.join(METRICS)}, or give a task")
-    if task.zero_shot and task.family != "ir":
-        raise DataError(
-            f"max_steps=0: {task.title} ({task.family}) has a head, which must be trained: only ir has none"
-        )
-    allowed = {*SPLITS, *SETTINGS[task.family].split(), "metric"}
-    if task.sets:  # each has judgments of its own
-        allowed -= {"corpus", "validation", "test"}
-    if unused := [f"{name}={value}" for name, value in given.items() if name not in allowed]:
-        takes = ", ".join(sorted(allowed))
-        raise DataError(f"{', '.join(unused)}: {task.title} ({task.family}) takes only {takes} of your own")
-    groups = METRICS[task.family]
-    if not any({*task.metrics} <= {*group} for group in groups):
-        choices = ", or of ".join(", ".join(group) for group in groups)
-        raise DataError(f"metric={task.metric}: must be one or more of {choices}")

@@ -8,20 +8,24 @@ import numpy as np
 import torch
 
 import checkpoint
+import configurator
 from data.files import write_whole
 from data.objective import clm_steps, largest_mask_ratio, phases_of
-from eval.tasks import metrics
+from errors import DataError
+from eval.tasks import hub_encoder, metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES
-from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
+from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
+from eval.tasks.splits import Dataset
 from model import Transformer
 from run import kept_attention, versions
 from runtime import choose_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
+READ = "columns label names form metric outside".split()  # what of a Task the readers need
 NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
 
 
@@ -32,7 +36,7 @@ def build(cfg, dataset, state, random_weights=False):
     """
     if random_weights and state["settings"]:  # the initial weights of the run that made the checkpoint
         torch.manual_seed(state["settings"]["seed"])
-    encoder = encoder_of(state, random_weights)
+    encoder = hub_encoder.encoder_of(state, random_weights)
     torch.manual_seed(cfg.seed)  # of the head and dropout
     dtype = getattr(torch, cfg.dtype)
     encoder.compute_dtype = dtype
@@ -68,6 +72,23 @@ def save_model(cfg, dataset, task, model, run, state):
     kept = {name: part for name, part in state.items() if name not in ("optimizer", "muon")}
     kept |= {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
+
+
+def load(path, device="cpu", dtype="float32"):
+    """Return the dict, the Family and the TaskModel that `save_model` wrote to a file. Raises DataError or Damaged."""
+    _, state = hub_encoder.open_newest(path)
+    if "fine_tuned" not in state:
+        raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
+    saved = state["fine_tuned"]
+    with checkpoint.refuse_damage(path):
+        given = {"protocol": "study"} | saved["settings"] | {"device": device, "dtype": dtype}  # older ones have none
+        settings = configurator.Settings(given)
+        spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
+        dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
+        task, model = build(settings, dataset, state)
+        model.head.load_state_dict(saved["head"])
+        task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
+    return state, task, model
 
 
 def evaluate(task, model, examples, split=None):
@@ -116,9 +137,15 @@ def write_result(cfg, dataset, task, model, run, state):
 
 
 def prediction_lines(answers, examples):
-    """Yield a line of predictions.jsonl for each example."""
+    """Yield a line of predictions.jsonl, as bytes, for each example. Its name is its number if it has no other."""
     for number, (answer, example) in enumerate(zip(answers, examples), 1):
-        yield answer.line(example, number, gold=example.gold)
+        id = metrics.in_set(getattr(example, "set", ""), getattr(example, "id", number))
+        score = answer.score
+        if score is not None:
+            score = np.round(np.float64(score), 6).tolist()
+        record = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
+        text = json.dumps(record, ensure_ascii=False)
+        yield f"{text}\n".encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 
 def table(result):
@@ -126,8 +153,7 @@ def table(result):
     columns = {split: result["metrics"][split] for split in ("test", "validation")}
     columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
     main = main_metrics(result)
-    title = "zero-shot, in percent" if result["zero_shot"] else "in percent"
-    rows = [[title, *columns]]
+    rows = [["zero-shot, in percent" if result["zero_shot"] else "in percent", *columns]]
     for metric in sorted(columns["test"], key=lambda metric: metric not in main):
         cells = [f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "" for scores in columns.values()]
         rows.append([metric + " (main)" * (metric in main), *cells])
@@ -145,13 +171,12 @@ def advice(result):
     main = main_metrics(result)
     baselines = result["baselines"]
     trivial = baselines.get("majority") or baselines.get("no_answer") or dict.fromkeys(main, 0.0)  # learn nothing
-    score, trivial = mean_score(result["metrics"]["test"], main), mean_score(trivial, main)
+    score, trivial = (metrics.rounded(mean_score(scores, main)) for scores in (result["metrics"]["test"], trivial))
     if score > trivial:
         return ""
     return (
-        f"{' and '.join(main)} {metrics.rounded(score)} is no better than the {metrics.rounded(trivial)} of a model "
-        f"that ignores the texts. Try a higher --lr, such as {10 * result['lr']:g}, or more --epochs: there were "
-        f"{result['steps']:,} steps"
+        f"{' and '.join(main)} {score} is no better than the {trivial} of a model that ignores the texts. Try a higher "
+        f"--lr, such as {10 * result['lr']:g}, or more --epochs: there were {result['steps']:,} steps"
     )
 
 
@@ -180,9 +205,8 @@ def origin(state, path, name, random_weights):
     `data` is the fingerprint of the prepared data.
     """
     phases, step = phases_of(state), state["step"]
-    settings = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="")  # of a model of the hub
+    settings = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="") | state["settings"]  # a hub model has none
     if state["settings"]:
-        settings = state["settings"]
         name = f"{Path(path).resolve().parent.name}-{step}"
     return dict(
         name=name,

@@ -99,14 +99,14 @@ def label_names(task, train):
     """
     if task.family not in ("sc", "tc"):
         return []
-    known = {label for example in train for label in example.labels}
+    known = set().union(*([example.gold] if task.family == "sc" else example.gold for example in train))
     if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
         raise DataError(f"{task.train}: {why}. If others were held out to validate on, give --validation")
     if task.regression:
         return []
-    order = [*task.names, "O"]
-    labels = sorted(known, key=lambda label: (order.index(label) if label in order else len(order), label))
+    first = [label for label in (*task.names, "O") if label in known]
+    labels = first + sorted(known - {*first})
     if "matthews" in task.metrics and len(labels) != 2:
         raise DataError(f"matthews is only for two labels, but there are {len(labels)}: {', '.join(labels)}")
     return labels
@@ -161,8 +161,7 @@ def read_all(path, task, split, counts):
 def retrieval_splits(task, full_corpus, counts):
     """Return {split: examples} of ir, and the corpora; see Dataset."""
     splits = {split: [] for split in SPLITS}
-    table = [row for row in retrieval_table(task) if row.corpus]
-    for split, queries in judged_queries(table, counts):
+    for split, queries in judged_queries(retrieval_table(task), counts):
         splits[split] += queries
     judged = wanted(splits["validation"] + splits["test"])
     corpora = {}
@@ -178,34 +177,32 @@ def retrieval_splits(task, full_corpus, counts):
         pairs += [Pair(query.text, corpora[query.corpus][document]) for document in relevant]
     if not pairs and not task.zero_shot:
         pairs = read_all(task.train, task, "train", counts)
-    splits["train"] = pairs
     searched = {}
     for name, ids in judged.items():
         searched[name] = {id: text for id, text in corpora[name].items() if full_corpus or id in ids}
-    return splits | {"corpora": searched}
+    return splits | {"train": pairs, "corpora": searched}
 
 
 def judged_queries(table, counts):
     """Yield (split, its Queries) for each row of a retrieval table. No other row has what a row holds out of a file."""
-    held_out = {realpath(find_files(row.judgments)[0]): row.held_out for row in table if row.held_out}
-    texts = {}  # {file of queries: {query id: text}}
-    for row in table:
-        file, name = find_files(row.judgments)[0], row.queries
-        if name not in texts:
-            texts[name] = read_texts_by_id(find_files(name)[0])
-        grades = read_qrels(file)
-        if absent := sorted(grades.keys() - texts[name].keys()):
-            raise DataError(f"{file}: {len(absent)} queries in it are not in queries.jsonl, the first is {absent[0]!r}")
-        if not grades:
+    files = [find_files(row.judgments)[0] for row in table]
+    held_out = {realpath(file): row.held_out for file, row in zip(files, table) if row.held_out}
+    texts = {name: read_texts_by_id(find_files(name)[0]) for name in {row.beside("queries.jsonl") for row in table}}
+    for file, row in zip(files, table):
+        corpus, text_of, queries = row.beside("corpus.jsonl"), texts[row.beside("queries.jsonl")], []
+        for id, grades in read_qrels(file).items():
+            if id not in text_of:
+                raise DataError(f"{file}: the query {id!r} in it is not in queries.jsonl")
+            queries.append(Query(id, text_of[id], grades, corpus, row.set))
+        if not queries:
             raise DataError(f"{file}: no query has a relevant document")
         if fraction := held_out.get(realpath(file)):
-            keys = [texts[name][query] for query in grades]
-            kept, held = hold_out(file, grades.items(), keys, fraction)
-            grades = dict(held if row.held_out else kept)
+            parts = hold_out(file, queries, [query.text for query in queries], fraction)
+            queries = parts[row.held_out > 0]
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[in_set(row.set, rule, ": ")] = len(grades)
-        yield row.split, [Query(id, texts[name][id], found, row.corpus, row.set) for id, found in grades.items()]
+            counts[in_set(row.set, rule, ": ")] = len(queries)
+        yield row.split, queries
 
 
 def wanted(queries):

@@ -12,7 +12,8 @@ from task_helpers import load, settings
 
 import checkpoint
 from errors import DataError
-from eval.tasks import hub_encoder, predict
+from eval.tasks import hub_encoder, result
+from eval.tasks.export import export
 from eval.tasks.families import FAMILIES, subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.readers import Text
@@ -97,14 +98,13 @@ def test_equal_scores_through_the_library_and_through_our_own_model(eurobert, fa
 
 
 def test_facts(folders, tmp_path):
-    """Two revisions of a model differ; the layer on top of [CLS], which no task uses, is not counted."""
+    """The layer on top of [CLS], which no task uses, is not counted."""
     state = hub_encoder.load(folders["bert"])
     facts = origin(state, folders["bert"], "bert", False)
     theirs = transformers.AutoModel.from_pretrained(folders["bert"], add_pooling_layer=False)
     assert (facts["parameters"], facts["step"], facts["name"]) == (theirs.num_parameters(), 0, "bert")
     snapshot = shutil.copytree(folders["bert"], tmp_path / "models--org--bert/snapshots/f00dcafe")
-    assert hub_encoder.load(snapshot)["revision"] == "f00dcafe" != facts["revision"] != ""
-    assert hub_encoder.load(shutil.copytree(snapshot, tmp_path / "copy"))["revision"] == facts["revision"]
+    assert hub_encoder.load(snapshot)["revision"] == "f00dcafe" and facts["revision"] == ""
 
 
 def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, tmp_path, monkeypatch):
@@ -124,17 +124,22 @@ def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, 
     assert asked == [("me/older", "pytorch_model*.bin")]
 
 
-def test_a_saved_model_predicts(folders, saved, files, tmp_path):
-    rows = [{"title": title, "body": "b", "end": "c"} for title in TEXTS]
-    task, model = saved("sc", hub_encoder.load(folders["bert"]))
-    examples = [Text(f"T: {title} B: b c", "no") for title in TEXTS]
-    expected = [answer.score for answer in evaluate(task, model, examples)[2]]
-    args = [f"{tmp_path}/model.pt", files.put("a.jsonl", rows), f"--out={tmp_path}/out.jsonl", "--dtype=float32"]
-    predict.main(args)
-    found = [json.loads(line)["score"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert found == pytest.approx(expected, abs=1e-4)
+def test_a_saved_model_predicts(folders, saved, tmp_path):
+    examples = [Text(text, "no") for text in TEXTS]
+    *_, answers = evaluate(*saved("sc", hub_encoder.load(folders["bert"])), examples)
+    state, task, model = result.load(tmp_path / "model.pt")
+    assert evaluate(task, model, examples)[2] == answers
     with pytest.raises(DataError, match="cannot be pretrained here: `python -m eval.tasks export "):
-        checkpoint.export(args[0], tmp_path / "exported", "eurobert")
+        checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
+
+
+def test_a_model_of_an_older_version_says_what_to_do(folders, saved, tmp_path):
+    saved("tc", hub_encoder.load(folders["bert"]))
+    state = checkpoint.read(tmp_path / "model.pt")
+    del state["files"], state["fine_tuned"]["settings"]["protocol"]
+    checkpoint.save(tmp_path / "older.pt", state)
+    with pytest.raises(DataError, match="older.pt: an older version kept it without .*: fine-tune again"):
+        export(tmp_path / "older.pt", tmp_path / "exported")
 
 
 # --- What is refused ---

@@ -1,4 +1,4 @@
-"""The task model: packed batches, and predictions that do not depend on the company of other texts."""
+"""The task model: packed batches, predictions that do not depend on the company of other texts, and saved models."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,11 @@ import torch
 
 import checkpoint
 from data.objective import CLM, MLM
+from errors import Damaged, DataError
 from eval.tasks.families import Item
 from eval.tasks.model import TaskModel, pack_texts, predict
-from eval.tasks.result import origin
+from eval.tasks.readers import Question, Sentence, Text
+from eval.tasks.result import evaluate, load, origin
 from helpers import record
 
 
@@ -59,3 +61,33 @@ def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
     assert facts(mixed, switch_step=20, mask_ratio=(0.5,)) == (0.5, 0.3, mixed)
     clm = record(*[{CLM(): [0]}] * 30)
     assert facts(clm, mask_ratio=(0.5, 0.2))[:2] == (30, 0.5)  # validated at this one
+
+
+WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
+TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
+
+
+@pytest.mark.parametrize("family, example", [
+    ("sc", lambda text: Text(text, "yes")),
+    ("tc", lambda text: Sentence(text.split(), ["O"] * len(text.split()))),
+    ("qa", lambda text: Question(text, f"{text}?", " ".join([text] * 20), [(text, 0)])),
+])  # fmt: skip
+def test_a_saved_model_has_the_answers_and_scores_of_the_one_in_memory(saved, tmp_path, family, example):
+    examples = [example(text) for text in TEXTS]
+    scores, _, answers = evaluate(*saved(family), examples, "test")
+    _, task, model = load(tmp_path / "model.pt")
+    found, _, others = evaluate(task, model, examples, "test")
+    assert found == scores and [x[:2] for x in others] == [x[:2] for x in answers]
+    assert len({str(answer.score) for answer in answers}) > 3
+
+
+def test_what_finetune_did_not_save_is_refused(saved, encoder, tmp_path):
+    with pytest.raises(DataError, match="is not a model that finetune.py --save_model=True kept"):
+        load(encoder)
+    saved("sc")
+    state = checkpoint.load(tmp_path / "model.pt")
+    for part in ("settings", "labels", "head", "task"):
+        fine_tuned = {name: value for name, value in state["fine_tuned"].items() if name != part}
+        checkpoint.save(tmp_path / "forged.pt", state | {"fine_tuned": fine_tuned})
+        with pytest.raises(Damaged, match="forged.pt is damaged or not a checkpoint of this project"):
+            load(tmp_path / "forged.pt")

@@ -139,8 +139,7 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
     read_texts: [
         ("a.csv", "sentence,label\nx,1\n", "line 2: .*text.*sentence, label"),
         ("a.csv", "a film,1\nb,0\n", "line 2: .*numbers, from 0"),
-        ("a.tsv", "1\tx\n0\ty\n", "line 1: .*2", dict(columns=("2",), label="0")),
-        ("a.csv", "text,label,text\nx,1,y\n", "line 1"),
+        ("a.tsv", "1\tx\n0\ty\n", "line 2: .*2", dict(columns=("2",), label="0")),
         ("a.csv", "text,label\nx,1\ny\n", "line 3"),
         ("a.csv", 'text,label\n"x"y,1\n', "line 2"),
         ("a.csv", "text,label\nx,\n", "line 2: the label is ''"),
@@ -163,12 +162,13 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
     read_questions: [
         ("a.json", '{"data": [\n{"paragraphs": [}\n]}', "SQuAD.* line 2"),
         *(("a.json", content, "SQuAD") for content in ("[1, 2]", {"data": 5})),
-        ("a.json", {"data": [squad_layout()]}, "article 1: .*'question'"),
+        ("a.json", {"data": [squad_layout()]}, "article 1: no column question"),
         *(("a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [float("inf")], 5)),
     ],
     read_pairs: [
         ("a.tsv", "q\td\nwho\tme\n", "line 2: .*query.*q, d"),
-        ("train-v1.1.json", {"data": []}, "a table is .*docs/finetuning.md"),
+        ("train-v1.1.json", {"data": [squad_layout(question="?")]}, "no column query; .*docs/finetuning.md"),
+        ("a.xml", "", "a table is .*docs/finetuning.md"),
     ],
     lambda path, *_: read_texts_by_id(path): [
         ("a.jsonl", [{"_id": 1, "text": "x"}] * 2, "line 2"),

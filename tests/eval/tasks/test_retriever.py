@@ -16,8 +16,8 @@ from eval.tasks import hub_encoder
 from eval.tasks.export import export
 from eval.tasks.families import Item
 from eval.tasks.model import predict
-from eval.tasks.predict import load as load_saved
 from eval.tasks.result import build
+from eval.tasks.result import load as load_saved
 from eval.tasks.retriever import STUDY, choose
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -113,7 +113,7 @@ def test_a_zero_shot_run_says_what_it_is(run, tmp_path):
     (row,), _ = read(tmp_path, [tmp_path / "out"], "field", {})
     assert row.task == "ir (zero-shot)" and row.pretraining == "pretrained elsewhere, retrieval by its own protocol"
     code, text = run(["--task=embedded-sc", *args], "finetune.py")
-    assert code == 2 and "max_steps=0: embedded-sc (sc) has a head, which must be trained" in text, text
+    assert code == 2 and "max_steps=0: embedded-sc has a head, which must be trained" in text, text
 
 
 def test_a_fine_tuned_retriever_opens_in_sentence_transformers(run, tmp_path):
@@ -127,7 +127,7 @@ def test_a_fine_tuned_retriever_opens_in_sentence_transformers(run, tmp_path):
     code, text = run(["export", f"{tmp_path}/own/model.pt", f"{tmp_path}/out"], "eval.tasks")
     assert code == 0, text
     opened = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    _, task, model = load_saved(tmp_path / "own/model.pt", "cpu", "float32")
+    _, task, model = load_saved(tmp_path / "own/model.pt")
     ours = np.stack(predict(model, [*map(task.document, TEXTS)]))
     np.testing.assert_allclose(opened.encode_document(TEXTS), ours, atol=1e-5)
     assert np.abs(ours - embeddings(folder, TEXTS)[1]).max() > 0.01  # it was trained
