@@ -8,6 +8,7 @@ executed. All mistakes are reported before any work starts.
 """
 
 import ast
+import operator
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from errors import Damaged, DataError, nearest, protect_output, report_ctrl_c
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
+RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
 TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
 
 
@@ -103,7 +105,10 @@ def parse(argv, defaults):
 
 
 def assignments(argv, defaults, problems):
-    """Yield (where it stands, name, value) for each assignment in argv and its files; add other words to `problems`."""
+    """Yield (where it stands, name, value) for each assignment in argv and its files; add other words to `problems`.
+
+    The value may also be the next word, as in --lr 1e-3.
+    """
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -111,13 +116,11 @@ def assignments(argv, defaults, problems):
             yield from read_config(word, problems)
             continue
         name, equals, text = word[2:].partition("=")
-        if not equals and words and not words[0].startswith("--") and not words[0].endswith(".py"):
+        if not equals:
+            if not words or words[0].startswith("--"):
+                problems.append(f"{word}: write {word}=VALUE")
+                continue
             text = words.pop(0)
-            word = f"{word} {text}"
-            problems.append(f"{word}: write --{name}={text}")
-        elif not equals and name in defaults:
-            problems.append(f"{word}: write --{name}=VALUE; {takes(name, defaults[name])}")
-            continue
         yield word, name, value_of(text, type(defaults.get(name)))
 
 
@@ -218,18 +221,16 @@ def takes(name, default):
     return f"{name} takes {kind} (default {default!r})"
 
 
-def outside_limits(cfg, at_least_1=(), at_least_0=(), above_0=(), choices=(), below_1=()):
-    """Yield a sentence for each setting outside its limits. choices: {name: possible values}; the others are names."""
-    for low, names in ((1, at_least_1), (0, at_least_0)):
+def outside_limits(cfg, limits, choices=()):
+    """Yield a sentence for each setting outside its limits.
+
+    limits: {"at least 1": names of settings, ...}; see RELATIONS. choices: {name: possible values}.
+    """
+    for limit, names in limits.items():
+        relation, bound = limit.rsplit(" ", 1)
         for name in names:
-            if cfg[name] < low:
-                yield f"{name}={cfg[name]}: must be at least {low}"
-    for name in above_0:
-        if cfg[name] <= 0:
-            yield f"{name}={cfg[name]}: must be above 0"
-    for name in below_1:
-        if cfg[name] >= 1:
-            yield f"{name}={cfg[name]}: must be below 1"
+            if not RELATIONS[relation](cfg[name], int(bound)):
+                yield f"{name}={cfg[name]}: must be {limit}"
     for name, values in dict(choices).items():
         if cfg[name] not in values:
             yield f"{name}={cfg[name]}: must be one of {', '.join(values)}"

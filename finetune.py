@@ -76,10 +76,13 @@ full_corpus = True  # ir: search all documents; False: only the judged ones, whi
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
-AT_LEAST_1 = "epochs batch_size eval_interval eval_examples".split()
-AT_LEAST_0 = "max_steps seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction".split()
-BELOW_1 = ["beta1", "beta2", "dropout", "warmup_fraction"]
-ABOVE_0 = ["lr", "grad_clip", "temperature"]
+LIMITS = {
+    "at least 8": ["max_len"],
+    "at least 1": "epochs batch_size eval_interval eval_examples".split(),
+    "at least 0": "max_steps seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction".split(),
+    "below 1": ["beta1", "beta2", "dropout", "warmup_fraction"],
+    "above 0": ["lr", "grad_clip", "temperature"],
+}
 
 
 def describe_task(cfg):
@@ -92,10 +95,7 @@ def check(cfg, needs_checkpoint=True):
 
     needs_checkpoint: False if init_from may not be there yet, as when a study plans what it will do.
     """
-    choices = {"protocol": ("auto", "study", "own")}
-    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, choices, BELOW_1)
-    if cfg.max_len < 8:
-        yield f"max_len={cfg.max_len}: must be at least 8"
+    yield from configurator.outside_limits(cfg, LIMITS, {"protocol": ("auto", "study", "own")})
     yield from device_problems(cfg)
     try:
         if describe_task(cfg).family == "ir" and cfg.freeze:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 import checkpoint
 import runtime
@@ -21,7 +20,7 @@ from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
 from model import PRESETS, ModelConfig, Transformer
-from runtime import any_process, resolve_auto, show
+from runtime import resolve_auto, show
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what decides what a run learns
@@ -33,6 +32,12 @@ RESUME_MAY_CHANGE = set(
 )
 
 
+def origin(cfg):
+    """Return the path that a run starts from: out_dir if it resumes, branch_from, init_from, or "" for nothing."""
+    begun = cfg["resume"] and checkpoint.steps(cfg["out_dir"])
+    return cfg["out_dir"] if begun else cfg["branch_from"] or cfg["init_from"]
+
+
 def model_config(settings, vocab_size):
     """Return the ModelConfig that train.py's settings describe.
 
@@ -40,8 +45,7 @@ def model_config(settings, vocab_size):
     """
     base = PRESETS.get(settings["model"])
     if base is None:  # "origin"
-        begun = checkpoint.steps(settings["out_dir"])
-        base = checkpoint.shape(settings["out_dir"] if begun else settings["init_from"])
+        base = checkpoint.shape(origin(settings))
     fields = {**base, "vocab_size": max(vocab_size, base.get("vocab_size", 0))}
     for name in vars(ModelConfig()):
         if settings.get(name):
@@ -55,12 +59,6 @@ def batch_problems(cfg, T, world_size):
     if rest or not windows or windows % world_size:
         expected = f"must be a multiple of seq_len * processes = {T} * {world_size}"
         yield f"global_batch_tokens={cfg.global_batch_tokens}: {expected}"
-    else:
-        windows_per_rank = windows // world_size
-        clm = round(cfg.clm_windows * windows_per_rank, 6)
-        if clm % 1:
-            each = f"is {clm:g} of the {windows_per_rank} windows that each process has in a step"
-            yield f"clm_windows={cfg.clm_windows}: {each}, must be a whole number of them"
     if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
         yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
     if cfg.window_split == "random" and T < 24:
@@ -90,30 +88,23 @@ def batch_problems(cfg, T, world_size):
 def conflicts(cfg):
     """Yield why a run with these settings cannot use its out_dir, one sentence each."""
     out = Path(cfg["out_dir"])
-    for record in (out / "config.json", out / "metrics.jsonl"):
-        if record.exists() and not record.is_file():  # opening a pipe would wait for ever
-            yield f"{record} is no regular file: move it away, or give another --out_dir"
-            return
+    records = [path for path in (out / "config.json", out / "metrics.jsonl") if path.exists()]
+    if odd := [path for path in records if not path.is_file()]:  # opening a pipe would wait for ever
+        yield f"{odd[0]} is no regular file: move it away, or give another --out_dir"
+        return
     begun = checkpoint.steps(out)
     if not cfg["resume"]:
-        if begun or (out / "config.json").exists() or (out / "metrics.jsonl").exists():
+        if begun or records:
             yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
         return
     try:
         if begun:
             _, state = checkpoint.open_newest(out, weights=False, report=lambda _: None)
             check_same_run(state, cfg, out)
-        elif last_logged(out) > first_checkpoint(cfg):
+        elif last_logged(out) - min(logged_steps(out), default=0) > cfg["checkpoint_interval"]:
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
     except (Damaged, DataError) as error:
         yield str(error)
-
-
-def first_checkpoint(cfg):
-    """Return the step at which a run makes its first checkpoint, as its log says where it began."""
-    start, interval = min(logged_steps(cfg["out_dir"]), default=0), cfg["checkpoint_interval"]
-    later = [step for step in cfg["keep_steps"] if step > start]
-    return min(start - start % interval + interval, cfg["max_steps"], *later)
 
 
 def check_same_run(state, cfg, path):
@@ -145,14 +136,16 @@ def check_same_model(state, config, tokenizer, path, report):
             sentences.append(f"{name} is {value}, here {config.get(name)}")
     if context:
         report(f"{path}: {'; '.join(context)}")
+    if different:
+        different[-1] += " (--model=origin takes the shape of init_from)"
     theirs = checkpoint.tokenizer_of(state, path)
     same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
     from_hub = not state["settings"]
     if not same_ids or not (from_hub or tokenizer.mask_id == theirs.mask_id):
-        different.append(f"its tokenizer is {theirs.name}, here {tokenizer.name}")
+        why = f"its tokenizer is {theirs.name}, here {tokenizer.name}"
+        different.append(f"{why}: prepare the text with that of the checkpoint")
     if different:
-        why = f"{'; '.join(different)} (--model=origin takes the shape of init_from)"
-        raise DataError(f"{path}: not a checkpoint of this model: {why}")
+        raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
 
 
 # ----------------------------------------------------------------------------
@@ -168,41 +161,34 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     sharded: only rank 0 reads the file, or draws the weights if there is none.
     """
-    own = newest_for_all(cfg, rank, world_size)
-    path = own or cfg.branch_from or cfg.init_from
+    path, state = origin(cfg), None
+    print0 = print if rank == 0 else lambda _: None
     nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0)
+    if rank == 0 and path:
+        found, state = checkpoint.open_newest(path)
+        path = found if path == cfg.out_dir else path
+    path = runtime.decision_of_rank_0(path)
     if not path:
         if sharded:
             torch.manual_seed(cfg.seed)
             drawn = Transformer(transformer.config) if rank == 0 else transformer
             runtime.scatter_weights(transformer, drawn.state_dict())
         return 0, nothing, None
-    print0 = print if rank == 0 else lambda _: None
-    state = checkpoint.load(path, report=print0) if rank == 0 or not sharded else None
     if sharded:
         state = runtime.from_rank_0(state)
+    elif rank > 0:
+        state = checkpoint.load(path, report=print0)
     check_same_model(state, vars(transformer.config), tokenizer, path, print0)
     checkpoint.check_weights(transformer, state, path)
-    if own:  # again: this may be an older checkpoint than the one before any work
-        check_same_run(state, cfg, path)
     load = runtime.scatter_weights if sharded else Transformer.load_state_dict
     load(transformer, state.pop("model"))
-    if not own and cfg.init_from:
+    if path == cfg.init_from:
         return 0, nothing, None
     load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    return state["step"], {name: state.get(name, value) for name, value in nothing.items()}, state if own else None
-
-
-def newest_for_all(cfg, rank, world_size):
-    """Return the Path of the newest whole checkpoint of a run that resumes, or None. Rank 0 decides for all."""
-    found = [None]
-    if rank == 0 and cfg.resume and checkpoint.steps(cfg.out_dir):
-        found = [checkpoint.open_newest(cfg.out_dir)[0]]
-    if world_size > 1:
-        dist.broadcast_object_list(found)
-    return found[0]
+    trained = {name: state.get(name, value) for name, value in nothing.items()}
+    return state["step"], trained, None if path == cfg.branch_from else state
 
 
 def load_optimizers(optimizers, state, path):
@@ -212,16 +198,12 @@ def load_optimizers(optimizers, state, path):
         names = f"{', '.join(saved)}; here they are {', '.join(optimizers)}"
         raise DataError(f"{path} has other optimizers: {names}. init_from takes its weights only")
     for name, optimizer in optimizers.items():
-        ours = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-        try:
-            runtime.scatter_optimizer(optimizer, saved[name])
-            optimizer.load_state_dict(saved[name])  # with the settings of the run that saved it
-        except (ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{path}: {name} has other groups of parameters here: {error}") from None
-        for group, settings in zip(optimizer.param_groups, ours):
-            params = group["params"]
-            group.clear()
-            group.update(settings, params=params)
+        groups = optimizer.state_dict()["param_groups"]
+        ours, theirs = ([group["params"] for group in its] for its in (groups, saved[name]["param_groups"]))
+        if ours != theirs:
+            raise DataError(f"{path}: {name} has other groups of parameters here. init_from takes its weights only")
+        runtime.scatter_optimizer(optimizer, saved[name])
+        optimizer.load_state_dict({"state": saved[name]["state"], "param_groups": groups})
 
 
 # ----------------------------------------------------------------------------
@@ -375,29 +357,17 @@ class MetricsLog:
 # The data may change while a run trains
 
 
-def check_data(changed, batches, step):
+def check_data(changed, received=None):
     """Raise Damaged if the background thread has found a shard that has changed; see `changed_shard_in_background`.
 
-    changed: its Future, or None. batches: of training. step: the next one.
+    changed: its Future, or None. received: wait until the thread has ended, or a signal to stop is in this list.
     """
-    path = changed.result() if changed and changed.done() else None
-    if path:
-        first = batches.first_step_with(path, step)
-        what = f"{path} has changed since it was prepared: mend it, or prepare the data again"
-        raise Damaged(f"{what}. Checkpoints up to step {first} do not depend on it; remove later ones, then resume")
-
-
-def wait_for_checksums(changed, received, device, world_size):
-    """Wait until the background thread of rank 0 has ended, or a process is asked to stop (see `runtime.stop_signals`).
-
-    All processes call this, rank 0 with the Future. They ask once a second. If the others waited in one all-reduce, its
-    time limit would end the run.
-    """
-    said = False
-    while any_process(changed is not None and not changed.done(), device, world_size):
-        if any_process(received, device, world_size):
-            return
-        if changed is not None and not said:
-            print("waiting for the checksums of the data", flush=True)
-            said = True
-        time.sleep(1)
+    if changed is None:
+        return
+    if received is not None and not changed.done():
+        print("waiting for the checksums of the data", flush=True)
+        while not changed.done() and not received:
+            time.sleep(1)
+    if changed.done() and changed.result():
+        what = f"{changed.result()} has changed since it was prepared: mend it, or prepare the data again"
+        raise Damaged(f"{what}. Remove the checkpoints that this run has made since, then resume")

@@ -47,7 +47,7 @@ def resolve_auto(settings):
 def device_problems(settings):
     """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from outside_limits(settings, choices=choices)
+    yield from outside_limits(settings, {}, choices)
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if resolve_auto(settings)["device"] == "cuda" and local_rank >= gpus:
         yield f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs"
@@ -79,6 +79,14 @@ def set_up(device, deterministic):
         backend = "nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, timeout=timedelta(hours=1), device_id=device if on_gpu else None)
     return device, rank, world_size
+
+
+def decision_of_rank_0(value):
+    """Return the value that rank 0 gives, on all processes. They call this at the same time."""
+    box = [value]
+    if dist.is_initialized():
+        dist.broadcast_object_list(box)
+    return box[0]
 
 
 def leave(world_size):
@@ -157,9 +165,8 @@ def outline(x):
 
 def from_rank_0(state):
     """Return the state dict of rank 0: the dict itself on rank 0, its `outline` on the others."""
-    box = [outline(state)]
-    dist.broadcast_object_list(box)
-    return state if dist.get_rank() == 0 else box[0]
+    received = decision_of_rank_0(outline(state))
+    return state if dist.get_rank() == 0 else received
 
 
 def scatter(x, like):
@@ -286,15 +293,12 @@ def choose_attention(config, dtype, device, kept=""):
 
     kept: what a run that is resumed chose at its start, "" if nothing. Rank 0 chooses for all processes.
     """
-    choice = [kept]
     if world()[0] == 0 and not kept:
         why = fused_attention_fails(config, dtype, device)
         if why:
             warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
-        choice = ["sdpa" if why else "triton"]
-    if dist.is_initialized():
-        dist.broadcast_object_list(choice)
-    return choice[0]
+        kept = "sdpa" if why else "triton"
+    return decision_of_rank_0(kept)
 
 
 # ----------------------------------------------------------------------------
@@ -372,7 +376,7 @@ def show(function, *args):
 def stop_signals():
     """Return a list that collects, from now on, the signals that ask this process to stop.
 
-    They are SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm can send it) and SIGHUP, unless it is ignored (nohup).
+    They are SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm can send it) and SIGHUP. Ignored ones stay so, as under nohup.
     The same signal a second time stops the process at once.
     """
     received = []
@@ -382,7 +386,7 @@ def stop_signals():
         signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)
     return received
 
@@ -408,8 +412,7 @@ def prefetch(function, jobs, depth=2):
             while ahead:
                 yield ahead.popleft().result()
         finally:
-            for future in ahead:
-                future.cancel()
+            thread.shutdown(cancel_futures=True)
 
 
 def to_device(x, device):

@@ -127,11 +127,14 @@ def learning_rate(step, cfg):
 # What can be wrong with the settings
 
 SCHEDULE = ["switch_step", "warmup_steps", "decay_steps"]
-AT_LEAST_1 = ["max_steps", "global_batch_tokens", "micro_batch", "eval_windows", "keep_last"]
-AT_LEAST_1 += ["log_interval", "eval_interval", "checkpoint_interval"]
-AT_LEAST_0 = [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"]
-ABOVE_0 = ["lr", "grad_clip"]
-BELOW_1 = ["beta1", "beta2", "clm_windows"]
+LIMITS = {
+    "at least 1": "max_steps global_batch_tokens micro_batch eval_windows keep_last log_interval eval_interval "
+    "checkpoint_interval".split(),
+    "at least 0": [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"],
+    "above 0": ["lr", "grad_clip"],
+    "below 1": ["beta1", "beta2", "clm_windows"],
+    f"below {2**63}": ["seed"],
+}
 CHOICES = {
     "model": [*PRESETS, "origin"],
     "window_split": ["none", "random", "document"],
@@ -144,10 +147,8 @@ CHOICES = {
 
 def check(cfg, world_size=None):
     """Yield what does not fit in the settings, one sentence each. world_size: of the run; None = of this process."""
-    yield from configurator.outside_limits(cfg, AT_LEAST_1, AT_LEAST_0, ABOVE_0, CHOICES, BELOW_1)
+    yield from configurator.outside_limits(cfg, LIMITS, CHOICES)
     yield from runtime.device_problems(cfg)
-    if cfg.seed >= 2**63:
-        yield f"seed={cfg.seed}: must be below 2**63"
     if not cfg.mask_ratio or min(cfg.mask_ratio) <= 0 or max(cfg.mask_ratio) >= 1:
         yield f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1"
     shown = cfg.mask_proportions
@@ -163,16 +164,11 @@ def check(cfg, world_size=None):
         yield "wandb_project: needs the wandb package (pip install wandb)"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
-
-    begun = cfg.resume and checkpoint.steps(cfg.out_dir)  # then what it began with is not needed any more
-    if cfg.branch_from and not begun and not Path(cfg.branch_from).is_file():
-        yield f"branch_from={cfg.branch_from}: no such file{checkpoint.others(cfg.branch_from)}"
-    if cfg.model == "origin" or (cfg.init_from and not begun):
-        why = checkpoint.problem(cfg.out_dir if begun else cfg.init_from)
-        if why:
-            yield f"{'out_dir' if begun else 'init_from'}: {why}"
-            return
-    if cfg.model in CHOICES["model"]:
+    source = run.origin(cfg)
+    why = checkpoint.problem(source) if source or cfg.model == "origin" else ""
+    if why:
+        yield f"what the run starts from: {why}"
+    if cfg.model in PRESETS or (cfg.model == "origin" and not why):
         config = run.model_config(cfg, vocab_size=128)
         yield from config.problems()
         yield from run.batch_problems(cfg, max(1, config.seq_len), world_size or runtime.world()[1])
@@ -195,7 +191,7 @@ def main():
         smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"
         sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")
     except OSError as error:
-        sys.exit(f"{error}. All checkpoints are whole: mend this, then continue with --resume=True")
+        sys.exit(f"{error}. Mend this, then add --resume=True to continue from the newest checkpoint, if there is one")
 
 
 def print_schedules(rows):
@@ -435,7 +431,7 @@ def train(cfg):
         return by_objective(objective, cfg, train_batches.windows_per_step, step)
 
     def parts_of(step):
-        return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size, same_number=sharded)
+        return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
     steps = range(first, cfg.max_steps)
     batches = runtime.prefetch(train_batches.batch, ((step, *part) for step in steps for part in parts_of(step)))
@@ -448,6 +444,7 @@ def train(cfg):
     if rank == 0:
         schedule = groups_of, [learning_rate(step, cfg) for step in range(cfg.max_steps)]
         runtime.show(print_start, cfg, transformer, train_batches, *schedule, first, world_size, facts["versions"])
+    parts_of(cfg.max_steps - 1)  # refuses, before any work, windows that do not suffice for all processes
     predict_from = predicts_from(record_of([groups_of(cfg.max_steps - 1)]))
     evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
     if not resumed:
@@ -461,10 +458,7 @@ def train(cfg):
     done, stopping = first, False  # done: how many steps; None while the weights are ahead of the log
     try:
         for step in steps:
-            if step == cfg.max_steps - 1:
-                run.wait_for_checksums(changed, received, device, world_size)
-            run.check_data(changed, train_batches, step)
-
+            run.check_data(changed, received if step == cfg.max_steps - 1 else None)
             started = time.perf_counter()
             groups = groups_of(step)
             names = names_of(groups)
@@ -512,7 +506,7 @@ def train(cfg):
             bar.update()
             if stopping:
                 break
-    except (Damaged, DataError):  # the data may be wrong: what they trained must not be saved
+    except Damaged:  # the data are wrong: what they trained must not be saved
         raise
     except Exception:
         if rank == 0 and done and done > first and not sharded:  # lose no finished step
@@ -520,8 +514,7 @@ def train(cfg):
         raise
 
     if not stopping:  # a finished run, too, says so if its data have changed
-        run.wait_for_checksums(changed, received, device, world_size)
-        run.check_data(changed, train_batches, cfg.max_steps)
+        run.check_data(changed, received)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)
     del ddp  # before its process group: the other order can deadlock in gloo's destructor

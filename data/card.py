@@ -6,7 +6,6 @@ It names files and folders without their place on this machine. Its code is mean
 import json
 from pathlib import Path
 
-from data.files import MALFORMED
 from data.objective import describe, phases_of, title, validation_keys
 from data.tokenizer import read_json
 
@@ -28,19 +27,15 @@ def model_card(state, path, note="", **facts):
     state, path: the checkpoint; its scores lie beside it. note: the part of card.txt that stands before the code, if
     any. facts: `title`, the folder's name; `tag`, see hub.CLASSES; `max_len`, in tokens; `parameters`, how many.
     """
-    facts = {"data": "unknown", **state, **facts}
-    facts["base"] = short(path)
-    facts["objectives"] = describe(phases_of(state))
+    facts = {"data": "unknown", **state, **facts, "base": short(path), "objectives": describe(phases_of(state))}
     cfg = state["settings"]
-    training = ["weights of another"]
+    training = ["pretraining"] if cfg else ["weights of another"]  # of the hub
     part = facts["tag"]
-    if cfg:  # not a model of the hub
-        training = ["pretraining"]
+    if cfg:
         names = [Path(source).name for source in cfg["data"].split(",")]  # of a mixture: texts:0.7
         facts["sources"] = ", ".join(f"`{name}`" for name in names)
-        if begin := cfg["init_from"] or cfg["branch_from"]:
-            training.append("began with")
-            facts["begin"] = short(begin)
+        facts["begin"] = short(cfg["init_from"] or cfg["branch_from"])
+        training += ["began with"] if facts["begin"] else []
     if "fine_tuned" in state:
         fine_tuned = state["fine_tuned"]
         training.append("fine-tuning")
@@ -54,7 +49,7 @@ def model_card(state, path, note="", **facts):
     facts["training"] = "".join(PARTS[name].format(**facts) for name in training)
     facts["code"] = code.format(**facts)
     facts["note"] = PARTS.get(note, "").format(**facts)
-    facts["scores"] = "\n".join(scores_beside(Path(path), state["step"])) or "Not measured."
+    facts["scores"] = "".join(scores_beside(Path(path), state["step"])) or "Not measured.\n"
     return PARTS["card"].format(**facts)
 
 
@@ -64,27 +59,13 @@ def short(path):
 
 
 def scores_beside(path, step):
-    """Return lines on the scores beside a checkpoint. A record that cannot be read is left out, with a message."""
-    lines = []
-    for name, scores_in in ("result.json", fine_tuned_scores), ("metrics.jsonl", validation_losses):
-        try:
-            lines += scores_in(path.with_name(name), step)
-        except MALFORMED as error:
-            file = path.with_name(name)
-            print(f"{file}: left out of the model card, because it is not the record of a run: {error!r:.200}")
-    return lines
-
-
-def fine_tuned_scores(file, step):
-    """Yield lines on the scores in the result.json of a fine-tuned model."""
-    for split, scores in read_json(file).get("metrics", {}).items():
+    """Yield lines on the scores beside a checkpoint: in a fine-tuning's result.json, or at a step in a run's log."""
+    for split, scores in read_json(path.with_name("result.json")).get("metrics", {}).items():
         listed = ", ".join(f"{name} {score:.1f}" for name, score in scores.items())
-        yield f"- {split}, in percent: {listed}"
-
-
-def validation_losses(file, step):
-    """Yield a line on the validation losses at a step in the metrics.jsonl of a run."""
-    for record in map(json.loads, file.read_text().splitlines() if file.exists() else ()):
-        losses = ", ".join(f"{record[key]:.3f} with {title(name)}" for name, key in validation_keys(record).items())
-        if record["step"] == step and losses:
-            yield f"- Validation loss, in nats per predicted token: {losses}."
+        yield f"- {split}, in percent: {listed}\n"
+    log = path.with_name("metrics.jsonl")
+    for line in log.read_text().splitlines() if log.is_file() else ():
+        if line.startswith(f'{{"step": {step},') and "val_" in line:
+            values = json.loads(line)
+            losses = ", ".join(f"{values[key]:.3f} with {title(name)}" for name, key in validation_keys(values).items())
+            yield f"- Validation loss, in nats per predicted token: {losses}.\n"

@@ -202,9 +202,6 @@ def write_folder(state, model, path, folder, kind):
         role = role_of(state, kind, path)
         weights = hub_weights(state, kind, role)
         texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))
-    for name, x in weights.items():
-        if not x.isfinite().all():
-            raise DataError(f"{path}: not all values of {name} are finite: give another checkpoint")
     with new_folder(folder) as partial:
         for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
@@ -230,26 +227,25 @@ def new_folder(folder):
 def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second word of a key of CLASSES. Raises DataError."""
     phases = phases_of(state)
-    causal = is_decoder(phases) if phases else state.get("is_causal", True)
-    fills_in = predicts_from(phases) == "mask"  # that head of EuroBERT predicts a hidden token at its own position
-    roles = {
-        "eurobert": "fill-mask" if fills_in else "encoder",
-        "llama": "decoder",
-        "qwen3": "decoder" if causal else "encoder",  # a Qwen 3 is either: the last phase decides
-    }
     if "fine_tuned" in state:
-        roles = dict.fromkeys(roles, state["fine_tuned"]["family"])
+        role = state["fine_tuned"]["family"]
         if state["fine_tuned"]["settings"]["causal"]:
             raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
-    has_norms = state["config"]["qk_norm"]  # of queries and keys, as only Qwen 3 has
-    fits = [other for other in roles if f"{other} {roles[other]}" in CLASSES and has_norms == (other == "qwen3")]
-    if kind not in fits:
-        right = " or ".join(f"give --as={other}" for other in fits) or "no class of transformers fits"
+    elif kind == "llama":
+        role = "decoder"
+    elif kind == "eurobert":  # its head predicts a hidden token at its own position
+        role = "fill-mask" if predicts_from(phases) == "mask" else "encoder"
+    else:  # a Qwen 3 is either: the last phase decides
+        causal = is_decoder(phases) if phases else state.get("is_causal", True)
+        role = "decoder" if causal else "encoder"
+    has_norms = state["config"]["qk_norm"]  # of queries and keys
+    if f"{kind} {role}" not in CLASSES or has_norms != (kind == "qwen3"):
+        norms = "with" if has_norms else "without"
         raise DataError(
-            f"{path}: --as={kind} cannot express it ({'with' if has_norms else 'without'} norms of queries and keys): "
-            f"{right}"
+            f"{path}: --as={kind} cannot express it ({role}, {norms} norms of queries and keys). There are "
+            f"{', '.join(CLASSES)}. Of these, qwen3 has such norms, the others have none"
         )
-    return roles[kind]
+    return role
 
 
 @torch.no_grad()

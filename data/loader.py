@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from data.shards import CYCLE
-from errors import DataError
+from errors import Damaged
 
 u64 = np.uint64
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
@@ -90,27 +90,16 @@ class TokenStream:
         """Return the windows number `index` (m,), of T tokens each, as int64 (m, T). A window may cross shards."""
         out = np.empty((len(index), T), np.int64)
         for row, start in zip(out, index * T):
-            s = int(np.searchsorted(self.starts, start, "right")) - 1
             filled = 0
             while filled < T:
-                first = start + filled - self.starts[s]
-                piece = self.shard(s)[first : first + T - filled]
-                largest = int(piece.max())
-                if largest >= self.vocab_size:
-                    where = f"{self.files[s]}, token {first + int(piece.argmax())}"
-                    raise DataError(f"{where}: id {largest} is outside the vocabulary of {self.vocab_size} ids")
+                s = np.searchsorted(self.starts, start + filled, "right") - 1
+                piece = self.shard(s)[start + filled - self.starts[s] :][: T - filled]
+                if piece.max() >= self.vocab_size:
+                    size = f"the vocabulary of {self.vocab_size} ids"
+                    raise Damaged(f"{self.files[s]}: id {piece.max()} is outside {size}: prepare the text again")
                 row[filled : filled + len(piece)] = piece
                 filled += len(piece)
-                s += 1
         return out
-
-    def reads(self, index, T, file):
-        """Return whether one of the windows number `index` holds tokens of a shard. file: its Path."""
-        if file not in self.files:
-            return False
-        s = self.files.index(file)
-        begin = index * T
-        return ((begin < self.starts[s + 1]) & (begin + T > self.starts[s])).any()
 
 
 def mixing_pattern(draws):
@@ -168,10 +157,8 @@ class Batches:
         self.source, self.number = mixing_pattern(draws)
 
     def epochs(self, steps):
-        """Return how many epochs of each source a run of so many steps is: {folder: epochs}."""
-        cycles, rest = divmod(steps * self.windows_per_step, CYCLE)
-        in_rest = np.bincount(self.source[:rest], minlength=len(self.draws))
-        drawn = cycles * self.draws + in_rest
+        """Return how many epochs of each source a run of so many steps is, to about a window: {folder: epochs}."""
+        drawn = steps * self.windows_per_step * self.draws / CYCLE
         return {stream.folder: n / of for stream, n, of in zip(self.streams, drawn.tolist(), self.n_windows)}
 
     def batch(self, step, objective, windows=None):
@@ -220,28 +207,18 @@ class Batches:
             key = hashed(self.seed, epoch, 0) ^ u64(k)  # each source has a shuffle of its own
             yield stream, rows, permute(i, n, key)
 
-    def first_step_with(self, file, steps):
-        """Return the first of `steps` steps that reads a shard, or `steps` if none does. file: its Path."""
-        for step in range(steps):
-            draw = step * self.windows_per_step + np.arange(self.windows_per_step)
-            if any(stream.reads(index, self.T, file) for stream, _, index in self.by_source(draw)):
-                return step
-        return steps
-
     def bounds(self, tokens, draw):
         """Return the bounds [start, end) of each token's document in its window: two int64 (B, T)."""
         B, T = tokens.shape
         t = np.arange(T)
-        if self.window_split == "none":
-            return np.zeros((B, T), np.int64), np.full((B, T), T)
+        last = np.zeros((B, T), bool)  # is it the last token of a document?
         if self.window_split == "random":
             cut = 12 + hashed(self.seed, draw, 1) % u64(T - 23)
-            cut = cut.astype(np.int64)[:, None]  # (B, 1)
-            return np.where(t < cut, 0, cut), np.where(t < cut, cut, T)
-        last = tokens == self.tokenizer.eos_id  # (B, T): the last token of a document
-        first = np.roll(last, 1, axis=1)
+            last = t + 1 == cut.astype(np.int64)[:, None]
+        elif self.window_split == "document":
+            last = tokens == self.tokenizer.eos_id
         last[:, -1] = True
-        first[:, 0] = True
+        first = np.roll(last, 1, axis=1)
         start = np.maximum.accumulate(np.where(first, t, 0), axis=1)
         backward = np.where(last, t + 1, T)[:, ::-1]
         end = np.minimum.accumulate(backward, axis=1)[:, ::-1]
@@ -259,12 +236,11 @@ def make_batches(cfg, data, tokenizer, T):
     Validation always has the same windows, which are not split, whatever the run trains. cfg: train.py's settings.
     data: see `load_data`. T: tokens of a window.
     """
-    draws = [*data.draws.values()]
     val = {}
-    for n, stream in zip(draws, streams_of(data, "val")):
-        wanted = math.ceil(cfg.eval_windows * n / CYCLE)
-        windows = min(wanted, len(stream) // T)
-        val[stream.folder] = n / CYCLE, Batches([stream], tokenizer, 0, T, windows)
-    windows = cfg.global_batch_tokens // T
+    for stream in streams_of(data, "val"):
+        fraction = data.draws[stream.folder] / CYCLE
+        windows = min(math.ceil(cfg.eval_windows * fraction), len(stream) // T)
+        val[stream.folder] = fraction, Batches([stream], tokenizer, 0, T, windows)
+    windows, draws = cfg.global_batch_tokens // T, [*data.draws.values()]
     train = Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, cfg.window_split, draws)
     return train, val

@@ -4,6 +4,8 @@ An objective is a frozen dataclass, based on `Objective`. To try another one, wr
 it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
 """
 
+import itertools
+import math
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -106,10 +108,8 @@ def choose_hidden(w, random, mask_ratio):
     n = round(mask_ratio * w.tokens.shape[1])
     ordinary = ~np.isin(w.tokens, list(w.tokenizer.special_tokens.values()))
     score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
-    lowest = np.argpartition(score, n - 1, axis=1)[:, :n]
-    hidden = np.zeros(w.tokens.shape, bool)
-    np.put_along_axis(hidden, lowest, True, axis=1)
-    return hidden & ordinary  # a window may have fewer than n ordinary tokens
+    highest = np.partition(score, n - 1, axis=1)[:, n - 1 : n]  # (B, 1), of the n lowest
+    return ordinary & (score <= highest)  # a window may have fewer than n ordinary tokens
 
 
 def show(w, hidden, random, proportions):
@@ -118,15 +118,12 @@ def show(w, hidden, random, proportions):
     proportions: the fractions of these three.
     """
     as_mask, as_random, _ = proportions
-    u = mix(random[hidden]) / 2.0**64  # a second random number for each hidden token, from 0 to 1
-    instead = w.tokens[hidden]
+    u = mix(random) / 2.0**64  # a second random number for each token, from 0 to 1
+    which = mix(random ^ u64(1)) % u64(len(w.tokenizer.ordinary_ids))
+    other = w.tokenizer.ordinary_ids[which.astype(np.int64)]
+    instead = np.where(u < as_mask + as_random, other, w.tokens)
     instead[u < as_mask] = w.tokenizer.mask_id
-    swapped = (u >= as_mask) & (u < as_mask + as_random)
-    which = mix(random[hidden][swapped] ^ u64(1)) % u64(len(w.tokenizer.ordinary_ids))
-    instead[swapped] = w.tokenizer.ordinary_ids[which.astype(np.int64)]
-    shown = w.tokens.copy()
-    shown[hidden] = instead
-    return shown
+    return np.where(hidden, instead, w.tokens)
 
 
 # ----------------------------------------------------------------------------
@@ -153,30 +150,21 @@ def by_objective(objective, cfg, n_windows, step):
     return found
 
 
-def micro_batches(groups, micro_batch, rank, world_size, same_number=False):
-    """Return the MicroBatches of a process. groups: see `by_objective`.
+def micro_batches(groups, micro_batch, rank, world_size):
+    """Return the MicroBatches of a process, of at most `micro_batch` windows each. groups: see `by_objective`.
 
-    All windows of a micro-batch train the same. Each has `micro_batch` windows; the last one of an objective may have
-    fewer. same_number: where a process has fewer micro-batches than another one, its largest are cut in two.
+    All windows of a micro-batch train the same. The windows of an objective go to the processes in turn. Each process
+    cuts its own into the same number of parts of about equal size, because shards are gathered by all at once.
     """
     found = []
     for objective, windows in groups.items():
-        own = [window for window in windows if window % world_size == rank]
-        for i in range(0, len(own), micro_batch):
-            found.append(MicroBatch(objective, own[i : i + micro_batch]))
-    if not found:
-        raise DataError(f"process {rank} has no window in a step: `objective` must leave at least one to each")
-    if same_number:
-        of_all = [micro_batches(groups, micro_batch, other, world_size) for other in range(world_size)]
-        most = max(map(len, of_all))
-        if most > min(sum(len(part.windows) for part in parts) for parts in of_all):
-            why = f"a process has fewer windows in a step than another one has micro-batches, {most}"
-            raise DataError(f"{why}: with --shard=True, `objective` must leave enough windows to each process")
-        while len(found) < most:
-            found.sort(key=lambda part: len(part.windows))
-            what, windows = found.pop()
-            half = len(windows) // 2
-            found += [MicroBatch(what, windows[:half]), MicroBatch(what, windows[half:])]
+        if len(windows) < world_size:
+            counts = f"{len(windows)} windows of {objective.name} for {world_size} processes"
+            raise DataError(f"a step has {counts}: `objective` must leave at least one to each")
+        own = windows[rank::world_size]
+        n = math.ceil(len(windows) / world_size / micro_batch)
+        cuts = [i * len(own) // n for i in range(n + 1)]
+        found += [MicroBatch(objective, own[start:end]) for start, end in itertools.pairwise(cuts)]
     return found
 
 
@@ -211,13 +199,15 @@ def add_step(phases, groups):
         same = [objective for objective in groups if objective.name == name]
         ratio = max(objective.mask_ratio for objective in same)
         details = " and ".join(dict.fromkeys(objective.details for objective in same))
-        new = dict(steps=0.0, mask_ratio=[ratio, ratio], details=[details, details])
-        record = phase["objectives"].setdefault(name, new)
-        record["steps"] += sum(len(groups[objective]) for objective in same) / n_windows
-        record["causal"] = same[0].causal
-        record["predict_from"] = same[0].predict_from
-        record["mask_ratio"][1] = ratio
-        record["details"][1] = details
+        windows = sum(len(groups[objective]) for objective in same)
+        before = phase["objectives"].get(name, dict(steps=0.0, mask_ratio=[ratio], details=[details]))
+        phase["objectives"][name] = dict(
+            steps=before["steps"] + windows / n_windows,
+            mask_ratio=[before["mask_ratio"][0], ratio],
+            details=[before["details"][0], details],
+            causal=same[0].causal,
+            predict_from=same[0].predict_from,
+        )
 
 
 def record_of(steps):
@@ -230,10 +220,7 @@ def record_of(steps):
 
 def phases_of(state):
     """Return the record of phases of a checkpoint's dict; [] for a model of the hub."""
-    phases = state.get("phases", [])
-    if phases and "clm_steps" in phases[0]:
-        raise DataError("this checkpoint was made before objectives had names: use the code that made it")
-    return phases
+    return state.get("phases", [])
 
 
 def clm_steps(phases):
@@ -243,7 +230,7 @@ def clm_steps(phases):
 
 def largest_mask_ratio(phases):
     """Return the largest mask ratio of a record of phases, 0 if nothing was hidden."""
-    return max((max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values()), default=0.0)
+    return max([0.0, *(max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values())])
 
 
 def is_decoder(phases):
@@ -273,14 +260,10 @@ def title(name):
 
 def describe(phases):
     """Describe a record of phases in words, such as "CLM for 200 steps, then MLM (40 % masked) for 450 steps"."""
-    if len(phases) <= 4:
-        return ", then ".join(f"{describe_phase(phase)} for {phase['steps']:,} steps" for phase in phases)
-    steps = {}
-    for phase in phases:
-        for name, its in phase["objectives"].items():
-            steps[name] = steps.get(name, 0) + its["steps"]
-    parts = ", ".join(f"{title(name)} for {n:,.0f} steps" for name, n in steps.items())
-    return f"{len(phases)} phases: {parts}"
+    words = [f"{describe_phase(phase)} for {phase['steps']:,} steps" for phase in phases[:4]]
+    if len(phases) > 4:
+        words.append(f"{len(phases) - 4} more phases")
+    return ", then ".join(words)
 
 
 def describe_phase(phase):

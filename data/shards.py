@@ -312,8 +312,6 @@ def load_data(data):
     if any(other != first for other in others):
         raise DataError(f"data={data}: the folders were not all prepared with the same tokenizer")
     prints = [meta["fingerprint"] for meta in sources.values()]
-    if len({*prints}) < len(prints):
-        raise DataError(f"data={data}: two of the folders hold the same data: name each once, with its whole fraction")
     if len(prints) > 1:
         prints = [digest([*draws.values(), *prints])]
     return Data(sources, draws, prints[0])

@@ -37,10 +37,9 @@ PATTERN = (
 USUAL = "[MASK]", "[PAD]", "[BOS]", "[EOS]"  # the names of special tokens where a file does not name any
 ROLES = "mask_id", "pad_id", "bos_id", "eos_id"
 
-LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: 256 special ids follow, bos and eos first
-LLAMA3_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "[MASK]"]
-LLAMA3_SPECIAL += [f"<|reserved_special_token_{i}|>" for i in range(253)]
-LLAMA3_ROLES = ("[MASK]", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text|>")
+LLAMA3_RANKS = 128_000  # a file with so many ranks is Llama 3's: bos, eos and reserved ids follow, 256 in all
+LLAMA3_SPECIAL = "<|begin_of_text|>", "<|end_of_text|>", "[MASK]"
+LLAMA3_ROLES = "[MASK]", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text|>"
 
 # tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
 # each block of so many characters that has nothing else.
@@ -303,11 +302,12 @@ def read_ranks(path):
     size = len(ranks)
     if {*ranks.values()} != {*range(size)} or not all(bytes([byte]) in ranks for byte in range(256)):
         raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
-    name, names, roles = path.stem, USUAL, USUAL
+    name, names, roles, vocab_size = path.stem, USUAL, USUAL, None
     if size == LLAMA3_RANKS:
-        name, names, roles = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES
+        name, names, roles, vocab_size = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES, size + 256
     special = {token: size + i for i, token in enumerate(names)}
-    return RankTokenizer(rank_file(ranks), PATTERN, name=name, special_tokens=special, **role_ids(special, roles))
+    ids = role_ids(special, roles)
+    return RankTokenizer(rank_file(ranks), PATTERN, name=name, special_tokens=special, vocab_size=vocab_size, **ids)
 
 
 def role_ids(ids, names):

@@ -92,8 +92,6 @@ def inject(folder, at, fault, counter):
 def child(script, args, output, folder, at, fault):
     """Run a script with faults."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    if script != "eval.plot":
-        sys.modules["matplotlib.figure"] = None  # a figure takes as long as the rest of the run
     inject(folder, at, fault, os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     run_script(script, args, {}, output, ROOT)
 

@@ -69,7 +69,7 @@ def undisturbed(data_dir, tmp_path_factory):
     """A tiny run from start to end: (arguments, out_dir)."""
     out = tmp_path_factory.mktemp("undisturbed")
     args = [*TINY, f"--data={data_dir}"]
-    succeed([Run([*args, f"--out_dir={out / 'run'}"], out / "output").wait()])
+    succeed([Run([*args, f"--out_dir={out / 'run'}"], out / "output", SHOW="1").wait()])
     return args, out / "run"
 
 

@@ -88,7 +88,7 @@ def run(command, folder):
         args = ["--minutes=0.05"]
     if script == "data.prepare":  # gpt2's ranks would be downloaded
         args = [word.replace("=gpt2", "=embedded") for word in args] + ["--val_fraction=0.1"]
-    code, text = Run(args, folder / "output", script, folder).wait(300)
+    code, text = Run(args, folder / "output", script, folder, SHOW="1").wait(300)
     assert code == 0, f"{command}\n{text}"
 
 

@@ -32,7 +32,7 @@ model = "demo"  # demo (train.py's default), or 210m, 610m or 1b: a preset in co
 only = ("ours", "compiled", "compiled_sdpa", "compiled_muon")  # the variants
 micro_batch = 0  # windows of a micro-batch; 0 = the preset's
 micro_steps = 1  # micro-batches of a step
-steps = 20  # steps of each phase
+steps = 20  # steps of each phase; the first one does not count
 repeats = 3  # runs of each variant; the median of all their steps counts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,10 +46,8 @@ VARIANTS = {
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    choices = {"model": [*PRESETS]}
-    yield from configurator.outside_limits(cfg, ["micro_steps", "repeats"], ["micro_batch"], choices=choices)
-    if cfg.steps < 2:
-        yield f"steps={cfg.steps}: must be at least 2, because the first one does not count"
+    limits = {"at least 2": ["steps"], "at least 1": ["micro_steps", "repeats"], "at least 0": ["micro_batch"]}
+    yield from configurator.outside_limits(cfg, limits, {"model": PRESETS})
     for name in cfg.only:
         if name not in VARIANTS:
             yield f"only={name}: must be some of {', '.join(VARIANTS)}"

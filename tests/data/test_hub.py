@@ -14,7 +14,7 @@ import torch
 
 import checkpoint
 import model
-from data import card, hub, objective
+from data import hub, objective
 from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
@@ -580,7 +580,6 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
     assert sorted(os.listdir(tmp_path)) == names
 
 
-NAN = torch.full((32,), torch.nan)
 ODD_RECORDS = [  # of a checkpoint: where, and what is there instead
     (["phases"], "none"),
     (["phases", 1, "objectives"], None),
@@ -589,12 +588,7 @@ ODD_RECORDS = [  # of a checkpoint: where, and what is there instead
     (["settings", "global_batch_tokens"], "many"),
     (["data"], 7),
     (["fine_tuned"], {"family": "sc"}),
-    (["model", "norm.weight"], NAN),
 ]
-ODD_FILES = {  # beside a checkpoint
-    "metrics.jsonl": [b"\xff\n", b"[]\n", b"3\n", b'{"step": 650, "val_clm_loss": "low"}\n', b"[" * 99999 + b"\n"],
-    "result.json": [b"\xff", b"3", b'{"metrics": []}', b'{"metrics": {"test": {"f1": null}}}', b"[" * 99999],
-}
 
 
 @pytest.mark.parametrize("keys, value", ODD_RECORDS, ids=lambda x: str(x)[:30])
@@ -604,18 +598,9 @@ def test_a_checkpoint_with_odd_records_does_not_go_out(state, tmp_path, keys, va
     for name in outer:
         part = part[name]
     part[last] = value
-    message = "not all values of model.norm.weight are finite" if value is NAN else "its records are not as"
-    with pytest.raises((DataError, Damaged), match=f"ckpt-650.pt: {message}"):
+    with pytest.raises(Damaged, match="ckpt-650.pt: its records are not as"):
         hub.write_folder(odd, None, "ckpt-650.pt", tmp_path / "out", "eurobert")
     assert os.listdir(tmp_path) == []
-
-
-def test_odd_records_beside_a_checkpoint_are_left_out(tmp_path, capsys):
-    """The card is made without them, and a message names the file."""
-    for file, content in [(file, content) for file in ODD_FILES for content in ODD_FILES[file]]:
-        (tmp_path / file).write_bytes(content)
-        assert card.scores_beside(tmp_path / "ckpt-650.pt", 650) == []
-        assert f"{file}: left out of the model card" in capsys.readouterr().out, content
 
 
 def test_ctrl_c_leaves_nothing(transformers, encoder, tmp_path):
@@ -629,10 +614,10 @@ def test_ctrl_c_leaves_nothing(transformers, encoder, tmp_path):
 
 @pytest.mark.parametrize("family, shape, causal, kind, message", [
     ("qa", SIZES, True, "eurobert", "fine-tuned with causal=True"),
-    ("sc", QWEN3, False, "qwen3", "cannot express it .with norms of .*: no class of transformers fits$"),
-    ("tc", SIZES, False, "llama", "--as=llama cannot express it .without norms .*: give --as=eurobert$"),
-    (None, QWEN3, False, "llama", ".with norms of queries and keys.: give --as=qwen3$"),
-    (None, SIZES, False, "qwen3", ".without norms of queries and keys.: give --as=eurobert or give --as=llama$"),
+    ("sc", QWEN3, False, "qwen3", "--as=qwen3 cannot express it .sc, with norms of queries and keys.. There are llama"),
+    ("tc", SIZES, False, "llama", "--as=llama cannot express it .tc, without norms"),
+    (None, QWEN3, False, "llama", "--as=llama cannot express it .decoder, with norms"),
+    (None, SIZES, False, "qwen3", "--as=qwen3 cannot express it .encoder, without norms"),
 ])  # fmt: skip
 def test_models_that_cannot_go_out(family, shape, causal, kind, message, tmp_path):
     state = state_of(Transformer(ModelConfig(**shape)))
