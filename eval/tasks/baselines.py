@@ -9,7 +9,7 @@
 scikit-learn and bm25s are optional. Without them `baselines` leaves their scores out and says so.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 from errors import progress
 from eval.tasks import metrics
@@ -72,11 +72,8 @@ def tfidf(dataset):
 
 
 def most_frequent_tag(dataset):
-    counts = defaultdict(Counter)
-    for example in dataset.train:
-        for word, tag in zip(example.words, example.tags):
-            counts[word][tag] += 1
-    best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+    counts = Counter(pair for example in dataset.train for pair in zip(example.words, example.tags))
+    best = dict(pair for pair, _ in reversed(counts.most_common()))  # of a word's tags, the first counts
     return [[best.get(word, "O") for word in example.words] for example in dataset.test]
 
 
@@ -98,12 +95,9 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     index = bm25s.BM25(k1=k1, b=b, method="lucene")
     index.index(bm25s.tokenize(texts, **options), show_progress=False)
     words = bm25s.tokenize(queries, return_ids=False, **options)
-    best, scores = index.retrieve(words, corpus=ids, k=min(k, len(ids)), show_progress=False)
-    runs = []
-    for documents, values in zip(best.tolist(), scores.tolist()):
-        found = zip(documents, values)
-        runs.append({document: score for document, score in found if score > 0})
-    return runs
+    found = index.retrieve(words, corpus=ids, k=min(k, len(ids)), show_progress=False)
+    runs = zip(found.documents.tolist(), found.scores.tolist())
+    return [{document: score for document, score in zip(*run) if score > 0} for run in runs]
 
 
 METHODS = {

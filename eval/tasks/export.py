@@ -18,19 +18,6 @@ from eval.tasks.result import load
 HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
 
 
-def check(task, model):
-    """Raise DataError if a retriever on a HubEncoder cannot leave when it is trained: nothing else uses it.
-
-    Of other families, which docs/finetuning.md shows how to use here, say it. task, model: a Family and its TaskModel.
-    """
-    try:
-        library_model(task, model)
-    except DataError as error:
-        if task.dataset.family == "ir":
-            raise
-        print(f"model.pt will be for use in Python only (docs/finetuning.md): {error}")
-
-
 def library_model(task, model):
     """Return the model of the transformers library that computes what a TaskModel on a HubEncoder does.
 

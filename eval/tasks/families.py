@@ -101,9 +101,8 @@ class SequenceClassification(Family):
     def finish(self, model):
         """Let the head give numbers as the labels have them, when training has ended."""
         if not self.labels:
-            last = model.head[-1]
-            last.weight *= self.std
-            last.bias.mul_(self.std).add_(self.mean)
+            model.head[-1].weight *= self.std
+            model.head[-1].bias.mul_(self.std).add_(self.mean)
 
     def answers(self, outputs, items, examples, split):
         if not self.labels:
@@ -206,9 +205,11 @@ class QuestionAnswering(Family):
         def best_spans(threshold):
             return [self.best_span(odds[prompt:-1], *text, threshold) for odds, prompt, _, *text in texts]
 
+        gold = [example.gold for example in examples]
+
         def f1(threshold):
             predicted = [text for text, _ in best_spans(threshold)]
-            return metrics.score(metrics.squad(predicted, examples)["f1"])
+            return metrics.score(metrics.squad(predicted, gold)["f1"])
 
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
@@ -269,19 +270,17 @@ class InformationRetrieval(Family):
             self.engine = engine_of(self.tokenizer)
             self.engine.enable_truncation(self.max_len)
 
-    def encode(self, text):
-        if self.protocol.own:
-            return self.engine.encode(text).ids
-        return self.truncate(self.tokenizer.encode(text))
-
-    def query(self, text):
-        return Item(self.encode(self.protocol.query + text), None)
-
-    def document(self, text):
-        return Item(self.encode(self.protocol.document + text), text)
+    def item(self, prompt, text):
+        """Encode a text after a prompt: `protocol.query` or `protocol.document`."""
+        ids = (
+            self.engine.encode(prompt + text).ids
+            if self.protocol.own
+            else self.truncate(self.tokenizer.encode(prompt + text))
+        )
+        return Item(ids, text)
 
     def items(self, pair, split):
-        return [self.query(pair.query), self.document(pair.document)]
+        return [self.item(self.protocol.query, pair.query), self.item(self.protocol.document, pair.document)]
 
     def loss(self, output, items):
         """InfoNCE (van den Oord et al., 2018) over the batch. A second copy of a query's document is no negative.
@@ -291,9 +290,8 @@ class InformationRetrieval(Family):
         query, document = output.unflatten(0, (-1, 2)).unbind(1)  # (n, d) each
         scores = query @ document.T / self.temperature  # (n, n)
         texts = np.array([item.target for item in items[1::2]], dtype=object)
-        copy = torch.from_numpy(texts[:, None] == texts)
-        copy = to_device(copy.fill_diagonal_(False), scores.device)
-        scores = scores.masked_fill(copy, -torch.inf)
+        copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False)
+        scores = scores.masked_fill(to_device(copy, scores.device), -torch.inf)
         return F.cross_entropy(scores, torch.arange(len(texts), device=scores.device))
 
     def embed(self, forward, texts, chunk=2**15):
@@ -301,7 +299,7 @@ class InformationRetrieval(Family):
         vectors = None
         for begin in range(0, len(texts), chunk):
             part = slice(begin, begin + chunk)
-            outputs = forward([self.document(text) for text in texts[part]])
+            outputs = forward([self.item(self.protocol.document, text) for text in texts[part]])
             if vectors is None:  # at once: two copies of a large corpus may not fit into memory
                 vectors = np.empty((len(texts), len(outputs[0])), np.float32)
             vectors[part] = outputs
@@ -318,7 +316,7 @@ class InformationRetrieval(Family):
                 corpus = {document: corpus[document] for query in part for document in query.grades}
             if split is None or name not in self.vectors:
                 self.vectors[name] = self.embed(forward, list(corpus.values()))
-            outputs = np.stack(forward([self.query(query.text) for query in part]))
+            outputs = np.stack(forward([self.item(self.protocol.query, query.text) for query in part]))
             find = partial(nearest_documents, outputs, self.vectors[name])
             answers += map(ten_best, self.dataset.search(name, corpus, find))
             if split is None:

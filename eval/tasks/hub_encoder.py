@@ -1,6 +1,6 @@
 """Encoders that are not of our own kinds, such as BERT, RoBERTa, DeBERTa and ModernBERT, run by `transformers`.
 
-    state = load("hf:answerdotai/ModernBERT-base")  # and all that checkpoint.load reads
+    path, state = open_newest("hf:answerdotai/ModernBERT-base")  # and all that checkpoint.open_newest reads
     encoder = encoder_of(state)  # our Transformer, or a HubEncoder, which takes the same arguments
 
 Fine-tuning treats both alike: fp32 weights, the same texts and settings. What the tokenizer puts before a text, such as
@@ -31,9 +31,8 @@ def is_ours(folder):
     library = optional_package("transformers")
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
-    config = library.CONFIG_MAPPING[kind] if kind in library.CONFIG_MAPPING else library.PretrainedConfig
-    decodes = content.get("is_encoder_decoder", config.is_encoder_decoder) or content.get("is_decoder")
-    if decodes or config not in library.MODEL_FOR_MASKED_LM_MAPPING:
+    known = optional_package("transformers.models.auto.modeling_auto").MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if kind not in known or content.get("is_encoder_decoder") or content.get("is_decoder"):
         why = "nor is it an encoder of transformers for masked language modeling, and code that comes with a model"
         raise DataError(f"{checkpoint.problem(folder)}; {why} (trust_remote_code) is never run")
     return False
@@ -48,12 +47,6 @@ def problem(path, causal=False):
     except (Damaged, DataError) as error:
         return str(error)
     return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}" if causal else ""
-
-
-def load(path, report=print):
-    """As `checkpoint.load`, also for model folders and saved models that are not of our kinds."""
-    _, state = open_newest(path, report)
-    return state
 
 
 def open_newest(path, report=print):
@@ -113,14 +106,10 @@ def engine_of(tokenizer):
 
 def added_tokens(tokenizer):
     """Return the ids that the tokenizer of a model folder puts before a text, and those that it puts after it."""
-    engine = engine_of(tokenizer)
-    plain = engine.encode("a", add_special_tokens=False).ids
-    whole = engine.encode("a", add_special_tokens=True).ids
-    for start in range(len(whole)):
-        end = start + len(plain)
-        if whole[start:end] == plain:
-            return whole[:start], whole[end:]
-    return [], whole[len(plain) :]
+    whole = engine_of(tokenizer).encode("a")
+    added = whole.special_tokens_mask
+    start = added.index(0)
+    return whole.ids[:start], whole.ids[start + added.count(0) :]
 
 
 def max_positions(model):
@@ -134,7 +123,7 @@ def max_positions(model):
 
 
 def encoder_of(state, random_weights=False):
-    """Return the encoder of a dict that `load` has returned; on the CPU, in fp32."""
+    """Return the encoder of a dict that `open_newest` has returned; on the CPU, in fp32."""
     if "hub" not in state:
         return Transformer(ModelConfig(**state["config"])) if random_weights else checkpoint.model_from(state)
     encoder = HubEncoder(state["config"], **state["hub"])

@@ -31,7 +31,7 @@ def score_of_sums(sums):
     """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
     numerators, denominators = np.moveaxis(sums, -1, 0)
     counted = denominators > 0
-    ratios = np.divide(numerators, denominators, out=np.zeros_like(numerators), where=counted)
+    ratios = np.where(counted, numerators, 0) / np.where(counted, denominators, 1)
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
@@ -52,12 +52,12 @@ def one_class(numerators, denominators=1.0):
 
 def scores(family, predicted, examples, labels):
     """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens."""
-    if family == "qa":
-        return squad(predicted, examples)
     gold = [example.gold for example in examples]
-    if family == "tc":
-        return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
-    return text_scores(predicted, gold, labels)
+    if family == "qa":
+        return squad(predicted, gold)
+    if family == "sc":
+        return text_scores(predicted, gold, labels)
+    return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
 
 
 # -----------------------------------------------------------------------------
@@ -187,26 +187,26 @@ def word_f1(a, b):
     return 2 * (a & b).total() / max(1, total)
 
 
-def squad(predicted, questions):
+def squad(predicted, gold):
     """Compute SQuAD's metrics as its official scripts do: {"exact_match": ..., "f1": ...}, instances (n, 1, 2) each.
 
-    predicted: texts, "" for no answer. questions: objects with `answers`, a list of (text, start), empty if
-    unanswerable. Per question: the best value over its answers, over 1.
+    predicted: texts, "" for no answer. gold: for each question the texts of its answers, none if it is unanswerable.
+    Per question: the best value over its answers, over 1.
 
     A set with an unanswerable question is scored as by the script of v2.0: answers that normalize to nothing are
     dropped, and if none is left, only a prediction that normalizes to nothing is right. Any other set is scored as by
     the script of v1.1, which does not treat them apart.
     """
-    v2 = any(not question.answers for question in questions)
+    v2 = not all(gold)
     exact_match, overlap = [], []
-    for text, question in zip(predicted, questions, strict=True):
+    for text, answers in zip(predicted, gold, strict=True):
         answer = normalize_answer(text)
-        gold = {normalize_answer(text) for text, _ in question.answers}
+        texts = {*map(normalize_answer, answers)}
         if v2:
             answer = answer or NO_ANSWER
-            gold = gold - {""} or {NO_ANSWER}
-        exact_match.append(answer in gold)
-        overlap.append(max(word_f1(answer, text) for text in gold))
+            texts = texts - {""} or {NO_ANSWER}
+        exact_match.append(answer in texts)
+        overlap.append(max(word_f1(answer, text) for text in texts))
     return {"exact_match": one_class(exact_match), "f1": one_class(overlap)}
 
 

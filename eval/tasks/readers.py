@@ -82,6 +82,7 @@ class Query(NamedTuple):
     corpus: str  # the name of the corpus that it searches
     set: str = ""  # the name of its set, if a task has several
 
+    key = property(lambda self: self.text)
     gold = property(lambda self: self.grades)
 
 
@@ -131,8 +132,8 @@ def rows(path, columns, counts=None):
 
     path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting), .jsonl (an object a line) or .json (SQuAD's
         layout, v1.1 or v2, with a row for each question, located by its article).
-    columns: {name: type} of those that each row must have. If the names are numbers, from 0, and none of them is in the
-        first line of a .tsv, .txt or .csv file, it has no header.
+    columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
+        .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
@@ -161,7 +162,7 @@ def delimited_rows(path, columns, counts):
     try:
         header = next(table, [])
         numbers = [str(i) for i in range(len(header))]
-        if {*columns} <= {*numbers} - {*header}:  # the first line is a row
+        if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # the first line is a row
             yield f"{path}, line 1", dict(zip(numbers, header))
             header = numbers
         for fields in table:
@@ -218,39 +219,6 @@ COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b")
 TAG = re.compile(r"O|[BIES]-.+")
 
 
-def column_sentences(path, task):
-    """Return [(location, words, tags)] of a file in CoNLL columns; a location is that of the first word.
-
-    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence. The
-    numbers of the words' and the tags' columns count from 0, or from the end if negative. Raises DataError if the words
-    are mere numbers.
-    """
-    columns = task.columns[0] if task.columns else "0", task.label or "-1"
-    given = "--columns={} --label={}".format(*columns)
-    if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
-        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
-    word, tag = map(int, columns)
-    least = max(2, word + 1, -word, tag + 1, -tag)
-    found = []
-    for is_end, part in groupby(lines(path), lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
-        words, tags = [], []
-        for number, line in () if is_end else part:
-            if not words:
-                location = f"{path}, sentence of line {number}"
-                if COMMENT.match(line):
-                    continue
-            fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-            if len(fields) < least:
-                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
-            words.append(fields[word])
-            tags.append(fields[tag])
-        if words:
-            found.append((location, words, tags))
-    if 2 * sum(words[0] == "1" for _, words, _ in found) > len(found):
-        raise DataError(f"{found[0][0]}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
-    return found
-
-
 def to_bio(tags, outside=()):
     """Return the tags of a sentence as BIO. They may be IOB1, BIO or BIOES, or break their scheme.
 
@@ -285,8 +253,7 @@ def read_label(value, task, location):
     if task.regression:
         expected = f"a number, as metric={task.metric} needs"
         with suppress(ValueError, TypeError, OverflowError):
-            number = float(value)
-            if isfinite(number):
+            if isfinite(number := float(value)):
                 return number
     else:
         expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
@@ -297,19 +264,35 @@ def read_label(value, task, location):
 
 
 def read_sentences(path, task, counts=None):
-    """Yield the Sentences of a file in CoNLL columns or of a table, with tags in BIO."""
-    if file_format(path) == "jsonl":
-        word, tag = (task.columns or ("tokens",))[0], task.label or "label"
-        found = [(location, row[word], row[tag]) for location, row in rows(path, {word: list, tag: list})]
-    else:
-        found = column_sentences(path, task)
-    for location, words, tags in found:
-        are_text = all(isinstance(text, str) for text in words + tags)
-        if not are_text or len(words) != len(tags) or not all(TAG.fullmatch(tag) for tag in tags):
-            expected = "a tag for each word: O, or B-, I-, E- or S- and a type"
-            raise DataError(f"{location}: the words {words!r:.200} with the tags {tags!r:.200}; expected {expected}")
+    """Return the Sentences of a file in CoNLL columns, with tags in BIO.
+
+    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence. The
+    numbers of the words' and the tags' columns count from 0, or from the end if negative.
+    """
+    columns = task.columns[0] if task.columns else "0", task.label or "-1"
+    given = "--columns={} --label={}".format(*columns)
+    if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
+        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
+    word, tag = map(int, columns)
+    least = max(2, word + 1, -word, tag + 1, -tag)
+    sentences = []
+    for is_end, part in groupby(lines(path), lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
+        words, tags = [], []
+        for number, line in () if is_end else part:
+            if not words and COMMENT.match(line):
+                continue
+            fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+            if len(fields) < least:
+                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
+            if not TAG.fullmatch(fields[tag]):
+                raise DataError(f"{path}, line {number}: {fields[tag]!r} is no tag: O, or B-, I-, E- or S- and a type")
+            words.append(fields[word])
+            tags.append(fields[tag])
         if words:
-            yield Sentence(words, to_bio(tags, task.outside))
+            sentences.append(Sentence(words, to_bio(tags, task.outside)))
+    if 2 * sum(sentence.words[0] == "1" for sentence in sentences) > len(sentences):
+        raise DataError(f"{path}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    return sentences
 
 
 def read_questions(path, task, counts=None):

@@ -30,7 +30,7 @@ NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in
 
 
 def build(cfg, dataset, state, random_weights=False):
-    """Put a task on the encoder of a checkpoint's dict; see `hub_encoder.load`.
+    """Put a task on the encoder of a checkpoint's dict; see `hub_encoder.open_newest`.
 
     Returns the task (a Family) and the TaskModel, which is on the device.
     """
@@ -205,7 +205,7 @@ def origin(state, path, name, random_weights):
     `data` is the fingerprint of the prepared data.
     """
     phases, step = phases_of(state), state["step"]
-    settings = dict(max_steps=0, mask_ratio=(0.0,), seed=0, init_from="") | state["settings"]  # a hub model has none
+    settings = dict(mask_ratio=(0.0,), seed=0, init_from="") | state["settings"]  # a hub model has none
     if state["settings"]:
         name = f"{Path(path).resolve().parent.name}-{step}"
     return dict(
@@ -213,7 +213,6 @@ def origin(state, path, name, random_weights):
         path=str(path),
         revision=state.get("revision", ""),  # of a model of the hub
         step=step,
-        max_steps=settings["max_steps"],
         seed=settings["seed"],
         init_from=settings["init_from"],
         phases=phases,

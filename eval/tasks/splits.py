@@ -116,9 +116,9 @@ def label_names(task, train):
 # Texts, sentences and questions
 
 
-def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
+def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
-    distinct = list(dict.fromkeys(keys))
+    distinct = list(dict.fromkeys(example.key for example in examples))
     n = len(distinct)
     count = max(1, round(fraction * n))
     if count >= n:
@@ -126,17 +126,17 @@ def hold_out(path, examples, keys, fraction=VALIDATION_FRACTION):
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
     order = np.random.RandomState(SPLIT_SEED).permutation(n)
     held_keys = {distinct[i] for i in order[:count]}
-    kept = [example for example, key in zip(examples, keys) if key not in held_keys]
-    held = [example for example, key in zip(examples, keys) if key in held_keys]
-    return kept, held
+    parts = [], []
+    for example in examples:
+        parts[example.key in held_keys].append(example)
+    return parts
 
 
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
     splits = {split: read_all(getattr(task, split), task, split, counts) for split in SPLITS if getattr(task, split)}
     if not task.validation:
-        keys = [example.key for example in splits["train"]]
-        splits["train"], splits["validation"] = hold_out(task.train, splits["train"], keys)
+        splits["train"], splits["validation"] = hold_out(task.train, splits["train"])
         counts["validation: held out of train, at random"] = len(splits["validation"])
     return splits
 
@@ -197,8 +197,7 @@ def judged_queries(table, counts):
         if not queries:
             raise DataError(f"{file}: no query has a relevant document")
         if fraction := held_out.get(realpath(file)):
-            parts = hold_out(file, queries, [query.text for query in queries], fraction)
-            queries = parts[row.held_out > 0]
+            queries = hold_out(file, queries, fraction)[row.held_out > 0]
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
             counts[in_set(row.set, rule, ": ")] = len(queries)

@@ -67,7 +67,7 @@ def fine_tune(state, family):
 @pytest.mark.parametrize("name", MODELS)
 def test_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, name):
     theirs = transformers.AutoModel.from_pretrained(folders[name]).eval()
-    tokens, state = transformers.AutoTokenizer.from_pretrained(folders[name]), hub_encoder.load(folders[name])
+    tokens, state = transformers.AutoTokenizer.from_pretrained(folders[name]), hub_encoder.open_newest(folders[name])[1]
     encoder, tokenizer = hub_encoder.encoder_of(state).eval(), checkpoint.tokenizer_of(state)
     assert (seq_len := encoder.config.seq_len) == 39  # and [CLS]: the positions are 40
     texts = [tokenizer.encode(text)[: seq_len - 1] + [tokenizer.eos_id] for text in TEXTS * 3]
@@ -90,26 +90,25 @@ def test_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, nam
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equal_scores_through_the_library_and_through_our_own_model(eurobert, family):
-    (ours, scores), (theirs, their_scores) = (
-        fine_tune(load(eurobert), family) for load in (hub_encoder.load, hub_encoder.read_folder)
-    )
+    states = hub_encoder.open_newest(eurobert)[1], hub_encoder.read_folder(eurobert)
+    (ours, scores), (theirs, their_scores) = (fine_tune(state, family) for state in states)
     assert theirs == pytest.approx(ours, rel=1e-4) and ours[-1] < ours[0]
     assert their_scores == pytest.approx(scores, abs=1e-3) and any(scores.values())
 
 
 def test_facts(folders, tmp_path):
     """The layer on top of [CLS], which no task uses, is not counted."""
-    state = hub_encoder.load(folders["bert"])
+    state = hub_encoder.open_newest(folders["bert"])[1]
     facts = origin(state, folders["bert"], "bert", False)
     theirs = transformers.AutoModel.from_pretrained(folders["bert"], add_pooling_layer=False)
     assert (facts["parameters"], facts["step"], facts["name"]) == (theirs.num_parameters(), 0, "bert")
     snapshot = shutil.copytree(folders["bert"], tmp_path / "models--org--bert/snapshots/f00dcafe")
-    assert hub_encoder.load(snapshot)["revision"] == "f00dcafe" and facts["revision"] == ""
+    assert hub_encoder.open_newest(snapshot)[1]["revision"] == "f00dcafe" and facts["revision"] == ""
 
 
 def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, tmp_path, monkeypatch):
     older = shutil.copytree(folders["bert"], tmp_path / "bert")
-    weights = hub_encoder.load(older)["model"]
+    weights = hub_encoder.open_newest(older)[1]["model"]
     torch.save({f"bert.{name[6:]}": x for name, x in weights.items()}, older / "pytorch_model.bin")
     (older / "model.safetensors").unlink()
     sources, asked = {"me/new": folders["bert"], "me/older": older}, []
@@ -119,14 +118,14 @@ def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, 
         return sources[name]
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    new, old = (hub_encoder.load(f"hf:me/{name}")["model"] for name in ("new", "older"))
+    new, old = (hub_encoder.open_newest(f"hf:me/{name}")[1]["model"] for name in ("new", "older"))
     assert all(torch.equal(x, old[name]) for name, x in new.items())
     assert asked == [("me/older", "pytorch_model*.bin")]
 
 
 def test_a_saved_model_predicts(folders, saved, tmp_path):
     examples = [Text(text, "no") for text in TEXTS]
-    *_, answers = evaluate(*saved("sc", hub_encoder.load(folders["bert"])), examples)
+    *_, answers = evaluate(*saved("sc", hub_encoder.open_newest(folders["bert"])[1]), examples)
     state, task, model = result.load(tmp_path / "model.pt")
     assert evaluate(task, model, examples)[2] == answers
     with pytest.raises(DataError, match="cannot be pretrained here: `python -m eval.tasks export "):
@@ -134,7 +133,7 @@ def test_a_saved_model_predicts(folders, saved, tmp_path):
 
 
 def test_a_model_of_an_older_version_says_what_to_do(folders, saved, tmp_path):
-    saved("tc", hub_encoder.load(folders["bert"]))
+    saved("tc", hub_encoder.open_newest(folders["bert"])[1])
     state = checkpoint.read(tmp_path / "model.pt")
     del state["files"], state["fine_tuned"]["settings"]["protocol"]
     checkpoint.save(tmp_path / "older.pt", state)
@@ -166,12 +165,12 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     weights.pop("bert.encoder.layer.1.output.dense.bias")
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
-        hub_encoder.load(folder)
+        hub_encoder.open_newest(folder)[1]
     (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match="transformers cannot open it"):
-        hub_encoder.load(folder)
+        hub_encoder.open_newest(folder)[1]
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="no tokenizer.json"):
-        hub_encoder.load(folder)
+        hub_encoder.open_newest(folder)[1]
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])

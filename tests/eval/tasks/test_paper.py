@@ -14,7 +14,7 @@ import checkpoint
 import configurator
 from eval.tasks import metrics
 from eval.tasks.families import Item
-from eval.tasks.readers import Pair, Question, Sentence
+from eval.tasks.readers import Pair, Question, Sentence, Text
 from eval.tasks.result import build, prediction_lines
 from eval.tasks.splits import Dataset, SPLIT_SEED, VALIDATION_FRACTION, hold_out
 from helpers import ROOT
@@ -52,12 +52,12 @@ def test_weights_stay_in_fp32_and_random_ones_are_those_that_the_run_began_with(
 def test_a_text_is_on_one_side_of_the_validation_split():
     """Declared; the paper takes 5 % of the rows."""
     assert (SPLIT_SEED, VALIDATION_FRACTION) == (42, 0.05)
-    keys = [f"t{i * i % 150}" for i in range(400)]
-    train, held = hold_out("a.csv", range(400), keys, 0.2)
-    assert sorted([*train, *held]) == [*range(400)]
-    assert not {keys[i] for i in train} & {keys[i] for i in held}
+    texts = [Text(f"t{i * i % 150}", i) for i in range(400)]
+    train, held = hold_out("a.csv", texts, 0.2)
+    assert sorted(text.label for text in train + held) == [*range(400)]
+    assert not {text.key for text in train} & {text.key for text in held}
     pinned = ["t16", "t64", "t144", "t76", "t129", "t136", "t54", "t51", "t69"]  # under every version of numpy
-    assert list(dict.fromkeys(keys[i] for i in held)) == pinned
+    assert list(dict.fromkeys(text.key for text in held)) == pinned
 
 
 # --- Tagging ---

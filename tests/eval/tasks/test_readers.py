@@ -59,7 +59,6 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
         ("x", "# O\n1 O\n\n#tag O\n", {}, sentences(("# 1", "O O"), ("#tag", "O"))),
         ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
-        ("a.jsonl", [{"tokens": ["a"], "label": ["I-X"]}, {"tokens": [], "label": []}], {}, sentences(("a", "B-X"))),
     ],
     read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
     read_pairs: [("a.tsv", "query\tdocument\nwho\tme\n\tyou\n", {}, [Pair("who", "me"), Pair("", "you")])],
@@ -133,7 +132,6 @@ def question(text, start):
     return {"question": "?", "context": "x", "answers": {"text": text, "answer_start": start}}
 
 
-TOKENS = {"tokens": ["a"], "label": ["O"]}
 HEADER = "query-id\tcorpus-id\tscore\n"
 FAULTS = {  # {reader: (name, content, what the message says after the path, maybe fields of the Task)}
     read_texts: [
@@ -154,10 +152,9 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
     read_sentences: [
         ("a.conll", "a O\nb\n", "line 2: 1 columns, expected 2"),
         ("a.conll", b"a\tO\n\xff\tO\n", "line 2: byte 0xff"),
-        ("a.conll", "a\tO\n\nb\tO\nc\tNOUN\n", "sentence of line 3: .*'NOUN'"),
+        ("a.conll", "a\tO\n\nb\tO\nc\tNOUN\n", "line 4: 'NOUN' is no tag"),
         ("a.conll", "a O\n", "", dict(columns=("word",))),
-        ("a.conll", "1 a O\n2 b O\n\n1 c O\n", "sentence of line 1: .*--columns=0 --label=2", dict(label="2")),
-        *(("a.jsonl", [TOKENS | wrong], "line 1") for wrong in ({"label": []}, {"tokens": [7]}, {"label": None})),
+        ("a.conll", "1 a O\n2 b O\n\n1 c O\n", "the words are 1, .*--columns=0 --label=2", dict(label="2")),
     ],
     read_questions: [
         ("a.json", '{"data": [\n{"paragraphs": [}\n]}', "SQuAD.* line 2"),

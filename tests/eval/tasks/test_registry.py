@@ -30,7 +30,7 @@ def paths_of(name):
 PAIR = "index|sentence1|sentence2|"
 QUALITY = "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String"
 GLUE_ROWS = {  # {task: (header, row with a place for a number and a label, labels, text of row 99, its label)}
-    "cola": ("", 'x|{1}|*|"Go {0}.', "0 1", '"Go 99.', "unacceptable"),
+    "cola": ("", 'x|{1}|*|"Go {0}.', "1 0", '"Go 99.', "acceptable"),
     "sst2": ("sentence|label", 'a "film {} |{}', "1 0", 'a "film 99 ', "positive"),
     "mrpc": (QUALITY, '{1}|5|6|"He {0}.|I.', "0 1", 'Sentence 1: "He 99.\nSentence 2: I.', "not_equivalent"),
     "stsb": (PAIR + "score", "0|A {}|B|{}", "2.500 5.000", "Sentence 1: A 99\nSentence 2: B", 2.5),

@@ -51,8 +51,8 @@ def embeddings(folder, texts, **changed):
     """Return the vectors of texts as queries and as documents, (n, d) each, as finetune.py makes them."""
     cfg = settings(**dict(init_from=str(folder), max_steps=0) | changed)
     dataset = family("ir").dataset
-    task, model = build(cfg, dataset, hub_encoder.load(folder))
-    return [np.stack(predict(model, [*map(encode, texts)])) for encode in (task.query, task.document)]
+    task, model = build(cfg, dataset, hub_encoder.open_newest(folder)[1])
+    return [np.stack(predict(model, [task.item(prompt, text) for text in texts])) for prompt in task.protocol[1:3]]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -79,11 +79,11 @@ def test_a_folder_of_our_own_architecture_has_its_own_way_too(encoder, tmp_path)
 
 def test_its_own_way_is_the_default_only_for_zero_shot_scores(tmp_path):
     folder = write_retriever(tmp_path / "model", *WAYS[0])
-    state = hub_encoder.load(folder)
+    state = hub_encoder.open_newest(folder)[1]
     assert choose(settings(max_steps=0), state).name == "its own"
     assert choose(settings(), state) is choose(settings(max_steps=0, protocol="study"), state) is STUDY
     write_encoder(tmp_path / "plain", "bert")  # as sentence-transformers opens a folder without its files
-    plain = hub_encoder.load(tmp_path / "plain")
+    plain = hub_encoder.open_newest(tmp_path / "plain")[1]
     assert choose(settings(max_steps=0), plain) is STUDY and choose(settings(protocol="own"), plain).pooling == "mean"
 
 
@@ -96,7 +96,7 @@ def test_its_own_way_is_the_default_only_for_zero_shot_scores(tmp_path):
 def test_a_way_that_cannot_be_followed_is_refused(tmp_path, part, content):
     way = list(WAYS[0])
     way[part] = content
-    state = hub_encoder.load(write_retriever(tmp_path / "model", *way))
+    state = hub_encoder.open_newest(write_retriever(tmp_path / "model", *way))[1]
     with pytest.raises(DataError, match="own protocol can be followed .*give --protocol=study"):
         choose(settings(max_steps=0), state)
 
@@ -128,7 +128,7 @@ def test_a_fine_tuned_retriever_opens_in_sentence_transformers(run, tmp_path):
     assert code == 0, text
     opened = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     _, task, model = load_saved(tmp_path / "own/model.pt")
-    ours = np.stack(predict(model, [*map(task.document, TEXTS)]))
+    ours = np.stack(predict(model, [task.item(task.protocol.document, text) for text in TEXTS]))
     np.testing.assert_allclose(opened.encode_document(TEXTS), ours, atol=1e-5)
     assert np.abs(ours - embeddings(folder, TEXTS)[1]).max() > 0.01  # it was trained
 
@@ -138,7 +138,7 @@ def test_a_fine_tuned_retriever_opens_in_sentence_transformers(run, tmp_path):
 )
 def test_a_fine_tuned_head_leaves_where_the_library_has_its_class(saved, tmp_path, name, task, leaves):
     write_encoder(tmp_path / "model", name)
-    _, model = saved(task, hub_encoder.load(tmp_path / "model"))
+    _, model = saved(task, hub_encoder.open_newest(tmp_path / "model")[1])
     if not leaves:
         with pytest.raises(DataError, match=f"no class for this encoder with our head for {task}"):
             export(tmp_path / "model.pt", tmp_path / "out")
