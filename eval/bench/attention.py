@@ -104,7 +104,7 @@ def varlen(case):
 
 
 def flex(case):
-    """FlexAttention, compiled. Its forward pass also builds the mask, which depends on the documents of a batch."""
+    """FlexAttention, compiled: the best-known one for documents. Its forward pass also builds a batch's mask."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # each case is compiled for its own shapes
@@ -174,7 +174,7 @@ def measure(functions, repeats, flops, columns):
 
 
 def bare_speeds(repeats):
-    """Print what a product of square matrices reaches here, and a copy: more than any attention."""
+    """Print what a product of square matrices and a copy reach: they tell a throttled card from a slow kernel."""
     n = 8192 if DEVICE == "cuda" else 512
     x = torch.ones(n, n, device=DEVICE, dtype=DTYPE)
     source = x.repeat(16, 1)

@@ -17,7 +17,7 @@ head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
 QWEN_7B = dict(n_layer=28, n_head=28, n_kv_head=4, d_model=3584, d_ff=18_944, seq_len=2048, qkv_bias=True)
-SHARDED = {"continue_7b": model.ModelConfig(vocab_size=152_064, **QWEN_7B)}  # its preset needs several GPUs
+SHARDED = {"continue_7b": model.ModelConfig(vocab_size=152_064, **QWEN_7B)}  # a preset for several GPUs
 AUTO = {"device": "auto", "dtype": "auto"}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 

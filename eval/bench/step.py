@@ -73,7 +73,7 @@ def arguments(cfg):
 
 
 def train(args, n_steps):
-    """Run train.py for so many steps of CLM, then of MLM. Yield (phase, its lines in the log) when each is done.
+    """Run train.py for so many steps of CLM, then of MLM. Yield (phase, its lines of the log) as soon as each is done.
 
     Raises RuntimeError with the run's last line if it ends before.
     """

@@ -44,9 +44,10 @@ def problems(entries, labels):
 
 
 def draw(folder, entries, results, logs):
-    """Draw the figures of the settings into a folder; without any, the scores of all models. Return {file name: title}.
+    """Draw the figures of the settings into a folder; without any, as in a sweep, the scores of all models.
 
-    entries: of the setting `figures`. results: a Results. logs: {label: {seed: the lines of metrics.jsonl}}.
+    entries: of the setting `figures`. results: a Results. logs: {label: {seed: the lines of metrics.jsonl}}. Returns
+    {file name: title}.
     """
     if results.rows and not entries:
         draw_models(folder / "scores.png", results)

@@ -37,7 +37,7 @@ DESCRIPTION = """\
 Differences in points with 95 % intervals, of the primary pairs if there are any. These are description: the \
 intervals are not corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all \
 pairs."""
-RATES = "The learning rates of fine-tuning that validation chose, of all pretraining seeds:"
+RATES = "The learning rates of fine-tuning that validation chose, over all pretraining seeds:"
 ABOUT_LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
 interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with."""
@@ -209,7 +209,7 @@ def answer(c):
 
 
 def scores_section(results):
-    """Return the table of scores, and that of the learning rates at which they were reached."""
+    """Return the table of scores, and that of the learning rates which validation chose."""
     if not results.rows:
         return []
     rates = []
