@@ -150,8 +150,8 @@ def fine_tune(cfg):
         epoch, i = divmod(step, steps_per_epoch)
         if i == 0:
             order = np.random.default_rng([cfg.seed, epoch]).permutation(len(dataset.train))
-        examples = [dataset.train[j] for j in order[i * cfg.batch_size : (i + 1) * cfg.batch_size]]
-        items = [item for example in examples for item in task.items(example, "train")]
+        chosen = order[i * cfg.batch_size : (i + 1) * cfg.batch_size]
+        items = [item for j in chosen for item in task.items(dataset.train[j], "train")]
         batch = pack_texts([item.ids for item in items], model.capacity)
 
         # Forward, backward, update.
@@ -181,8 +181,9 @@ def fine_tune(cfg):
     bar.close()
     task.finish(model)
     facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
-    run = dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
-    result = write_result(cfg, dataset, task, model, run, state)
+    result = write_result(
+        cfg, dataset, task, model, dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts), state
+    )
     took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
     if steps and (hint := advice(result)):

@@ -4,7 +4,6 @@ python -m eval.tasks                             # list them, and whether their 
 python -m eval.tasks export out/model.pt FOLDER  # write a fine-tuned model of transformers as a model folder
 """
 
-import signal
 import sys
 
 from eval.tasks import export
@@ -12,7 +11,6 @@ from eval.tasks.registry import TASKS, find_task, missing
 
 
 def main():
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the command without an error
     command, *args = sys.argv[1:] or [""]
     if command == "export" and len(args) == 2:
         return export.main(*args)

@@ -60,9 +60,8 @@ def open_newest(path, report=print):
         if str(path).startswith("hf:") and not list(newest.glob("*.safetensors")):
             checkpoint.candidates(path, ("pytorch_model*.bin",))
         state = read_folder(newest)
-    files = [*newest.glob("*.json"), *newest.glob("*/config.json")]
-    texts = {str(file.relative_to(newest)): file.read_text(encoding="utf-8") for file in files}
-    texts.pop("tokenizer.json", None)  # it is in `tokenizer_ranks`
+    files = {*newest.glob("*.json"), *newest.glob("*/config.json")} - {newest / "tokenizer.json"}  # see tokenizer_ranks
+    texts = {str(file.relative_to(newest)): file.read_text(encoding="utf-8") for file in sorted(files)}
     commit = newest.resolve()
     return newest, state | {"revision": commit.name * (commit.parent.name == "snapshots"), "files": texts}
 

@@ -57,7 +57,10 @@ def scores(family, predicted, examples, labels):
         return squad(predicted, gold)
     if family == "sc":
         return text_scores(predicted, gold, labels)
-    return {"entity_f1": entity_f1(predicted, gold), "sentence_macro_f1": sentence_macro_f1(predicted, gold)}
+    return {
+        "entity_f1": entity_f1(predicted, gold),
+        "sentence_macro_f1": sentence_macro_f1(predicted, gold),
+    }
 
 
 # -----------------------------------------------------------------------------
@@ -111,7 +114,10 @@ def text_scores(predicted, gold, labels):
             "pearson": correlation(predicted, gold),
             "spearman": correlation(ranks(predicted), ranks(gold)),
         }
-    scores = {"accuracy": accuracy(predicted, gold), "f1": f1(predicted, gold, labels)}
+    scores = {
+        "accuracy": accuracy(predicted, gold),
+        "f1": f1(predicted, gold, labels),
+    }
     if len(labels) == 2:
         second = np.array([p == labels[1] for p in predicted])
         right = scores["accuracy"][:, 0, 0] == 1
@@ -177,7 +183,8 @@ NO_ANSWER = "."  # stands for no answer; normalized texts have no punctuation
 
 def normalize_answer(text):
     """Normalize a text as SQuAD's scripts do: lower case, then no punctuation, then no articles, single spaces."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+    text = text.lower().translate(NO_PUNCTUATION)
+    return " ".join(ARTICLES.sub(" ", text).split())
 
 
 def word_f1(a, b):
@@ -207,7 +214,10 @@ def squad(predicted, gold):
             texts = texts - {""} or {NO_ANSWER}
         exact_match.append(answer in texts)
         overlap.append(max(word_f1(answer, text) for text in texts))
-    return {"exact_match": one_class(exact_match), "f1": one_class(overlap)}
+    return {
+        "exact_match": one_class(exact_match),
+        "f1": one_class(overlap),
+    }
 
 
 def token_set_f1(predicted, gold):

@@ -25,7 +25,7 @@ from errors import DataError, progress
 from eval.tasks.metrics import entities
 
 SPLITS = ("train", "validation", "test")
-TABLES = ("tsv", "txt", "csv", "jsonl", "json")
+TABLES = ("tsv", "txt", "csv", "jsonl")
 OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
@@ -130,8 +130,7 @@ def lines(path):
 def rows(path, columns, counts=None):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
-    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting), .jsonl (an object a line) or .json (SQuAD's
-        layout, v1.1 or v2, with a row for each question, located by its article).
+    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line).
     columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
         .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
@@ -140,14 +139,12 @@ def rows(path, columns, counts=None):
     kind = file_format(path)
     if kind not in TABLES:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz); {OTHER_FORM}")
-    readers = {"jsonl": json_rows, "json": squad_rows}
-    found = readers[kind](path) if kind in readers else delimited_rows(path, columns, counts)
-    for location, row in found:
+    for location, row in json_rows(path) if kind == "jsonl" else delimited_rows(path, columns, counts):
         for column, expected in columns.items():
             if column not in row:
-                hint = "in a file without a header, they are numbers, from 0"
                 raise DataError(
-                    f"{location}: no column {column}; the columns are {', '.join(row)} ({hint}); {OTHER_FORM}"
+                    f"{location}: no column {column}; the columns are {', '.join(row)} (in a file without a header, "
+                    f"they are numbers, from 0); {OTHER_FORM}"
                 )
             if not isinstance(row[column], expected):
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected.__name__}")
@@ -194,21 +191,6 @@ def json_rows(path):
         yield location, record
 
 
-def squad_rows(path):
-    """Yield (location, {column: value}) for each question of a file in SQuAD's layout."""
-    location, text = path, "\n".join(text for _, text in lines(path))
-    expected = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
-    try:
-        for number, article in enumerate(json.loads(text)["data"], 1):
-            location = f"{path}, article {number}"
-            for paragraph in article["paragraphs"]:
-                for qa in paragraph["qas"]:
-                    answers = {key: [answer[key] for answer in qa["answers"]] for key in ("text", "answer_start")}
-                    yield location, qa | {"context": paragraph["context"], "answers": answers}
-    except MALFORMED as error:
-        raise DataError(f"{location}: not in SQuAD's layout ({error!r}): expected {expected}") from None
-
-
 # ----------------------------------------------------------------------------
 # CoNLL columns
 
@@ -243,8 +225,8 @@ def read_texts(path, task, counts=None):
     if form.count("{}") != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
-        texts = iter([row[column] for column in columns])
-        text = re.sub(r"\{\}", lambda _: next(texts), form)
+        rest = iter(columns)
+        text = re.sub(r"\{\}", lambda _: row[next(rest)], form)
         yield Text(text, read_label(row[label], task, location))
 
 
@@ -296,7 +278,7 @@ def read_sentences(path, task, counts=None):
 
 
 def read_questions(path, task, counts=None):
-    """Yield the Questions of a SQuAD file or a table. An answer starts where the context has its text, else at -1."""
+    """Yield the Questions of a table. An answer starts where the context has its text, else at -1."""
     table = rows(path, {"question": str, "context": str, "answers": dict})
     for number, (location, row) in enumerate(table, 1):
         context, given = row["context"], row["answers"]

@@ -25,7 +25,6 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
 }
 SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
-PATHS = (*SPLITS, "corpus")
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
 OWN_QUERIES = "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or --validation=FOLDER/qrels/NAME.tsv"
 TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
@@ -105,7 +104,7 @@ def retrieval_table(task):
 
 def is_folder(path):
     """Return whether a path of ir is a folder in BEIR's layout, and not a table of pairs."""
-    return bool(path) and file_format(path) not in TABLES
+    return bool(path) and file_format(path) not in ("json", *TABLES)
 
 
 def files_of(task):
@@ -146,15 +145,14 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
     if task.endswith(".py"):
         given, problems = configurator.parse([task], FIELDS)
         folder, task = Path(task).parent, Path(task).stem
-        if task in TASKS:
-            problems.append(f"there is a task {task} already: rename the file")
         if problems:
             raise DataError("; ".join(problems))
     elif task in TASKS:
         return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
     elif task:
-        hint = f"{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
-        raise DataError(f"task={task}: no such task.{hint}")
+        raise DataError(
+            f"task={task}: no such task.{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
+        )
     else:
         folder = ""
     found = made(task, given, folder, zero_shot)
@@ -192,4 +190,4 @@ def made(name, given, folder, zero_shot):
 def in_folder(fields, folder):
     """Return the fields that are not empty, with the paths, in one spelling, joined to a folder."""
     given = {name: value for name, value in fields.items() if value}
-    return given | {name: str(Path(folder, given[name])) for name in PATHS if name in given}
+    return given | {name: str(Path(folder, given[name])) for name in (*SPLITS, "corpus") if name in given}

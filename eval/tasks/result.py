@@ -128,9 +128,9 @@ def write_result(cfg, dataset, task, model, run, state):
         versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
-    arrays = {name: x.astype(np.float32) for name, x in instances.items()}
     if len(dataset.test) <= MAX_PREDICTIONS:
         write_whole(out / "predictions.jsonl", lambda f: f.writelines(prediction_lines(answers, dataset.test)))
+    arrays = {name: x.astype(np.float32) for name, x in instances.items()}
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
     return result
@@ -143,8 +143,10 @@ def prediction_lines(answers, examples):
         score = answer.score
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
-        record = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
-        text = json.dumps(record, ensure_ascii=False)
+        text = json.dumps(
+            dict(id=id, gold=example.gold, predicted=answer.predicted, score=score),
+            ensure_ascii=False,
+        )
         yield f"{text}\n".encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 

@@ -55,11 +55,10 @@ class Dataset:
         lines = [f"{self.name} ({self.family}), {' and '.join(main)}"]
         if self.labels:
             lines.append(f"labels: {', '.join(self.labels)}")
-        for rule, count in self.counts.items():
-            lines.append(f"{rule}: {count:,}")
+        lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
         lines.append("The first example, as it was read:")
-        for name, value in (self.train or self.test)[0]._asdict().items():
-            lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
+        first = (self.train or self.test)[0]._asdict()
+        lines += [f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in first.items()]
         return "\n".join(lines)
 
 
@@ -79,9 +78,15 @@ def read(task, full_corpus=True):
         parts = retrieval_splits(task, full_corpus, counts)
     else:
         parts = example_splits(task, counts)
-    labels = label_names(task, parts["train"])
-    main = main_metrics(task, full_corpus)
-    return Dataset(task.name or task.family, task.family, labels, **parts, counts=dict(counts), main=main, task=task)
+    return Dataset(
+        name=task.name or task.family,
+        family=task.family,
+        labels=label_names(task, parts["train"]),
+        counts=dict(counts),
+        main=main_metrics(task, full_corpus),
+        task=task,
+        **parts,
+    )
 
 
 def main_metrics(task, full_corpus):

@@ -100,6 +100,12 @@ def test_every_scheme_becomes_bio(tags, bio):
 # --- Questions ---
 
 CONTEXT = "Rome, oh Rome, and Rome again"
+
+
+def columns_of(answers):
+    return {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
+
+
 QUESTIONS = [
     ("right", "?", [("Rome", 9)]),
     ("other", "?", [("Rome", 11)]),
@@ -111,7 +117,8 @@ QUESTIONS = [
 
 
 def test_answers_outside_their_context(files):
-    path = files.squad("a.json", (CONTEXT, QUESTIONS))
+    rows = [dict(id=id, question=text, context=CONTEXT, answers=columns_of(answers)) for id, text, answers in QUESTIONS]
+    path = files.put("a.jsonl", rows)
     test, _ = read(read_questions, path)
     train = to_train_on(test, counts := Counter())
     answers = {"right": [("Rome", 9)], "other": [("Rome", 0)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
@@ -122,10 +129,6 @@ def test_answers_outside_their_context(files):
 
 
 # --- Faults ---
-
-
-def squad_layout(**qa):
-    return {"paragraphs": [{"context": "x", "qas": [{"id": "1", "answers": [], **qa}]}]}
 
 
 def question(text, start):
@@ -157,14 +160,12 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         ("a.conll", "1 a O\n2 b O\n\n1 c O\n", "the words are 1, .*--columns=0 --label=2", dict(label="2")),
     ],
     read_questions: [
-        ("a.json", '{"data": [\n{"paragraphs": [}\n]}', "SQuAD.* line 2"),
-        *(("a.json", content, "SQuAD") for content in ("[1, 2]", {"data": 5})),
-        ("a.json", {"data": [squad_layout()]}, "article 1: no column question"),
+        ("a.json", {"data": []}, "a table is .*docs/finetuning.md"),
+        ("a.jsonl", [{"context": "x", "answers": {}}], "line 1: no column question"),
         *(("a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [float("inf")], 5)),
     ],
     read_pairs: [
         ("a.tsv", "q\td\nwho\tme\n", "line 2: .*query.*q, d"),
-        ("train-v1.1.json", {"data": [squad_layout(question="?")]}, "no column query; .*docs/finetuning.md"),
         ("a.xml", "", "a table is .*docs/finetuning.md"),
     ],
     lambda path, *_: read_texts_by_id(path): [

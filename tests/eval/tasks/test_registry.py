@@ -88,8 +88,10 @@ def ontonotes(files, _):
 def squad(files, name):
     answers = [("Rome", 3), ("In Rome", 0)]
     towns = [(f"Town {i} is big.", [(f"q{i}", "Which?", [(f"Town {i}", 0)])]) for i in range(20)]
+    towns.append(("No town.", [("q", "Which?", [])]))
     for path, contexts in zip(paths_of(name), (towns, [("In Rome.", [("x", "Where?", answers)])])):
-        files.squad(path, *contexts)
+        files.squad(path.removesuffix("l"), *contexts)
+    run_docs("squad_v", files.folder)
     return Question("x", "Where?", "In Rome.", answers), []
 
 
@@ -206,8 +208,11 @@ def own(files, train, test=TABLE, **fields):
 
 
 def test_questions_are_held_out_with_their_context(files):
-    contexts = [(f"Town {i}.", [(f"q{i}-{j}", "Which?", [(f"Town {i}", 0)]) for j in range(3)]) for i in range(40)]
-    data = load(family="qa", train=files.squad("a.json", *contexts), test=files.squad("b.json", *contexts))
+    rows = [
+        {"question": "Which?", "context": f"Town {i // 3}.", "answers": {"text": [], "answer_start": []}}
+        for i in range(120)
+    ]
+    data = load(family="qa", train=files.put("a.jsonl", rows), test=files.put("b.jsonl", rows))
     held = {question.context for question in data.validation}
     assert len(held) == 2 and len(data.validation) == 6 and not held & {question.context for question in data.train}
 
@@ -232,7 +237,7 @@ def test_a_task_file_names_your_own_data(files):
     assert (data.name, data.family, data.main["field"], len(data.train)) == ("topics", "sc", ["f1"], 8)
     with pytest.raises(DataError, match="columns: task=.*topics.py says this itself"):
         load(path, columns="text")
-    for name, wrong in (("sst2.py", text), ("a.py", 'train = "x"'), ("a.py", text + "print()"), ("a.py", "lr = 1")):
+    for name, wrong in (("a.py", 'train = "x"'), ("a.py", text + "print()"), ("a.py", "lr = 1")):
         with pytest.raises(DataError):
             load(files.put(name, wrong))
 
@@ -290,13 +295,15 @@ def test_zero_shot_scores_need_no_training_data_and_hold_nothing_of_a_test_set_o
     assert (data.train, data.validation, len(data.test)) == ([], [], 6)
 
 
-def test_pairs_from_squad(files):
-    """By the lines of the page."""
-    asked = [("x", "Where?", [("Rome", 3)]), ("y", "When?", [])]
-    files.squad("train-v1.1.json", ("In Rome.", asked))
-    run_docs("train-v1.1.json", files.folder)
-    data = load(family="ir", corpus=files.beir("b", train=40, test=6), train=f"{files.folder}/squad-pairs.jsonl")
-    assert data.train == [Pair("Where?", "In Rome.")]
+def test_other_forms_by_the_lines_of_the_page(files):
+    squad(files, "squad")
+    corpus, pairs = files.beir("b", train=40, test=6), f"{files.folder}/squad_v1.1/pairs-train-v1.1.jsonl"
+    data = load(family="ir", corpus=corpus, train=pairs)
+    assert len(data.train) == 20 and data.train[7] == Pair("Which?", "Town 7 is big.")
+    files.put("train.jsonl", [{"tokens": ["a", "b"], "label": ["I-X", "O"]}] * 2)
+    run_docs("train.conll", files.folder)
+    path = f"{files.folder}/train.conll"
+    assert load(family="tc", train=path, validation=path, test=path).test == [Sentence(["a", "b"], ["B-X", "O"])] * 2
 
 
 def test_judged_documents_only(files):
