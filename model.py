@@ -566,29 +566,64 @@ except ImportError:  # without Triton the kernels below are plain functions that
 
 
 @jit
-def load_block(x, start, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHECK: tl.constexpr):
-    """Load rows start .. start + BLOCK of one head's (T, D) matrix as (BLOCK, BLOCK_D), with zeros outside of it.
+def load_columns(x, start, T, BLOCK: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, CHECK: tl.constexpr):
+    """Load rows start .. start + BLOCK of a (T, WIDTH) matrix whose rows lie STRIDE apart, see `load_block`.
 
-    x: where the matrix begins in a tensor (B, T, HEADS, D). BLOCK_D is D rounded up to a power of two. CHECK=False
-    promises that all rows exist. The offset of the block is a 64-bit scalar, the offsets within it are 32-bit.
+    The offset of the block is a 64-bit scalar, the offsets within it are 32-bit.
     """
-    BLOCK_D: tl.constexpr = triton.next_power_of_2(D)
     r = tl.arange(0, BLOCK)[:, None]
-    d = tl.arange(0, BLOCK_D)[None, :]
-    ptrs = x + tl.cast(start, tl.int64) * (HEADS * D) + (r * (HEADS * D) + d)
-    if BLOCK_D == D and not CHECK:
+    d = tl.arange(0, WIDTH)[None, :]
+    ptrs = x + tl.cast(start, tl.int64) * STRIDE + (r * STRIDE + d)
+    if CHECK:
+        return tl.load(ptrs, mask=start + r < T, other=0.0)
+    else:
         return tl.load(ptrs)
-    return tl.load(ptrs, mask=(d < D) & (start + r < T) if CHECK else d < D, other=0.0)
 
 
 @jit
-def store_block(x, start, values, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr):
-    """Store what `load_block` would load, in x's dtype."""
-    r = tl.arange(0, BLOCK)[:, None]
-    d = tl.arange(0, values.shape[1])[None, :]
-    ptrs = x + tl.cast(start, tl.int64) * (HEADS * D) + (r * (HEADS * D) + d)
-    # Not start + r < T as in `load_block`: the compiler would keep these sums in registers during the loops.
-    tl.store(ptrs, values.to(x.dtype.element_ty), mask=(r < T - start) & (d < D))
+def load_block(x, start, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHECK: tl.constexpr):
+    """Load rows start .. start + BLOCK of one head's (T, D) matrix, with zeros in rows past T.
+
+    Returns a tuple of one block (BLOCK, D) or, if D = 96, of two, with 64 and 32 columns: a width must be a power of
+    two. x: where the matrix begins in a tensor (B, T, HEADS, D). CHECK=False promises that all rows exist.
+    """
+    if D == 96:
+        first = load_columns(x, start, T, BLOCK, 64, HEADS * D, CHECK)
+        return first, load_columns(x + 64, start, T, BLOCK, 32, HEADS * D, CHECK)
+    else:
+        return (load_columns(x, start, T, BLOCK, D, HEADS * D, CHECK),)
+
+
+@jit
+def store_block(x, start, block, scale, T, HEADS: tl.constexpr, D: tl.constexpr):
+    """Store scale times what `load_block` would load, in x's dtype."""
+    for i in tl.static_range(len(block)):
+        values = block[i] * scale
+        r = tl.arange(0, values.shape[0])[:, None]
+        d = 64 * i + tl.arange(0, values.shape[1])[None, :]
+        ptrs = x + tl.cast(start, tl.int64) * (HEADS * D) + (r * (HEADS * D) + d)
+        # Not start + r < T as in `load_columns`: the compiler would keep these sums in registers during the loops.
+        tl.store(ptrs, values.to(x.dtype.element_ty), mask=r < T - start)
+
+
+@jit
+def dot_columns(a, b):
+    """Return a bᵀ (R, C) of blocks (R, D) and (C, D). "ieee": no tf32 for fp32 inputs."""
+    s = tl.dot(a[0], tl.trans(b[0]), input_precision="ieee")
+    if len(a) == 2:
+        s = tl.dot(a[1], tl.trans(b[1]), s, input_precision="ieee")
+    return s
+
+
+@jit
+def add_dot(acc, p, x):
+    """Return acc + p x of p (R, C) and blocks acc (R, D) and x (C, D)."""
+    p = p.to(x[0].dtype)
+    first = tl.dot(p, x[0], acc[0], input_precision="ieee")
+    if len(x) == 2:
+        return first, tl.dot(p, x[1], acc[1], input_precision="ieee")
+    else:
+        return (first,)
 
 
 @jit
@@ -654,8 +689,8 @@ def block_start(i, lo, begin, end, STEP: tl.constexpr, MASKED: tl.constexpr):
 @jit
 def masked_scores(rows, cols, start, first, last, CHECK_FIRST: tl.constexpr, CHECK_LAST: tl.constexpr):
     """Return rows (R, D) times cols (C, D) transposed, -inf where column start + j is outside of [first, last)."""
-    s = tl.dot(rows, tl.trans(cols), input_precision="ieee")  # (R, C). "ieee": no tf32 for fp32 inputs
-    j = start + tl.arange(0, cols.shape[0])[None, :]
+    s = dot_columns(rows, cols)  # (R, C)
+    j = start + tl.arange(0, s.shape[1])[None, :]
     if CHECK_FIRST:
         s = tl.where(j >= first[:, None], s, -float("inf"))
     if CHECK_LAST:
@@ -669,7 +704,7 @@ def forward_kernel(
     doc_start, doc_end, T,
     H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
     D: tl.constexpr,  # width of a head
-    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
+    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask; bounds have the causal one built in
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
     """Compute out (B, T, H, D) and lse (B, H, T), the log2 of the sum of exp(score), for BLOCK_M queries of one head.
@@ -686,7 +721,7 @@ def forward_kernel(
         doc_start, doc_end, b, start_m, T, BLOCK_M, BLOCK_N, CAUSAL, DOCUMENTS, FOR_KEYS=False
     )
     q_block = load_block(q + head, start_m, T, BLOCK_M, H, D, True)
-    acc = tl.zeros(q_block.shape, tl.float32)
+    acc = [tl.zeros(columns.shape, tl.float32) for columns in q_block]
     l_i = tl.zeros([BLOCK_M], tl.float32)
     m_i = tl.full([BLOCK_M], -1e30, tl.float32)  # finite, because inf - inf would be NaN in a row that sees nothing
     for MASKED in tl.static_range(2):  # two loops, written once: what all queries see, then the edges
@@ -699,13 +734,14 @@ def forward_kernel(
             p = tl.exp2(tl.fma(s, SCALE, -m_ij[:, None]))  # (BLOCK_M, BLOCK_N), like s
             alpha = tl.exp2(m_i - m_ij)
             v_block = load_block(v + kv_head, start_n, T, BLOCK_N, H_KV, D, MASKED)
-            acc = tl.dot(p.to(v_block.dtype), v_block, acc * alpha[:, None], input_precision="ieee")
+            acc = [x * alpha[:, None] for x in acc]
+            acc = add_dot(acc, p, v_block)
             l_i = l_i * alpha + tl.sum(p, 1)
             m_i = m_ij
 
     sees = l_i > 0
     scale = tl.where(sees, 1 / l_i, 0)
-    store_block(out + head, start_m, acc * scale[:, None], T, BLOCK_M, H, D)
+    store_block(out + head, start_m, acc, scale[:, None], T, H, D)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     tl.store(lse + (b * H + h) * T + offs_m, tl.where(sees, m_i + tl.log2(l_i), 0), mask=offs_m < T)
 
@@ -716,7 +752,7 @@ def dq_kernel(
     doc_start, doc_end, T,
     H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
     D: tl.constexpr,  # width of a head
-    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
+    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask; bounds have the causal one built in
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
     """Compute dq (B, T, H, D), and delta (B, H, T) for `dkv_kernel`, for BLOCK_M queries of one head.
@@ -738,10 +774,12 @@ def dq_kernel(
     o_block = load_block(out + head, start_m, T, BLOCK_M, H, D, True)
     row = (b * H + h) * T
     lse_i = tl.load(lse + row + offs_m, mask=offs_m < T, other=0.0)
-    delta_i = tl.sum(o_block.to(tl.float32) * do_block.to(tl.float32), 1)
+    delta_i = tl.zeros([BLOCK_M], tl.float32)
+    for i in tl.static_range(len(o_block)):
+        delta_i += tl.sum(o_block[i].to(tl.float32) * do_block[i].to(tl.float32), 1)
     tl.store(delta + row + offs_m, delta_i, mask=offs_m < T)
 
-    acc = tl.zeros(q_block.shape, tl.float32)
+    acc = [tl.zeros(columns.shape, tl.float32) for columns in q_block]
     for MASKED in tl.static_range(2):
         n_blocks = num_blocks(lo, begin, end, hi, BLOCK_N, MASKED)
         for i in tl.range(n_blocks, num_stages=1 if MASKED and not DOCUMENTS else None):
@@ -750,10 +788,10 @@ def dq_kernel(
             v_block = load_block(v + kv_head, start_n, T, BLOCK_N, H_KV, D, MASKED)
             s = masked_scores(q_block, k_block, start_n, first, last, MASKED and DOCUMENTS, MASKED)
             p = tl.exp2(tl.fma(s, SCALE, -lse_i[:, None]))  # (BLOCK_M, BLOCK_N), like dp and ds
-            dp = tl.dot(do_block, tl.trans(v_block), input_precision="ieee")
+            dp = dot_columns(do_block, v_block)
             ds = p * (dp - delta_i[:, None])
-            acc = tl.dot(ds.to(k_block.dtype), k_block, acc, input_precision="ieee")
-    store_block(dq + head, start_m, acc * D**-0.5, T, BLOCK_M, H, D)
+            acc = add_dot(acc, ds, k_block)
+    store_block(dq + head, start_m, acc, D**-0.5, T, H, D)
 
 
 @jit
@@ -762,7 +800,7 @@ def dkv_kernel(
     doc_start, doc_end, T,
     H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
     D: tl.constexpr,  # width of a head
-    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask
+    CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask; bounds have the causal one built in
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
     """Compute dk and dv (B, T, H_kv, D) for BLOCK_N keys of one key head, summed over its query heads in order.
@@ -779,8 +817,8 @@ def dkv_kernel(
     )
     k_block = load_block(k + kv_head, start_n, T, BLOCK_N, H_KV, D, True)
     v_block = load_block(v + kv_head, start_n, T, BLOCK_N, H_KV, D, True)
-    dk_acc = tl.zeros(k_block.shape, tl.float32)
-    dv_acc = tl.zeros(v_block.shape, tl.float32)
+    dk_acc = [tl.zeros(columns.shape, tl.float32) for columns in k_block]
+    dv_acc = dk_acc
 
     for member in range(H // H_KV):
         h = h_kv * (H // H_KV) + member
@@ -800,27 +838,27 @@ def dkv_kernel(
                     k_block, q_block, start_m, first, last, MASKED and (CAUSAL or DOCUMENTS), MASKED and DOCUMENTS
                 )
                 p = tl.exp2(tl.fma(s, SCALE, -lse_i[None, :]))  # (BLOCK_N, BLOCK_M), like dp and ds: transposed
-                dv_acc = tl.dot(p.to(do_block.dtype), do_block, dv_acc, input_precision="ieee")
-                dp = tl.dot(v_block, tl.trans(do_block), input_precision="ieee")
+                dv_acc = add_dot(dv_acc, p, do_block)
+                dp = dot_columns(v_block, do_block)
                 ds = p * (dp - delta_i[None, :])
-                dk_acc = tl.dot(ds.to(q_block.dtype), q_block, dk_acc, input_precision="ieee")
+                dk_acc = add_dot(dk_acc, ds, q_block)
 
-    store_block(dk + kv_head, start_n, dk_acc * D**-0.5, T, BLOCK_N, H_KV, D)
-    store_block(dv + kv_head, start_n, dv_acc, T, BLOCK_N, H_KV, D)
+    store_block(dk + kv_head, start_n, dk_acc, D**-0.5, T, H_KV, D)
+    store_block(dv + kv_head, start_n, dv_acc, 1.0, T, H_KV, D)
 
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
 # sometimes the most registers of a thread: 128, so that two programs share a multiprocessor, or so many that the
-# compiler does not spill some to try that). None stands for all other GPUs and the interpreter. These are the largest
-# blocks that do not spill registers, see tests/ahead_of_time.py.
+# compiler does not spill some to try that). None stands for all other GPUs and the interpreter; 96 has the rows of 128.
+# These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
 LAUNCH = {
     (80, 64): ((128, 32, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
-    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2, 192), (64, 64, 8, 1)),
+    (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2, 192), (64, 64, 8, 1, 192)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
     ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
     ("gfx9", 128): ((128, 64, 4, 2), (128, 32, 4, 2), (32, 64, 4, 1)),

@@ -78,7 +78,7 @@ def main():
     print(f"{'':<8}{'D':>4}{'kernel':>9}" + "".join(f"{name:>10}" for name in COLUMNS))
     # In fp32 one architecture stands for all.
     for architecture, dtype in [*((name, torch.bfloat16) for name in TARGETS), ("90", torch.float32)]:
-        for D, which in itertools.product((32, 64, 128), model.KERNELS):
+        for D, which in itertools.product((32, 64, 96, 128), model.KERNELS):
             found = [compile_kernel(which, architecture, D, dtype, *mask) for mask in MASKS]
             worst = {name: (min if name == "matrix" else max)(f[name] for f in found) for name in COLUMNS}
             notes = "  serial" * any(f["serial"] for f in found) + "  fp32" * (dtype == torch.float32)

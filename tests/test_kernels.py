@@ -38,9 +38,9 @@ def test_interpreted(marked):
 
 
 # Rows of the launch table; `python -m tests.ahead_of_time` compiles all of them.
-FAST = [("90", 64, "dkv", (False, True)), ("80", 128, "forward", (False, False))]
-GRID = itertools.product(TARGETS, (32, 64, 128), model.KERNELS, MASKS)
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in [*GRID][::10]]
+FAST = [("90", 64, "dkv", (False, True)), ("100", 96, "dkv", (False, True))]
+GRID = itertools.product(TARGETS, (32, 64, 96, 128), model.KERNELS, MASKS)
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in [*GRID][::13]]
 
 
 @needs_triton
