@@ -55,8 +55,8 @@ def model_config(settings, vocab_size):
 
 def batch_problems(cfg, T, world_size):
     """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
-    windows, rest = divmod(cfg.global_batch_tokens, T)
-    if rest or not windows or windows % world_size:
+    windows = cfg.global_batch_tokens // T
+    if cfg.global_batch_tokens % (T * world_size):
         expected = f"must be a multiple of seq_len * processes = {T} * {world_size}"
         yield f"global_batch_tokens={cfg.global_batch_tokens}: {expected}"
     if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
@@ -276,10 +276,8 @@ def open_records(facts, params, processes, resumed):
 
 def remove_partial_files(out):
     """Remove what a process that was killed had begun to write. Only the lock's holder writes such files."""
-    of_a_run = r"ckpt-\d+\.pt|config\.json|metrics\.jsonl"
-    of_a_fine_tuning = r"model\.pt|predictions\.jsonl|instances\.npz|result\.json"
     for path in out.glob("*.partial"):
-        if re.fullmatch(rf"({of_a_run}|{of_a_fine_tuning})\.\d+\.partial", path.name):
+        if re.fullmatch(r"[\w-]+\.(pt|json|jsonl|npz)\.\d+\.partial", path.name):
             path.unlink()
 
 

@@ -81,20 +81,17 @@ def write_shards(folder, number, encoded):
 
     Returns {split: {"file": its name, "documents": how many, "tokens": ..., "bytes": ..., "sha256": ...}}.
     """
-    shards, files = {}, {}
-    with contextlib.ExitStack() as stack:
-        for split in SPLITS:
-            path = folder / "shards" / f"{split}-{number:05d}.bin"
-            path.unlink(missing_ok=True)  # it could be a link
-            files[split] = stack.enter_context(open(path, "wb"))
-            shards[split] = {"file": path.name, "documents": 0, "tokens": 0, "bytes": 0}
+    shards, paths = {}, [folder / "shards" / f"{split}-{number:05d}.bin" for split in SPLITS]
+    for split, path in zip(SPLITS, paths):
+        path.unlink(missing_ok=True)  # it could be a link
+        shards[split] = {"file": path.name, "documents": 0, "tokens": 0, "bytes": 0}
+    with open(paths[0], "wb") as train, open(paths[1], "wb") as val:
         for split, tokens, size in encoded:
-            files[split].write(tokens)
+            (train if split == "train" else val).write(tokens)
             shards[split]["documents"] += 1
             shards[split]["tokens"] += len(tokens)
             shards[split]["bytes"] += size
-    for shard in shards.values():
-        path = folder / "shards" / shard["file"]
+    for path, shard in zip(paths, shards.values()):
         sync(path)
         shard["sha256"] = sha256_of([path])
     sync(folder / "shards")

@@ -1,12 +1,8 @@
 """What the tests of the model and of its attention kernels share."""
 
-import os
-from pathlib import Path
-
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import runtime
 from model import ModelConfig, Transformer, attention
 
 
@@ -22,18 +18,6 @@ class Operators(TorchDispatchMode):
         self.names.append(func.name())
         self.outputs += [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, torch.Tensor)]
         return out
-
-
-def decide_together(folder, rank):
-    """One of two processes that choose their attention, by a check that differs between them."""
-    os.environ |= {"RANK": rank, "WORLD_SIZE": "2"}
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=int(rank), world_size=2
-    )
-    runtime.fused_attention_fails = lambda *_: "they differ" if rank == "0" else ""
-    chosen = runtime.choose_attention(ModelConfig(), torch.float32, torch.device("cpu"), kept="triton" * (rank == "1"))
-    Path(folder, rank).write_text(chosen)
-    torch.distributed.destroy_process_group()
 
 
 def random_documents(B, T, padding=0, seed=0):

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import server
-from model_helpers import Operators, decide_together
+from model_helpers import Operators
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -133,15 +132,6 @@ def test_with_shards_a_buffer_without_a_value_is_refused():
         transformer.register_buffer("temperature", torch.ones(1))
     with pytest.raises(DataError, match="temperature in model.py: with --shard=True, create it on the CPU"):
         runtime.shard(PretrainingLoss(transformer), CPU)
-
-
-def test_rank_0_decides_for_all(tmp_path):
-    processes = [server.Process(target=decide_together, args=(str(tmp_path), str(rank))) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["sdpa"] * 2
 
 
 # --- FLOPs and MFU ---

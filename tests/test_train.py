@@ -112,8 +112,6 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
         assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
         mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
         assert line["loss"] == pytest.approx(mean, rel=1e-6)
-    code, text = run([*tiny, "--clm_windows=0.1", "--global_batch_tokens=960", f"--out_dir={out}-2", "--check"])
-    assert code == 0, text  # 0.1 * 30 is not 3 in floating point
     phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
     assert [(its["phase"], its["steps"]) for its in phases] == [("clm", 8), ("clm + mlm", 9)]
     assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.5, 0.25]
@@ -135,23 +133,10 @@ def test_a_branch_that_was_stopped_before_its_first_checkpoint_resumes(run, tiny
     assert metrics(tmp_path / "run")[-1] == metrics(reference)[-1]
 
 
-def test_muon_trains_the_matrices_of_the_blocks(run, tiny, tmp_path):
-    """AdamW trains all other parameters."""
-    out = tmp_path / "run"
-    succeed([run([*tiny, "--optimizer=muon", "--max_steps=10", f"--out_dir={out}"])])
-    state = checkpoint.load(checkpoint.path_of(out, 10))
-    matrices = [x for name, x in state["model"].items() if name.startswith("blocks.") and x.ndim == 2]
-    momenta = [its["momentum_buffer"].shape for its in state["optimizer"]["muon"]["state"].values()]
-    assert momenta == [x.shape for x in matrices] and len(momenta) == 2 * 4
-    assert len(state["optimizer"]["adamw"]["state"]) == len(state["model"]) - len(matrices)
-    group = state["optimizer"]["muon"]["param_groups"][0]
-    assert group["adjust_lr_fn"] == "match_rms_adamw" and group["weight_decay"] == 0.1
-
-
 # --- Starting, stopping, going on ---
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(tiny, run, tmp_path, kills):
     """SIGKILL at random moments and in the middle of saves; the end is the same, bit for bit."""
     reference, out, rng = tmp_path / "reference", tmp_path / "run", random.Random(0)
@@ -513,12 +498,12 @@ def test_with_shards_the_blocks_and_the_loss_compile_once_for_each_mask(undistur
 
 @pytest.mark.parametrize("n, shard", [(2, False), (2, True), pytest.param(4, False, marks=SLOW)])
 def test_several_processes_resume_bit_for_bit(undisturbed, run_world, tmp_path, n, shard):
-    args = [*undisturbed[0], f"--shard={shard}"]
+    args = [*undisturbed[0], f"--shard={shard}", *"--max_steps=10 --switch_step=7".split()]
     a, b = tmp_path / "a", tmp_path / "b"
     succeed(run_world(n, [*args, f"--out_dir={a}"]))
     copy_up_to(5, a, b)
     succeed(run_world(n, [*args, f"--out_dir={b}", "--resume=True"]))
-    assert_same_end(a, b, 20)
+    assert_same_end(a, b, 10)
 
 
 @SLOW

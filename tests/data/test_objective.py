@@ -77,21 +77,6 @@ def test_the_record_of_phases():
     assert names_of(mixed[0]) == ["clm", "mlm"] and title("clm + prefix lm, spans") == "CLM + prefix LM, spans"
 
 
-def test_the_example_in_the_docstring_of_mlm():
-    """Of four tokens, two ordinary ones are hidden, and predicted at their place or at the one before."""
-    tokenizer = Tokenizer.load("embedded")
-    tokens = np.array([[7, 8, 9, tokenizer.eos_id]])
-    start, end = np.zeros((1, 4), np.int64), np.full((1, 4), 4)
-    windows = Windows(tokens, np.arange(4), start, end, np.array([[5]]), 1, tokenizer)
-    at, before = (MLM(0.5, where).examples(windows) for where in ("mask", "before"))
-    hidden = at.shown == tokenizer.mask_id
-    assert hidden.sum() == 2 and not hidden[0, 3]
-    assert (at.targets == np.where(hidden, tokens, -1)).all()
-    hidden[0, 0] = False  # nothing is before the first token, so it stays
-    assert ((before.shown == tokenizer.mask_id) == hidden).all()
-    assert (before.targets[0, :3] == np.where(hidden, tokens, -1)[0, 1:]).all() and before.targets[0, 3] == -1
-
-
 def test_validation_is_that_of_clm_and_mlm_as_they_come_with_the_project():
     tokenizer = Tokenizer.load("embedded")
     tokens = np.random.default_rng(0).integers(0, 4096, (5, 64))  # with a few special tokens
