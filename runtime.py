@@ -357,10 +357,10 @@ def step_flops(config, groups, window_split):
 
 
 def utilization(cfg, config, groups, seconds, device, world_size=1):
-    """The MFU of steps like this one, which take so many seconds, as {"mfu": text}; nothing on a CPU."""
+    """The MFU of steps like this one, which take so many seconds, as {"mfu": text}; {} where it is not known."""
     peak = peak_flops(device) if cfg.dtype == "bfloat16" else None
     if not peak or not seconds:
-        return {} if device.type == "cpu" else {"mfu": "unknown"}
+        return {}
     flops = step_flops(config, groups, cfg.window_split) / world_size
     return {"mfu": f"{flops / seconds / peak:.1%}"}
 

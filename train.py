@@ -433,6 +433,7 @@ def train(cfg):
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
+    parts_of(cfg.max_steps - 1)  # refuses, before any work, windows that do not suffice for all processes
     steps = range(first, cfg.max_steps)
     batches = runtime.prefetch(train_batches.batch, ((step, *part) for step in steps for part in parts_of(step)))
     ddp = loss_module
@@ -444,7 +445,6 @@ def train(cfg):
     if rank == 0:
         schedule = groups_of, [learning_rate(step, cfg) for step in range(cfg.max_steps)]
         runtime.show(print_start, cfg, transformer, train_batches, *schedule, first, world_size, facts["versions"])
-    parts_of(cfg.max_steps - 1)  # refuses, before any work, windows that do not suffice for all processes
     predict_from = predicts_from(record_of([groups_of(cfg.max_steps - 1)]))
     evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
     if not resumed:

@@ -27,8 +27,6 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import NamedTuple
-
 import numpy as np
 
 import configurator
@@ -54,27 +52,22 @@ SMALLEST, LARGEST = 4 << 20, 256 << 20  # of the text of a shard, if shard_bytes
 # The plan
 
 
-class InputFile(NamedTuple):
-    path: Path
-    size: int
-    changed: int  # its time of change, in ns
-
-
-def input_file(path):
+def size_and_time(path):
+    """Return the size of a file in bytes, and its time of change in ns."""
     status = path.stat()
-    return InputFile(path, status.st_size, status.st_mtime_ns)
+    return status.st_size, status.st_mtime_ns
 
 
 def cut_into_pieces(files, size):
     """Return the pieces of about `size` bytes of text, each a list of ranges: (index of the file, start, end).
 
-    They follow from the files alone, so that several machines cut alike.
+    files: {path: its size and time}. The pieces follow from them alone, so that several machines cut alike.
     """
     pieces, filled = [[]], 0
-    for index, file in enumerate(files):
-        for start, end in itertools.pairwise(cut_places(file.path, size)):
+    for index, (path, (file_size, _)) in enumerate(files.items()):
+        for start, end in itertools.pairwise(cut_places(path, size)):
             pieces[-1].append((index, start, end))
-            filled += min(end, file.size) - start
+            filled += min(end, file_size) - start
             if filled > size / 2:
                 pieces.append([])
                 filled = 0
@@ -83,8 +76,8 @@ def cut_into_pieces(files, size):
 
 def digest_of_plan(files, pieces, tokenizer, cfg):
     """Return a checksum of all that decides what a piece holds. Folders may have other names on other machines."""
-    above = files[0].path.parent
-    inputs = [(os.path.relpath(file.path, above), file.size, file.changed) for file in files]
+    above = next(iter(files)).parent
+    inputs = [(os.path.relpath(path, above), *status) for path, status in files.items()]
     content = tokenizer.file_bytes().hex()
     return digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
 
@@ -124,8 +117,9 @@ def encoded_piece(files, tokenizer, cfg, ranges, limit):
     """
     dtype = token_dtype(tokenizer.vocab_size)
     eos = np.array([tokenizer.eos_id], dtype)
+    paths = list(files)
     for index, start, end in ranges:
-        path = files[index].path
+        path = paths[index]
         for text in read_file(path, cfg.text_field, start, end):
             data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
             draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
@@ -135,7 +129,7 @@ def encoded_piece(files, tokenizer, cfg, ranges, limit):
             if limit < 0:
                 return
             yield split, tokens, len(data)
-        if input_file(path) != files[index]:
+        if size_and_time(path) != files[path]:
             raise DataError(f"{path} has changed since the preparation began: choose another --out")
 
 
@@ -223,8 +217,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
     if ignored:
         print(f"{cfg.source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
 
-    files = [input_file(file) for file in found]
-    size = sum(file.size for file in files)
+    files = {path: size_and_time(path) for path in found}
+    size = sum(file_size for file_size, _ in files.values())
     pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     workers = cfg.workers or min(cores, size // SMALLEST + 1)
