@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -199,27 +199,28 @@ def print_schedules(rows):
 
         python train.py schedule "config/610m.py --switch_step=10000" "config/610m.py"
 
-    `rates` and `objectives` are [value, for how many steps] over all steps, in order. The value is a learning rate, or
-    how many windows train each objective, by name. Four windows of each step are looked at, and 64 where these change,
-    evenly spread.
+    `rates`, `objectives` and `flops` (of a step, with windows that are not split) are [value, for how many steps] over
+    all steps, in order. Four windows of each step are looked at, and 64 where these change, evenly spread.
     """
     for row in rows:
         cfg = configurator.load(__file__, shlex.split(row))
-        n_windows = cfg.global_batch_tokens // run.model_config(cfg, vocab_size=128).seq_len
+        config = run.model_config(cfg, vocab_size=128)
+        n_windows = cfg.global_batch_tokens // config.seq_len
         cfg = SimpleNamespace(**cfg)  # faster
 
-        def names(step, at_most):
-            windows = range(0, n_windows, math.ceil(n_windows / at_most))
-            kinds = [objective(step, window, n_windows, cfg) for window in windows]
-            return [kind.name for kind in kinds if kind]
-
-        rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
-        lengths = {"rates": [[rate, len(list(same))] for rate, same in groupby(rates)], "objectives": []}
-        for _, same in groupby(range(cfg.max_steps), lambda step: names(step, 4)):
+        rates = groupby(f"{learning_rate(step, cfg):.8g}" for step in range(cfg.max_steps))
+        schedule = {"rates": [[rate, len(list(same))] for rate, same in rates], "objectives": [], "flops": []}
+        coarse, fine = math.ceil(n_windows / 4), math.ceil(n_windows / 64)  # one in so many windows is looked at
+        sampled = partial(by_objective, objective, cfg, n_windows)
+        for _, same in groupby(range(cfg.max_steps), partial(sampled, every=coarse)):
             first, *others = same
-            found = names(first, 64)
-            lengths["objectives"].append([{name: found.count(name) for name in found}, 1 + len(others)])
-        print(json.dumps(lengths))
+            groups = sampled(first, every=fine)
+            n = sum(map(len, groups.values()))
+            fractions = sorted(f"{len(windows) / n:.0%} {kind.name}" for kind, windows in groups.items())
+            flops = runtime.step_flops(config, groups, "none") * n_windows / math.ceil(n_windows / fine)
+            schedule["objectives"].append([", ".join(fractions), 1 + len(others)])
+            schedule["flops"].append([flops, 1 + len(others)])
+        print(json.dumps(schedule))
 
 
 def open_folders(cfg, rank, world_size):

@@ -137,13 +137,13 @@ class MicroBatch(NamedTuple):
     windows: list
 
 
-def by_objective(objective, cfg, n_windows, step):
-    """Return {objective: the numbers of its windows} of a step.
+def by_objective(objective, cfg, n_windows, step, every=1):
+    """Return {objective: the numbers of its windows} of a step, of one in `every` of its windows.
 
     objective(step, window, n_windows, cfg) returns what a window trains, None if it is left out.
     """
     found = {}
-    for window in range(n_windows):
+    for window in range(0, n_windows, every):
         what = objective(step, window, n_windows, cfg)
         if what:
             found.setdefault(what, []).append(window)

@@ -7,12 +7,11 @@ import itertools
 import math
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
-from statistics import mean
 
 from checkpoint import path_of
-from data.files import MALFORMED
+from data.files import refuse_malformed
 from data.objective import micro_batches, title, validation_keys
 from errors import DataError
 from run import read_metrics
@@ -27,20 +26,22 @@ def switches(lines):
     return [(before, after) for before, after in itertools.pairwise(lines) if before["phase"] != after["phase"]]
 
 
-def summary(out_dir):
+def summary(log):
     """Return the validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
-    log = read_metrics(out_dir)
     evaluated = [line for line in log if "val_clm_loss" in line]
-    keys = validation_keys(evaluated[-1])
-    moments = [("start", evaluated[0]), ("end", evaluated[-1])]
+    moments = [("start", evaluated[0])]
     before_switches = [before for before, _ in switches(log) if before in evaluated]
     if len(before_switches) < 4:
-        moments[1:1] = [("switch", line) for line in before_switches]
-    rows = [["validation loss", *map(title, keys)]]
+        moments += [("switch", line) for line in before_switches]
+    moments.append(("end", evaluated[-1]))
+    keys = validation_keys(evaluated[-1])
+    names = "".join(f"{title(name):>8}" for name in keys)
+    rows = [f"{'validation loss':<18}{names}   (nats per predicted token)"]
     for name, line in moments:
-        rows.append([f"{name}, step {line['step']}", *(f"{line[key]:.3f}" for key in keys.values())])
-    rows[0].append("   (nats per predicted token)")
-    return "\n".join(f"{name:<18}" + "".join(f"{cell:>8}" for cell in cells) for name, *cells in rows)
+        losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
+        moment = f"{name}, step {line['step']}"
+        rows.append(f"{moment:<18}{losses}")
+    return "\n".join(rows)
 
 
 def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, versions):
@@ -55,20 +56,24 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
 
     # About 50 steps stand for all of them.
     sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]
-    windows = Counter()
+    windows, flops, most = Counter(), 0, 0  # by objective, of all of them, micro-batches of a step
     for groups in sampled:
+        flops += step_flops(config, groups, cfg.window_split)
+        most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, world_size)))
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
-    flops = mean(step_flops(config, groups, cfg.window_split) for groups in sampled) * cfg.max_steps
-    n_tokens = windows.total() * config.seq_len * cfg.max_steps / len(sampled)
-    tokens = f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"
-    epochs = ", ".join(f"{n:.3g} epochs of {folder}" for folder, n in batches.epochs(cfg.max_steps).items())
-    mix = ", ".join(f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items())
-    mix += f"; learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
-    print(f"budget   {tokens}, {epochs}; {mix}; about {flops:.1e} FLOPs")
+    n_windows = windows.total()
+    each = cfg.max_steps / len(sampled)
+    parts = [f"{n_windows * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
+    for folder, n in batches.epochs(cfg.max_steps).items():
+        parts.append(f"{n:.3g} epochs of {folder}")
+    mix = ", ".join(f"{n / n_windows:.0%} {title(name)}" for name, n in windows.items())
+    rate = f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
+    print(f"budget   {', '.join(parts)}; {mix}; {rate}; about {flops * each:.1e} FLOPs")
 
-    attention = "fused kernels" if versions.get("attention") == "triton" else "PyTorch's attention"
-    most = max(len(micro_batches(groups, cfg.micro_batch, 0, world_size)) for groups in sampled)  # micro-batches a step
+    attention = "PyTorch's attention"
+    if versions.get("attention") == "triton":
+        attention = "fused kernels"
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     plural = "es" if most > 1 else ""
     print(f"machine  {machine}, {most} micro-batch{plural} a step; {cfg.out_dir}")
@@ -78,13 +83,9 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
 
 def print_losses(bar, step, phase, line):
     """Print the validation losses of a line of the log, if it has them, above a progress bar."""
-    keys = validation_keys(line)
-    if keys:
-        losses = ", ".join(f"{title(name)} {line[key]:.3f}" for name, key in keys.items())
-        bar.write(f"step {step:,} ({title(phase)}): validation loss {losses}")
-    for folder in line.get("val_clm_loss_by_source", ()):
-        losses = ", ".join(f"{title(name)} {line[f'{key}_by_source'][folder]:.3f}" for name, key in keys.items())
-        bar.write(f"  {folder}: {losses}")
+    losses = [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]
+    if losses:
+        bar.write(f"step {step:,} ({title(phase)}): validation loss {', '.join(losses)}")
 
 
 def print_end(cfg, bar, step, device):
@@ -93,14 +94,15 @@ def print_end(cfg, bar, step, device):
     if step < cfg.max_steps:
         print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
         return
-    print(f"\n{summary(cfg.out_dir)}\n")
-    last = read_metrics(cfg.out_dir)[-1]
+    log = read_metrics(cfg.out_dir)
+    print(f"\n{summary(log)}\n")
+    last = log[-1]
     for name in ("step", "tokens", "seconds", "flops", "loss", *validation_keys(last).values()):
         if name in last:
             print(f"{name}: {last[name]}")
     print(f"minutes_with_evaluation: {(time.time() - bar.start_t) / 60:.1f}")
     print(f"peak_memory_gb: {peak_memory(device) / 1e9:.2f}")
-    show(print_figure, cfg.out_dir)
+    show(plot_run, cfg.out_dir)
     checkpoint = path_of(cfg.out_dir, step)
     if checkpoint.exists():  # a branch that begins at the last step trains and saves nothing
         use = '--prompt="The following"' if last["phase"] == "clm" else '--fill="Return the [MASK] of the list."'
@@ -108,9 +110,8 @@ def print_end(cfg, bar, step, device):
         print(f"next: python -m eval.sample --ckpt={cfg.out_dir} {use}")
 
 
-def print_figure(out_dir):
-    """Draw the figure of a run and say where it is."""
-    print(f"figure: {plot_run(out_dir)}")
+# ----------------------------------------------------------------------------
+# The figure
 
 
 def new_figure(width, height):
@@ -129,54 +130,46 @@ def save_figure(figure, path):
 
 
 def plot_run(out_dir):
-    """Write out_dir/loss.png and return its path."""
+    """Write out_dir/loss.png and say so."""
     figure = new_figure(7, 4.2)
     lines = read_metrics(out_dir)
     axes = figure.subplots()
     draw_training(axes, [line for line in lines if "loss" in line])
-    draw_validation(axes, [line for line in lines if "val_clm_loss" in line])
+    evaluated = [line for line in lines if "val_clm_loss" in line]
+    steps = [line["step"] for line in evaluated]
+    for (name, key), style in zip(validation_keys(evaluated[-1]).items(), ("o-", "s--")):
+        losses = [line[key] for line in evaluated]
+        axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {title(name)}")
     for before, after in switches(lines):
-        name = title(after["phase"])
         axes.axvline(before["step"], color="0.5", lw=1, ls=":")
+        text = f" to {title(after['phase'])}"
         top = axes.get_xaxis_transform()  # y = 1 is the upper end
-        axes.text(before["step"], 1, f" to {name}", transform=top, va="top", color="0.35", fontsize=8)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per predicted token)")
+        axes.text(before["step"], 1, text, transform=top, va="top", color="0.35", fontsize=8)
+    axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.legend()
     path = Path(out_dir, "loss.png")
     save_figure(figure, path)
-    return path
+    print(f"figure: {path}")
 
 
 def draw_training(axes, lines):
     """Draw a curve of the training loss for each phase and each objective, with gaps where the run was in another."""
-    curves = {}  # by name: {step: loss}
-    for line in lines:
-        losses = {name: line.get(f"{name.replace(' ', '_')}_loss") for name in line["phase"].split(" + ")}
-        losses[line["phase"]] = line["loss"]
-        for name, loss in losses.items():
-            curves.setdefault(name, {})[line["step"]] = loss
-    axes.set_prop_cycle(color=OTHER_COLORS)
-    for name, curve in curves.items():
-        losses = [curve.get(line["step"], math.nan) for line in lines]  # nan is a gap
-        steps = [line["step"] for line in lines]
-        axes.plot(steps, losses, color=COLORS.get(name), alpha=0.5, lw=1, label=f"training, {title(name)}")
-
-
-def draw_validation(axes, lines):
-    """Draw a curve of each validation loss."""
+    curves = defaultdict(lambda: [math.nan] * len(lines))  # by name; nan is a gap
+    for i, line in enumerate(lines):
+        for name in line["phase"].split(" + "):
+            curves[name][i] = line.get(f"{name.replace(' ', '_')}_loss")
+        curves[line["phase"]][i] = line["loss"]
     steps = [line["step"] for line in lines]
-    for (name, key), style in zip(validation_keys(lines[-1]).items(), ("o-", "s--")):
-        losses = [line[key] for line in lines]
-        axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {title(name)}")
+    axes.set_prop_cycle(color=OTHER_COLORS)
+    for name, losses in curves.items():
+        axes.plot(steps, losses, color=COLORS.get(name), alpha=0.5, lw=1, label=f"training, {title(name)}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m eval.plot OUT_DIR    (the folder of a run, with its metrics.jsonl)")
     try:
-        print_figure(sys.argv[1])
-    except (DataError, OSError) as error:
+        with refuse_malformed(DataError, f"{sys.argv[1]}: has no log of train.py"):
+            plot_run(sys.argv[1])
+    except DataError as error:
         sys.exit(str(error))
-    except MALFORMED as error:
-        sys.exit(f"{sys.argv[1]}/metrics.jsonl is not a log of train.py ({type(error).__name__}: {error})")

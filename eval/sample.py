@@ -45,11 +45,8 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
         ids = [tokenizer.eos_id] + ids  # the eos of the document before, as in training: token i is now at i + 1
     hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
     p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
-    found = []
-    for row in p:
-        best = row.topk(k).indices.tolist()
-        found.append([(tokenizer.decode([i]), row[i].item()) for i in best])
-    return found
+    values, tokens = (best.tolist() for best in p.topk(k))
+    return [[(tokenizer.decode([i]), q) for i, q in zip(*of_mask)] for of_mask in zip(tokens, values)]
 
 
 @torch.no_grad()
@@ -60,11 +57,8 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
     for _ in range(n):
         window = torch.tensor([ids[-model.config.seq_len :]], device=model.device)  # (1, T)
         logits = model.logits(model(window, causal=True)[0, -1]).float().cpu()  # (V,)
-        if temperature > 0:
-            p = (logits / temperature).softmax(-1)
-            chosen = torch.multinomial(p, 1, generator=random).item()
-        else:
-            chosen = logits.argmax().item()
+        p = (logits / max(temperature, 1e-5)).softmax(-1)  # at 0 the likeliest token has all of it
+        chosen = torch.multinomial(p, 1, generator=random).item()
         if chosen == tokenizer.eos_id:
             break
         ids.append(chosen)

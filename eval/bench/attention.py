@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
-from eval.bench.timing import alternating, print_hardware
+from eval.bench.timing import alternating, print_hardware, unknown
 from runtime import relative_error
 
 lengths = (2048, 8192)  # T
@@ -31,9 +31,7 @@ DEVICE, DTYPE, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() els
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    for name in cfg.only:
-        if name not in IMPLEMENTATIONS:
-            yield f"only={name}: must be some of {', '.join(IMPLEMENTATIONS)}"
+    return unknown(cfg.only, IMPLEMENTATIONS)
 
 
 class Case:
@@ -50,17 +48,13 @@ class Case:
         self.causal = causal
         self.group = group
         self.bounds = (None, None)
-        pairs = B * T * T
         if mean:  # each token begins a document with probability 1 / mean
-            begins = torch.rand(B, T, generator=generator) < 1 / mean
-            document = begins.cumsum(1)  # (B, T): the number of each token's document
+            document = (torch.rand(B, T, generator=generator) < 1 / mean).cumsum(1)  # (B, T): each token's document
             start = torch.searchsorted(document, document)
             end = torch.searchsorted(document, document, right=True)
-            pairs = int((end - start).sum())
             self.bounds = start.int().to(DEVICE), end.int().to(DEVICE)
-        if causal:
-            pairs = (pairs + B * T) // 2
-        self.flops = 4 * H * D * pairs
+        mask = model.attention_mask(T, causal, *self.bounds, DEVICE)
+        self.flops = 4 * H * D * mask.expand(B, 1, T, T).sum().item()
 
 
 # ----------------------------------------------------------------------------
@@ -133,16 +127,16 @@ IMPLEMENTATIONS = {
     "varlen": varlen,
     "flex": flex,
 }
-WITHOUT_DOCUMENTS = ("cudnn", "flash")
-WITH_DOCUMENTS = ("varlen", "flex")
+DOCUMENTS = {"cudnn": False, "flash": False, "varlen": True, "flex": True}  # the others run with them and without
 
 
 def runnable(case, names):
     """Return {name: {"forward" or "backward": function}} of the implementations that agree with the first one."""
     found = {}
     expected = None  # the output and gradients of the first one
+    has_documents = case.bounds[0] is not None
     for name in names:
-        if name in (WITH_DOCUMENTS if case.bounds[0] is None else WITHOUT_DOCUMENTS):
+        if DOCUMENTS.get(name, has_documents) != has_documents:
             continue
         try:
             forward = partial(IMPLEMENTATIONS[name](case), *case.inputs)

@@ -23,7 +23,7 @@ import torch
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER
-from eval.bench.timing import print_hardware
+from eval.bench.timing import print_hardware, unknown
 from model import PRESETS
 from run import last_logged, model_config, read_metrics
 from runtime import peak_flops, resolve_auto
@@ -42,15 +42,15 @@ VARIANTS = {
     "compiled_sdpa": ["--compile=True", "--attention=sdpa"],
     "compiled_muon": ["--compile=True", "--optimizer=muon"],
 }
+SHORT = """--warmup_steps=0 --decay_steps=0 --keep_steps=() --log_interval=1 --eval_interval=1000000 --eval_windows=1
+--checkpoint_interval=1000000 --verify_data=False"""
 
 
 def check(cfg):
     """Yield what is wrong with the settings."""
     limits = {"at least 2": ["steps"], "at least 1": ["micro_steps", "repeats"], "at least 0": ["micro_batch"]}
     yield from configurator.outside_limits(cfg, limits, {"model": PRESETS})
-    for name in cfg.only:
-        if name not in VARIANTS:
-            yield f"only={name}: must be some of {', '.join(VARIANTS)}"
+    yield from unknown(cfg.only, VARIANTS)
 
 
 def arguments(cfg):
@@ -61,14 +61,8 @@ def arguments(cfg):
         args.append(f"--micro_batch={cfg.micro_batch}")
     settings = configurator.load(ROOT / "train.py", args)
     settings["global_batch_tokens"] = cfg.micro_steps * settings.micro_batch * model_config(settings, 4096).seq_len
-    args += [
-        f"--global_batch_tokens={settings.global_batch_tokens}",
-        f"--max_steps={2 * cfg.steps}",
-        f"--switch_step={cfg.steps}",
-        *("--warmup_steps=0", "--decay_steps=0", "--keep_steps=()"),
-        *("--log_interval=1", "--eval_interval=1000000", "--checkpoint_interval=1000000"),
-        *("--eval_windows=1", "--verify_data=False"),
-    ]
+    args += [f"--global_batch_tokens={settings.global_batch_tokens}", *SHORT.split()]
+    args += [f"--max_steps={2 * cfg.steps}", f"--switch_step={cfg.steps}"]
     return args, resolve_auto(settings)
 
 
@@ -102,23 +96,22 @@ def main(cfg):
     print(f"{cfg.model}: {windows}, {settings.dtype}; medians of all steps so far", flush=True)
     peak = peak_flops(torch.device(settings.device)) if settings.dtype == "bfloat16" else None
     speeds = {}  # by phase and variant: tokens/s of the steps so far
-    for _ in range(cfg.repeats):
-        for name in cfg.only:
-            try:
-                for phase, lines in train([*args, *VARIANTS[name]], cfg.steps):
-                    steps = speeds.setdefault((phase, name), [])
-                    steps += [line["tokens_per_s"] for line in lines if line["tokens_per_s"]]  # not a phase's first
-                    speed = median(steps)
-                    first = median(speeds.get((phase, cfg.only[0]), steps))
-                    text = f"{phase} {name:<14}{speed:>10,.0f} tokens/s {speed / first:>6.2f}x"
-                    if peak:
-                        flops = (lines[1]["flops"] - lines[0]["flops"]) / settings.global_batch_tokens
-                        text += f"{flops * speed / peak:>8.1%} MFU"
-                    if settings.device == "cuda":
-                        free, total = torch.cuda.mem_get_info()
-                        text += f"{(total - free) / 1e9:>8.1f} GB in use"
-                    print(text, flush=True)
-            except RuntimeError as error:  # out of memory, for example: measure the rest
-                print(f"left out: {name}: {str(error)[:300]}", flush=True)
+    for name in cfg.only * cfg.repeats:
+        try:
+            for phase, lines in train([*args, *VARIANTS[name]], cfg.steps):
+                steps = speeds.setdefault((phase, name), [])
+                steps += [line["tokens_per_s"] for line in lines if line["tokens_per_s"]]  # not a phase's first
+                speed = median(steps)
+                first = median(speeds.get((phase, cfg.only[0]), steps))
+                text = f"{phase} {name:<14}{speed:>10,.0f} tokens/s {speed / first:>6.2f}x"
+                if peak:
+                    flops = (lines[1]["flops"] - lines[0]["flops"]) / settings.global_batch_tokens
+                    text += f"{flops * speed / peak:>8.1%} MFU"
+                if settings.device == "cuda":
+                    free, total = torch.cuda.mem_get_info()
+                    text += f"{(total - free) / 1e9:>8.1f} GB in use"
+                print(text, flush=True)
+        except RuntimeError as error:  # out of memory, for example: measure the rest
+            print(f"left out: {name}: {str(error)[:300]}", flush=True)
     if not speeds:
         sys.exit("none of the variants ran")

@@ -6,12 +6,22 @@ import time
 
 import torch
 
+import model
+
 
 def print_hardware():
     """Print the machine and the software in one line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    software = f"Python {platform.python_version()}, torch {torch.__version__}"
-    print(f"{device}, threads: {torch.get_num_threads()}, {software}", flush=True)
+    triton = getattr(model.triton, "__version__", "missing")
+    software = f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}", flush=True)
+
+
+def unknown(names, known):
+    """Yield a sentence for each of the names in the setting `only` that is not known."""
+    for name in names:
+        if name not in known:
+            yield f"only={name}: must be some of {', '.join(known)}"
 
 
 def seconds_of(function):

@@ -43,21 +43,21 @@ def encode(text, model, tokenizer):
     return ids
 
 
-def example(state):
+def example(state, tokenizer):
     """Return {objective: (inputs, targets)} of the first tokens of a run's next batch, as text; "" for no target.
 
     state: the run's checkpoint. A target is at the position that predicts it.
     """
     cfg = configurator.Settings(state["settings"])
     T = state["config"]["seq_len"]
-    tokenizer = checkpoint.tokenizer_of(state)
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, T)
+    objectives = {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio[0])}
     shown = {}
-    for name, objective in (("CLM", CLM()), ("MLM", MLM(cfg.mask_ratio[0]))):
+    for name, objective in objectives.items():
         batch = batches.batch(state["step"], objective, [0])
-        targets = torch.full((T,), -1).scatter(0, batch["positions"], batch["targets"]).tolist()
-        inputs = batch["tokens"][0].tolist()
-        shown[name] = [[token_name(tokenizer, i) for i in ids[:TOKENS]] for ids in (inputs, targets)]
+        targets = torch.full((T,), -1).scatter(0, batch["positions"], batch["targets"])
+        rows = torch.stack([batch["tokens"][0], targets])[:, :TOKENS].tolist()
+        shown[name] = [[token_name(tokenizer, i) for i in ids] for ids in rows]
     return shown
 
 
@@ -83,30 +83,35 @@ def token_name(tokenizer, i):
     return repr(tokenizer.decode([i]))
 
 
-def guesses(tokenizer, probabilities, ids):
-    """Return each id's probability, and the likeliest tokens with theirs, as text. probabilities: (len(ids), V)."""
-    found = []
-    for p, i in zip(probabilities, ids):
-        best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in p.topk(TOP_K).indices.tolist()]
-        own = "" if i == tokenizer.mask_id else f"{p[i]:.1%}"  # nobody knows the token behind a mask of the text
-        found.append((own, ", ".join(best)))
-    return found
+def guess(tokenizer, p, i):
+    """Return a token's probability, and the likeliest tokens with theirs, as text. p: of the whole vocabulary (V,).
+
+    The token behind a mask of the text, and the one after it, are not known.
+    """
+    own = "" if i in (None, tokenizer.mask_id) else f"{p[i]:.1%}"
+    likeliest = p.topk(TOP_K).indices.tolist()
+    best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in likeliest]
+    return own, ", ".join(best)
 
 
 def guess_table(model, tokenizer, ids):
     """Return a table of what each objective predicts of each token of ids, as text."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
-    of_clm = [("", "no token before it"), *guesses(tokenizer, clm, [*ids[1:], tokenizer.mask_id])]
-    of_mlm = [*guesses(tokenizer, mlm, ids), ("", "")]
-    names = [*(token_name(tokenizer, i) for i in ids), "(next)"]
-    return aligned([HEADER, *((f"{i:>4} {name}", *of_clm[i], *of_mlm[i]) for i, name in enumerate(names))])
+    rows = [HEADER]
+    for i, token in enumerate(ids):
+        rows.append([f"{i:>4} {token_name(tokenizer, token)}", "", "no token before it"])
+        if i:
+            rows[-1][1:] = guess(tokenizer, clm[i - 1], token)
+        rows[-1] += guess(tokenizer, mlm[i], token)
+    rows.append([f"{len(ids):>4} (next)", *guess(tokenizer, clm[-1], None), "", ""])
+    return aligned(rows)
 
 
 def aligned(rows, justify=str.ljust):
     """Return rows of cells as a text with aligned columns."""
-    rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(map(justify, row, widths)).rstrip() for row in rows)
+    lines = ["  ".join(map(justify, row, widths)) for row in rows]
+    return "\n".join(map(str.rstrip, lines))
 
 
 def main(cfg):
@@ -115,7 +120,7 @@ def main(cfg):
     if state["settings"]:  # a model of the hub has none
         print(f"The first tokens of the batch of step {state['step']}\n")
         rows = [["position", *map(str, range(TOKENS))]]
-        for name, (inputs, targets) in example(state).items():
+        for name, (inputs, targets) in example(state, tokenizer).items():
             rows += [[f"{name} input", *inputs], [f"{name} target", *targets]]
         print(aligned(rows))
     print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the likeliest tokens)\n")

@@ -45,6 +45,7 @@ font-family="monospace" font-size="11"><rect width="{width}" height="{height}" f
 LABELS = """\
 <text transform="translate({x} 104) rotate(-60)">{label}</text>\
 <text x="94" y="{y}" text-anchor="end">{label}</text><text x="{right}" y="{y}">{target}</text>"""
+FIGURE = '<figure><img alt="" src="data:image/png;base64,{image}"><figcaption>{sentence}</figcaption></figure>'
 SQUARE = '<rect x="{}" y="{}" width="22" height="22" fill="{}" stroke="#cccccc"/>'
 
 
@@ -63,10 +64,9 @@ def grid(title, labels, colors, targets=()):
 
 def mask_picture(name, inputs, targets):
     """Draw which inputs each position sees, and the target that it must predict, if it has one."""
-    colors = []
-    for row in attention_mask(len(inputs), CAUSAL[name]).tolist():
-        of_token = [HIDDEN if token == "[MASK]" else SEEN for token in inputs]
-        colors.append([color if sees else UNSEEN for color, sees in zip(of_token, row)])
+    of_token = [HIDDEN if token == "[MASK]" else SEEN for token in inputs]
+    mask = attention_mask(len(inputs), CAUSAL[name]).tolist()
+    colors = [[color if sees else UNSEEN for color, sees in zip(of_token, row)] for row in mask]
     return grid(f"{name}: what each position sees and predicts", inputs, colors, targets)
 
 
@@ -75,8 +75,8 @@ def attention_weights(model, ids, causal):
     """Return how much query i of each head of the last layer takes from key j: fp32 (n_head, T, T); rows sum to 1."""
     with mock.patch("model.attention", wraps=attention) as recorded:
         model(ids[None], causal)
-    q, k, v = recorded.call_args.args[:3]  # of the last layer, (1, T, H or H_kv, D)
-    one_hot = torch.eye(len(ids))[:, None].expand(-1, v.shape[2], -1)  # with these as values, the output is the weights
+    q, k, *_ = recorded.call_args.args  # of the last layer, (1, T, H or H_kv, D)
+    one_hot = torch.eye(len(ids))[:, None].expand(-1, k.shape[2], -1)  # with these as values, the output is the weights
     return attention(q, k, one_hot[None], causal, backend="reference")[0].transpose(0, 1)
 
 
@@ -91,31 +91,27 @@ def attention_pictures(model, ids, labels):
     return pictures
 
 
-def model_part(ckpt, text):
-    """Return the part of the page about one model."""
-    state, model, tokenizer = explain.read(ckpt)
-    ids = explain.encode(text, model, tokenizer)
-    labels = [explain.token_name(tokenizer, i) for i in ids]
-    guesses = escape(explain.guess_table(model, tokenizer, ids))
-    attention = attention_pictures(model, torch.tensor(ids), labels)
-    return Template(MODEL).substitute(step=state["step"], guesses=guesses, attention=attention)
-
-
 def main(cfg):
-    state, _, _ = explain.read(cfg.ckpts[0])
-    masks = {name: mask_picture(name, *rows) for name, rows in explain.example(state).items()}
-    page = Template(BEFORE).substitute(masks, step=state["step"])
+    page = ""
     for ckpt in cfg.ckpts:
-        page += model_part(ckpt, cfg.text)
+        state, model, tokenizer = explain.read(ckpt)
+        step = state["step"]
+        if not page:
+            masks = {name: mask_picture(name, *rows) for name, rows in explain.example(state, tokenizer).items()}
+            page = Template(BEFORE).substitute(masks, step=step)
+        ids = explain.encode(cfg.text, model, tokenizer)
+        labels = [explain.token_name(tokenizer, i) for i in ids]
+        guesses = escape(explain.guess_table(model, tokenizer, ids))
+        pictures = attention_pictures(model, torch.tensor(ids), labels)
+        page += Template(MODEL).substitute(step=step, guesses=guesses, attention=pictures)
     figures = ""
     for path, sentence in FIGURES.items():
         if Path(path).exists():
             image = base64.b64encode(Path(path).read_bytes()).decode()
-            picture = f'<img alt="" src="data:image/png;base64,{image}">'
-            figures += f"<figure>{picture}<figcaption>{sentence}</figcaption></figure>"
+            figures += FIGURE.format(image=image, sentence=sentence)
     page += Template(AFTER).substitute(figures=figures)
 
     folder = Path(cfg.out)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.html").write_text(page, encoding="utf-8")
-    print(f"open {cfg.out}/index.html in a browser")
+    print(f"open {folder}/index.html in a browser")

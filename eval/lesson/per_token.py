@@ -7,6 +7,7 @@ validation loss of the objective that was trained. The last lines are two rulers
 knows nothing, and the unigram cross-entropy, that of one that knows how frequent each token is.
 """
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -23,79 +24,66 @@ runs = ("out/clm", "out/mlm")  # folders of runs on the same data
 out = "out/per_token.png"  # the figure
 
 
-def read_config(out_dir):
-    return json.loads(Path(out_dir, "config.json").read_text())
+def loss_curve(lines, T):
+    """Return {step: (tokens seen, tokens predicted, validation loss)} of a run's steps that trained one objective.
 
-
-def loss_curve(out_dir):
-    """Return {step: (tokens seen, tokens predicted, validation loss)} of a run's steps that trained one objective."""
-    T = read_config(out_dir)["model"]["seq_len"]
-    lines = read_metrics(out_dir)
-    tokens = first_tokens = lines[0]["tokens"]
-    predicted = of_window = 0
+    lines: of its log. T: tokens of a window.
+    """
     points = {}
-    for line in lines:
+    predicted = of_window = 0
+    for before, line in itertools.pairwise([lines[0], *lines]):
         if line["phase"] == "clm":
             of_window = T - 1
         elif "mask_ratio" in line:
             of_window = round(line["mask_ratio"] * T)
-        predicted += (line["tokens"] - tokens) * of_window // T
-        tokens = line["tokens"]
+        predicted += (line["tokens"] - before["tokens"]) * of_window // T
         loss = line.get(f"val_{line['phase']}_loss")
         if loss is not None:
-            points[line["step"]] = (tokens - first_tokens, predicted, loss)
+            points[line["step"]] = (line["tokens"] - lines[0]["tokens"], predicted, loss)
     return points
 
 
 def unigram_loss(data):
     """Return the loss of the validation text under the training text's token frequencies (a shard of each)."""
     data = load_data(data)
-    stream = streams_of(data, "train")[0]  # of a mixture: the first source
-    train = stream.shard(0)[:10_000_000]
-    val = streams_of(data, "val")[0].shard(0)[:10_000_000]
-    counts = 1 + np.bincount(train, minlength=stream.vocab_size)
+    train, val = (streams_of(data, split)[0] for split in ("train", "val"))  # of a mixture: the first source
+    counts = 1 + np.bincount(train.shard(0)[:10_000_000], minlength=train.vocab_size)
     losses = -np.log(counts / counts.sum())
-    return losses[val].mean()
+    return losses[val.shard(0)[:10_000_000]].mean()
 
 
-def table(curves):
-    """Yield the rows of the table, for the steps that all runs have evaluated. curves: {run: its loss_curve}."""
-    yield ["step", "tokens seen", *(title for run in curves for title in (f"{run}: predicted", "loss"))]
-    for step in sorted(set.intersection(*map(set, curves.values()))):
-        row = []
-        for curve in curves.values():
-            seen, predicted, loss = curve[step]
-            row += [f"{predicted:,}", f"{loss:.2f}"]
-        yield [str(step), f"{seen:,}", *row]
+def main(cfg):
+    configs = [json.loads(Path(run, "config.json").read_text()) for run in cfg.runs]
+    if len({config["data_fingerprint"] for config in configs}) != 1:
+        raise DataError("runs: expected folders of runs of train.py on the same data")
+    logs = {run: read_metrics(run) for run in cfg.runs}
+    curves = {run: loss_curve(logs[run], config["model"]["seq_len"]) for run, config in zip(cfg.runs, configs)}
+    rows = [["step", "tokens seen"]]
+    for run in cfg.runs:
+        rows[0] += [f"{run}: predicted", "loss"]
+    for step in sorted(set.intersection(*map(set, curves.values()))):  # that all runs have evaluated
+        points = [curve[step] for curve in curves.values()]
+        rows.append([str(step), f"{points[0][0]:,}"])
+        for _, predicted, loss in points:
+            rows[-1] += [f"{predicted:,}", f"{loss:.2f}"]
+    print(aligned(rows, str.rjust))
+    nothing = math.log(configs[0]["model"]["vocab_size"])
+    frequencies = unigram_loss(configs[0]["settings"]["data"])
+    print(f"knows nothing, ln V: {nothing:.2f}")
+    print(f"knows token frequencies: {frequencies:.2f}")
 
-
-def draw(figure, curves, rulers):
-    """Draw each run's loss by tokens seen and by tokens predicted, and lines at `rulers`, {name: loss}."""
+    figure = new_figure(9, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
     for column, (axes, label) in enumerate(zip(panels, ("seen", "predicted"))):
         for run, curve in curves.items():
             points = np.array(list(curve.values())).T
-            color = COLORS.get(read_metrics(run)[-1]["phase"])
+            color = COLORS.get(logs[run][-1]["phase"])
             axes.plot(points[column] / 1e6, points[2], "o-", color=color, ms=4, label=Path(run).name)
-        for name, loss in rulers.items():
+        for name, loss in (("knows nothing", nothing), ("knows token frequencies", frequencies)):
             axes.axhline(loss, color="0.5", lw=0.8, ls=":")
             axes.text(0, loss, name, va="bottom", color="0.35", fontsize=8)
         axes.set_xlabel(f"tokens {label} (millions)")
     panels[0].set_ylabel("validation loss (nats per predicted token)")
     panels[1].legend()
-
-
-def main(cfg):
-    configs = [read_config(run) for run in cfg.runs]
-    if len({config["data_fingerprint"] for config in configs}) != 1:
-        raise DataError("runs: expected folders of runs of train.py on the same data")
-    curves = {run: loss_curve(run) for run in cfg.runs}
-    frequencies = unigram_loss(configs[0]["settings"]["data"])
-    nothing = math.log(configs[0]["model"]["vocab_size"])
-    print(aligned(table(curves), str.rjust))
-    print(f"knows nothing, ln V: {nothing:.2f}")
-    print(f"knows token frequencies: {frequencies:.2f}")
-    figure = new_figure(9, 3.6)
-    draw(figure, curves, {"knows nothing": nothing, "knows token frequencies": frequencies})
     save_figure(figure, cfg.out)
     print(f"drawn in {cfg.out}")

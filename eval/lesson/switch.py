@@ -41,33 +41,20 @@ def context_losses(model, batch, middle=MIDDLE):
     tokens = batch["tokens"]
     B, T = tokens.shape
     position = batch["positions"].view(B, -1) % T  # (B, n_masked)
-    target = batch["targets"].view(B, -1)
     distance = (position - T // 2).abs()
     nearest = distance.argsort(dim=1, stable=True)[:, :middle]
-    position = position.gather(1, nearest)
-    target = target.gather(1, nearest)
-
-    row, column = (target >= 0).nonzero(as_tuple=True)  # (n,): where there is a target
-    position = position[row, column]
-    target = target[row, column]
-    both = model(tokens, causal=False)[row, position]  # (n, d_model)
-    left = split_states(model, tokens[row], position, position + 1)
-    right = split_states(model, tokens[row], position, position)
-    return [F.cross_entropy(model.logits(states), target).item() for states in (both, left, right)]
-
-
-def split_states(model, tokens, position, split):
-    """Return the hidden state at one position of each window, split in two as `window_split` does: (n, d_model).
-
-    tokens (n, T); position (n,); split (n,): tokens before this one and tokens from it on do not see each other.
-    """
-    n, T = tokens.shape
-    split = split[:, None]
-    is_left = torch.arange(T) < split  # (n, T)
-    doc_start = torch.where(is_left, 0, split)
-    doc_end = torch.where(is_left, split, T)
-    hidden = model(tokens, False, doc_start.int(), doc_end.int())
-    return hidden[torch.arange(n), position]
+    position = position.gather(1, nearest).flatten()  # (n,)
+    target = batch["targets"].view(B, -1).gather(1, nearest).flatten()  # -1 where there is none
+    tokens = tokens.repeat_interleave(nearest.shape[1], dim=0)  # (n, T)
+    losses = []
+    for split in (torch.full_like(position, T), position + 1, position):  # after the window, after and before the token
+        split = split[:, None]
+        is_left = torch.arange(T) < split  # (n, T): the tokens of one side do not see those of the other
+        doc_start = torch.where(is_left, 0, split).int()
+        doc_end = torch.where(is_left, split, T).int()
+        hidden = model(tokens, False, doc_start, doc_end)[torch.arange(len(tokens)), position]  # (n, d_model)
+        losses.append(F.cross_entropy(model.logits(hidden), target, ignore_index=-1).item())
+    return losses
 
 
 @torch.no_grad()
@@ -90,23 +77,18 @@ def measure(run):
         yield step, clm_sum / clm_count, mlm_sum / mlm_count, both, left, right, left - both
 
 
-def draw(figure, columns):
-    """Draw the losses with one context and the other. columns: {name: its values}."""
-    axes = figure.subplots()
-    x = range(len(columns["step"]))
-    for name, style in STYLES.items():
-        axes.plot(x, columns[name], style, ms=4, label=name)
-    axes.set_xticks(x, columns["step"])
-    axes.set_xlabel("step of the checkpoint (not to scale)")
-    axes.set_ylabel("loss of masked tokens (nats)")
-    axes.legend(title="context that the model sees")
-
-
 def main(cfg):
     rows = list(measure(cfg.run))
     cells = [(str(step), *(f"{x:.2f}" for x in values)) for step, *values in rows]
     print(aligned([COLUMNS, *cells], str.rjust))
+
+    columns = dict(zip(COLUMNS, zip(*rows)))
     figure = new_figure(6, 3.6)
-    draw(figure, dict(zip(COLUMNS, zip(*rows))))
+    axes = figure.subplots()
+    for name, style in STYLES.items():
+        axes.plot(columns[name], style, ms=4, label=name)
+    axes.set_xticks(range(len(rows)), columns["step"])
+    axes.set(xlabel="step of the checkpoint (not to scale)", ylabel="loss of masked tokens (nats)")
+    axes.legend(title="context that the model sees")
     save_figure(figure, cfg.out)
     print(f"drawn in {cfg.out}")

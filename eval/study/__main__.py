@@ -21,7 +21,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report
-from eval.study.branch import schedule_problems
+from eval.study.branch import ask_schedules, schedule_problems
 from eval.study.plan import Plan, Run, describe
 from eval.study.results import METRICS
 from eval.study.run import carry_out, grouped, problems_of
@@ -68,25 +68,30 @@ def study(argv, command=COMMAND):
     args = ["--plan=True" if arg == "--plan" else arg for arg in argv]
     plan = Plan(configurator.load(__file__, args, check, command))
     cfg, waves = plan.cfg, selected(plan)
-    if cfg.plan or not cfg.only:
-        print(describe(plan))
     items = [item for items in waves.values() for item in items]
     runs = [item for item in items if isinstance(item, Run)]
-    problems = [*schedule_problems(runs)]
-    if not (problems or cfg.plan):
+    schedules = {}
+    if not cfg.plan:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it
-        problems += problems_of(plan, runs, finetunes=len(items) > len(runs))
-    if problems:
-        sys.exit("\n".join(["nothing was started:", *grouped(problems)]))
+        stop_at("nothing was started:", problems_of(plan, runs, finetunes=len(items) > len(runs)))
+    if plan.runs and (runs or cfg.plan):
+        schedules = ask_schedules(plan.runs.values())
+        stop_at("nothing was started:", schedule_problems(runs, schedules))
+    if cfg.plan or not cfg.only:
+        print(describe(plan, schedules))
     if cfg.plan:
         return
     failed = carry_out(plan, waves)
     if "report" in waves:
         print(report.write(plan))
-    if failed:
-        what = f"{len(failed)} failed or could not begin; the same command tries them again:"
-        sys.exit("\n".join([what, *grouped(failed)]))
+    stop_at(f"{len(failed)} failed or could not begin; the same command tries them again:", failed)
+
+
+def stop_at(title, problems):
+    """Exit if there are any problems, (name, sentence) each."""
+    if lines := grouped(problems):
+        sys.exit("\n".join([title, *lines]))
 
 
 def selected(plan):
@@ -94,11 +99,12 @@ def selected(plan):
     waves, only = {**plan.waves(), "report": []}, plan.cfg.only
     if not only:
         return waves
-    found = re.fullmatch(r"([a-z]+(?:-\d+)?)(?::(\d+)/(\d+))?", only)
-    name, i, n = found.groups(default="1") if found else ("", 0, 0)
-    if name not in waves or not 1 <= int(i) <= int(n):
+    name, _, part = only.partition(":")
+    numbers = re.fullmatch(r"(\d+)/(\d+)", part or "1/1")
+    i, n = map(int, numbers.groups()) if numbers else (0, 0)
+    if name not in waves or not 1 <= i <= n:
         sys.exit(f"only={only}: give one of {', '.join(waves)}; a part of a wave is {[*waves][0]}:2/3")
-    return {name: waves[name][int(i) - 1 :: int(n)]}
+    return {name: waves[name][i - 1 :: n]}
 
 
 def main(argv):
@@ -107,11 +113,11 @@ def main(argv):
         match argv:
             case ["sweep", *args]:
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
-            case ["report", root, *args] if Path(root).is_dir():
+            case ["report", root, *args]:
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
                 metrics_only = partial(configurator.outside_limits, limits={}, choices=CHOICES)
                 print(report.write(Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))))
-            case [] | ["report", *_]:
+            case [] | ["report"]:
                 sys.exit(__doc__)
             case _:
                 study(argv)

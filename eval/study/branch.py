@@ -5,7 +5,9 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
+from data.shards import draws_of, load_meta
 from errors import DataError
 from eval.study.jobs import ROOT
 from run import RESUME_MAY_CHANGE
@@ -36,51 +38,43 @@ def why_not_branch(ours, theirs, step):
     return "; ".join(f"{name}={ours[name]}, there {theirs[name]}" for name in differ)
 
 
-def schedule_problems(runs, script=TRAIN):
-    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule.
+def ask_schedules(runs, script=TRAIN):
+    """Ask train.py what each step of some Runs does, so that this follows an edit of it.
 
-    The script says the learning rate and the objectives of each step, so that this follows an edit of it. Raises
-    DataError: the script fails.
+    Returns {row: {"rates", "objectives" or "flops": a list with an item for each step}}. Raises DataError: the script
+    fails, or the data are unusable.
     """
-    branches = [*{run.row: run for run in runs if run.start}.values()]  # one seed of each
-    if not branches:
-        return
-    texts = {run.row: shlex.join(run.args) for branch in branches for run in (branch, branch.parent)}
-    command = [sys.executable, script, "schedule", *texts.values()]
+    args = {run.row: [f"--vocab_size={vocab_size(run.settings)}", *run.args] for run in runs}
+    command = [sys.executable, script, "schedule", *map(shlex.join, args.values())]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         raise DataError(f"{script} schedule failed: {process.stderr.strip()}")
-    schedules = dict(zip(texts, map(json.loads, process.stdout.splitlines())))
-    for run in branches:
-        if why := first_difference(schedules[run.row], schedules[run.parent.row], run.start):
-            yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}"
+    schedules = {}
+    for row, line in zip(args, process.stdout.splitlines()):
+        schedules[row] = {}
+        for what, stretches in json.loads(line).items():
+            schedules[row][what] = [value for value, n_steps in stretches for _ in range(n_steps)]
+    return schedules
 
 
-def first_difference(ours, theirs, steps):
-    """Return in which of some steps two schedules differ first, in a sentence that says what to do; "" if in none.
-
-    A schedule is a line of `train.py schedule`, read from JSON: {"rates": [[rate, n_steps], ...], "objectives":
-    [[{name: n_windows}, n_steps], ...]}.
-    """
-    found = []
-    for what in ("rates", "objectives"):
-        both = zip(each_step(ours[what]), each_step(theirs[what]))
-        for step, (here, there) in enumerate(itertools.islice(both, steps)):
-            if here != there:
-                found.append((step, f"the {what} of step {step + 1} are {here}, there {there}"))
-                break
-    if not found:
-        return ""
-    step, why = min(found)
-    return f"{why}. Only the first {step} steps are the same: branch off there, or earlier"
+def vocab_size(cfg):
+    """Return the size of the vocabulary of a run's data; where they are missing, that of the demo or of Llama 3."""
+    folder, *_ = draws_of(cfg.data)
+    if Path(folder).exists():
+        return load_meta(folder)["tokenizer"]["vocab_size"]
+    return 4096 if cfg.model == "demo" else 128_256
 
 
-def each_step(stretches):
-    """Yield what each step has as text, such as "25% clm, 75% mlm". stretches: [(value, number of steps), ...]."""
-    for value, n in stretches:
-        if isinstance(value, dict):
-            windows = sum(value.values())
-            text = ", ".join(f"{value[name] / windows:.0%} {name}" for name in sorted(value))
-        else:
-            text = f"{value:.8g}"
-        yield from itertools.repeat(text, n)
+def schedule_problems(runs, schedules):
+    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule."""
+    for run in runs:
+        if not run.start:
+            continue
+        ours, theirs = schedules[run.row], schedules[run.parent.row]
+        steps = itertools.product(range(run.start), ("objectives", "rates"))
+        differ = next(((step, what) for step, what in steps if ours[what][step] != theirs[what][step]), None)
+        if differ:
+            step, what = differ
+            why = f"the {what} of step {step + 1} are {ours[what][step]}, there {theirs[what][step]}"
+            same = f"Only the first {step} steps are the same: branch off there, or earlier"
+            yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections import defaultdict
 
-from errors import nearest
 from eval.plot import new_figure, save_figure
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
@@ -30,29 +29,15 @@ LOSS_AXES = ["step", "steps_added"]
 LOSSES = {"CLM": "val_clm_loss", "MLM": "val_mlm_loss"}
 
 
-def problems(entries, labels):
-    """Yield what is wrong with the entries of the setting `figures`. labels: the models that there are."""
-    for entry in entries:
-        if len(entry) != 4:
-            yield f"figures: give (kinds, x, models of a line, its name), not {entry}"
-            continue
-        kinds, axes, models, name = entry
-        axes_of_all = LOSS_AXES if "losses" in kinds.split() else AXES
-        for word, known in ((kinds, KINDS), (axes, axes_of_all), (models, labels)):
-            for unknown in {*word.split()} - {*known}:
-                yield f"figures: {name}: there is no {unknown!r}.{nearest(unknown, known)}"
-
-
 def draw(folder, entries, results, logs):
     """Draw the figures of the settings into a folder; without any, as in a sweep, the scores of all models.
 
-    entries: of the setting `figures`. results: a Results. logs: {label: {seed: the lines of metrics.jsonl}}. Returns
+    entries: of the setting `figures`. results: a Results. logs: {(label, seed): the lines of metrics.jsonl}. Returns
     {file name: title}.
     """
     if results.rows and not entries:
         draw_models(folder / "scores.png", results)
         return {"scores.png": "scores of all models"}
-    drawn = {}
     figures = defaultdict(lambda: defaultdict(dict))  # {(kind, x): {title of a panel: {name of a line: its curves}}}
     for kinds, axes, models, name in entries:
         for kind, x in itertools.product(kinds.split(), axes.split()):
@@ -61,12 +46,13 @@ def draw(folder, entries, results, logs):
             else:
                 panels = score_curves(kind, x, models.split(), results)
             for title, curves in panels:
-                figures[kind, x][title][name] = curves
+                if any(curves):
+                    figures[kind, x][title][name] = curves
+    drawn = {}
     for (kind, x), panels in figures.items():
-        panels = {title: lines for title, lines in panels.items() if any(map(any, lines.values()))}
-        if panels:
-            draw_lines(folder / f"{kind}_{x}.png", panels, AXES[x], KINDS[kind])
-            drawn[f"{kind}_{x}.png"] = f"{kind} over {AXES[x]}"
+        file = f"{kind}_{x}.png"
+        draw_lines(folder / file, panels, AXES[x], KINDS[kind])
+        drawn[file] = f"{kind} over {AXES[x]}"
     return drawn
 
 
@@ -88,37 +74,34 @@ def score_curves(kind, x, models, results):
 
 def loss_curves(models, logs):
     """Yield (name of the loss, curves) of a line: a curve for each model and seed."""
-    of_line = [log for model in models for log in logs.get(model, {}).values()]
+    of_line = [log for (label, _), log in logs.items() if label in models]
     for title, loss in LOSSES.items():
         yield title, [[(line["step"], line[loss], 0) for line in log if loss in line] for log in of_line]
 
 
-# ----------------------------------------------------------------------------
-# Drawing
-
-
 def draw_lines(path, panels, x_label, y_label):
-    """Draw a panel for each {title: {name of a line: curves}}; see `score_curves`. All panels have the same lines."""
-    figure, grid = make_panels(panels, 2.7, 0.1 * max(map(len, panels.values())), "sharex")
+    """Draw a panel for each {title: {name of a line: curves}}, three to a row; see `score_curves`."""
+    names = [*dict.fromkeys(name for lines in panels.values() for name in lines)]
+    figure, grid = make_panels(panels, 2.7, 0.1 * len(names), "sharex")
     ticks, handles = (), {}
     for axes, lines in zip(grid, panels.values()):
-        for number, (name, curves) in enumerate(lines.items()):
-            color, marker = STYLES[number % len(STYLES)]
+        for name, curves in lines.items():
+            color, marker = STYLES[names.index(name) % len(STYLES)]
             style = dict(color=color, lw=1.2, label=name)
             for points in filter(None, curves):
                 x, y, half = zip(*points)
                 if math.isnan(x[0]):
-                    axes.axhline(*y, ls=":", **style)
+                    handles[name] = axes.axhline(*y, ls=":", **style)
                     continue
                 ticks = ticks or x  # those of the first curve
                 if len(x) < 20:
                     style |= dict(marker=marker, ms=5, elinewidth=0.9, capsize=2)
-                axes.errorbar(x, y, half if any(half) else None, ls="-" if number < len(STYLES) else "--", **style)
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels())))  # a line of several curves has one
+                dashes = "-" if names.index(name) < len(STYLES) else "--"
+                handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style)
     if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
-        grid[0].set_xscale("log")
-        grid[0].set_xticks(ticks, map(short, ticks))
-        grid[0].set_xticks([], minor=True)
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, map(short, ticks))
+        axes.set_xticks([], minor=True)
     figure.supxlabel(x_label)
     figure.supylabel(y_label, fontsize=10)
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
@@ -127,9 +110,9 @@ def draw_lines(path, panels, x_label, y_label):
 
 def short(n):
     """Return a number in short: 1.3M, 99B, 4.5e+18."""
-    for unit, name in ((1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")):
-        if unit <= n < 1000 * unit:
-            return f"{n / unit:.3g}{name}"
+    for power, name in enumerate("KMBT", 1):
+        if 1000**power <= n < 1000 ** (power + 1):
+            return f"{n / 1000**power:.3g}{name}"
     return f"{n:.3g}"
 
 

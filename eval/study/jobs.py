@@ -83,7 +83,7 @@ def run_all(jobs, slots, name):
     """Run jobs that do not depend on each other, one at a time in each slot. Return (name, why) of those that failed.
 
     A job that has its result is not repeated. One that another process is running, which holds the lock of its folder,
-    is waited for.
+    is waited for. The output of a job that failed is kept as error.txt.
     """
     if not jobs:
         return []
@@ -110,7 +110,10 @@ def run_all(jobs, slots, name):
                 if job.result.exists() or is_locked(job.folder):  # another process was faster
                     waiting.insert(0, job)
                 else:
-                    why = note_failure(job)
+                    output = job.folder / "output.txt"
+                    output.touch()  # it may have failed before it printed anything
+                    error = output.replace(job.folder / "error.txt")
+                    why = f"{error_of(error)} ({error})"
                     failed.append((job.name, why))
                     bar.write(f"failed: {job.name}: {why}")
         return failed
@@ -120,11 +123,3 @@ def run_all(jobs, slots, name):
         for process in running:
             process.join()
         bar.close()
-
-
-def note_failure(job):
-    """Keep the output of a job that failed as error.txt. Return what was wrong."""
-    output = job.folder / "output.txt"
-    output.touch()  # it may have failed before it printed anything
-    error = output.replace(job.folder / "error.txt")
-    return f"{error_of(error)} ({error})"

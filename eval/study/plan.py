@@ -20,14 +20,11 @@ from typing import NamedTuple
 
 import checkpoint
 import configurator
-from data.shards import draws_of, load_meta
 from errors import DataError, nearest
 from eval.study import figures
 from eval.study.branch import PLANNED, TRAIN, why_not_branch
 from eval.tasks.registry import find_task
-from model import ModelConfig
-from run import model_config
-from runtime import PEAK_FLOPS, flops_per_token
+from runtime import PEAK_FLOPS
 
 DEFAULTS = configurator.read_script(TRAIN)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
@@ -77,10 +74,14 @@ class Model(NamedTuple):
     """A checkpoint to fine-tune, or random weights of its shape."""
 
     kind: str  # "final", "intermediate", "random" or "given"
-    label: str  # its name in the report; pretraining seeds of one model have the same
     folder: str  # of its results
     checkpoint: Path
     run: Run = None
+
+    @property
+    def label(self):
+        """Its name in the report, which the pretraining seeds of one model share."""
+        return SEED.sub("", self.folder, 1)
 
 
 class Plan:
@@ -110,7 +111,14 @@ class Plan:
         self.need("random", cfg.random, self.names)
         self.need("primary", sum(cfg.primary, ()), self.labels)
         self.problems += [f"primary: give pairs of rows, got {pair}" for pair in cfg.primary if len(pair) != 2]
-        self.problems += figures.problems(cfg.figures, self.labels)
+        for entry in cfg.figures:
+            if len(entry) != 4:
+                self.problems.append(f"figures: give (kinds, x, models of a line, its name), not {entry}")
+                continue
+            kinds, axes, models, name = entry
+            known_axes = figures.LOSS_AXES if "losses" in kinds.split() else figures.AXES
+            for words, known in ((kinds, figures.KINDS), (axes, known_axes), (models, self.labels)):
+                self.need(f"figures: {name}", words.split(), known)
         if not cfg.runs and not cfg.checkpoints:
             self.problems.append("runs: give at least one row, or checkpoints")
         for folder, n in Counter(model.folder for model in self.models).items():
@@ -130,7 +138,7 @@ class Plan:
         """Note which of the names are not known."""
         for name in names:
             if name not in known:
-                self.problems.append(f"{setting}: there is no row {name!r}.{nearest(name, known)}")
+                self.problems.append(f"{setting}: there is no {name!r}.{nearest(name, known)}")
 
     def add_task(self, name="", *args):
         """Add a data set with its own arguments of finetune.py."""
@@ -174,19 +182,19 @@ class Plan:
         """Yield the Models: at the end of runs, on the way there, with random weights, and given as checkpoints."""
         runs = self.runs.values()
         for run in runs:
-            yield Model("final", run.row, run.folder.name, run.checkpoint(), run)
+            yield Model("final", run.folder.name, run.checkpoint(), run)
         for entry in self.cfg.also:
             yield from self.on_the_way(entry)
         for run in runs:
             if run.row in self.cfg.random:
-                yield Model("random", f"random-{run.row}", f"random-{run.folder.name}", run.checkpoint(), run)
+                yield Model("random", f"random-{run.folder.name}", run.checkpoint(), run)
         for path in self.cfg.checkpoints:
             steps = checkpoint.steps(path)  # only names are read
             path = checkpoint.path_of(path, steps[-1]) if steps else Path(path)
             name = path.resolve().name  # as in result.json
             if path.suffix == ".pt":
                 name = f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
-            yield Model("given", SEED.sub("", name, 1), name, path)
+            yield Model("given", name, path)
 
     def on_the_way(self, entry):
         """Yield the Models of an entry of `also`, such as "mlm@1000 2000": one for each step and seed of the row."""
@@ -196,8 +204,7 @@ class Plan:
         for run, step in itertools.product(runs, steps.split(" ")):
             if step.isdecimal() and run.start < int(step) < run.max_steps:
                 run.keep.add(int(step))
-                label = f"{name}@{step}"
-                yield Model("intermediate", label, f"{label}-seed-{run.seed}", run.checkpoint(int(step)), run)
+                yield Model("intermediate", f"{name}@{step}-seed-{run.seed}", run.checkpoint(int(step)), run)
             else:
                 self.problems.append(f"also: {entry}: give a step between {run.start} and {run.max_steps}")
 
@@ -237,7 +244,7 @@ class Plan:
 
 def without_empty(cfg):
     """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
-    settings = type(cfg)(cfg)
+    settings = configurator.Settings(cfg)
     for name, value in cfg.items():
         if isinstance(value, tuple):
             settings[name] = tuple(item for item in value if str(item).strip("(,' )"))
@@ -253,18 +260,18 @@ def task_name(task):
 # A plan as text
 
 
-def describe(plan):
-    """Return the plan as text: its runs, then the amount of everything. Raises DataError: unusable data."""
+def describe(plan, schedules):
+    """Return the plan as text: its runs, then the amount of everything. schedules: see `branch.ask_schedules`."""
     runs, lines = plan.runs.values(), []
     if runs:
-        compute = sum(map(flops_of, runs))
-        hours = compute / PEAK_FLOPS[GPU] / MFU / 3600
         tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
+        flops = sum(sum(schedules[run.row]["flops"][run.start :]) for run in runs)
+        hours = flops / PEAK_FLOPS[GPU] / MFU / 3600
         lines = [
             *map(str, runs),
             "",
             f"tokens of pretraining {tokens:,}",
-            f"FLOPs of pretraining {compute:.2g}",
+            f"FLOPs of pretraining {flops:.2g}",
             f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
             f"steps trained {sum(run.steps for run in runs)}",
             f"steps shared {sum(run.start for run in runs)}",
@@ -279,26 +286,3 @@ def describe(plan):
     models = Counter(model.kind for model in plan.models)
     lines += [f"{kind} models {models[kind]}" for kind in ("final", "intermediate")]
     return "\n".join([*lines, f"fine-tuning runs {points['final'] + points['intermediate']}"])
-
-
-def flops_of(run):
-    """Compute the FLOPs that a run will need, from its start on. Raises DataError: unusable data."""
-    cfg = run.settings
-    vocab_size = 4096 if cfg.model == "demo" else 128_256  # the embedded tokenizer's; Llama 3's
-    folder, *_ = draws_of(cfg.data)
-    if Path(folder).exists():
-        vocab_size = load_meta(folder)["tokenizer"]["vocab_size"]
-    pure = min(run.steps, max(0, cfg.switch_step - run.start))  # steps of pure CLM
-    clm = pure + cfg.clm_windows * (run.steps - pure)
-    ratio = (cfg.mask_ratio[0] + cfg.mask_ratio[-1]) / 2
-    return cfg.global_batch_tokens * flops(vars(model_config(cfg, vocab_size)), clm, run.steps - clm, ratio)
-
-
-def flops(shape, clm_steps, mlm_steps, mask_ratio):
-    """Compute the FLOPs of some steps, with whole windows and one token in each step. shape: of the model, a dict."""
-    if not clm_steps + mlm_steps:  # a model of the hub, of another shape
-        return 0.0
-    config = ModelConfig(**shape)
-    of_clm = flops_per_token(config, config.seq_len, True, 1.0)
-    of_mlm = flops_per_token(config, config.seq_len, False, mask_ratio)
-    return clm_steps * of_clm + mlm_steps * of_mlm

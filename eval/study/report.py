@@ -16,7 +16,7 @@ import numpy as np
 
 from errors import DataError
 from eval.study import figures, stats
-from eval.study.results import Results, read
+from eval.study.results import Results, Score, read
 from eval.study.run import grouped, has_result, job_folder
 from run import last_logged, read_metrics
 
@@ -27,7 +27,7 @@ RESULTS = (
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
-LOSS_KEYS = "val_clm_loss", "val_mlm_loss"
+LOSS_KEYS = {"val_clm_loss": "CLM loss", "val_mlm_loss": "MLM loss"}
 LOSSES = ["model", "pretraining_seed", "step", "tokens", *LOSS_KEYS]
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
@@ -68,10 +68,8 @@ def write(plan):
         raise DataError(f"{results.root}: {why}")
     folder = Path(cfg.out_dir, "report")
     folder.mkdir(parents=True, exist_ok=True)
-    logs = defaultdict(dict)  # {row: {seed: the lines of its metrics.jsonl}}
-    for (row, seed), run in plan.runs.items():
-        if log := whole_log(run, run.max_steps):
-            logs[row][seed] = log
+    logs = {key: whole_log(run, run.max_steps) for key, run in plan.runs.items()}  # of each row and seed
+    logs = {key: log for key, log in logs.items() if log}
     compared = compare_all(results, cfg.primary)
     answers = answer_section(results, compared, cfg.primary)
     blocks = [
@@ -81,8 +79,10 @@ def write(plan):
         *scores_section(results),
         *comparisons_section(results, compared),
         *losses_section(folder, logs),
-        *figures_section(folder, results, logs, cfg.figures),
     ]
+    drawn = figures.draw(folder, cfg.figures, results, logs) if find_spec("matplotlib") else {}
+    if drawn:
+        blocks += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
     if results.failed:
         lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
         blocks += ["## Failed runs of fine-tuning", "\n".join(f"- {line}" for line in lines)]
@@ -106,26 +106,28 @@ def read_results(plan):
     return Results(root, *read(root, folders, cfg.metrics, names), plan.labels)
 
 
-def table(header, rows):
-    """Return a Markdown table whose columns also line up in a terminal; "" without rows."""
+def table(columns, rows, titles=()):
+    """Return a Markdown table whose columns also line up in a terminal; "" without rows.
+
+    rows: dicts; what is None or missing is shown as -. titles: {column: what to call it}.
+    """
     if not rows:
         return ""
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
-    lines = []
-    for row in (header, ["-" * width for width in widths], *rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    header = dict(zip(columns, columns)) | dict(titles)
+    cells = [[str(row.get(column) or "-") for column in columns] for row in [header, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    cells.insert(1, ["-" * width for width in widths])
+    lines = [" | ".join(map(str.ljust, line, widths)) for line in cells]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def write_csv(path, columns, rows):
     """Write a table with six digits. rows: dicts; what is None or missing stays empty."""
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
         for row in rows:
-            cells = map(row.get, columns)
-            writer.writerow(f"{cell:.6g}" if isinstance(cell, float) else cell for cell in cells)
+            writer.writerow({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in row.items()})
 
 
 # ----------------------------------------------------------------------------
@@ -143,16 +145,16 @@ def overview(results, plan, logs):
                 lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")
     models = []
     for label in results.labels:
-        row = results.example[label]
-        seeds = ", ".join(map(str, sorted(results.seeds[label])))
-        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
+        row = vars(results.example[label])
+        short = {name: figures.short(row[name]) for name in ("parameters", "tokens")}
+        models.append(row | short | {"seeds": ", ".join(map(str, sorted(results.seeds[label])))})
     listed = "\n".join(f"- {line}" for line in lines)
     return listed, table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
 
 
 def progress_of(plan, logs):
     """Yield how many runs of pretraining and of fine-tuning are there, and of which models some are missing."""
-    untrained = [row for row, seed in plan.runs if seed not in logs.get(row, ())]
+    untrained = [row for row, seed in plan.runs if (row, seed) not in logs]
     todo = [point[0].label for point in plan.points() if not has_result(plan, point)]
     for name, n, missing in (("pretraining", len(plan.runs), untrained), ("fine-tuning", len(plan.points()), todo)):
         counts = ", ".join(f"{k} of {model}" for model, k in sorted(Counter(missing).items()))
@@ -183,21 +185,19 @@ def compare_all(results, primary):
 
 def answer_section(results, compared, primary):
     """Return a sentence for each primary comparison, as blocks."""
-    if not primary:
-        return []
     answers = {pair: NOT_RUN.format(*pair) for pair in primary}
-    for c in compared:
-        if c.p_holm is not None:  # a primary one on the main target
-            answers[c.model_a, c.model_b] = answer(c)
-    return ["## The answer", ANSWER.format(results.main_target), "\n".join(f"- {text}" for text in answers.values())]
+    answers |= {(c.model_a, c.model_b): answer(c) for c in compared if c.p_holm is not None}
+    lines = "\n".join(f"- {text}" for text in answers.values())
+    return ["## The answer", ANSWER.format(results.main_target), lines] if primary else []
 
 
 def answer(c):
-    """Say in sentences which of two models is better. c: their Comparison."""
+    """Say in sentences which of two models is better. c: their Comparison, a primary one on the main target."""
     a, b = c.model_a, c.model_b
     text = f"**Not decided: {a} or {b}.**"
     if c.p_holm < 0.05:
-        text = f"**{a} is better than {b}.**" if c.difference > 0 else f"**{b} is better than {a}.**"
+        better, worse = (a, b) if c.difference > 0 else (b, a)
+        text = f"**{better} is better than {worse}.**"
     text += f" {a} minus {b} is {c} points (p = {c.p:.2g}, corrected {c.p_holm:.2g}; {c.over})."
     if c.unit == "fine-tuning seed":
         text += " It rests on one pretraining seed each: another may differ."
@@ -212,38 +212,37 @@ def scores_section(results):
     """Return the table of scores, and that of the learning rates which validation chose."""
     if not results.rows:
         return []
-    rates = []
-    for label in results.labels:
-        chosen = [sorted({row.lr for row in results.chosen[label, task]}) for task in results.by_task]
-        rates.append([label, *(", ".join(f"{rate:g}" for rate in of_task) or "-" for of_task in chosen)])
-    return ["## Scores", score_table(results), RATES, table(["model", *results.by_task], rates)]
+    chosen = {label: {"model": label} for label in results.labels}
+    for label, task in itertools.product(results.labels, results.by_task):
+        found = sorted({row.lr for row in results.chosen[label, task]})
+        chosen[label][task] = ", ".join(f"{rate:g}" for rate in found)
+    return ["## Scores", score_table(results), RATES, table(["model", *results.by_task], chosen.values())]
 
 
 def score_table(results):
     """Return a table of scores: a column per target, baselines of the tasks in its last rows."""
-    scores = {label: {target: results.score(label, target) for target in results.targets} for label in results.labels}
-    titles = {target: target for target in results.targets}
+    titles = {}
+    scores = {label: {"model": label} for label in results.labels}
+    for label, target in itertools.product(results.labels, results.targets):
+        scores[label][target] = results.score(label, target)
     for task, rows in results.by_task.items():
-        titles[task] += f" ({', '.join(name.rpartition('/')[2] for name in rows[0].metrics)})"
+        titles[task] = f"{task} ({', '.join(name.rpartition('/')[2] for name in rows[0].metrics)})"
         for row in rows:
             for name, baseline in row.result["baselines"].items():  # one run of each task has them
                 if baseline.keys() >= {*row.metrics}:
                     score = np.mean([baseline[metric] for metric in row.metrics])
-                    scores.setdefault(f"*{name}*", {})[task] = f"{score:.1f}"
-    rows = [[name, *(str(of_name.get(target) or "-") for target in titles)] for name, of_name in scores.items()]
-    return table(["model", *titles.values()], rows)
+                    scores.setdefault(f"*{name}*", {"model": f"*{name}*"})[task] = Score(score)
+    return table(["model", *results.targets], scores.values(), titles)
 
 
 def comparisons_section(results, compared):
     """Return a table of differences: of the primary pairs, or of all if none is primary."""
-    no_primary = not any(c.primary for c in compared)
-    cells = defaultdict(dict)
-    for c in compared:
-        if c.primary or no_primary:
-            cells[c.model_a, c.model_b] |= {c.target: str(c), "over": c.over}
-    columns = [*results.targets, "over"]
-    rows = [[*pair, *(of_pair.get(column, "-") for column in columns)] for pair, of_pair in cells.items()]
-    return ["## Comparisons", DESCRIPTION, table(["A", "B", *columns], rows)] if rows else []
+    shown = [c for c in compared if c.primary] or compared
+    rows = defaultdict(dict)
+    for c in shown:
+        rows[c.model_a, c.model_b] |= {"A": c.model_a, "B": c.model_b, c.target: c, "over": c.over}
+    text = table(["A", "B", *results.targets, "over"], rows.values())
+    return ["## Comparisons", DESCRIPTION, text] if rows else []
 
 
 # ----------------------------------------------------------------------------
@@ -268,31 +267,18 @@ def whole_log(run, last):
 
 
 def losses_section(folder, logs):
-    """Write losses.csv and return both validation losses of each row. logs: {row: {seed: log}}."""
-    lines, rows = [], []
-    for name, of_row in logs.items():
-        for seed, log in of_row.items():
-            lines += [line | {"model": name, "pretraining_seed": seed} for line in log if LOSS_KEYS[0] in line]
-        cells = [last_losses(of_row.values(), key) for key in LOSS_KEYS]
-        rows.append([name, *cells])
+    """Write losses.csv and return both validation losses of each row. logs: {(row, seed): log}."""
+    lines, ends = [], defaultdict(list)  # ends: {row: the last line of each seed's log}
+    for (row, seed), log in logs.items():
+        lines += [line | {"model": row, "pretraining_seed": seed} for line in log if "val_clm_loss" in line]
+        ends[row].append(log[-1])
     if not lines:
         return []
     write_csv(folder / "losses.csv", LOSSES, lines)
-    return ["## Losses", ABOUT_LOSSES, table(["model", "CLM loss", "MLM loss"], rows)]
-
-
-def last_losses(logs, key):
-    """Return the mean of the losses that end these logs, and its interval, as text."""
-    values = [log[-1][key] for log in logs if key in log[-1]]
-    if not values:
-        return "-"
-    mean, half = stats.interval(values)
-    return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"
-
-
-def figures_section(folder, results, logs, entries):
-    """Draw the figures, and return the blocks that show them."""
-    if not find_spec("matplotlib"):
-        return ["There are no figures, because matplotlib is not installed."]
-    drawn = figures.draw(folder, entries, results, logs)
-    return ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())] if drawn else []
+    rows = []
+    for row, of_row in ends.items():
+        rows.append({"model": row})
+        for key in LOSS_KEYS:
+            losses = [line[key] for line in of_row if key in line]
+            rows[-1][key] = losses and Score(*stats.interval(losses), digits=3)
+    return ["## Losses", ABOUT_LOSSES, table(["model", *LOSS_KEYS], rows, LOSS_KEYS)]

@@ -8,6 +8,7 @@ finished runs: a rate that lost seeds must not win on the seeds that survived. `
 import json
 import math
 import operator
+import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
@@ -17,18 +18,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.files import MALFORMED
+from data.files import refuse_malformed
 from data.objective import describe
 from errors import DataError
 from eval.study import stats
 from eval.study.jobs import error_of
-from eval.study.plan import SEED, flops
+from eval.study.plan import SEED
 from eval.tasks import metrics
 from eval.tasks.registry import REGRESSION
+from model import ModelConfig
+from runtime import flops_per_token
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
 CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
+UNITS = ("seed", "fine-tuning seed"), ("pretraining_seed", "pretraining seed")  # of an interval: a field, its name
 NOTES = {1: " (one seed)", 2: " (two seeds: give more)"}  # on an interval over so few
 
 
@@ -49,27 +53,20 @@ def read(root, folders, metric, names):
 
     metric: "field" or "paper". names: {folder of a model below root: (its label, its pretraining seed, the model that
     it continued or "")}. Where it is missing, the label is the checkpoint's name without the -seed-S that a study gives
-    it. Raises DataError: files that are not results.
+    it. A retrieval task has a row for each set that it searches. Raises DataError: files that are not results.
     """
     rows, failed = [], {}
     for folder in sorted(folders):
         path, file = folder.relative_to(root), folder / "result.json"
         if file.exists():  # it counts, whatever failed before
-            rows += read_result(file, path, metric, names)
+            damaged = f"{file}: not a result of finetune.py, or damaged; delete it or run it again"
+            with refuse_malformed(DataError, damaged):
+                result = json.loads(file.read_bytes())
+                sets = dict.fromkeys(name[: name.rfind("/") + 1] for name in result["main"]["paper"])
+                rows += [make_row(path, result, metric, prefix, names) for prefix in sets]
         elif (folder / "error.txt").exists():
             failed[path] = error_of(folder / "error.txt")
     return rows, failed
-
-
-def read_result(file, folder, metric, names):
-    """Return the Rows of a result.json: one for each set that a retrieval task searches, otherwise one."""
-    try:
-        result = json.loads(file.read_bytes())
-        prefixes = dict.fromkeys(name[: name.rfind("/") + 1] for name in result["main"]["paper"])
-        return [make_row(folder, result, metric, prefix, names) for prefix in prefixes]
-    except MALFORMED as error:
-        what = "not a result of finetune.py, or damaged; delete it or run it again"
-        raise DataError(f"{file}: {what} ({error!r})") from None
 
 
 def make_row(folder, result, metric, prefix, names):
@@ -84,11 +81,10 @@ def make_row(folder, result, metric, prefix, names):
         validation = test | validation  # it may have none, and nothing is chosen by it
     if result.get("protocol") == "its own":
         pretraining += ", retrieval by its own protocol"
-    step, clm_steps, mask_ratio = facts["step"], facts["clm_steps"], facts["mask_ratio"]
-    per_step = facts["settings"].get("global_batch_tokens", 1)
-    shape, head = facts["model"], 0
+    shape, step, head = facts["model"], facts["step"], 0
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
         head = shape["vocab_size"] * shape["d_model"]
+    per_step = facts["settings"].get("global_batch_tokens", 1)
     return SimpleNamespace(
         folder=folder,  # of its files, from the folder of all results
         model=label,
@@ -105,22 +101,31 @@ def make_row(folder, result, metric, prefix, names):
         parameters=facts["parameters"] + head,  # of pretraining, with the output head
         step=step,
         tokens=0 if facts["untrained"] else step * per_step,
-        flops=per_step * flops(shape, clm_steps, step - clm_steps, mask_ratio),
-        clm_fraction=clm_steps / max(1, step),
-        mask_ratio=mask_ratio,
+        flops=per_step * flops_of(facts),
+        clm_fraction=facts["clm_steps"] / max(1, step),
+        mask_ratio=facts["mask_ratio"],
         steps_added=step if after else 0,  # since it began with the final weights of another model
         chosen=False,  # whether it has the rate that validation chose
         result=result,
     )
 
 
+def flops_of(facts):
+    """Compute the FLOPs of pretraining with one token in each step, of whole windows; 0 for a model of the hub."""
+    if not facts["step"]:
+        return 0
+    config = ModelConfig(**facts["model"])
+    of_clm = flops_per_token(config, config.seq_len, True, 1.0)
+    of_mlm = flops_per_token(config, config.seq_len, False, facts["mask_ratio"])
+    return facts["clm_steps"] * of_clm + (facts["step"] - facts["clm_steps"]) * of_mlm
+
+
 def name_of(facts):
     """Return (label, pretraining seed, the model that it continued or "") by what a result says about its model."""
     seed = SEED.search(facts["name"])
     name = "random-" * facts["untrained"] + SEED.sub("", facts["name"], 1)
-    base = Path(facts["init_from"])  # a checkpoint in the folder of its run, or a folder
-    after = base.parent if base.suffix == ".pt" else base
-    return name, int(seed[1] if seed else facts["seed"]), SEED.sub("", after.name, 1)
+    after = Path(re.sub(r"/[^/]*\.pt$", "", facts["init_from"])).name  # the folder of its run
+    return name, int(seed[1] if seed else facts["seed"]), SEED.sub("", after, 1)
 
 
 def pretraining_of(facts, after):
@@ -156,10 +161,11 @@ class Score(NamedTuple):
     mean: float  # percent
     half: float = None  # of its interval, over pretraining seeds if the model has several, else fine-tuning seeds
     note: str = ""  # on missing runs and seeds
+    digits: int = 1
 
     def __str__(self):
-        interval = "" if self.half is None else f" ± {self.half:.1f}"
-        return f"{metrics.rounded(self.mean):.1f}{interval}{self.note}"
+        interval = "" if self.half is None else f" ± {self.half:.{self.digits}f}"
+        return f"{metrics.rounded(self.mean, self.digits):.{self.digits}f}{interval}{self.note}"
 
 
 @dataclass
@@ -196,15 +202,15 @@ class Results:
     by_task: {task: rows}, ordered by family. chosen: {(label, task): the rows at the rates that validation chose}.
     targets: {title: {task: its weight}}: the mean of the families, the mean of each family over its tasks (on the scale
     of percentages), where there are several, then each task. The first is the `main_target`. Raises DataError: a run
-    that is there twice, or different test sets of a task.
+    that is there twice, different test sets of a task, damaged instances.
     """
 
     def __init__(self, root, rows, failed, labels=()):
         self.root, self.rows, self.failed = root, rows, failed
         check_rows(rows)
-        self.example = {row.model: row for row in rows}
-        in_order = dict.fromkeys([*labels, *sorted(self.example)])
-        self.labels = [label for label in in_order if label in self.example]
+        of_model = group(rows, "model")
+        self.labels = [label for label in dict.fromkeys([*labels, *sorted(of_model)]) if label in of_model]
+        self.example = {label: same[-1] for label, same in of_model.items()}
         self.seeds = defaultdict(set)
         for row in rows:
             self.seeds[row.model].add(row.pretraining_seed)
@@ -213,27 +219,27 @@ class Results:
             for row in best(same):
                 row.chosen = True
         self.chosen = group([row for row in rows if row.chosen], "model", "task")
+        for task, same in self.by_task.items():
+            add_scores(root, task, [row for row in same if row.chosen])
         self.targets = self.make_targets()
         self.main_target = next(iter(self.targets), "mean of families")
-        self.resampled = {}  # {task: {folder of a chosen row: its scores on resamples}}
 
     def make_targets(self):
-        families = defaultdict(list)
-        for task, (row, *_) in self.by_task.items():
-            if CORRELATIONS.isdisjoint(row.metrics):
-                families[row.family].append(task)
-        over_all, targets = {}, {}
-        for family, tasks in families.items():
-            over_all |= dict.fromkeys(tasks, 1 / len(tasks) / len(families))
-            if len(tasks) > 1:
-                targets[f"{family} mean"] = dict.fromkeys(tasks, 1 / len(tasks))
+        one_row = [rows[0] for rows in self.by_task.values()]
+        families = group([row for row in one_row if CORRELATIONS.isdisjoint(row.metrics)], "family")
+        over_all, means = {}, {}
+        for family, rows in families.items():
+            for row in rows:
+                over_all[row.task] = 1 / len(rows) / len(families)
+            if len(rows) > 1:
+                means[f"{family} mean"] = {row.task: 1 / len(rows) for row in rows}
         if len(families) > 1:
-            targets = {"mean of families": over_all, **targets}
-        return targets | {task: {task: 1.0} for task in self.by_task}
+            means = {"mean of families": over_all, **means}
+        return means | {task: {task: 1.0} for task in self.by_task}
 
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""
-        unit = "pretraining_seed" if len(self.seeds[label]) > 1 else "seed"
+        unit, _ = UNITS[len(self.seeds[label]) > 1]
         by_task, done, expected = [], 0, 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
@@ -248,40 +254,34 @@ class Results:
             note = f" ({done} of {expected} runs)"
         return Score(*stats.interval([sum(scores[unit] for scores in by_task) for unit in units]), note)
 
-    def mean_resampled(self, task, rows):
-        """Return the mean scores (1 + resamples,) of chosen rows: on a task's test set, then on resamples of it."""
-        if task not in self.resampled:
-            chosen = [row for row in self.by_task[task] if row.chosen]
-            scores = []
-            for name in chosen[0].metrics:
-                test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
-                seed = zlib.crc32(f"{task}/{test_set}".encode())
-                scores.append(stats.bootstrap(load_instances(self.root, chosen, name), stats.RESAMPLES, seed))
-            table = np.vstack([[row.test for row in chosen], np.mean(scores, axis=0)])  # (1 + resamples, rows)
-            self.resampled[task] = {row.folder: column for row, column in zip(chosen, table.T)}
-        return np.mean([self.resampled[task][row.folder] for row in rows], axis=0)
+    def differences(self, a, b, task, unit):
+        """Return {unit: scores of model a minus those of b (1 + resamples,)}, over the runs whose seeds both have.
+
+        Two models with one pretraining each pair by the seed of fine-tuning, whatever the other two seeds are.
+        """
+        both = ["pretraining_seed", "seed"]
+        single = len(self.seeds[a]) == len(self.seeds[b]) == 1
+        seeds = operator.attrgetter(*both[single:])
+        of_b = {seeds(row): row for row in self.chosen[b, task]}
+        found = defaultdict(list)
+        for row in self.chosen[a, task]:
+            if seeds(row) in of_b:
+                found[getattr(row, unit)].append(row.scores - of_b[seeds(row)].scores)
+        return {of_unit: np.mean(pairs, axis=0) for of_unit, pairs in found.items()}
 
     def compare(self, a, b, target):
         """Return the Comparison of models a and b; None if one has no score."""
         if not (self.score(a, target) and self.score(b, target)):
             return None
-        shared = self.seeds[a] & self.seeds[b]
-        single = len(self.seeds[a]) == len(self.seeds[b]) == 1  # then their runs pair, whatever the two seeds
-        unit, words = ("pretraining_seed", "pretraining seed") if len(shared) > 1 else ("seed", "fine-tuning seed")
-        seeds = operator.attrgetter("seed") if single else operator.attrgetter("pretraining_seed", "seed")
-        pairs = {}  # {task: ({unit: rows of a}, {unit: rows of b})}, of the runs whose seeds both have
-        for task in self.targets[target]:
-            of_both = self.chosen[a, task], self.chosen[b, task]
-            both = common([map(seeds, rows) for rows in of_both])
-            pairs[task] = [group([row for row in rows if seeds(row) in both], unit) for rows in of_both]
-        units = common(of_a for of_a, _ in pairs.values())
+        unit, words = UNITS[len(self.seeds[a] & self.seeds[b]) > 1]
+        by_task = {task: self.differences(a, b, task, unit) for task in self.targets[target]}
+        units = common(by_task.values())
         comparison = Comparison(target, a, b, len(units), words)
         if len(units) > 1:
             parts = {}  # of tasks that share pretraining; the sets of a retrieval task share fine-tuning
-            for task, of_both in pairs.items():
-                of_a, of_b = ([self.mean_resampled(task, rows[u]) for u in units] for rows in of_both)
-                d = self.targets[target][task] * np.subtract(of_a, of_b)  # (units, 1 + resamples)
-                part = "" if unit == "pretraining_seed" else task.partition("/")[0]
+            for task, weight in self.targets[target].items():
+                d = weight * np.array([by_task[task][of_unit] for of_unit in units])  # (units, 1 + resamples)
+                part = task.partition("/")[0] if unit == "seed" else ""
                 sum_d, sum_covariance = parts.get(part, (0, 0))
                 parts[part] = sum_d + d[:, 0], sum_covariance + np.cov(d[:, 1:])
             d, half, comparison.p = stats.compare([*parts.values()])
@@ -297,10 +297,9 @@ class Results:
         variances = []
         for task in self.targets[target]:
             rows = self.by_task[task]
-            lowest = min(row.lr for row in rows)
-            low = {row.lr for row in rows if row.lr < 10.5 * lowest}
-            n_runs = len(low) * len({row.seed for row in rows})
-            own = [row for row in rows if row.model == label and row.lr in low]
+            low_rates = [lr for lr in group(rows, "lr") if lr < 10.5 * min(group(rows, "lr"))]
+            n_runs = len(low_rates) * len(group(rows, "seed"))
+            own = [row for row in rows if row.model == label and row.lr in low_rates]
             for same in group(own, "pretraining_seed").values():
                 if len(same) < n_runs:
                     return None
@@ -315,29 +314,37 @@ def common(dicts):
 
 def check_rows(rows):
     """Raise DataError for a run that is there twice, and for different test sets of a task."""
-    firsts = {}
-    for row in rows:
-        first = firsts.setdefault(row.task, row)
-        if (row.result["test_set"], row.metrics) != (first.result["test_set"], first.metrics):
-            why = "have different test sets or metrics, which cannot be compared"
-            raise DataError(f"{row.task}: {first.folder} and {row.folder} {why}")
-        same = firsts.setdefault((row.model, row.pretraining_seed, row.task, row.lr, row.seed), row)
-        if same is not row:
+    for task, (first, *others) in group(rows, "task").items():
+        for row in others:
+            if (row.result["test_set"], row.metrics) != (first.result["test_set"], first.metrics):
+                why = "have different test sets or metrics, which cannot be compared"
+                raise DataError(f"{task}: {first.folder} and {row.folder} {why}")
+    for first, *others in group(rows, "model", "pretraining_seed", "task", "lr", "seed").values():
+        if others:
             why = "are the same model, task, learning rate and seed: delete one of them"
-            raise DataError(f"{same.folder} and {row.folder} {why}")
+            raise DataError(f"{first.folder} and {others[0].folder} {why}")
 
 
-def load_instances(root, rows, name):
-    """Return what a metric sums up for each test instance: (R, n, C, 2). Raises DataError: damaged files."""
-    arrays = []
-    for row in rows:
-        path = root / row.folder / "instances.npz"
-        try:
-            with np.load(path) as file:
-                array = file[name].astype(np.float32)
-            if arrays and array.shape != arrays[0].shape:
-                raise ValueError(f"{name} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
-        except Exception as error:  # NumPy and zipfile raise many kinds of a damaged file
-            raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
-        arrays.append(array)
-    return np.stack(arrays)
+def add_scores(root, task, rows):
+    """Give the chosen rows of a task their `scores` (1 + resamples,): on its test set, then on resamples of it.
+
+    Raises DataError: damaged files.
+    """
+    scores = []
+    for name in rows[0].metrics:
+        arrays = []  # what the metric sums up for each test instance: (n, C, 2) of each row
+        for row in rows:
+            path = root / row.folder / "instances.npz"
+            try:
+                with np.load(path) as file:
+                    array = file[name].astype(np.float32)
+                if arrays and array.shape != arrays[0].shape:
+                    raise ValueError(f"{name} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
+            except Exception as error:  # NumPy and zipfile raise many kinds of a damaged file
+                raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
+            arrays.append(array)
+        test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
+        seed = zlib.crc32(f"{task}/{test_set}".encode())
+        scores.append(stats.bootstrap(np.stack(arrays), stats.RESAMPLES, seed))
+    for row, resampled in zip(rows, np.mean(scores, axis=0).T):
+        row.scores = np.array([row.test, *resampled])

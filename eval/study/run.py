@@ -30,8 +30,8 @@ FINETUNE = ROOT / "finetune.py"
 def problems_of(plan, runs, finetunes):
     """Yield (name, sentence) for all that stands in the way of some runs and, if `finetunes`, of the fine-tuning runs.
 
-    It looks at the arguments of every run and of every task and rate, and at the files of each task and the
-    checkpoints that were given, once each.
+    It looks at the arguments of every run and of every task, at the files of each task, and at the checkpoints that
+    were given.
     """
     cfg = plan.cfg
     new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
@@ -52,8 +52,7 @@ def problems_of(plan, runs, finetunes):
         causal |= settings.causal
         if absent := missing(find_task(task, settings.tasks_dir, settings.max_steps == 0)):
             yield task_name(task), absent
-        for rate in cfg.rates:
-            commands.append((task_name(task), [*args, f"--task={task}", f"--lr={rate}", new_folder]))
+        commands.append((task_name(task), [*args, f"--task={task}", f"--lr={min(cfg.rates)}", new_folder]))
     yield from refusals(FINETUNE, commands, needs_checkpoint=False)
     for model in plan.models:
         if model.kind == "given" and (why := problem(model.checkpoint, causal)):
@@ -123,8 +122,7 @@ def carry_out(plan, waves):
             jobs = [training(run, cfg.processes) for run in items if run in runs]
         else:
             jobs = [finetuning(plan, *point) for point in items]
-            without_rate = [point[0].folder for point, job in zip(items, jobs) if not job]
-            failed += [(name, no_rate) for name in without_rate]
+            failed += [(point[0].folder, no_rate) for point, job in zip(items, jobs) if not job]
         failed += run_all([*filter(None, jobs)], slots(cfg.jobs, pretrains * cfg.processes), wave)
     return failed
 
@@ -213,4 +211,4 @@ def chosen_rate(plan, model, task):
 def has_result(plan, point):
     """Return whether a fine-tuning run is done. point: see Plan.points."""
     job = finetuning(plan, *point)
-    return bool(job and job.result.exists())
+    return job and job.result.exists()

@@ -53,26 +53,26 @@ def tail(h, df, se=1.0, shared=0.0):
     """
     x, weights = chi(df)
     deviations = np.hypot(se * math.sqrt(df) / x, shared)
-    return float(weights @ [math.erfc(z) for z in h / deviations / math.sqrt(2)])
+    z = h / deviations
+    return float(weights @ [math.erfc(value) for value in z / math.sqrt(2)])
 
 
 def half_width(df, se=1.0, shared=0.0):
     """Return half the width of a 95 % interval: the h that |se * T + shared * Z| exceeds with probability 0.05."""
-    low = 0.0
-    high = 13 * (se + shared)  # 12.7 at one degree of freedom, fewer there are not
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        if tail(middle, df, se, shared) > 0.05:
-            low = middle
-        else:
-            high = middle
-    return high
+    h = 13 * (se + shared)  # 12.7 at one degree of freedom, fewer there are not
+    step = h / 2
+    while step > 1e-10 * h:  # bisection
+        h += step if tail(h, df, se, shared) > 0.05 else -step
+        step /= 2
+    return h
 
 
 def interval(values):
     """Return the mean of values (n,) and half the width of its 95 % interval (Student's t); None for one value."""
     n, mean = len(values), float(np.mean(values))
-    return mean, half_width(n - 1, np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None
+    if n == 1:
+        return mean, None
+    return mean, half_width(n - 1, np.std(values, ddof=1) / math.sqrt(n))
 
 
 def bootstrap(instances, resamples, seed):
@@ -111,10 +111,14 @@ def compare(parts):
         seeds.append(variance / U)
         shared += off_diagonal
     degrees = [len(d) - 1 for d, _ in parts]
-    se, shared = math.sqrt(sum(seeds)), math.sqrt(max(0.0, shared))
-    df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees) if se else 1.0
-    p = tail(abs(estimate), df, se, shared) if se or shared else float(estimate == 0)
-    return estimate, half_width(df, se, shared), p
+    se = math.sqrt(sum(seeds))
+    shared = math.sqrt(max(0.0, shared))
+    df = 1.0
+    if se:
+        df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees)
+    if not (se or shared):
+        return estimate, 0.0, float(estimate == 0)
+    return estimate, half_width(df, se, shared), tail(abs(estimate), df, se, shared)
 
 
 def holm(p):
@@ -122,6 +126,5 @@ def holm(p):
     p = np.asarray(p, dtype=float)
     order = np.argsort(p, kind="stable")
     remaining = np.arange(len(p), 0, -1)  # how many hypotheses are not rejected yet
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1, np.maximum.accumulate(p[order] * remaining))
-    return adjusted
+    adjusted = np.maximum.accumulate(p[order] * remaining)
+    return np.minimum(1, adjusted)[np.argsort(order)]

@@ -24,8 +24,9 @@ def bench(module, *args):
     module.main(configurator.load(module.__file__, args, getattr(module, "check", None)))
 
 
-@pytest.mark.parametrize("names", ["ours", pytest.param("compiled_sdpa,compiled_muon", marks=pytest.mark.slow)])
-def test_step(capsys, names):
+@pytest.mark.slow
+def test_step(capsys):
+    names = "ours,compiled_sdpa,compiled_muon"
     bench(step, "--micro_batch=2", "--micro_steps=2", "--steps=2", "--repeats=1", f"--only={names}")
     text = capsys.readouterr().out
     found = re.findall(r"^(\w+) (\w+) +[\d,]+ tokens/s +[\d.]+x$", text, re.M)
@@ -37,9 +38,6 @@ def test_step_says_why_a_run_ended_early(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="none of the variants ran"):
         bench(step, "--steps=2", "--repeats=1", "--only=ours")
     assert re.search("^left out: ours: .*train.py .*--max_steps=4", capsys.readouterr().out, re.M)
-
-
-# --- Attention ---
 
 
 def test_attention(capsys):
@@ -55,14 +53,6 @@ def test_attention(capsys):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("documents", [0, 12])
-def test_attention_counts_the_pairs_that_the_mask_leaves(causal, documents):
-    case = attention.Case(40, 64, 3, causal, documents, 128)
-    pairs = model.attention_mask(40, causal, *case.bounds).expand(3, 1, 40, 40).sum().item()
-    assert case.flops == 4 * 384 * pairs
-
-
-@pytest.mark.parametrize("causal", [True, False])
 @torch.no_grad()
 def test_flex_attention_gets_the_mask_of_the_documents(monkeypatch, causal):
     """Not compiled here, and without a backward pass, which needs a GPU."""
@@ -72,9 +62,6 @@ def test_flex_attention_gets_the_mask_of_the_documents(monkeypatch, causal):
     inputs = [x.detach() for x in case.inputs]
     expected = attention.ours(case, "reference")(*inputs)
     torch.testing.assert_close(attention.flex(case)(*inputs), expected, rtol=1e-4, atol=1e-5)
-
-
-# --- Memory ---
 
 
 @pytest.mark.parametrize("name", doctor.PAPER)
@@ -99,9 +86,6 @@ def test_the_7b_preset_fits_into_eight_gpus_of_80_gb_that_share_it():
         assert f" {peak / 1e9:.1f} " in (ROOT / page).read_text()
 
 
-# --- The command line, doctor, and the script for a GPU ---
-
-
 def test_doctor_goes_on_without_a_compiler(capsys, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "")
@@ -123,7 +107,7 @@ def test_doctor_trusts_kernels_that_agree_and_no_others(capsys, monkeypatch, sca
     with pytest.raises(SystemExit) if failed else nullcontext():
         doctor.kernels([32])
     text = capsys.readouterr().out
-    assert text.count("FAILED") == failed and text.count("error") == 1
+    assert text.count("FAILED") == failed and text.count("agree") == 1 - failed
 
 
 # A stand-in for Python. It passes the script's questions about the machine, prints what it is asked to do, takes time,

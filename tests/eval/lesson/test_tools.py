@@ -1,6 +1,5 @@
 """The lesson's tools against the model and the loader that they describe."""
 
-import json
 import re
 from collections import Counter
 from html import escape
@@ -95,19 +94,17 @@ def test_a_hidden_side_is_not_seen(model, batches):
     torch.testing.assert_close(torch.tensor(switch.context_losses(model, batch, middle=1)), losses)
 
 
-def test_tokens_predicted_are_the_targets(tmp_path, batches):
+def test_tokens_predicted_are_the_targets(batches):
     """The tokens that per_token counts as predicted are the targets in the batches."""
     kinds = CLM(), MLM(0.25), MLM(0.125)
     clm, mlm, less = (int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in kinds)  # per window
 
     def last(phases, **more):
-        (tmp_path / "config.json").write_text(json.dumps(dict(model=dict(seq_len=32))))
         lines = [dict(step=step, phase=phase, tokens=512 * step) for step, phase in enumerate(phases)]
         for line in lines[1:]:
             line |= dict(mask_ratio=0.25) if line["phase"] == "mlm" else {}
         lines[-1] |= dict(val_clm_loss=6, val_mlm_loss=7) | more
-        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return per_token.loss_curve(tmp_path)[len(phases) - 1]
+        return per_token.loss_curve(lines, 32)[len(phases) - 1]
 
     assert last(["clm"] * 6) == (5 * 512, 5 * 16 * clm, 6)
     assert last(["clm"] * 9 + ["mlm"] * 2) == (10 * 512, 16 * (8 * clm + 2 * mlm), 7)
@@ -120,7 +117,7 @@ def test_the_batch_is_the_loaders(undisturbed, capsys):
     start(explain, f"--ckpt={run}", "--text=The file of")
     cells = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
     assert cells[0] == ["The first tokens of the batch of step 20"] and cells[2][:2] == ["position", "0"]
-    shown = explain.example(checkpoint.load(run / "ckpt-20.pt"))
+    shown = explain.example(checkpoint.load(run / "ckpt-20.pt"), tokenizer)
     (inputs, targets), (hidden, answers) = shown["CLM"], shown["MLM"]
     assert [["CLM input", *inputs], ["CLM target", *targets], ["MLM input", *hidden]] == cells[3:6]
     assert len(inputs) == 12 and targets[:-1] == inputs[1:] and "[MASK]" in hidden
@@ -154,7 +151,7 @@ def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path,
     assert re.findall(r"(?:src|href)=.{0,23}", page) == ['src="data:image/png;base64,']
     assert "What to see." in page and "Not there." not in page and "one token at a time" in page
     assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
-    hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"))["MLM"]
+    hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
     n = hidden.count("[MASK]")
     clm, mlm = {gallery.SEEN: 78, gallery.UNSEEN: 66}, {gallery.SEEN: 144 - 12 * n, gallery.HIDDEN: 12 * n}
     pictures = re.findall("<svg.*?</svg>", page, re.S)

@@ -12,8 +12,10 @@ from study_helpers import facts_of, plan_of, write_result
 import checkpoint
 from errors import DataError
 from eval.study import run as carry_out
-from eval.study.branch import schedule_problems
+from eval.study.branch import ask_schedules, schedule_problems
 from eval.study.plan import describe
+from model import ModelConfig
+from runtime import flops_per_token
 
 
 def start_of(run):
@@ -24,11 +26,11 @@ def test_the_plan_of_the_papers_study(monkeypatch):
     monkeypatch.chdir(ROOT)
     plan = plan_of("config/study_paper.py")
     assert plan.problems == []
-    text = describe(plan)
+    text = describe(plan, {run.row: {"flops": [1e16] * run.max_steps} for run in plan.runs.values()})
     assert text.endswith("\nfinal models 39\nintermediate models 12\nfine-tuning runs 15300")
     for line in ("fine-tuning runs of random weights 900", "steps trained 844000", "steps shared 364000"):
         assert f"\n{line}\n" in text
-    assert "GPU-hours of pretraining 5,1" in text
+    assert "\nFLOPs of pretraining 8.4e+21\nGPU-hours of pretraining 5,1" in text  # 844,000 steps of 1e16
     trunk, runs = plan.runs["610m-clm-42k", 1], {name: run for (name, _), run in plan.runs.items()}
     for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
         for clm in switches:
@@ -87,7 +89,8 @@ def test_a_branch_is_the_run_that_its_own_settings_describe():
     plan = branching(BRANCHES)
     assert plan.problems == []
     assert (start_of(plan.runs["row3", 1]), plan.runs["clm", 1].keep) == (("clm", 400), {300, 400, 420})
-    found = dict(schedule_problems(plan.runs.values()))
+    runs = plan.runs.values()
+    found = dict(schedule_problems(runs, ask_schedules(runs)))
     for i, (case, wrong) in enumerate(BRANCHES.items()):
         assert wrong in (found.pop(f"row{i}-seed-1") if wrong else ""), case
     assert found == {}  # nothing else is refused
@@ -95,18 +98,23 @@ def test_a_branch_is_the_run_that_its_own_settings_describe():
     assert len(problems) == 3 and all(wrong in problem for wrong, problem in zip(REFUSED.values(), problems))
 
 
-def test_a_branch_follows_an_edit_of_the_schedule(tmp_path, monkeypatch):
-    """With a cosine, a run cannot leave the middle of a longer one."""
+def test_the_plan_follows_edits_of_train(tmp_path, monkeypatch):
+    """With a cosine, a run cannot leave the middle of a longer one. Windows that are left out cost nothing."""
     script, text = tmp_path / "train.py", (ROOT / "train.py").read_text()
     cosine = "    return cfg.lr * (1 + math.cos(math.pi * step / cfg.max_steps)) / 2\n"
-    script.write_text(text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}"))
+    text = text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}")
+    script.write_text(text.replace("        return CLM()\n", "        return CLM() if window % 2 else None\n"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     rows = {("clm@300", "--switch_step=300 --max_steps=500"): "", ("clm@300", "--switch_step=300"): ""}
-    ((name, why),) = schedule_problems(branching(rows).runs.values(), script)
+    runs = branching(rows).runs.values()
+    schedules = ask_schedules(runs, script)
+    ((name, why),) = schedule_problems(runs, schedules)
     assert name == "row0-seed-1" and "the rates of step 2 are 0.00299997" in why and "Only the first 1 steps" in why
+    config = ModelConfig(vocab_size=4096, seq_len=128)  # the demo's
+    assert schedules["clm"]["flops"] == [2048 * flops_per_token(config, 128, True, 1)] * 650
     script.write_text("raise SystemExit('no such schedule')")
     with pytest.raises(DataError, match="no such schedule"):
-        list(schedule_problems(branching(rows).runs.values(), script))
+        ask_schedules(runs, script)
 
 
 FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
@@ -117,11 +125,13 @@ WRONG = [  # rows, other settings, what is told
     ([("a", "", "--out_dir='x")], {}, ['runs: a: "--out_dir=\'x": No closing quotation']),
     ([("a", "", ""), ("b", "a", "")],
      dict(repeated="b", also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c")), seeds="1,2"),
-     ["runs: b: it begins with a, which has no run with seed 2", "also: a@900: give a step", "no row 'c'", "no row 'd'",
-      "no row 'e'"]),
+     ["runs: b: it begins with a, which has no run with seed 2", "a@900: give a step", "no 'c'", "no 'd'", "no 'e'"]),
     ([("a", "", "")], dict(rates=(), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2"),
      ["rates: give at least one", "metrics=x", "jobs=-1", "finetune: \"'\": No closing", "sst3",
       "tasks: two are called sst2"]),
+    ([("mlm", "", "")],
+     dict(figures=(("score", "step", "mlm", "a"), ("losses", "flops", "mlm", ""), ("scores", "step", "elm", ""), "d")),
+     ["no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"]),
 ]  # fmt: skip
 
 
@@ -133,7 +143,7 @@ def test_wrong_settings_are_told_together_and_without_a_traceback(run, rows, set
 
 
 def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, run):
-    rows = (("odd", "", "--clm_windows=0.3"), ("other", "", ""))
+    rows = (("odd", "", "--switch_step=700"), ("other", "", ""))
     args = [f"--runs={rows}", "--train=--beta1=2", f"--out_dir={tmp_path}/study", "--checkpoints=nowhere"]
     args += ["--tasks=sst2 --dropout=2,wnut17", f"--finetune=--tasks_dir={tmp_path}", "--rates=1e-3,1e-4"]
     code, output = run(args, "eval.study")
@@ -141,7 +151,7 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
     _, output = output.split("nothing was started:")
     for sentence in (
         "odd-seed-1 and 1 more: beta1=2.0",
-        "odd-seed-1: clm_windows=0.3: is 9.6 of the 32 windows",
+        "odd-seed-1: max_steps=650: the schedule has 700 steps",
         "sst2: dropout=2.0: must be",
         "\nwnut17: missing:",
         "\nnowhere: nowhere is neither a checkpoint",
@@ -152,21 +162,12 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         assert code == 1 and f"only={only}: give one of finetune-1, report; a part of a wave is" in output, output
 
 
-DAMAGED = "", "{", "[" * 10**5, "\xff", "null", "[]", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'
-
-
-@pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
-def test_a_damaged_config_of_a_run_is_named_before_any_work(tmp_path, text):
-    plan = plan_of(out_dir=tmp_path)
-    run = plan.runs["mlm", 1]
+def test_a_damaged_config_of_a_run_is_named(tmp_path):
+    run = plan_of(out_dir=tmp_path).runs["mlm", 1]
     run.folder.mkdir(parents=True)
-    (run.folder / "config.json").write_text(text, encoding="latin-1")
-    ((name, why),) = [problem for problem in carry_out.problems_of(plan, [run], None) if "config.json" in problem[1]]
-    assert name == "mlm-seed-1" and f"{run.folder}/config.json is damaged" in why
-
-
-# ----------------------------------------------------------------------------
-# What is trained, and at which rate it is fine-tuned
+    for text in ("", "{", "[" * 10**5, "\xff", "null", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'):
+        (run.folder / "config.json").write_text(text, encoding="latin-1")
+        assert f"{run.folder}/config.json is damaged" in carry_out.changed(run), text
 
 
 def ended(run):
@@ -248,10 +249,6 @@ def test_one_job_of_a_task_scores_its_baselines():
     assert [point[2:] for point in plan.points() if point[1] == "scifact"] == [(1e-3, 1)] * 2
 
 
-# ----------------------------------------------------------------------------
-# Waves
-
-
 def test_the_parts_of_the_waves_are_the_whole_study(tmp_path):
     """Runs come after those that they begin with, and the chosen rates after all given ones."""
     rows = (("clm", "", "--switch_step=650"), ("b", "clm@300", "--switch_step=300"), ("c", "b", ""), ("mlm", "", ""))
@@ -265,29 +262,12 @@ def test_the_parts_of_the_waves_are_the_whole_study(tmp_path):
     assert len(failed) == 1 and "no learning rate is chosen, because the runs with seed 1 are missing" in failed[0][1]
 
 
-def test_the_commands_for_a_cluster_run_every_part_once(tmp_path, monkeypatch):
-    """Those of the page, with an sbatch that runs each task of an array at once and a python that notes its words."""
+def test_the_commands_for_a_cluster_run_every_part_once(monkeypatch):
+    """A wave of pretraining has as many parts as it has runs."""
     (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/study.md").read_text(), re.S)
-    stubs = {
-        "sbatch": 'for word; do case $word in --array=1-*) n=${word#--array=1-};; --wrap=*) command=${word#--wrap=};; '
-        'esac; done\nfor i in $(seq $n); do SLURM_ARRAY_TASK_ID=$i sh -c "$command" >&2; done; '
-        'echo "$@" >> sbatch.log; echo 7',
-        "python": 'echo "$@" >> python.log',
-    }  # fmt: skip
-    for name, text in stubs.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    subprocess.run(["bash", "-euc", block], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
-    commands = (tmp_path / "python.log").read_text().splitlines()
-    assert {line.partition(" --only=")[0] for line in commands} == {"-m eval.study config/study_paper.py"}
-    parts = [line.partition(" --only=")[2].split(":") for line in commands]
-    waves = [*dict.fromkeys(wave for wave, *_ in parts)]
+    subprocess.run(["bash", "-n", "-c", block], check=True)
+    parts = dict(word.split(":") for word in re.search("for wave in (.*); do", block)[1].split())
     monkeypatch.chdir(ROOT)
-    of_plan = plan_of("config/study_paper.py").waves()
-    assert waves == [*of_plan, "report"]
-    for wave in of_plan:
-        of_wave = [part.split("/") for name, *rest in parts for part in rest if name == wave]
-        assert of_wave == [[str(i), str(len(of_wave))] for i in range(1, len(of_wave) + 1)]
-        assert len(of_wave) == len(of_plan[wave]) or wave == "finetune-1"
-    submitted = (tmp_path / "sbatch.log").read_text().splitlines()
-    assert [("--dependency=afterany:7" in line) for line in submitted] == [False, *[True] * (len(submitted) - 1)]
+    waves = plan_of("config/study_paper.py").waves()
+    assert [*parts] == [*waves, "report"]
+    assert all(int(parts[wave]) == len(waves[wave]) for wave in waves if wave.startswith("pretrain"))

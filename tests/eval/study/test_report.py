@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import ROOT
 from study_helpers import cells, facts_of, make_result, plan_of, write_result
 
 from errors import DataError
@@ -19,9 +18,9 @@ from eval.study.run import job_folder
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch, request):
-    """Few resamples, and no matplotlib except in the test that draws, because these take most of the time."""
+    """Few resamples, and no matplotlib except in the test of figures, because these take most of the time."""
     monkeypatch.setattr(stats, "RESAMPLES", 200)
-    if "drawn" not in request.node.name:
+    if "figure" not in request.node.name:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
@@ -48,10 +47,6 @@ def scores(root, metric="field"):
     """Return {(model, target): the cell of the table}."""
     results = results_in(root, metric)
     return {(m, t): str(results.score(m, t) or "-") for m, t in itertools.product(results.labels, results.targets)}
-
-
-# ----------------------------------------------------------------------------
-# Scores
 
 
 def test_scores_by_hand(tmp_path):
@@ -154,28 +149,6 @@ def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
     assert scores(tmp_path)["mlm", "sst2"] == "70.0 ± 0.0 (2 of 3 runs)"
 
 
-# ----------------------------------------------------------------------------
-# Comparisons
-
-
-def test_the_table_of_all_pairs(tmp_path):
-    levels = {"mlm": 600, "split": 690, "clm": 610}
-    for name, task, seed in itertools.product(levels, ("sst2", "mnli"), (1, 2, 3)):
-        make_result(tmp_path, name, task, seed=seed, test=levels[name] + 3 * seed + 30 * (task == "mnli"), n=1000)
-    results = results_in(tmp_path)
-    text, rows = write(tmp_path), read_csv(tmp_path / "report", "comparisons.csv")
-    assert len(rows) == 9 and {row["primary"] for row in rows} == {"False"}  # three pairs on two tasks and their mean
-    for row in rows:
-        c = results.compare(row["model_a"], row["model_b"], row["target"])
-        numbers = [c.difference, c.low_95, c.high_95, c.p]
-        found = [float(row[name]) for name in ("difference", "low_95", "high_95", "p")]
-        assert found == pytest.approx(numbers, rel=1e-4) and row["p_holm"] == ""  # description is not corrected
-        assert c.difference == pytest.approx({"mlm": -9, "clm": -8}[c.model_a] if c.model_b == "split" else 1)
-        assert c.low_95 < c.difference < c.high_95
-    of_pair = [str(results.compare("mlm", "split", target)) for target in results.targets]
-    assert ["mlm", "split", *of_pair, "3 fine-tuning seeds in common"] in cells(text)
-
-
 def test_the_interval_counts_the_sample_of_test_instances(tmp_path):
     """Seeds tie, so all doubt is in the instances: that of the answers that differ."""
     n, right = 400, np.arange(400) < 200
@@ -200,10 +173,6 @@ def test_what_is_paired(tmp_path):
     assert ["a", "b", "-", "0 fine-tuning seeds in common: give more"] in cells(write(tmp_path))
 
 
-# ----------------------------------------------------------------------------
-# Bad files
-
-
 def edit(folder, change):
     """Change the result.json of a folder."""
     result = json.loads((folder / "result.json").read_text())
@@ -213,9 +182,9 @@ def edit(folder, change):
 
 DAMAGE = {  # of one of four results -> what is told; a folder is named too
     "Unterminated string": lambda f: (f / "result.json").write_text('{"task": "ss'),
-    "KeyError..main": lambda f: edit(f, lambda r: r.pop("main")),
+    "KeyError.*main": lambda f: edit(f, lambda r: r.pop("main")),
     "must be finite": lambda f: edit(f, lambda r: r["metrics"]["test"].update(accuracy=float("nan"))),
-    "KeyError..settings": lambda f: edit(f, lambda r: r["checkpoint"].pop("settings")),  # made by an older version
+    "KeyError.*settings": lambda f: edit(f, lambda r: r["checkpoint"].pop("settings")),  # made by an older version
     "have different test sets": lambda f: edit(f, lambda r: r.update(test_set="1")),
     "are the same model, task": lambda f: shutil.copytree(f.parents[1], f.parents[1].with_name("copy")),
     r"has shape .9, 1, 2., in": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
@@ -241,10 +210,6 @@ def test_a_folder_without_results(tmp_path, run):
     make_result(tmp_path)
     code, output = run(["report", str(tmp_path), "--primary=(('mlm', 'mml'),)"], "eval.study")
     assert code == 0 and "Not run yet: mlm or mml" in output
-
-
-# ----------------------------------------------------------------------------
-# The report on a study
 
 
 ROWS = (
@@ -322,71 +287,34 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     assert "It rests on one pretraining seed each: another may differ." in text and "nan" not in text
 
 
-# ----------------------------------------------------------------------------
-# Figures
-
-
-def test_the_figures_of_the_papers_study(tmp_path, monkeypatch):
-    """A line of the settings' table is a line of the figure; one with a single model is horizontal."""
-    monkeypatch.chdir(ROOT)
-    plan = plan_of("config/study_paper.py", tasks="sst2,qqp", out_dir=tmp_path)
-    assert plan.problems == []
-    sizes = {"210m": 212e6, "610m": 608e6, "1b": 1188e6}
-    for model, task, rate, seed in plan.points():
-        if rate in (1e-5, 1e-4) and seed < 3:
-            cfg, step = model.run.settings, int(model.label.partition("@")[2] or model.run.max_steps)
-            facts = facts_of(model.folder, min(cfg.switch_step, step), step, cfg.mask_ratio[0], settings=cfg)
-            facts |= dict(untrained=model.kind == "random", parameters=sizes[cfg.model])
-            right = plan.labels.index(model.label)
-            folder = plan.results / job_folder(model, task, rate, seed)
-            write_result(folder, facts, task, lr=rate, seed=seed, test=right)
-    results = report.read_results(plan)
-    drawn = {}
-    monkeypatch.setattr(figures, "draw_lines", lambda path, panels, x, y: drawn.update({path.stem: panels}))
-    figures.draw(tmp_path, plan.cfg.figures, results, {})
-    axes = {"clm_fraction": 11, "mask_ratio": 7, "parameters": 7, "tokens": 8, "flops": 8, "steps_added": 3}
-    assert {name: len(drawn[f"scores_{name}"]["sst2"]) for name in axes} == axes
-    assert {"stability_clm_fraction", "stability_mask_ratio"} == drawn.keys() - {f"scores_{name}" for name in axes}
-    assert list(drawn["scores_tokens"]) == ["sc mean", "qqp", "sst2"]
-    lines = drawn["scores_clm_fraction"]["sst2"]
-    (points,) = lines["610M, 40 % masked, 28B tokens"]
-    assert [x for x, *_ in points] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
-    expected = [plan.labels.index(f"610m-{name}-12k") for name in ("mlm40", "clm-3k-mlm40")]
-    assert [y for _, y, _ in points][:2] == expected
-    horizontal = [name for name, (points,) in lines.items() if np.isnan(points[0][0])]
-    assert horizontal == ["random weights, 610M", "random weights, 210M", "random weights, 1B"]
-    (points,) = drawn["scores_tokens"]["sst2"]["pure MLM"]
-    assert [x for x, *_ in points] == [2_359_296 * k * 1000 for k in (12, 22, 42)]
-    (points,) = drawn["scores_steps_added"]["sst2"]["after CLM"]
-    assert [x for x, *_ in points] == [0, 2000, 12_000, 22_000]  # the model that is continued, at 0
-    # The deviation counts both seeds and the rates up to 1e-4, at which the made-up scores do not differ.
-    assert {y for (line,) in drawn["stability_mask_ratio"]["sst2"].values() for _, y, _ in line} == {0.0}
-
-
-def test_what_is_wrong_with_a_table_of_figures_is_told():
-    lines = (
-        ("score", "tokens", "mlm", "a"),
-        ("losses", "flops", "mlm", "b"),
-        ("scores", "tokens", "mlm elm", "c"),
-        ("d",),
-    )
-    plan = plan_of(figures=(*lines, ("scores losses", "steps_added step", "clm mlm", "fine")))
-    expected = "no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"
-    assert len(plan.problems) == 4
-    assert all(part in problem for part, problem in zip(expected, plan.problems)), plan.problems
-
-
-def test_every_figure_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    names = [f"scores_{name}" for name in ("clm_fraction", "parameters", "tokens")]
-    names += ["losses_step", "losses_steps_added"]
+def test_a_line_of_the_table_of_figures_is_a_line_of_a_figure(tmp_path, monkeypatch):
     entries = (
-        ("scores", "clm_fraction parameters tokens", "mlm split clm", "one line"),
-        ("scores", "clm_fraction", "random-mlm", "random weights"),
-        ("losses", "step steps_added", "mlm longer", "two rows"),
+        ("scores stability", "clm_fraction tokens", "mlm split clm", "three"),
+        ("scores", "clm_fraction", "random-mlm", "one"),  # is horizontal
+        ("scores losses", "steps_added", "mlm longer", "two"),
     )
     plan = plan_of(**STUDY, seeds="1,2", out_dir=tmp_path, figures=entries)
     fill(plan, split=60)
+    drawn, draw_lines = {}, figures.draw_lines
+
+    def draw(path, panels, *labels):
+        drawn[path.stem] = panels
+        draw_lines(path, panels, *labels)
+
+    monkeypatch.setattr(figures, "draw_lines", draw)
     text = study(plan)
-    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == {*names}
-    assert all(f"]({name}.png)" in text for name in names)
+    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == drawn.keys()
+    names = "clm_fraction", "tokens"
+    assert {*drawn} == {f"{kind}_{name}" for kind in ("scores", "stability") for name in names} | {
+        "scores_steps_added", "losses_steps_added",
+    }  # fmt: skip
+    assert all(f"]({name}.png)" in text for name in drawn)
+    lines = drawn["scores_clm_fraction"]["mean of families"]
+    (points,) = lines["three"]
+    assert [x for x, *_ in points] == [0, 0.5, 1] and points[1][1] > max(points[0][1], points[2][1]) + 10
+    ((x, y, half),) = lines["one"][0]
+    assert np.isnan(x) and y < 60
+    assert [x for x, *_ in drawn["scores_tokens"]["sst2"]["three"][0]] == [40 * 4096] * 3
+    assert [x for x, *_ in drawn["scores_steps_added"]["sst2"]["two"][0]] == [0, 10]  # what is continued, at 0
+    assert all(0 < y < 1 for _, y, _ in drawn["stability_tokens"]["sst2"]["three"][0])
+    assert [len(curves) for curves in drawn["losses_steps_added"]["MLM"].values()] == [3]  # a curve for each seed

@@ -79,24 +79,7 @@ def test_holm_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("units", [2, 3])
-def test_level_where_the_parts_of_the_noise_differ_in_size(units):
-    """Normal differences of two tasks or one, no true difference: about 5 % of p-values are below 0.05."""
-    rng = np.random.default_rng(units)
-    for seed_noise, shared in (((1,), 0), ((1,), 1), ((1,), 0.1), ((0.2,), 1), ((1, 3), 0.1)):
-        p = []
-        for _ in range(600):
-            parts = [
-                (s * rng.normal(size=units) + rng.normal() * math.sqrt(shared), np.full((units, units), shared))
-                for s in seed_noise
-            ]
-            p.append(stats.compare(parts)[2])
-        p = np.array(p)
-        assert np.mean(p < 0.05) <= 0.07 and np.mean(p < 0.005) <= 0.012
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("units", [3, 5])
+@pytest.mark.parametrize("units", [2, 3, 5])
 @pytest.mark.parametrize("seed_noise, own", [(0.03, 0.2), (0.3, 1)])  # below and above the noise of the instances
 def test_level_and_coverage_on_made_up_predictions(units, seed_noise, own):
     """Two models answer 300 questions, each seed anew: coverage is about 95 %, and about 5 % of tests reject a true
