@@ -183,7 +183,7 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
         (data / f"{name}-numbers.csv").write_text(text)
     task = 'family = "sc"\ntrain = "train-numbers.csv"\ntest = "test-numbers.csv"\nlabel = "y"\nmetric = "pearson"\n'
     (data / "numbers.py").write_text(task)
-    more = [*args(data, "sc")[-4:], "--max_steps=60", "--save_model=True"]
+    more = [*args(data, "sc")[-4:], "--max_steps=60", "--save_model=True", "--baseline=False"]
     text, folder = fine_tune([f"--task={data}/numbers.py", *more])
     result = read(folder)
     assert (result["task"], result["main"]["field"], result["labels"]) == ("numbers", ["pearson"], [])

@@ -19,8 +19,9 @@ def files(tmp_path):
 def saved(encoder, tmp_path):
     """saved(family) -> (the Family, its TaskModel) of a fine-tuned model, which is in tmp_path/model.pt."""
 
-    def one(family, state=None):
-        cfg, state = settings(family=family, max_len=40, out_dir=str(tmp_path)), state or checkpoint.load(encoder)
+    def one(family, state=None, **more):
+        cfg = settings(family=family, max_len=40, out_dir=str(tmp_path), **more)
+        state = state or checkpoint.load(encoder)
         spec = Task("sc", columns=("title", "body", "end"), form="T: {} B: {} {}") if family == "sc" else Task(family)
         labels = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, [])
         dataset = Dataset("toy", family, labels, [], {}, {}, {}, {}, spec)

@@ -1,4 +1,4 @@
-"""The task model: packed batches, predictions that do not depend on the company of other texts, and saved models."""
+"""The task model: predictions that do not depend on the company of other texts, and saved models."""
 
 import numpy as np
 import pytest
@@ -8,27 +8,10 @@ import checkpoint
 from data.objective import CLM, MLM
 from errors import Damaged, DataError
 from eval.tasks.families import Item
-from eval.tasks.model import TaskModel, pack_texts, predict
+from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.result import evaluate, load, origin
 from helpers import record
-
-
-@pytest.mark.parametrize("capacity", [1, 64])
-def test_packed_rows_hold_every_text_once(capacity):
-    rng = np.random.default_rng(capacity)
-    texts = [rng.integers(1, 4000, n).tolist() for n in rng.integers(1, 60, 50)]
-    batch = {name: tensor.numpy() for name, tensor in pack_texts(texts, capacity).items()}
-    tokens, positions, lengths = batch["tokens"], batch["positions"], batch["lengths"]
-    start, end = batch["doc_start"].flatten(), batch["doc_end"].flatten()
-    assert tokens.shape[1] <= max(capacity, max(map(len, texts)))
-    unpacked = np.split(tokens.flatten()[positions], np.cumsum(lengths)[:-1])
-    assert [list(text) for text in unpacked] == texts
-    assert len(set(positions)) == sum(map(len, texts)) == (end > start).sum()  # the rest is padding
-    first = np.repeat(np.cumsum(lengths) - lengths, lengths)  # index of each token's first neighbor in `positions`
-    assert (start[positions] == positions[first] % tokens.shape[1]).all()
-    assert (end[positions] - start[positions] == np.repeat(lengths, lengths)).all()
-    assert pack_texts([[1] * n for n in (10, 54, 32, 20, 12, 64)], 64)["tokens"].shape == (3, 64)  # no padding
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,6 +1,7 @@
 """Each declared data set in miniature, the splits, your own data, and what is missing or wrong."""
 
 import re
+import runpy
 import subprocess
 import sys
 
@@ -77,12 +78,8 @@ def ontonotes(files, _):
         for other in ("english/annotations/pt", "chinese/annotations/bc"):  # the New Testament, and other languages
             files.put(f"{folder}/{other}/y/x.v4_gold_conll", "nothing")
     run_docs("gold_conll", files.folder)
-    return Sentence("Mary Jo of Rome #".split(), "B-PERSON I-PERSON O B-GPE O".split()), [
-        "O",
-        "B-GPE",
-        "B-PERSON",
-        "I-PERSON",
-    ]
+    labels = ["O", "B-GPE", "B-PERSON", "I-PERSON"]
+    return Sentence("Mary Jo of Rome #".split(), "B-PERSON I-PERSON O B-GPE O".split()), labels
 
 
 def squad(files, name):
@@ -114,10 +111,7 @@ def msmarco(files, _=None):
     documents = [{"docid": f"doc-{i}", "text": f"long text {i}"} for i in range(9)]
     files.put("mldr_en/corpus.jsonl", documents)
     for split, numbers in (("dev", range(3)), ("test", range(3, 6))):
-        lines = [
-            {"query_id": f"q-{i}", "query": f"query {i}", "positive_passages": [documents[i]], "negative_passages": []}
-            for i in numbers
-        ]
+        lines = [dict(query_id=f"q-{i}", query=f"query {i}", positive_passages=[documents[i]]) for i in numbers]
         files.put(f"mldr_en/{split}.jsonl", lines)
     run_docs("mldr_en", files.folder)
     return Pair("query 0", "Title 0. text 0"), []
@@ -354,13 +348,20 @@ def test_missing_files_are_listed_with_where_to_get_them(files, tmp_path):
         load("scifact", folder=tmp_path)
 
 
-def test_the_list_and_wrong_commands(files, run, tmp_path):
+def test_the_list_and_wrong_commands(files, tmp_path, monkeypatch, capsys):
     files.folder = tmp_path / "data/tasks"
     glue(files, "sst2"), scifact(files)
-    code, output = run([], "eval.tasks", folder=tmp_path)
-    there = {line.split()[0]: line.split()[-1] for line in output.splitlines()[1:]}
-    assert code == 0 and list(there) == [*TASKS]
+    monkeypatch.chdir(tmp_path)
+
+    def command(*args):
+        monkeypatch.setattr("sys.argv", ["eval.tasks", *args])
+        runpy.run_module("eval.tasks", run_name="__main__")
+
+    command()
+    there = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert list(there) == [*TASKS]
     assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and there["conll2003"] == "no"
-    for args, status in ((["nothing"], 2), (["export"], 2), (["export", "x", "y"], 1), (["--help"], 0)):
-        code, output = run(args, "eval.tasks")
-        assert code == status and "Traceback" not in output, output
+    for args, status in ((["nothing"], 2), (["export"], 2), (["--help"], 0), (["export", "x", "y"], "x is neither")):
+        with pytest.raises(SystemExit) as stop:
+            command(*args)
+        assert str(stop.value.code).startswith(str(status))
