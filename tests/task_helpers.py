@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from itertools import islice
 
 import numpy as np
@@ -42,6 +43,13 @@ def score(task, forward, examples, split):
 def logits(odds):
     """The outputs (tokens, 2) of a model with these log-odds."""
     return np.stack([np.zeros(len(odds)), odds], -1)
+
+
+def docs_block(word, page="finetuning"):
+    """Return the Python block of a page of docs that holds a word."""
+    text = (ROOT / f"docs/{page}.md").read_text()
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if word in block]
+    return block
 
 
 class Files:

@@ -73,16 +73,6 @@ def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
 
 
-def test_a_predicted_token_that_is_part_of_a_character_covers_all_of_it():
-    qa = family("qa")
-    question = Question("1", "What?", "x 日 y", [("日", 2)])
-    (item,) = qa.items(question, "test")
-    assert (item.target == 1).sum() > 1, "the character must have several tokens for this test"
-    one = np.arange(len(item.target)) == np.argmax(item.target == 1)
-    found = score(qa, lambda items: [logits(20.0 * one - 10)], [question], None)
-    assert found["exact_match"] == 100
-
-
 def test_no_answer_is_possible_only_if_training_had_such_questions():
     asked = [Question("1", "What?", "One two three.", [("two", 4)]), Question("2", "Why?", "One two three.", [])]
     for train, right in ((asked, 50), (asked[:1], 0)):

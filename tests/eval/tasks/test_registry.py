@@ -1,6 +1,5 @@
 """Each declared data set in miniature, the splits, your own data, and what is missing or wrong."""
 
-import re
 import runpy
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from eval.tasks.readers import SPLITS, Pair, Question, Sentence, Text, by_set
 from eval.tasks.registry import TASKS, find_task
 from eval.tasks.result import test_set_id as checksum
 from eval.tasks.splits import wanted
-from helpers import ROOT
-from task_helpers import load
+from task_helpers import docs_block, load
 
 SOURCES = {name: fields["source"] for name, fields in TASKS.items() if "source" in fields}
 
@@ -119,16 +117,11 @@ def msmarco(files, _=None):
 
 def run_docs(word, folder):
     """Run the Python block of docs/finetuning.md that holds a word, in a folder."""
-    (block,) = re.findall(rf"```python\n((?:(?!```).)*{word}.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)
-    subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)
+    subprocess.run([sys.executable, "-c", docs_block(word)], cwd=folder, check=True)
 
 
-def texts_of(queries):
-    return {query.id: query.text for query in queries}
-
-
-def grades_of(queries):
-    return {query.id: query.grades for query in queries}
+def values_of(field, queries):
+    return {query.id: getattr(query, field) for query in queries}
 
 
 def scifact(files, _=None):
@@ -163,7 +156,7 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
     assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}  # NQ: halves of the test queries
     assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}
     assert data.counts["nq: validation: queries held out of test, at random"] == 4
-    assert grades_of(test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
+    assert values_of("grades", test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
     assert data.corpora[test["nq"][0].corpus]["d3"] == "Title 3. text 3"  # as in the paper
     corpus = data.corpora[test["mldr"][0].corpus]
     assert corpus["doc-3"] == "long text 3" and len(corpus) == 9
@@ -202,10 +195,8 @@ def own(files, train, test=TABLE, **fields):
 
 
 def test_questions_are_held_out_with_their_context(files):
-    rows = [
-        {"question": "Which?", "context": f"Town {i // 3}.", "answers": {"text": [], "answer_start": []}}
-        for i in range(120)
-    ]
+    answers = {"text": [], "answer_start": []}
+    rows = [{"question": "Which?", "context": f"Town {i // 3}.", "answers": answers} for i in range(120)]
     data = load(family="qa", train=files.put("a.jsonl", rows), test=files.put("b.jsonl", rows))
     held = {question.context for question in data.validation}
     assert len(held) == 2 and len(data.validation) == 6 and not held & {question.context for question in data.train}
@@ -247,17 +238,20 @@ def test_your_own_beir_folder(files):
         assert (found.train, found.validation, found.test) == (expected.train, expected.validation, expected.test)
     folder = files.beir("b", train=40, test=3)
     data = load(family="ir", corpus=folder + "/", train=folder)
-    held = texts_of(data.validation)
+    held = values_of("text", data.validation)
     assert len(held) == 2 and len(data.train) == 38 and [len(corpus) for corpus in data.corpora.values()] == [48]
     assert not {*held.values()} & {pair.query for pair in data.train}
-    assert texts_of(data.test) == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
+    assert values_of("text", data.test) == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
     assert data.counts == {"validation: queries held out of train, at random": 2}
     files.put("b/queries.jsonl", [{"_id": f"q{i}", "text": f"query {i % 4}"} for i in range(43)])
-    queries = texts_of(load(family="ir", corpus=folder).validation)
+    queries = values_of("text", load(family="ir", corpus=folder).validation)
     assert len(queries) == 10 and len({*queries.values()}) == 1
     (files.folder / "link").symlink_to(folder)  # the same folder by two names
     linked = load(family="ir", corpus=folder, train=f"{files.folder}/link")
-    assert not {*queries.values()} & {pair.query for pair in linked.train} and texts_of(linked.validation) == queries
+    assert (
+        not {*queries.values()} & {pair.query for pair in linked.train}
+        and values_of("text", linked.validation) == queries
+    )
 
 
 def test_judgments_of_another_beir_folder_are_searched_in_its_corpus(files):
@@ -265,7 +259,7 @@ def test_judgments_of_another_beir_folder_are_searched_in_its_corpus(files):
     for full, sizes in ((True, (8, 12)), (False, (2, 3))):
         data = load(family="ir", train=one, validation=f"{other}/qrels/dev.tsv", full_corpus=full)
         assert tuple(len(data.corpora[part[0].corpus]) for part in (data.validation, data.test)) == sizes
-        assert texts_of(data.validation) == {"q0": "query 0", "q1": "query 1"} and data.test[0].id == "q4"
+        assert values_of("text", data.validation) == {"q0": "query 0", "q1": "query 1"} and data.test[0].id == "q4"
         assert [*wanted((*data.validation, *data.test)).values()] == [{"d0", "d1"}, {"d4", "d5", "d6"}]
 
 
@@ -307,7 +301,9 @@ def test_judged_documents_only(files):
     data = load(family="ir", corpus=folder, full_corpus=False)
     corpus = {"d20": "text 20", "d21": "text 21", "d22": "text 22", "d1": ""}
     assert [*data.corpora.values()] == [corpus]
-    assert grades_of(data.test) == {"q22": {"d22": 2, "d1": 0}} and texts_of(data.test) == {"q22": "query 22"}
+    assert values_of("grades", data.test) == {"q22": {"d22": 2, "d1": 0}} and values_of("text", data.test) == {
+        "q22": "query 22"
+    }
     assert len(data.train) == 20 and data.main == {"field": [], "paper": ["ndcg@10_judged"]}
     # A document without a text, a query without one, no relevant document.
     for judgment in (("q3", "none", 1), ("nobody", "d3", 1), ("q3", "d3", 0)):
