@@ -366,8 +366,8 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
     model = found["model"]
     assert model.max_seq_length == 40 and model.similarity_fn_name == "cosine" and found["documents"].shape == (2, 32)
     texts = [*TEXTS, "word " * 60]
-    for encode, item in (model.encode_query, task.query), (model.encode_document, task.document):
-        ours = torch.stack([*map(torch.from_numpy, predict([item(text) for text in texts]))])
+    for encode, prompt in (model.encode_query, "Query: "), (model.encode_document, "Document: "):
+        ours = torch.stack([*map(torch.from_numpy, predict([task.item(prompt, text) for text in texts]))])
         there = torch.from_numpy(encode(texts, normalize_embeddings=True))
         torch.testing.assert_close(there, ours, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(torch.from_numpy(model.encode(texts, normalize_embeddings=True)), ours, atol=0.01)
