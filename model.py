@@ -851,14 +851,15 @@ KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
 # sometimes the most registers of a thread: 128, so that two programs share a multiprocessor, or so many that the
-# compiler does not spill some to try that). None stands for all other GPUs and the interpreter; 96 has the rows of 128.
-# These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
+# compiler does not spill some to try that). None stands for all other GPUs and the interpreter. Head dim 96 mostly has
+# the rows of 128. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
 LAUNCH = {
     (80, 64): ((128, 32, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2, 192), (64, 64, 8, 1, 192)),
+    (120, 96): ((64, 32, 4, 2), (128, 32, 8, 2), (16, 64, 8, 3)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
     ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
     ("gfx9", 128): ((128, 64, 4, 2), (128, 32, 4, 2), (32, 64, 4, 1)),
@@ -882,13 +883,13 @@ def architecture(device):
 
 def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     """Return a kernel's constants and launch settings, as keyword arguments of its launch."""
-    BLOCK_D = triton.next_power_of_2(D)
     if dtype == torch.float32:
         architecture = "fp32"
-    if (architecture, BLOCK_D) not in LAUNCH:
+    width = D if (architecture, D) in LAUNCH else triton.next_power_of_2(D)
+    if (architecture, width) not in LAUNCH:
         architecture = None
     kernel = list(KERNELS).index(which)
-    row = LAUNCH[architecture, BLOCK_D][kernel]
+    row = LAUNCH[architecture, width][kernel]
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
     constants = dict(H=H, H_KV=H_kv, D=D, CAUSAL=causal and not documents, DOCUMENTS=documents)
     return constants | dict(zip(names, row))
