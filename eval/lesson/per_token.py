@@ -63,7 +63,7 @@ def main(cfg):
         rows[0] += [f"{run}: predicted", "loss"]
     for step in sorted(set.intersection(*map(set, curves.values()))):  # that all runs have evaluated
         points = [curve[step] for curve in curves.values()]
-        rows.append([str(step), f"{points[0][0]:,}"])
+        rows.append([str(step), f"{points[-1][0]:,}"])
         for _, predicted, loss in points:
             rows[-1] += [f"{predicted:,}", f"{loss:.2f}"]
     print(aligned(rows, str.rjust))
