@@ -132,5 +132,6 @@ def test_the_files_that_the_pages_name_are_there():
         names = set(re.findall(r"\b(?:config|data|eval|tests|docs)/[\w./-]+\.(?:py|png|json|jsonl|md|sh)\b", text))
         for name in names - {"data/prepared"}:
             assert (ROOT / name).exists(), f"{page.name} names {name}"
-        for link in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+        prose = re.sub("```.*?```", "", text, flags=re.S)
+        for link in re.findall(r"\]\((?!http|#)([^)#]+)", prose):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -389,7 +389,7 @@ def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--seq_len=4", "--global_batch_tokens=64"], SHOW="1")
     assert code == 0 and "print_examples failed and is left out" in text, text
-    assert "print_figure failed and is left out" in text, text
+    assert "plot_run failed and is left out" in text, text
     assert checkpoint.steps(tmp_path / "run")[-1] == 20
 
 

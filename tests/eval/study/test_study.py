@@ -61,6 +61,7 @@ def losses(folder):
     return {path.parent.name: metrics(path.parent) for path in folder.glob("study/runs/*/metrics.jsonl")}
 
 
+@pytest.mark.slow
 def test_a_study_killed_while_it_trains_goes_on(tiny_study, tmp_path, encoder):
     """It has one row, and a checkpoint that was given beside it."""
     args = [*tiny_study, f"--runs={ROWS[1:2]}", f"--checkpoints={encoder}", "--primary=(('mlm','tiny-650'),)"]
