@@ -27,7 +27,13 @@ def model_card(state, path, note="", **facts):
     state, path: the checkpoint; its scores lie beside it. note: the part of card.txt that stands before the code, if
     any. facts: `title`, the folder's name; `tag`, see hub.CLASSES; `max_len`, in tokens; `parameters`, how many.
     """
-    facts = {"data": "unknown", **state, **facts, "base": short(path), "objectives": describe(phases_of(state))}
+    facts = {
+        "data": "unknown",
+        **state,
+        **facts,
+        "base": short(path),
+        "objectives": describe(phases_of(state)),
+    }
     cfg = state["settings"]
     training = ["pretraining"] if cfg else ["weights of another"]  # of the hub
     part = facts["tag"]
@@ -67,5 +73,7 @@ def scores_beside(path, step):
     for line in log.read_text().splitlines() if log.is_file() else ():
         if line.startswith(f'{{"step": {step},') and "val_" in line:
             values = json.loads(line)
-            losses = ", ".join(f"{values[key]:.3f} with {title(name)}" for name, key in validation_keys(values).items())
-            yield f"- Validation loss, in nats per predicted token: {losses}.\n"
+            losses = []
+            for name, key in validation_keys(values).items():
+                losses.append(f"{values[key]:.3f} with {title(name)}")
+            yield f"- Validation loss, in nats per predicted token: {', '.join(losses)}.\n"
