@@ -61,6 +61,8 @@ def batch_problems(cfg, T, world_size):
         yield f"global_batch_tokens={cfg.global_batch_tokens}: {expected}"
     if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
         yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
+    if cfg.clm_windows and not 0 < round(cfg.clm_windows * windows) < windows:
+        yield f"clm_windows={cfg.clm_windows}: of the {windows} windows of a step, at least one must be CLM and one MLM"
     if cfg.window_split == "random" and T < 24:
         yield f"window_split=random: needs seq_len of at least 24, got {T}"
     if cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():  # train.py prepares it
@@ -161,13 +163,13 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     sharded: only rank 0 reads the file, or draws the weights if there is none.
     """
-    path, state = origin(cfg), None
+    source = origin(cfg)
+    path, state = source, None
     print0 = print if rank == 0 else lambda _: None
     nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0)
     if rank == 0 and path:
-        found, state = checkpoint.open_newest(path)
-        path = found if path == cfg.out_dir else path
-    path = runtime.decision_of_rank_0(path)
+        path, state = checkpoint.open_newest(path)
+    path, source = runtime.decision_of_rank_0((path, source))
     if not path:
         if sharded:
             torch.manual_seed(cfg.seed)
@@ -182,13 +184,13 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     checkpoint.check_weights(transformer, state, path)
     load = runtime.scatter_weights if sharded else Transformer.load_state_dict
     load(transformer, state.pop("model"))
-    if path == cfg.init_from:
+    if source == cfg.init_from:
         return 0, nothing, None
     load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
     trained = {name: state.get(name, value) for name, value in nothing.items()}
-    return state["step"], trained, None if path == cfg.branch_from else state
+    return state["step"], trained, None if source == cfg.branch_from else state
 
 
 def load_optimizers(optimizers, state, path):
@@ -355,10 +357,11 @@ class MetricsLog:
 # The data may change while a run trains
 
 
-def check_data(changed, received=None):
+def check_data(changed, first, received=None):
     """Raise Damaged if the background thread has found a shard that has changed; see `changed_shard_in_background`.
 
-    changed: its Future, or None. received: wait until the thread has ended, or a signal to stop is in this list.
+    changed: its Future, or None. first: the step at which this start began. received: wait until the thread has ended,
+    or a signal to stop is in this list.
     """
     if changed is None:
         return
@@ -368,4 +371,4 @@ def check_data(changed, received=None):
             time.sleep(1)
     if changed.done() and changed.result():
         what = f"{changed.result()} has changed since it was prepared: mend it, or prepare the data again"
-        raise Damaged(f"{what}. Remove the checkpoints that this run has made since, then resume")
+        raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, those after step {first}, then resume")

@@ -349,9 +349,12 @@ def forward_backward(ddp, batches, parts, names, device):
     fp64 (names, 2): for each the sum of the losses and the number of predicted tokens, of this process.
     """
     sums = torch.zeros(len(names), 2, dtype=torch.float64, device=device)
-    for number, (what, _) in enumerate(parts, 1):
+    for number, (what, _, counts) in enumerate(parts, 1):
         ddp.require_backward_grad_sync = number == len(parts)  # DDP sums them after the last one, shards after each
         loss_sum, count = ddp(runtime.to_device(next(batches), device), what.causal)
+        if not counts:
+            loss_sum.backward(torch.zeros_like(loss_sum))
+            continue
         loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
         sums[names.index(what.name)] += torch.stack((loss_sum.detach(), count))
     return sums
@@ -434,12 +437,12 @@ def train(cfg):
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
-    parts_of(cfg.max_steps - 1)  # refuses, before any work, windows that do not suffice for all processes
     steps = range(first, cfg.max_steps)
-    batches = runtime.prefetch(train_batches.batch, ((step, *part) for step in steps for part in parts_of(step)))
+    work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))
+    batches = runtime.prefetch(train_batches.batch, work)
     ddp = loss_module
     if world_size > 1 and not sharded and steps:
-        what, windows = parts_of(first)[0]
+        what, windows, _ = parts_of(first)[0]
         ddp = runtime.wrap_ddp(loss_module, train_batches.batch(first, what, windows), what.causal, device)
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
     log = run.open_records(facts, transformer.parameters(), world_size, resumed) if rank == 0 else None
@@ -459,7 +462,7 @@ def train(cfg):
     done, stopping = first, False  # done: how many steps; None while the weights are ahead of the log
     try:
         for step in steps:
-            run.check_data(changed, received if step == cfg.max_steps - 1 else None)
+            run.check_data(changed, first, received if step == cfg.max_steps - 1 else None)
             started = time.perf_counter()
             groups = groups_of(step)
             names = names_of(groups)
@@ -515,7 +518,7 @@ def train(cfg):
         raise
 
     if not stopping:  # a finished run, too, says so if its data have changed
-        run.check_data(changed, received)
+        run.check_data(changed, first, received)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)
     del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -135,6 +135,7 @@ class MicroBatch(NamedTuple):
 
     objective: object
     windows: list
+    counts: bool = True  # False: another process trains this window; here it only keeps the processes in step
 
 
 def by_objective(objective, cfg, n_windows, step, every=1):
@@ -154,17 +155,18 @@ def micro_batches(groups, micro_batch, rank, world_size):
     """Return the MicroBatches of a process, of at most `micro_batch` windows each. groups: see `by_objective`.
 
     All windows of a micro-batch train the same. The windows of an objective go to the processes in turn. Each process
-    cuts its own into the same number of parts of about equal size, because shards are gathered by all at once.
+    cuts its own into the same number of parts of about equal size, because all exchange gradients and shards at once.
     """
+    if not groups:
+        raise DataError("`objective` leaves out all windows of a step: it must leave at least one")
     found = []
     for objective, windows in groups.items():
-        if len(windows) < world_size:
-            counts = f"{len(windows)} windows of {objective.name} for {world_size} processes"
-            raise DataError(f"a step has {counts}: `objective` must leave at least one to each")
         own = windows[rank::world_size]
         n = math.ceil(len(windows) / world_size / micro_batch)
         cuts = [i * len(own) // n for i in range(n + 1)]
-        found += [MicroBatch(objective, own[start:end]) for start, end in itertools.pairwise(cuts)]
+        for start, end in itertools.pairwise(cuts):
+            part = own[start:end]
+            found.append(MicroBatch(objective, part or windows[:1], counts=len(part) > 0))
     return found
 
 
