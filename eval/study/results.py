@@ -202,7 +202,7 @@ class Results:
     by_task: {task: rows}, ordered by family. chosen: {(label, task): the rows at the rates that validation chose}.
     targets: {title: {task: its weight}}: the mean of the families, the mean of each family over its tasks (on the scale
     of percentages), where there are several, then each task. The first is the `main_target`. Raises DataError: a run
-    that is there twice, different test sets of a task, damaged instances.
+    that is there twice, different test sets of a task.
     """
 
     def __init__(self, root, rows, failed, labels=()):
@@ -219,8 +219,6 @@ class Results:
             for row in best(same):
                 row.chosen = True
         self.chosen = group([row for row in rows if row.chosen], "model", "task")
-        for task, same in self.by_task.items():
-            add_scores(root, task, [row for row in same if row.chosen])
         self.targets = self.make_targets()
         self.main_target = next(iter(self.targets), "mean of families")
 
@@ -254,8 +252,8 @@ class Results:
             note = f" ({done} of {expected} runs)"
         return Score(*stats.interval([sum(scores[unit] for scores in by_task) for unit in units]), note)
 
-    def differences(self, a, b, task, unit):
-        """Return {unit: scores of model a minus those of b (1 + resamples,)}, over the runs whose seeds both have.
+    def pairs(self, a, b, task, unit):
+        """Return {unit: [(row of model a, row of b), ...]}, of the runs whose seeds both have.
 
         Two models with one pretraining each pair by the seed of fine-tuning, whatever the other two seeds are.
         """
@@ -266,21 +264,23 @@ class Results:
         found = defaultdict(list)
         for row in self.chosen[a, task]:
             if seeds(row) in of_b:
-                found[getattr(row, unit)].append(row.scores - of_b[seeds(row)].scores)
-        return {of_unit: np.mean(pairs, axis=0) for of_unit, pairs in found.items()}
+                found[getattr(row, unit)].append((row, of_b[seeds(row)]))
+        return found
 
     def compare(self, a, b, target):
-        """Return the Comparison of models a and b; None if one has no score."""
+        """Return the Comparison of models a and b; None if one has no score. Raises DataError: damaged instances."""
         if not (self.score(a, target) and self.score(b, target)):
             return None
         unit, words = UNITS[len(self.seeds[a] & self.seeds[b]) > 1]
-        by_task = {task: self.differences(a, b, task, unit) for task in self.targets[target]}
+        by_task = {task: self.pairs(a, b, task, unit) for task in self.targets[target]}
         units = common(by_task.values())
         comparison = Comparison(target, a, b, len(units), words)
         if len(units) > 1:
             parts = {}  # of tasks that share pretraining; the sets of a retrieval task share fine-tuning
             for task, weight in self.targets[target].items():
-                d = weight * np.array([by_task[task][of_unit] for of_unit in units])  # (units, 1 + resamples)
+                add_scores(self.root, task, [row for row in self.by_task[task] if row.chosen])
+                d = [np.mean([x.scores - y.scores for x, y in by_task[task][u]], axis=0) for u in units]
+                d = weight * np.stack(d)  # (units, 1 + resamples)
                 part = task.partition("/")[0] if unit == "seed" else ""
                 sum_d, sum_covariance = parts.get(part, (0, 0))
                 parts[part] = sum_d + d[:, 0], sum_covariance + np.cov(d[:, 1:])
@@ -328,8 +328,10 @@ def check_rows(rows):
 def add_scores(root, task, rows):
     """Give the chosen rows of a task their `scores` (1 + resamples,): on its test set, then on resamples of it.
 
-    Raises DataError: damaged files.
+    Rows that have them keep them. Raises DataError: damaged files.
     """
+    if hasattr(rows[0], "scores"):
+        return
     scores = []
     for name in rows[0].metrics:
         arrays = []  # what the metric sums up for each test instance: (n, C, 2) of each row

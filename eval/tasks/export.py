@@ -10,12 +10,28 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
 from data.hub import new_folder, sentence_files
 from data.tokenizer import optional_package
 from errors import Damaged, DataError
 from eval.tasks.result import load
 
 HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
+
+
+def check(task, model):
+    """Raise DataError if a retriever on a HubEncoder cannot be exported: nothing here uses it. Of other models, say it.
+
+    task, model: a Family and its TaskModel.
+    """
+    try:
+        with torch.random.fork_rng([]):  # training does not depend on it
+            library_model(task, model)
+    except ValueError as error:  # also of transformers: it has no class for tagging with this encoder
+        if task.dataset.family == "ir":
+            raise
+        print(f"model.pt will be for use in Python only (docs/finetuning.md): {error}")
 
 
 def library_model(task, model):

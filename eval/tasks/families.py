@@ -5,6 +5,7 @@ the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ class TokenClassification(Family):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
         prefix = self.tokenizer.word_prefix
         words = [self.tokenizer.encode(prefix + word if word else "") for word in example.words]
-        ids = self.truncate(sum(words, []))
+        ids = self.truncate([*chain(*words)])
         word_of = np.repeat(np.arange(len(words)), [*map(len, words)])[: len(ids) - 1]  # of each token
         label = np.array([self.index.get(tag, -1) for tag in example.tags], int)
         target = np.append(label[word_of], -1)  # eos has none

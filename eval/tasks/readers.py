@@ -153,27 +153,38 @@ def rows(path, columns, counts=None):
 
 def delimited_rows(path, columns, counts):
     """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    form = {} if file_format(path) == "csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE)
-    table = csv.reader((text + "\n" for _, text in lines(path)), strict=True, **form)
-    wrong = []
-    try:
-        header = next(table, [])
-        numbers = [str(i) for i in range(len(header))]
-        if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # the first line is a row
-            yield f"{path}, line 1", dict(zip(numbers, header))
-            header = numbers
-        for fields in table:
-            location = f"{path}, line {table.line_num}"
-            if len(fields) == len(header):
-                yield location, dict(zip(header, fields))
-            elif any(fields):
-                wrong.append(f"{location}: {len(fields)} fields, but line 1 has {len(header)}")
-    except csv.Error as error:
-        raise DataError(f"{path}, line {table.line_num}: {error}") from None
-    if len(wrong) > (0 if counts is None else table.line_num / 100):
+    table, wrong = table_fields(path), []
+    number, header = next(table, (0, []))
+    numbers = [str(i) for i in range(len(header))]
+    if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # the first line is a row
+        yield f"{path}, line 1", dict(zip(numbers, header))
+        header = numbers
+    if len({*header}) < len(header):
+        raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
+    for number, fields in table:
+        location = f"{path}, line {number}"
+        if len(fields) == len(header):
+            yield location, dict(zip(header, fields))
+        elif any(fields):
+            wrong.append(f"{location}: {len(fields)} fields, but line 1 has {len(header)}")
+    if len(wrong) > (0 if counts is None else number / 100):
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the first"] += len(wrong)
+
+
+def table_fields(path):
+    """Yield (line number, texts) for each line of a .tsv or .txt file, or row of a .csv file."""
+    if file_format(path) != "csv":
+        for number, text in lines(path):
+            yield number, text.split("\t")
+        return
+    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
+    try:
+        for fields in reader:
+            yield reader.line_num, fields
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def json_rows(path):
@@ -267,7 +278,8 @@ def read_sentences(path, task, counts=None):
             if len(fields) < least:
                 raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
             if not TAG.fullmatch(fields[tag]):
-                raise DataError(f"{path}, line {number}: {fields[tag]!r} is no tag: O, or B-, I-, E- or S- and a type")
+                expected = f"O, or B-, I-, E- or S- and a type; {OTHER_FORM}"
+                raise DataError(f"{path}, line {number}: {fields[tag]!r} is no tag: {expected}")
             words.append(fields[word])
             tags.append(fields[tag])
         if words:

@@ -26,7 +26,7 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
 SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
-OWN_QUERIES = "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or --validation=FOLDER/qrels/NAME.tsv"
+OWN_QUERIES = "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or validation=FOLDER/qrels/NAME.tsv"
 TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
 TABLE.read_string(Path(__file__).with_name("datasets.ini").read_text(encoding="utf-8"))
 TASKS = {name: fields for name, fields in TABLE.items() if fields and "/" not in name}
@@ -80,8 +80,11 @@ class Judged(NamedTuple):
     held_out: float = 0.0  # the fraction of the judged queries that this row takes away from other rows of this file
 
     def beside(self, name):
-        """Return the path of corpus.jsonl or queries.jsonl in the folder."""
-        return str(Path(self.judgments).parent.with_name(name))
+        """Return the path of corpus.jsonl or queries.jsonl in the folder. Raises DataError if there is no folder."""
+        qrels = Path(self.judgments).parent
+        if qrels.name != "qrels":
+            raise DataError(f"{self.split}={self.judgments}: give judgments of a BEIR folder, FOLDER/qrels/NAME.tsv")
+        return str(qrels.with_name(name))
 
 
 def retrieval_table(task):
@@ -115,7 +118,7 @@ def files_of(task):
     elif task.family != "ir":
         yield from (task.train, task.validation or task.train, task.test)
     else:
-        yield from [] if is_folder(task.train) else [task.train]
+        yield from [] if is_folder(task.train) or task.zero_shot else [task.train]
         for row in retrieval_table(task):
             yield from (row.beside("corpus.jsonl"), row.judgments, row.beside("queries.jsonl"))
 
@@ -125,7 +128,9 @@ def missing(task):
     absent = [path for path in dict.fromkeys(files_of(task)) if not find_files(path)]
     if not absent:
         return ""
-    source = f"Get them from {task.source}" if task.source else OWN_QUERIES * (task.family == "ir")
+    source = task.source and f"Get them from {task.source}"
+    if not source and task.corpus and any(row.held_out and row.judgments in absent for row in retrieval_table(task)):
+        source = OWN_QUERIES
     return "\n  ".join(["missing:", *absent, *source.splitlines()])
 
 
@@ -144,7 +149,9 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
         raise DataError(f"{', '.join(given)}: task={task} says this itself: give either a task or your own data")
     if task.endswith(".py"):
         given, problems = configurator.parse([task], FIELDS)
-        folder, task = Path(task).parent, Path(task).stem
+        file, folder, task = task, Path(task).parent, Path(task).stem
+        if task in TASKS:
+            problems.append(f"{file}: there is a task {task} already: rename the file")
         if problems:
             raise DataError("; ".join(problems))
     elif task in TASKS:

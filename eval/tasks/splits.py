@@ -107,7 +107,7 @@ def label_names(task, train):
     known = set().union(*([example.gold] if task.family == "sc" else example.gold for example in train))
     if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
-        raise DataError(f"{task.train}: {why}. If others were held out to validate on, give --validation")
+        raise DataError(f"{task.train}: {why}. If others were held out to validate on, give validation")
     if task.regression:
         return []
     first = [label for label in (*task.names, "O") if label in known]
@@ -127,7 +127,7 @@ def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     n = len(distinct)
     count = max(1, round(fraction * n))
     if count >= n:
-        raise DataError(f"{path}: too few different examples ({n}) to hold some of them out: give --validation")
+        raise DataError(f"{path}: too few different examples ({n}) to hold some of them out: give validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
     order = np.random.RandomState(SPLIT_SEED).permutation(n)
     held_keys = {distinct[i] for i in order[:count]}

@@ -208,6 +208,7 @@ def test_a_folder_without_results(tmp_path, run):
     code, output = run(["report", str(tmp_path)], "eval.study")
     assert code == 1 and "no result.json below it" in output
     make_result(tmp_path)
+    (tmp_path / "mlm/sst2/lr-0.0001_seed-1/instances.npz").unlink()  # only comparisons need it
     code, output = run(["report", str(tmp_path), "--primary=(('mlm', 'mml'),)"], "eval.study")
     assert code == 0 and "Not run yet: mlm or mml" in output
 

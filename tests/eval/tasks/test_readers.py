@@ -47,6 +47,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
     read_texts: [
         ("a.csv", 'text,label\r\n"a, 1\nb",0\r\n"say ""x""",1\n', {}, [Text("a, 1\nb", "0"), Text('say "x"', "1")]),
         ("a.tsv", 'text\tlabel\r\n"a\t0\r\n\r\nb"\t1\r\n', {}, [Text('"a', "0"), Text('b"', "1")]),
+        ("a.tsv", "text\tlabel\na\rb\t0\n", {}, [Text("a\rb", "0")]),
         ("a.txt", "1\t*\tx\n0\t*\ty\n", BY_NUMBER, [Text("x", "1"), Text("y", "0")]),
         ("a.csv", "0,1,2\n1,*,x\n", BY_NUMBER, [Text("x", "1")]),  # here the numbers are names
         ("a.jsonl", ROWS, BY_FORM, [Text("A: {x} B: y.", "yes"), Text("A:   B: .", "other")]),
@@ -142,6 +143,7 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         ("a.csv", "a film,1\nb,0\n", "line 2: .*numbers, from 0"),
         ("a.tsv", "1\tx\n0\ty\n", "line 2: .*2", dict(columns=("2",), label="0")),
         ("a.csv", "text,label\nx,1\ny\n", "line 3"),
+        ("a.csv", "text,text,label\nx,y,1\n", "line 1: two columns"),
         ("a.csv", 'text,label\n"x"y,1\n', "line 2"),
         ("a.csv", "text,label\nx,\n", "line 2: the label is ''"),
         *(("a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson")) for y in ("a", "nan")),
@@ -155,7 +157,7 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
     read_sentences: [
         ("a.conll", "a O\nb\n", "line 2: 1 columns, expected 2"),
         ("a.conll", b"a\tO\n\xff\tO\n", "line 2: byte 0xff"),
-        ("a.conll", "a\tO\n\nb\tO\nc\tNOUN\n", "line 4: 'NOUN' is no tag"),
+        ("a.conll", "a\tO\n\nb\tO\nc\tNOUN\n", "line 4: 'NOUN' is no tag.*docs/finetuning.md"),
         ("a.conll", "a O\n", "", dict(columns=("word",))),
         ("a.conll", "1 a O\n2 b O\n\n1 c O\n", "the words are 1, .*--columns=0 --label=2", dict(label="2")),
     ],

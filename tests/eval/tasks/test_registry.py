@@ -222,7 +222,7 @@ def test_a_task_file_names_your_own_data(files):
     assert (data.name, data.family, data.main["field"], len(data.train)) == ("topics", "sc", ["f1"], 8)
     with pytest.raises(DataError, match="columns: task=.*topics.py says this itself"):
         load(path, columns="text")
-    for name, wrong in (("a.py", 'train = "x"'), ("a.py", text + "print()"), ("a.py", "lr = 1")):
+    for name, wrong in (("own/sst2.py", text), ("a.py", 'train = "x"'), ("a.py", text + "print()"), ("a.py", "lr = 1")):
         with pytest.raises(DataError):
             load(files.put(name, wrong))
 
@@ -264,8 +264,10 @@ def test_judgments_of_another_beir_folder_are_searched_in_its_corpus(files):
 def test_retrieval_trained_on_other_files(files):
     """No query of the test set is used to validate on, unless one says so."""
     corpus, pairs = files.beir("b", test=6), files.put("pairs.jsonl", [{"query": "who", "document": "me"}])
-    with pytest.raises(DataError, match="b/qrels/train.tsv\n  To validate on, give .* or --validation="):
+    with pytest.raises(DataError, match="b/qrels/train.tsv\n  To validate on, give .* or validation="):
         load(family="ir", corpus=corpus, train=pairs)
+    with pytest.raises(DataError, match="missing:\n  none.jsonl$"):
+        load(family="ir", corpus=corpus, train="none.jsonl", validation=f"{corpus}/qrels/test.tsv")
     judgments = f"{corpus}/qrels/test.tsv"
     data = load(family="ir", corpus=corpus, train=files.beir("c", train=4, test=1), validation=judgments)
     assert len(data.train) == 4 and data.validation == data.test and len(data.test) == 6
@@ -277,7 +279,7 @@ def test_zero_shot_scores_need_no_training_data_and_hold_nothing_of_a_test_set_o
     msmarco(files)
     data = load("msmarco", folder=tmp_path, zero_shot=True)
     assert data.train == [] and len(by_set(data.test)["nq"]) == 8 and [*by_set(data.validation)] == ["msmarco", "mldr"]
-    data = load(family="ir", corpus=files.beir("b", test=6), zero_shot=True)
+    data = load(family="ir", corpus=files.beir("b", test=6), train="none.jsonl", zero_shot=True)
     assert (data.train, data.validation, len(data.test)) == ([], [], 6)
 
 
@@ -319,7 +321,9 @@ WRONG = [
     (dict(family="sc", train="no.csv", test="no.csv"), "missing:\n  no.csv$"),
     (dict(task="no.py"), "no.py: "),
     (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: .*accuracy, f1, matthews, or of pearson"),
-    (dict(family="ir", test="no.tsv"), "missing:\n  --corpus\n"),
+    (dict(family="ir", test="no.tsv"), "missing:\n  --corpus$"),
+    (dict(family="ir", corpus="beir", test="a.tsv"), "test=a.tsv: .*FOLDER/qrels/NAME.tsv"),
+    (dict(family="ir", corpus="beir", validation="b"), "validation=b: .*FOLDER/qrels/NAME.tsv"),
     (dict(task="sst2", zero_shot=True), "max_steps=0: sst2 has a head"),
 ]
 
