@@ -116,11 +116,11 @@ def assignments(argv, defaults, problems):
             yield from read_config(word, problems)
             continue
         name, equals, text = word[2:].partition("=")
-        if not equals:
-            if not words or words[0].startswith("--"):
-                problems.append(f"{word}: write {word}=VALUE")
-                continue
+        if not equals and words and not words[0].startswith("--"):
             text = words.pop(0)
+        elif not equals and name in defaults:
+            problems.append(f"{word}: write {word}=VALUE")
+            continue
         yield word, name, value_of(text, type(defaults.get(name)))
 
 

@@ -171,6 +171,7 @@ def test_help_shows_the_lines_of_the_script(capsys):
 WORDS = [
     ("--resume", "--resume: write --resume=VALUE"),
     ("--flag 3", "--flag: unknown setting 'flag'."),
+    ("--ressume", "--ressume: unknown setting 'ressume'. Did you mean 'resume'?"),
     ("--learning_rate=1", "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr."),
 ]
 
