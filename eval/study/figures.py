@@ -124,6 +124,7 @@ def draw_models(path, results):
             score = results.score(name, target)
             mean, half = (score.mean, score.half or 0) if score else (math.nan, 0)
             axes.errorbar([mean], [name], xerr=[half], fmt="o", color=STYLES[0][0], capsize=2)
+        axes.margins(y=0.3)
     figure.supxlabel(KINDS["scores"])
     save_figure(figure, path)
 

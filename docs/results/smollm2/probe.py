@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 
 import configurator
-import finetune
 from eval.tasks import hub_encoder, metrics
 from eval.tasks.families import subsample
 from eval.tasks.model import predict
+from eval.tasks.registry import find_task
 from eval.tasks.result import build
 from eval.tasks.splits import read
 from runtime import resolve_auto
@@ -28,9 +28,9 @@ STEPS, BATCH = 1000, 1024  # a batch is 1,024 tokens
 
 path, *options = sys.argv[1:]
 arguments = [f"--init_from={path}", "--task=conll2003", "--out_dir=out/probe", *options]
-cfg = resolve_auto(configurator.load("finetune.py", arguments, finetune.check))
+cfg = resolve_auto(configurator.load("finetune.py", arguments))
 _, state = hub_encoder.open_newest(cfg.init_from)
-dataset = read(finetune.describe_task(cfg))
+dataset = read(find_task(cfg.task, cfg.tasks_dir))
 task, model = build(cfg, dataset, state)
 model.head = torch.nn.Identity()
 
