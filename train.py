@@ -352,7 +352,7 @@ def forward_backward(ddp, batches, parts, names, device):
     for number, (what, _, counts) in enumerate(parts, 1):
         ddp.require_backward_grad_sync = number == len(parts)  # DDP sums them after the last one, shards after each
         loss_sum, count = ddp(runtime.to_device(next(batches), device), what.causal)
-        if not counts:
+        if not counts:  # another process trains this window: take part in the exchange, and add nothing
             loss_sum.backward(torch.zeros_like(loss_sum))
             continue
         loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1

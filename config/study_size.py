@@ -5,6 +5,7 @@
 #
 # 3 heads of 64, 1 key and value head: 3.3M parameters with the output head. 4,608 tokens a step, 23M tokens in all,
 # which is 13 tokens for each parameter of the blocks, as at width 128.
+base = "study_cause.py"  # the same tasks, fine-tuning rates and fine-tuning seeds
 out_dir = "out/study-size"
 train = (
     "config/openstax.py --n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576 --global_batch_tokens=4608 --switch_step=0 "
@@ -18,11 +19,4 @@ runs = (
     ("clm25-mlm-192", "", "--switch_step=1250 --lr=2e-3"),
 )
 primary = (("clm25-mlm-192", "mlm-192"),)
-
-tasks = (
-    "conll2003 --max_steps=800 --epochs=2",
-    "scifact --max_steps=240 --batch_size=16 --epochs=6 --full_corpus=False",
-)
-finetune = "--eval_interval=1000 --baseline=False"
-rates = (5e-4, 1e-3, 2e-3, 4e-3)
-finetune_seeds = (1, 2)
+figures = ()
