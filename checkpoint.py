@@ -14,6 +14,7 @@ import pickle
 import re
 import sys
 import zipfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -235,18 +236,19 @@ def export(path, folder, kind):
 
 def main():
     protect_output()
-    words = sorted(sys.argv[1:], key=lambda word: word.startswith("--as="))  # this one last
-    kind = words[-1].removeprefix("--as=") if len(words) == 4 else ""
-    if kind not in hub.EXPORTS or words[0] != "export":
-        sys.exit(f"usage: see below; --as is one of {', '.join(hub.EXPORTS)}\n\n{__doc__}")
-    path, folder = words[1:3]
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["export"])
+    parser.add_argument("path", help="a checkpoint, or the folder of a run")
+    parser.add_argument("folder", help="where to write the model; a new folder")
+    parser.add_argument("--as", dest="kind", choices=list(hub.EXPORTS), required=True)
+    words = parser.parse_args()
     try:
-        export(path, folder, kind)
+        export(words.path, words.folder, words.kind)
     except (Damaged, DataError, OSError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit(f"stopped by Ctrl-C: {folder} was not written")
-    print(f"wrote {folder}")
+        sys.exit(f"stopped by Ctrl-C: {words.folder} was not written")
+    print(f"wrote {words.folder}")
 
 
 if __name__ == "__main__":

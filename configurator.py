@@ -221,16 +221,16 @@ def takes(name, default):
     return f"{name} takes {kind} (default {default!r})"
 
 
-def outside_limits(cfg, limits, choices=()):
-    """Yield a sentence for each setting outside its limits.
-
-    limits: {"at least 1": names of settings, ...}; see RELATIONS. choices: {name: possible values}.
-    """
-    for limit, names in limits.items():
-        relation, bound = limit.rsplit(" ", 1)
+def limit_problems(cfg, limits):
+    """Yield a sentence for each setting outside its limits: a list of (one of RELATIONS, bound, names of settings)."""
+    for relation, bound, names in limits:
         for name in names:
-            if not RELATIONS[relation](cfg[name], int(bound)):
-                yield f"{name}={cfg[name]}: must be {limit}"
-    for name, values in dict(choices).items():
+            if not RELATIONS[relation](cfg[name], bound):
+                yield f"{name}={cfg[name]}: must be {relation} {bound}"
+
+
+def choice_problems(cfg, choices):
+    """Yield a sentence for each setting with a value that is not among its choices, {name: values}."""
+    for name, values in choices.items():
         if cfg[name] not in values:
             yield f"{name}={cfg[name]}: must be one of {', '.join(values)}"

@@ -76,13 +76,14 @@ full_corpus = True  # ir: search all documents; False: only the judged ones, whi
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
-LIMITS = {
-    "at least 8": ["max_len"],
-    "at least 1": "epochs batch_size eval_interval eval_examples".split(),
-    "at least 0": "max_steps seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction".split(),
-    "below 1": ["beta1", "beta2", "dropout", "warmup_fraction"],
-    "above 0": ["lr", "grad_clip", "temperature"],
-}
+LIMITS = [
+    ("at least", 8, ["max_len"]),
+    ("at least", 1, ["epochs", "batch_size", "eval_interval", "eval_examples"]),
+    ("at least", 0, ["max_steps", "seed", "test_examples", "eps", "weight_decay"]),
+    ("at least", 0, ["beta1", "beta2", "dropout", "warmup_fraction"]),
+    ("below", 1, ["beta1", "beta2", "dropout", "warmup_fraction"]),
+    ("above", 0, ["lr", "grad_clip", "temperature"]),
+]
 
 
 def describe_task(cfg):
@@ -95,7 +96,8 @@ def check(cfg, needs_checkpoint=True):
 
     needs_checkpoint: False if init_from may not be there yet, as when a study plans what it will do.
     """
-    yield from configurator.outside_limits(cfg, LIMITS, {"protocol": ("auto", "study", "own")})
+    yield from configurator.limit_problems(cfg, LIMITS)
+    yield from configurator.choice_problems(cfg, {"protocol": ["auto", "study", "own"]})
     yield from device_problems(cfg)
     try:
         if describe_task(cfg).family == "ir" and cfg.freeze:

@@ -33,9 +33,13 @@ RESUME_MAY_CHANGE = set(
 
 
 def origin(cfg):
-    """Return the path that a run starts from: out_dir if it resumes, branch_from, init_from, or "" for nothing."""
-    begun = cfg["resume"] and checkpoint.steps(cfg["out_dir"])
-    return cfg["out_dir"] if begun else cfg["branch_from"] or cfg["init_from"]
+    """Return (setting, path) of what a run starts from: resume, branch_from or init_from, or two empty strings."""
+    if cfg["resume"] and checkpoint.steps(cfg["out_dir"]):
+        return "resume", cfg["out_dir"]
+    for setting in "branch_from", "init_from":
+        if cfg[setting]:
+            return setting, cfg[setting]
+    return "", ""
 
 
 def model_config(settings, vocab_size):
@@ -45,7 +49,8 @@ def model_config(settings, vocab_size):
     """
     base = PRESETS.get(settings["model"])
     if base is None:  # "origin"
-        base = checkpoint.shape(origin(settings))
+        _, path = origin(settings)
+        base = checkpoint.shape(path)
     fields = {**base, "vocab_size": max(vocab_size, base.get("vocab_size", 0))}
     for name in vars(ModelConfig()):
         if settings.get(name):
@@ -163,13 +168,13 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     sharded: only rank 0 reads the file, or draws the weights if there is none.
     """
-    source = origin(cfg)
-    path, state = source, None
+    setting, path = origin(cfg)
+    state = None
     print0 = print if rank == 0 else lambda _: None
     nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0)
     if rank == 0 and path:
         path, state = checkpoint.open_newest(path)
-    path, source = runtime.decision_of_rank_0((path, source))
+    setting, path = runtime.decision_of_rank_0((setting, path))
     if not path:
         if sharded:
             torch.manual_seed(cfg.seed)
@@ -184,13 +189,13 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     checkpoint.check_weights(transformer, state, path)
     load = runtime.scatter_weights if sharded else Transformer.load_state_dict
     load(transformer, state.pop("model"))
-    if source == cfg.init_from:
+    if setting == "init_from":
         return 0, nothing, None
     load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
     trained = {name: state.get(name, value) for name, value in nothing.items()}
-    return state["step"], trained, None if source == cfg.branch_from else state
+    return state["step"], trained, state if setting == "resume" else None
 
 
 def load_optimizers(optimizers, state, path):
@@ -201,8 +206,8 @@ def load_optimizers(optimizers, state, path):
         raise DataError(f"{path} has other optimizers: {names}. init_from takes its weights only")
     for name, optimizer in optimizers.items():
         groups = optimizer.state_dict()["param_groups"]
-        ours, theirs = ([group["params"] for group in its] for its in (groups, saved[name]["param_groups"]))
-        if ours != theirs:
+        members = [group["params"] for group in groups]
+        if members != [group["params"] for group in saved[name]["param_groups"]]:
             raise DataError(f"{path}: {name} has other groups of parameters here. init_from takes its weights only")
         runtime.scatter_optimizer(optimizer, saved[name])
         optimizer.load_state_dict({"state": saved[name]["state"], "param_groups": groups})
@@ -357,18 +362,19 @@ class MetricsLog:
 # The data may change while a run trains
 
 
-def check_data(changed, first, received=None):
-    """Raise Damaged if the background thread has found a shard that has changed; see `changed_shard_in_background`.
+def wait_for_checksums(changed, received):
+    """Wait until the background thread has read all data, or a signal to stop is in the list `received`.
 
-    changed: its Future, or None. first: the step at which this start began. received: wait until the thread has ended,
-    or a signal to stop is in this list.
+    changed: the Future of `changed_shard_in_background`, or None.
     """
-    if changed is None:
-        return
-    if received is not None and not changed.done():
+    if changed and not changed.done():
         print("waiting for the checksums of the data", flush=True)
         while not changed.done() and not received:
             time.sleep(1)
-    if changed.done() and changed.result():
+
+
+def check_data(changed, first):
+    """Raise Damaged if the background thread has found a shard that has changed. first: where this start began."""
+    if changed and changed.done() and changed.result():
         what = f"{changed.result()} has changed since it was prepared: mend it, or prepare the data again"
         raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, those after step {first}, then resume")

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import model
-from configurator import outside_limits
+from configurator import choice_problems
 from errors import DataError
 
 # Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
@@ -47,7 +47,7 @@ def resolve_auto(settings):
 def device_problems(settings):
     """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from outside_limits(settings, {}, choices)
+    yield from choice_problems(settings, choices)
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if resolve_auto(settings)["device"] == "cuda" and local_rank >= gpus:
         yield f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs"

@@ -127,14 +127,14 @@ def learning_rate(step, cfg):
 # What can be wrong with the settings
 
 SCHEDULE = ["switch_step", "warmup_steps", "decay_steps"]
-LIMITS = {
-    "at least 1": "max_steps global_batch_tokens micro_batch eval_windows keep_last log_interval eval_interval "
-    "checkpoint_interval".split(),
-    "at least 0": [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"],
-    "above 0": ["lr", "grad_clip"],
-    "below 1": ["beta1", "beta2", "clm_windows"],
-    f"below {2**63}": ["seed"],
-}
+LIMITS = [
+    ("at least", 1, ["max_steps", "global_batch_tokens", "micro_batch", "eval_windows", "keep_last"]),
+    ("at least", 1, ["log_interval", "eval_interval", "checkpoint_interval"]),
+    ("at least", 0, [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"]),
+    ("above", 0, ["lr", "grad_clip"]),
+    ("below", 1, ["beta1", "beta2", "clm_windows"]),
+    ("below", 2**63, ["seed"]),
+]
 CHOICES = {
     "model": [*PRESETS, "origin"],
     "window_split": ["none", "random", "document"],
@@ -147,7 +147,8 @@ CHOICES = {
 
 def check(cfg, world_size=None):
     """Yield what does not fit in the settings, one sentence each. world_size: of the run; None = of this process."""
-    yield from configurator.outside_limits(cfg, LIMITS, CHOICES)
+    yield from configurator.limit_problems(cfg, LIMITS)
+    yield from configurator.choice_problems(cfg, CHOICES)
     yield from runtime.device_problems(cfg)
     if not cfg.mask_ratio or min(cfg.mask_ratio) <= 0 or max(cfg.mask_ratio) >= 1:
         yield f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1"
@@ -164,7 +165,7 @@ def check(cfg, world_size=None):
         yield "wandb_project: needs the wandb package (pip install wandb)"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
-    source = run.origin(cfg)
+    _, source = run.origin(cfg)
     why = checkpoint.problem(source) if source or cfg.model == "origin" else ""
     if why:
         yield f"what the run starts from: {why}"
@@ -462,7 +463,10 @@ def train(cfg):
     done, stopping = first, False  # done: how many steps; None while the weights are ahead of the log
     try:
         for step in steps:
-            run.check_data(changed, first, received if step == cfg.max_steps - 1 else None)
+            last = step + 1 == cfg.max_steps
+            if last:
+                run.wait_for_checksums(changed, received)
+            run.check_data(changed, first)
             started = time.perf_counter()
             groups = groups_of(step)
             names = names_of(groups)
@@ -484,7 +488,6 @@ def train(cfg):
             timed = [*timed, seconds] if phase == earlier else []
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
-            last = step + 1 == cfg.max_steps
             switches = not last and phase_of(groups_of(step + 1)) != phase and len(trained["phases"]) < 5
             values = {}
             if (step + 1) % cfg.log_interval == 0 or last:
@@ -518,7 +521,8 @@ def train(cfg):
         raise
 
     if not stopping:  # a finished run, too, says so if its data have changed
-        run.check_data(changed, first, received)
+        run.wait_for_checksums(changed, received)
+        run.check_data(changed, first)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)
     del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -48,8 +48,9 @@ SHORT = """--warmup_steps=0 --decay_steps=0 --keep_steps=() --log_interval=1 --e
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    limits = {"at least 2": ["steps"], "at least 1": ["micro_steps", "repeats"], "at least 0": ["micro_batch"]}
-    yield from configurator.outside_limits(cfg, limits, {"model": PRESETS})
+    limits = [("at least", 2, ["steps"]), ("at least", 1, ["micro_steps", "repeats"]), ("at least", 0, ["micro_batch"])]
+    yield from configurator.limit_problems(cfg, limits)
+    yield from configurator.choice_problems(cfg, {"model": PRESETS})
     yield from unknown(cfg.only, VARIANTS)
 
 

@@ -59,7 +59,8 @@ CHOICES = {"metrics": METRICS}
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     yield from (f"{name}: give at least one" for name in ("seeds", "rates", "finetune_seeds") if not cfg[name])
-    yield from configurator.outside_limits(cfg, {"at least 1": ["processes"], "at least 0": ["jobs"]}, CHOICES)
+    yield from configurator.limit_problems(cfg, [("at least", 1, ["processes"]), ("at least", 0, ["jobs"])])
+    yield from configurator.choice_problems(cfg, CHOICES)
     yield from Plan(cfg).problems
 
 
@@ -115,7 +116,7 @@ def main(argv):
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
             case ["report", root, *args]:
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
-                metrics_only = partial(configurator.outside_limits, limits={}, choices=CHOICES)
+                metrics_only = partial(configurator.choice_problems, choices=CHOICES)
                 print(report.write(Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))))
             case [] | ["report"]:
                 sys.exit(__doc__)
