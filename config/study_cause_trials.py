@@ -1,0 +1,26 @@
+# Trials for config/study_cause.py: which rate of pretraining suits each recipe? One seed that the study does not have.
+# The rate with the better validation scores after fine-tuning is taken.
+#
+#   python -m eval.study config/study_cause_trials.py
+base = "study_cause.py"  # the same tasks
+out_dir = "out/study-cause-trials"
+train = "config/openstax.py --switch_step=0 --eval_interval=100 --checkpoint_interval=1000"
+seeds = (0,)
+
+# name, what it begins with, arguments of train.py
+runs = (
+    ("mlm-7e-4", "", "--lr=7e-4"),
+    ("mlm-1e-3", "", "--lr=1e-3"),
+    ("mlm-1.4e-3", "", "--lr=1.4e-3"),
+    ("mlm-80-0-20-1e-3", "", "--lr=1e-3 --mask_proportions=0.8,0,0.2"),
+    ("mlm-80-0-20-2e-3", "", "--lr=2e-3 --mask_proportions=0.8,0,0.2"),
+    ("mlm-80-20-0-1e-3", "", "--lr=1e-3 --mask_proportions=0.8,0.2,0"),
+    ("mlm-80-20-0-2e-3", "", "--lr=2e-3 --mask_proportions=0.8,0.2,0"),
+    ("mntp-1e-3", "", "--lr=1e-3 --predict_from=before"),
+    ("mntp-2e-3", "", "--lr=2e-3 --predict_from=before"),
+)
+primary = ()
+
+rates = (1e-3, 2e-3)
+finetune_seeds = (1,)
+figures = ()
