@@ -23,3 +23,13 @@ primary = (
     ("clm25-mlm", "mntp"),
 )
 rates = (2e-3, 4e-3)
+
+# kinds of figures, what is on the x-axis, the models that make a line, its name
+figures = (
+    ("losses", "step", "mlm", "pure MLM"),
+    ("losses", "step", "mlm-80-20-0", "80/20/0"),
+    ("losses", "step", "mlm-80-0-20", "80/0/20"),
+    ("losses", "step", "mlm-80-10-10", "80/10/10"),
+    ("losses", "step", "clm25-mlm", "25 % CLM, then MLM"),
+    ("losses", "step", "mntp", "MNTP"),
+)
