@@ -6,14 +6,12 @@
 A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
 prepared data, scores. A process that a fault stops must say so without a traceback, and with an exit code other than 0.
-What a link points to stays as it was, or is followed. An absurd size is refused quickly, and takes no memory.
+What a link points to stays as it was, or is followed.
 Case N of a class is always the same, but for the timing of signals. Each class gets about the same time.
 """
 
 import argparse
-import builtins
 import errno
-import io
 import json
 import os
 import random
@@ -33,13 +31,11 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
-from data import hub  # noqa: E402
 from helpers import TINY, WORDS, flip_bit, metrics, run_script, server  # noqa: E402
 
 STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
 NEVER = 10**9
-MEMORY = 4 << 30  # bytes that a process may take
 
 
 class Lost(Exception):
@@ -47,52 +43,38 @@ class Lost(Exception):
 
 
 # ----------------------------------------------------------------------------
-# In the child: faults at file events
+# In the child: faults at changes of the disk
 
 
 def inject(folder, at, fault, counter):
-    """From file event number `at` below `folder` on, do `fault`: "kill", or the errno with which all events then fail.
+    """From change number `at` below `folder` on, do `fault`: "kill", or the errno with which all changes then fail.
 
-    An event is a write (half of which is done), truncate, rename, remove, mkdir, rmdir, or opening a file to write.
-    counter: a file descriptor to which the number of events so far goes.
+    A change is a rename, remove, mkdir, rmdir, truncate, or opening a file to write. counter: a file descriptor to
+    which the number of changes so far goes.
     """
-    count, plain_open = 0, io.open
+    count = 0
 
-    def event(path, frees=False):
+    def audit(name, args):
         nonlocal count
+        changes = name in ("os.rename", "os.mkdir", "os.truncate", "os.remove", "os.rmdir")
+        changes |= name == "open" and bool(args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        if not (changes and str(args[0]).startswith(str(folder))):
+            return
         count += 1
         os.pwrite(counter, str(count).encode(), 0)
         if count >= at and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if count >= at and not (frees and fault == errno.ENOSPC):
-            raise OSError(fault, os.strerror(fault), str(path))
+        if count >= at:
+            raise OSError(fault, os.strerror(fault), str(args[0]))
 
-    class Raw(io.FileIO):
-        def write(self, content):
-            if count + 1 == at:
-                super().write(memoryview(content).cast("B")[: len(content) // 2])
-            event(self.name)
-            return super().write(content)
-
-    def open_file(file, mode="r", *rest, **more):
-        if mode in ("wb", "ab") and str(file).startswith(str(folder)):
-            return io.BufferedWriter(Raw(file, mode[0]))
-        return plain_open(file, mode, *rest, **more)
-
-    def audit(name, args):
-        changes = name in ("os.rename", "os.mkdir", "os.truncate", "os.remove", "os.rmdir")
-        changes |= name == "open" and bool(args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-        if changes and str(args[0]).startswith(str(folder)):
-            event(args[0], frees=name in ("os.remove", "os.rmdir"))
-
-    builtins.open = io.open = open_file
     sys.addaudithook(audit)
 
 
-def child(script, args, output, folder, at, fault):
-    """Run a script with faults."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    inject(folder, at, fault, os.open(f"{output}.events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+def child(script, args, output, folder, at, size, fault):
+    """Run a script with faults. A write beyond `size` bytes of a file is a fault too: half of it is done."""
+    inject(folder, at, fault, os.open(f"{output}.changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fault == "kill" else signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     run_script(script, args, {}, output, ROOT)
 
 
@@ -153,11 +135,11 @@ class Case:
         shutil.rmtree(self.folder.parent, ignore_errors=True)
         shutil.copytree(template, self.folder)
 
-    def start(self, at=NEVER, fault="kill", command=""):
-        """Start a command, by default that of the work, with a fault: see `inject`. Returns the process."""
+    def start(self, at=NEVER, size=-1, fault="kill", command=""):
+        """Start a command, by default that of the work, with a fault: see `child`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
         script, *args = (command or self.work.command).replace("{}", str(self.folder)).split()
-        given = script, args, output, self.folder, at, fault
+        given = script, args, output, self.folder, at, size, fault
         process = server.Process(target=child, args=given)
         process.start()
         process.output = output
@@ -212,17 +194,24 @@ def signals(case, number, rng):
 
 
 def kills(case, number, rng):
-    """A kill at each file event in turn; half of the time another one in the next start."""
-    case.start(at=number % case.work.events + 1).join(120)
+    """A kill at each change of the disk in turn, or inside a write; half of the time another one in the next start."""
+    if number % 2:
+        case.start(size=int(case.work.largest ** rng.random())).join(120)
+    else:
+        case.start(at=number // 2 % case.work.changes + 1).join(120)
     if rng.random() < 0.5:
-        case.start(at=rng.randint(1, case.work.events)).join(120)
+        case.start(at=rng.randint(1, case.work.changes)).join(120)
     case.finish()
 
 
 def failing_disk(case, number, rng):
-    """From some event on the disk is full, read-only or fails."""
-    fault = rng.choice([errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
-    case.wait(case.start(at=rng.choice([1, rng.randint(1, case.work.events)]), fault=fault))
+    """From some change on the disk is read-only or fails, or it has no place for a larger file."""
+    fault = rng.choice([errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
+    if fault == errno.EFBIG:
+        process = case.start(size=rng.randint(4000, case.work.largest), fault=fault)
+    else:
+        process = case.start(at=rng.choice([1, rng.randint(1, case.work.changes)]), fault=fault)
+    case.wait(process)
     case.finish()
 
 
@@ -241,28 +230,54 @@ def two_writers(case, number, rng):
     case.finish()
 
 
+# Commands that read a run, with MODEL for its path.
+READERS = (
+    "finetune.py --task=embedded-sc --max_steps=2 --test_examples=9 --baseline=False "
+    "--out_dir={}/new --init_from=MODEL",
+    "checkpoint.py export --as=eurobert MODEL {}/new",
+    "eval.plot MODEL",
+)
+ODD = [
+    b"", b"{", b"[]\n", b"null\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n",
+    b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n",
+    b'{"step": 1, "phase": [], "loss": "x", "val_clm_loss": null, "val_mlm_loss": {}}\n', b'{"model_type": "llama"}\n',
+    b'{"settings": 3, "model": [], "metrics": {"test": "x"}, "task": {}, "steps": -1, "lr": "high"}\n',
+    "folder", "nowhere", "pipe", "gone", "half",
+]  # fmt: skip
+
+
+def damage(path, odd):
+    """Put something odd in place of a file: bytes, or what a name of ODD says."""
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.unlink()
+    if odd == "folder":
+        path.mkdir()
+    elif odd == "nowhere":
+        path.symlink_to(odd)
+    elif odd == "pipe":
+        os.mkfifo(path)
+    elif odd != "gone":
+        path.write_bytes(half if odd == "half" else odd)
+
+
 def damaged_files(case, number, rng):
     """A bit that flips without the file's time of change, or something else in its place.
 
-    The command must notice that, or the damage must be harmless.
+    The command, or another one that reads the run, must notice that, or the damage must be harmless.
     """
     files = sorted(path for path in case.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
     files = list({re.sub(r"\d+", "", str(path)): path for path in files}.values())  # one of each kind
-    path, kind = files[number // 2 % len(files)], rng.randrange(7)
-    content = path.read_bytes()
+    path, command = files[number // 2 % len(files)], case.work.command
     if number % 2:
-        flip_bit(path, rng.randrange(len(content)), rng.randrange(8))
+        flip_bit(path, rng.randrange(path.stat().st_size), rng.randrange(8))
     else:
-        remove(path)
-        if kind == 0:
-            path.mkdir()
-        elif kind == 1:
-            path.symlink_to("nowhere")
-        elif kind > 2:  # with kind 2 it is gone
-            huge = b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n"
-            path.write_bytes([rng.randbytes(999), b"[" * 100_000, huge, content[: len(content) // 2]][kind - 3])
-    process = case.start()
+        damage(path, rng.choice([*ODD, rng.randbytes(999)]))
+    if path.parent.name == "run" and rng.random() < 0.3:
+        command = rng.choice(READERS).replace("MODEL", str(path.parent))
+    process = case.start(command=command)
     text = case.wait(process, names=f"{path.name}|{path.parent}\\b")
+    if command != case.work.command:
+        return
     if process.exitcode == 0:
         return case.compare(may_differ=path.name if path.name in text else "")
     # Nothing was lost: with the file as it was, and without the checkpoints that were made of it, the run goes on.
@@ -300,73 +315,6 @@ def links(case, number, rng):
         raise Lost(f"what the link {place.name} points to has changed: exit code {process.exitcode}")
 
 
-# Commands that read a checkpoint, with MODEL for its path.
-READERS = (
-    "train.py --data={}/data --max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=1 --eval_windows=2 "
-    "--global_batch_tokens=512 --out_dir={}/new --model=origin --init_from=MODEL",
-    "finetune.py --task=embedded-sc --max_steps=2 --test_examples=9 --baseline=False "
-    "--out_dir={}/new --init_from=MODEL",
-    "checkpoint.py export --as=eurobert MODEL {}/new",
-    "eval.sample --prompt=The --tokens=2 --ckpt=MODEL",
-)
-SIZES = dict(
-    n_layer=10_000_000, seq_len=10**9, vocab_size=2**70, norm_eps=float("nan"), d_model=2**40, n_head=10**12,
-    n_kv_head=-1, d_ff=-1, head_dim=2**62, rope_theta=1e999,
-)  # fmt: skip
-
-
-def sizes(case, number, rng):
-    """An absurd size in the settings, in a checkpoint, or in the config.json of a model of the hub. It is refused."""
-    name, value = list(SIZES.items())[number // 3 % len(SIZES)]
-    state = checkpoint.load(checkpoint.path_of(case.folder / "run", 3))
-    state["config"] = state["config"] | {name: value}
-    odd, kind = case.folder / "odd", number % 3
-    command = rng.choice(READERS).replace("MODEL", str(odd))
-    if kind == 0:
-        command = f"{case.work.command} --out_dir={{}}/new --{name}={value}"
-    elif kind == 1:
-        checkpoint.save(odd, state)
-    else:
-        odd.mkdir()
-        config = {theirs: state["config"][ours] for ours, theirs in hub.FIELDS.items()}
-        (odd / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
-    process = case.start(command=command)
-    case.wait(process, names=name, seconds=30)
-    if process.exitcode == 0:
-        raise Lost(f"{name}={value} was not refused: {command}")
-
-
-ODD = [
-    b"", b"{", b"[]\n", b"null\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"step": NaN}\n', b'{"step": 1e999}\n',
-    b'{"step": 1}\n', b'{"step": "1"}\n', b'{"step": 1, "phase": "clm", "loss": "x"}\n',
-    b'{"step": 1, "phase": [], "val_clm_loss": null, "val_mlm_loss": {}}\n', b'{"model_type": "llama"}\n',
-    b'{"settings": 3, "model": [], "metrics": 3, "task": null, "run": {}}\n',
-    b'{"metrics": {"test": "x"}, "task": {}, "steps": -1, "lr": "high", "seed": {}}\n', "folder", "nowhere", "pipe",
-]  # fmt: skip
-
-
-def records(case, number, rng):
-    """A record beside a checkpoint that is resumed, read or drawn is damaged or odd: a sentence, or it goes on."""
-    checkpoint.path_of(case.folder / "run", STEPS).unlink()
-    folder = case.folder / rng.choice(["run", "tuned"])
-    path, odd = folder / rng.choice(["config.json", "metrics.jsonl", "result.json"]), ODD[number % len(ODD)]
-    remove(path)
-    if odd == "folder":
-        path.mkdir()
-    elif odd == "nowhere":
-        path.symlink_to(odd)
-    elif odd == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_bytes(odd)
-    model = folder / "model.pt" if folder.name == "tuned" else folder
-    command = rng.choice([case.work.command, *READERS[1:3], f"eval.plot {folder}"]).replace("MODEL", str(model))
-    process = case.start(command=command)
-    text = case.wait(process, names=f"{path.name}|{folder}\\b", seconds=60)
-    if process.exitcode == 0 and command == case.work.command:
-        case.compare(may_differ=path.name if path.name in text else "")
-
-
 def changed_data(case, number, rng):
     """A bit of the data flips under a run that has finished, or not. Resumed, it stops and names the shard."""
     path = rng.choice(sorted((case.folder / "data").glob("*.bin")))
@@ -383,17 +331,14 @@ def changed_data(case, number, rng):
 
 
 # Name: the class, on which work, and which folder of it.
-TRAINING = WORK[:1]
 CLASSES = {
     "signal": (signals, WORK, "fresh"),
-    "kill at a file event": (kills, WORK, "fresh"),
+    "kill": (kills, WORK, "fresh"),
     "full, read-only or failing disk": (failing_disk, WORK, "fresh"),
     "two writers": (two_writers, WORK, "fresh"),
     "damaged file": (damaged_files, WORK, "begun"),
     "link": (links, WORK, "fresh"),
-    "absurd size": (sizes, TRAINING, "begun"),
-    "odd record beside a checkpoint": (records, TRAINING, "done"),
-    "changed data": (changed_data, TRAINING, "done"),
+    "changed data": (changed_data, WORK[:1], "done"),
 }
 
 
@@ -420,19 +365,20 @@ def set_up(world):
         process = case.start()
         case.wait(process)
         work.seconds, work.expected = time.monotonic() - started, work.result(case.folder)
-        work.events = int(Path(f"{process.output}.events").read_text())
+        work.changes = int(Path(f"{process.output}.changes").read_text())
+        work.largest = max(path.stat().st_size for path in case.folder.rglob("*") if path.is_file())
         return case.folder
 
     shutil.copytree(undisturbed(prepare) / "prepared", train.fresh / "data")
     case = Case(prepare, prepare.fresh)
-    case.start(at=int(0.6 * prepare.events)).join()
+    case.start(at=int(0.6 * prepare.changes)).join()
     prepare.begun = case.folder.rename(world / "prepare-begun")
     train.done = undisturbed(train).rename(world / "train-done")
     shutil.copy(checkpoint.path_of(train.done / "run", STEPS), tune.fresh)
     train.begun = shutil.copytree(train.done, world / "train-begun")
     for step in (9, 12):
         checkpoint.path_of(train.begun / "run", step).unlink()
-    shutil.copytree(undisturbed(tune) / "tuned", train.done / "tuned")
+    undisturbed(tune)
 
 
 def try_case(name, number, verbose=False):
@@ -472,7 +418,7 @@ def main():
     print("| faults | tried | survived | lost |\n|---|---|---|---|")
     for name in CLASSES:
         print(f"| {name} | {tried[name]:,} | {tried[name] - losses[name]:,} | {losses[name]} |")
-    print(f"file events: {', '.join(f'{work.script} {work.events}' for work in WORK)}; {time.strftime('%Y-%m-%d')}")
+    print(f"changes: {', '.join(f'{work.script} {work.changes}' for work in WORK)}; {time.strftime('%Y-%m-%d')}")
     sys.exit(any(losses.values()))
 
 

@@ -26,14 +26,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
 server = multiprocessing.get_context("forkserver")
-preloaded = "torch torch._dynamo torch.distributed matplotlib.pyplot checkpoint data.prepare eval.sample eval.plot "
-preloaded += "eval.tasks.baselines eval.tasks.families eval.tasks.model eval.tasks.splits"
+preloaded = (
+    "pytest torch._dynamo torch.distributed matplotlib.pyplot run eval.sample eval.plot data.prepare eval.tasks.result "
+)
+preloaded += "eval.tasks.baselines eval.study.run eval.study.report eval.study.figures"
 server.set_forkserver_preload(preloaded.split())
 
 # A model and a schedule that take a second.
 TINY = (
     "--n_layer=2 --n_head=4 --n_kv_head=2 --d_model=32 --d_ff=48 --seq_len=32 --dtype=float32 "
-    "--global_batch_tokens=512 --micro_batch=4 --max_steps=20 --switch_step=8 --warmup_steps=3 --decay_steps=5 "
+    "--global_batch_tokens=512 --micro_batch=8 --max_steps=20 --switch_step=8 --warmup_steps=3 --decay_steps=5 "
     "--eval_interval=10 --eval_windows=9 --checkpoint_interval=5 --log_interval=1 --keep_last=10"
 ).split()
 

@@ -2,12 +2,18 @@
 
 import gzip
 import json
+import os
+import resource
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from data.prepare import prepare
 from data.shards import load_data, load_meta, load_tokenizer
+from errors import DataError
+from helpers import server
 
 
 def many_documents(count):
@@ -52,3 +58,40 @@ def texts(folder, split):
 
 def content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1)
+
+
+def prepare_until(source, out, options, end, limit, send):
+    """Prepare small pieces; end as if killed before change `end` of the disk.
+
+    limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
+    """
+    changes = 0
+
+    def count(event, args):
+        nonlocal changes
+        if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "open"):
+            if event != "open" or str(out) in str(args[0]) and args[2] & os.O_ACCMODE:
+                if changes == end:
+                    os._exit(7)
+                changes += 1
+
+    sys.addaudithook(count)
+    os.fsync = lambda descriptor: None  # slow where others use the disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        prepare(source, out, **OPTIONS | options)
+        send.send(changes)
+    except (DataError, OSError) as error:
+        send.send(str(error))
+
+
+def in_child(source, out, options=None, end=None, limit=-1):
+    """Return the exit code of prepare_until(), and what it sent if it was not killed."""
+    receive, send = server.Pipe(False)
+    process = server.Process(target=prepare_until, args=(source, out, options or {}, end, limit, send))
+    process.start()
+    process.join(60)
+    return process.exitcode, None if process.exitcode else receive.recv()

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import checkpoint
+from data.files import lock_folder
 from data.objective import clm_steps
+from errors import DataError
 from helpers import ROOT, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, succeed
 from run import last_logged, read_metrics
 from runtime import stop_signals
@@ -118,32 +120,18 @@ def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
     assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.5, 0.25]
 
 
-def test_a_branch_that_was_stopped_before_its_first_checkpoint_resumes(run, tiny, undisturbed, tmp_path):
-    """Its log begins at the step of the branch. Groups of parameters have the settings of the code that runs."""
-    args, reference = undisturbed
-    state = checkpoint.load(reference / "ckpt-10.pt")
-    state["optimizer"]["adamw"]["param_groups"][0]["lr_scale"] = 3.0
-    checkpoint.save(tmp_path / "ckpt-10.pt", state)
-    args = [*args, f"--branch_from={tmp_path / 'ckpt-10.pt'}", f"--out_dir={tmp_path / 'run'}"]
-    succeed([run(args)])
-    for step in checkpoint.steps(tmp_path / "run"):
-        checkpoint.path_of(tmp_path / "run", step).unlink()
-    log = tmp_path / "run" / "metrics.jsonl"
-    log.write_text("".join(log.read_text().splitlines(True)[:3]))
-    succeed([run([*args, "--resume=True"])])
-    assert metrics(tmp_path / "run")[-1] == metrics(reference)[-1]
-
-
 # --- Starting, stopping, going on ---
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(tiny, run, tmp_path, kills):
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(undisturbed, run, tmp_path, kills):
     """SIGKILL at random moments and in the middle of saves; the end is the same, bit for bit."""
-    reference, out, rng = tmp_path / "reference", tmp_path / "run", random.Random(0)
-    args = [*tiny, f"--max_steps={10 * kills}", "--checkpoint_interval=2", "--keep_last=3"]
-    succeed([run([*args, f"--out_dir={reference}"])])
-    args, inside = [*args, f"--out_dir={out}", "--resume=True"], 0
+    (args, reference), out, rng = undisturbed, tmp_path / "run", random.Random(0)
+    args, inside = [*args, f"--max_steps={10 * kills}"], 0
+    if kills > 2:
+        reference = tmp_path / "reference"
+        succeed([run([*args, f"--out_dir={reference}"])])
+    args += [f"--out_dir={out}", "--resume=True", "--checkpoint_interval=2", "--keep_last=3"]
     for kill in range(kills):
         attempt, aim = Run(args, tmp_path / "output"), max(checkpoint.steps(out), default=0) + rng.randrange(8)
         while attempt.process.is_alive():
@@ -162,16 +150,24 @@ def test_killed_at_random_moments(tiny, run, tmp_path, kills):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_signal_saves_and_says_how_to_continue(undisturbed, tmp_path, number):
+def test_a_signal_saves_and_says_how_to_continue(undisturbed, run, tmp_path, number):
+    """While a process trains, no other one writes to its folder; what runs after it goes on from its last step."""
     args, reference = undisturbed
     out = tmp_path / "run"
-    attempt = Run([*args, f"--out_dir={out}"], tmp_path / "output")
+    args = [*args, f"--out_dir={out}", "--resume=True"]
+    attempt = Run(args, tmp_path / "output")
     attempt.until(lambda: last_logged(out) >= 3)
+    with pytest.raises(DataError, match=f"in use by process {attempt.process.pid} on"):
+        lock_folder(out)
     os.kill(attempt.process.pid, number)
     code, text = attempt.wait()
     step = int(re.search(r"Stopped at step (\d+) of 20, which is saved.*--resume=True", text)[1])
     assert code == 128 + number and 0 < step < 20 and step in checkpoint.steps(out)
-    succeed([Run([*args, f"--out_dir={out}", "--resume=True"], tmp_path / "output").wait()])
+    before = metrics(out)
+    with lock_folder(out):
+        code, text = run(args)
+    assert code == 1 and f"in use by process {os.getpid()} on" in text and metrics(out) == before, text
+    succeed([run(args)])
     assert_same_end(reference, out)
 
 
@@ -181,18 +177,6 @@ def test_nohup_is_respected(monkeypatch):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else None)
     stop_signals()
     assert handlers.keys() == {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
-
-
-def test_a_folder_has_one_writer(tiny, run, tmp_path):
-    """Of two processes that resume one run, one trains and the other stops with the number of the first."""
-    args = [*tiny, f"--out_dir={tmp_path / 'run'}", "--resume=True", "--max_steps=200", "--eval_interval=200"]
-    first = Run(args, tmp_path / "first")
-    first.until((tmp_path / "run" / "metrics.jsonl").exists)
-    code, text = run(args)
-    assert code == 1 and f"in use by process {first.process.pid} on" in text, text
-    os.kill(first.process.pid, signal.SIGTERM)
-    code, text = first.wait()
-    assert code == 128 + signal.SIGTERM and "which is saved" in text, text
 
 
 def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
@@ -236,7 +220,7 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
 
 def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run, tmp_path):
     args, reference = undisturbed
-    out = copy_up_to(5, reference, tmp_path / "run")
+    out = copy_up_to(15, reference, tmp_path / "run")
     code, text = run([*args, f"--out_dir={out}", "--resume=True", "--lr=0.1", "--mask_ratio=0.3"])
     assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=(0.3,)" in text and "branch_from" in text
     succeed([run([*args, f"--out_dir={out}", "--resume=True", "--micro_batch=2", "--eval_interval=20"])])
@@ -245,24 +229,33 @@ def test_resume_refuses_what_alters_the_run_and_allows_the_rest(undisturbed, run
 
 
 def test_branch_shares_the_trunk(undisturbed, run, tmp_path):
-    """A run branched off another's checkpoint is the run that had these settings from the start."""
+    """A run branched off another's checkpoint is the run that had these settings from the start.
+
+    So is one that was stopped before its first checkpoint, or whose trunk is gone. Groups of parameters have the
+    settings of the code that runs.
+    """
     args, reference = undisturbed
     trunk, branch = tmp_path / "trunk", tmp_path / "branch"
-    clm_only = ["--switch_step=30", "--max_steps=30", "--keep_steps=8", "--keep_last=1"]
+    clm_only = ["--switch_step=14", "--max_steps=14", "--keep_steps=8", "--keep_last=1"]
     succeed([run([*args, *clm_only, f"--out_dir={trunk}"])])
-    assert checkpoint.steps(trunk) == [8, 30]  # keep_steps makes and keeps a checkpoint off the interval
-    succeed([run([*args, f"--out_dir={branch}", f"--branch_from={trunk / 'ckpt-8.pt'}"])])
-    x, y = (checkpoint.load(checkpoint.path_of(out, 20)) for out in (reference, branch))
-    torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
-    assert metrics(branch)[1:] == metrics(reference)[9:]
-    assert metrics(branch)[0]["step"] == 8 and metrics(branch)[0]["tokens"] == 8 * 512  # its own first evaluation
-
-    checkpoint.path_of(trunk, 8).unlink()  # a branch that has begun does without it
-    for step in (15, 20):
-        checkpoint.path_of(branch, step).unlink()
-    again = [*args, f"--out_dir={branch}", f"--branch_from={trunk / 'ckpt-8.pt'}", "--resume=True"]
-    succeed([run(again)])
-    assert metrics(branch)[1:] == metrics(reference)[9:]
+    assert checkpoint.steps(trunk) == [8, 14]  # keep_steps makes and keeps a checkpoint off the interval
+    state = checkpoint.load(trunk / "ckpt-8.pt")
+    state["optimizer"]["adamw"]["param_groups"][0]["lr_scale"] = 3.0
+    checkpoint.save(trunk / "ckpt-8.pt", state)
+    args = [*args, f"--out_dir={branch}", f"--branch_from={trunk / 'ckpt-8.pt'}", "--resume=True"]
+    succeed([run(args)])
+    log = branch / "metrics.jsonl"
+    for kept in [], [10]:
+        for step in set(checkpoint.steps(branch)) - {*kept}:
+            checkpoint.path_of(branch, step).unlink()
+        log.write_text("".join(log.read_text().splitlines(True)[:3]))
+        if kept:
+            (trunk / "ckpt-8.pt").unlink()
+        succeed([run(args)])
+        x, y = (checkpoint.load(checkpoint.path_of(out, 20)) for out in (reference, branch))
+        torch.testing.assert_close(x["model"], y["model"], rtol=0, atol=0)
+        assert metrics(branch)[1:] == metrics(reference)[9:]
+        assert metrics(branch)[0]["step"] == 8 and metrics(branch)[0]["tokens"] == 8 * 512  # its own first evaluation
 
 
 def test_a_branch_follows_its_own_settings_and_init_from_takes_weights_only(undisturbed, run, tmp_path):
@@ -280,12 +273,12 @@ def test_a_branch_follows_its_own_settings_and_init_from_takes_weights_only(undi
 def test_a_longer_context(undisturbed, run, tmp_path, start):
     """seq_len and rope_theta change together. After a few steps, short windows have the loss that they had before."""
     args, reference = undisturbed
-    args = [*args, f"--{start}={reference / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'long'}"]
-    longer = "--seq_len=64 --rope_theta=40000 --max_steps=30 --switch_step=0 --decay_steps=5 --lr=1e-3".split()
-    code, text = run([*args, *longer])
+    new = f"--{start}={reference / 'ckpt-20.pt'} --out_dir={tmp_path / 'long'} --seq_len=64 --rope_theta=40000".split()
+    last = 30 if start == "branch_from" else 10
+    code, text = run([*args, *new, f"--max_steps={last}", "--switch_step=0", "--lr=1e-3"])
     assert code == 0 and "ckpt-20.pt: seq_len is 32, here 64; rope_theta is 10000.0, here 40000.0" in text, text
-    back = f"--init_from={tmp_path / 'long/ckpt-30.pt'} --rope_theta=40000 --out_dir={tmp_path / 'short'}".split()
-    succeed([run([*undisturbed[0], *back])])
+    back = f"--init_from={tmp_path / 'long'} --rope_theta=40000 --out_dir={tmp_path / 'short'} --max_steps=1"
+    succeed([run([*args, *back.split(), *"--switch_step=0 --warmup_steps=0 --decay_steps=0".split()])])
     before, after = read_metrics(reference)[-1], read_metrics(tmp_path / "short")[0]
     assert after["val_mlm_loss"] < before["val_mlm_loss"] + 0.05
 
@@ -332,19 +325,17 @@ def test_bad_input_is_reported_before_any_work(run, tiny, tmp_path, args):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_branch_beyond_the_end_from_another_model_and_with_another_optimizer(undisturbed, run, tmp_path):
+@pytest.mark.parametrize("more, message", [
+    ("--max_steps=19", "is at step 20, beyond max_steps=19"),
+    ("--n_layer=3", "n_layer is 2, here 3"),
+    ("--optimizer=muon", "other optimizers: adamw; here they are adamw, muon. init_from takes its weights only"),
+])  # fmt: skip
+def test_a_branch_beyond_the_end_from_another_model_and_with_another_optimizer(
+    undisturbed, run, tmp_path, more, message
+):
     args, reference = undisturbed
-    branch = [*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-20.pt'}"]
-    for more, message in (
-        ("--max_steps=19", "is at step 20, beyond max_steps=19"),
-        ("--n_layer=3", "n_layer is 2, here 3"),
-        (
-            "--optimizer=muon",
-            "ckpt-20.pt has other optimizers: adamw; here they are adamw, muon. init_from takes its weights only",
-        ),
-    ):
-        code, text = run([*branch, more])
-        assert code == 1 and message in text, text
+    code, text = run([*args, f"--out_dir={tmp_path / 'run'}", f"--branch_from={reference / 'ckpt-20.pt'}", more])
+    assert code == 1 and message in text, text
     assert os.listdir(tmp_path / "run") == ["lock"]
 
 
@@ -394,12 +385,16 @@ def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     assert checkpoint.steps(tmp_path / "run")[-1] == 20
 
 
-@pytest.mark.parametrize(
-    "fails, when, saved",
-    [("data.loader.Batches.batch", "args[1] == 7", 7), ("torch.optim.AdamW.step", "len(calls) == 8", 5)],
-)
-def test_an_error_in_the_loop_loses_no_finished_step(undisturbed, run, tmp_path, fails, when, saved):
-    """Step 7 fails. Before its update, 7 steps are saved. Within it nothing can be: the checkpoint of step 5 stays."""
+@pytest.mark.parametrize("fails, when, error, saved", [
+    ("data.loader.Batches.batch", "args[1] == 7", "RuntimeError", 7),
+    ("torch.optim.AdamW.step", "len(calls) == 8", "RuntimeError", 5),
+    ("data.loader.Batches.batch", "True", "torch.OutOfMemoryError", 0),
+])  # fmt: skip
+def test_an_error_in_the_loop_loses_no_finished_step(undisturbed, run, tmp_path, fails, when, error, saved):
+    """Step 7 fails. Before its update, 7 steps are saved. Within it nothing can be: the checkpoint of step 5 stays.
+
+    A model that does not fit into the memory is told what to try.
+    """
     args, reference = undisturbed
     place, name = fails.rsplit(".", 1)
     code = f"""
@@ -408,28 +403,18 @@ plain, calls = {fails}, []
 def fail(*args, **options):
     calls.append(args)
     if {when}:
-        raise RuntimeError("a fault of the machine")
+        raise {error}("a fault of the machine")
     return plain(*args, **options)
 {place}.{name} = fail
 """
-    out = tmp_path / "run"
-    exit_code, text = run([*args, f"--out_dir={out}"], train_after(tmp_path, code))
+    args = [*args, f"--out_dir={tmp_path / 'run'}", "--resume=True"]
+    exit_code, text = run(args, train_after(tmp_path, code))
     assert exit_code == 1 and "a fault of the machine" in text, text
-    assert checkpoint.steps(out)[-1] == saved
-    succeed([run([*args, f"--out_dir={out}", "--resume=True"])])
-    assert_same_end(reference, out, 20)
-
-
-def test_a_model_that_does_not_fit_says_what_to_try(run, tiny, tmp_path):
-    code = """
-import torch, data.loader
-def fail(*args):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-data.loader.Batches.batch = fail
-"""
-    exit_code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}"], train_after(tmp_path, code))
-    assert exit_code == 1 and "Tried to allocate 20.00 GiB" in text and "--shard=True" in text, text
-    assert "Traceback" not in text, text
+    assert max(checkpoint.steps(tmp_path / "run"), default=0) == saved
+    assert ("--shard=True" in text) != ("Traceback" in text) == (error == "RuntimeError"), text
+    if saved == 7:
+        succeed([run(args)])
+        assert_same_end(reference, tmp_path / "run")
 
 
 def test_full_disk(undisturbed, run, tmp_path):

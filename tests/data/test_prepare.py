@@ -1,8 +1,6 @@
 """Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
 
-import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,12 +17,9 @@ from data.shards import load_meta, unfinished_folder
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
-from prepare_helpers import content, many_documents, texts, tokens, write_texts
+from prepare_helpers import OPTIONS, content, in_child, many_documents, texts, tokens, write_texts
 
 DOCUMENTS = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
-COMMAND = [sys.executable, "-m", "data.prepare"]
-
-fork = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -89,7 +84,8 @@ def test_workers_and_parts_do_not_change_the_result(tmp_path, max_tokens):
     source = write_texts(tmp_path / "in.jsonl", documents)
     options = dict(val_fraction=0.1, max_tokens=max_tokens)
     one = prepare(source, tmp_path / "one", **options)
-    two = prepare(source, tmp_path / "two", workers=2, shard_bytes=50_000, **options)
+    workers = 2 if max_tokens else 1
+    two = prepare(source, tmp_path / "two", workers=workers, shard_bytes=50_000, **options)
     for part in "3/3", "1/3":
         assert prepare(source, tmp_path / "parts", part=part, shard_bytes=20_000, workers=1, **options) is None
     parts = prepare(source, tmp_path / "parts", shard_bytes=20_000, workers=1, **options)
@@ -134,10 +130,10 @@ def test_killed_with_its_workers(tmp_path, number):
     """Neither looks like a finished folder, nor leaves a worker behind."""
     source, out = write_texts(tmp_path / "in.jsonl", many_documents(1_000)), tmp_path / "out"
     source.write_bytes(source.read_bytes() * 300)  # takes seconds to encode
-    command = [*COMMAND, f"--source={source}", f"--out={out}", "--workers=2", "--shard_bytes=300_000"]
+    command = [sys.executable, "-m", "data.prepare", f"--source={source}", f"--out={out}", "--workers=2"]
     output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells ignore it in what runs in the background
-    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=heeded, **output)
+    process = subprocess.Popen([*command, "--shard_bytes=300_000"], cwd=ROOT, preexec_fn=heeded, **output)
     wait_for(lambda: list(tmp_path.glob("out.partial/*/*.json")))
     tasks = Path(f"/proc/{process.pid}/task")  # on Linux; elsewhere the workers are not looked for
     workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
@@ -179,17 +175,16 @@ def test_a_folder_of_text_is_not_damaged(sources):
         assert "remove" not in str(raised.value)
 
 
-def test_the_command_and_all_wrong_settings_in_one_message(sources, tmp_path):
-    def run(*settings):
-        return subprocess.run([*COMMAND, *settings], cwd=ROOT, capture_output=True, text=True)
-
-    done = run(f"--source={sources['source']}", "--val_fraction=0.3", f"--out={tmp_path / 'out'}")
-    assert done.returncode == 0 and "bytes per token" in done.stdout and (tmp_path / "out/meta.json").exists()
-    settings = [f"--source={'x' * 300}", "--tokenizer=gtp2", "--val_fraction=0.5"]
-    found = run(*settings, "--shard_bytes=-1", "--workers=-1", "--max_tokens=-1", "--part=17/16", f"--out={tmp_path}")
-    assert found.returncode == 2 and "8 problems" in found.stderr and "Traceback" not in found.stderr
+def test_the_command_and_all_wrong_settings_in_one_message(run, sources, tmp_path):
+    code, text = run(
+        [f"--source={sources['source']}", "--val_fraction=0.3", f"--out={tmp_path / 'out'}"], "data.prepare"
+    )
+    assert code == 0 and "bytes per token" in text and (tmp_path / "out/meta.json").exists()
+    settings = [f"--source={'x' * 300}", "--tokenizer=gtp2", "--val_fraction=0.5", "--shard_bytes=-1", "--workers=-1"]
+    code, text = run([*settings, "--max_tokens=-1", "--part=17/16", f"--out={tmp_path}"], "data.prepare")
+    assert code == 2 and "8 problems" in text and "Traceback" not in text
     for value in "File name too long", "gtp2", "0.5", "17/16", str(tmp_path):
-        assert value in found.stderr
+        assert value in text
     with pytest.raises(DataError, match="in.txt/out.partial cannot be written .Not a directory."):
         prepare(**sources, out=sources["source"] / "out")
 
@@ -209,42 +204,6 @@ def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
 
 
 # --- Killed, and gone on with ---
-
-OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1)
-
-
-def quickly(source, out, options, end, limit, send):
-    """Prepare small pieces; end as if killed before change `end` of the disk.
-
-    limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
-    """
-    changes = 0
-
-    def count(event, args):
-        nonlocal changes
-        if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "open"):
-            if event != "open" or str(out) in str(args[0]) and args[2] & os.O_ACCMODE:
-                if changes == end:
-                    os._exit(7)
-                changes += 1
-
-    sys.addaudithook(count)
-    os.fsync = lambda descriptor: None  # slow where others use the disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    try:
-        prepare(source, out, **{**OPTIONS, **options})
-        send.send(changes)
-    except (DataError, OSError) as error:
-        send.send(str(error))
-
-
-def in_child(source, out, options=None, end=None, limit=-1):
-    """Return the exit code of quickly(), and what it sent if it was not killed."""
-    receive, send = fork.Pipe(False)
-    process = fork.Process(target=quickly, args=(source, out, options or {}, end, limit, send))
-    process.start()
-    process.join(60)
-    return process.exitcode, None if process.exitcode else receive.recv()
 
 
 @pytest.fixture(scope="module")
@@ -296,13 +255,20 @@ def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
     assert len(done) > 3
 
 
-@pytest.fixture
-def unfinished(corpus, tmp_path):
+@pytest.fixture(scope="module")
+def killed(corpus, tmp_path_factory):
     """A folder of which some pieces are done, beside a copy of the corpus."""
-    shutil.copytree(corpus / "in", tmp_path / "in")
-    assert in_child(tmp_path / "in", tmp_path / "out", end=60)[0] == 7
-    assert 5 < len(records(tmp_path / "out")) < 12
-    return tmp_path / "out"
+    folder = tmp_path_factory.mktemp("killed")
+    shutil.copytree(corpus / "in", folder / "in")
+    assert in_child(folder / "in", folder / "out", end=60)[0] == 7
+    assert 5 < len(records(folder / "out")) < 12
+    return folder
+
+
+@pytest.fixture
+def unfinished(killed, tmp_path):
+    """A copy of that."""
+    return shutil.copytree(killed, tmp_path, dirs_exist_ok=True) / "out"
 
 
 def test_what_is_done_is_not_done_again(unfinished, corpus):
