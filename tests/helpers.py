@@ -71,10 +71,11 @@ def break_output(how):
 def run_script(script, args, environment, output, folder):
     """In the child: run "train.py", or a module such as "eval.study", in a folder, with its output in a file.
 
+    The path of a script beside another model.py runs with the code there, which takes the place of what is imported.
     FILE_SIZE_LIMIT in the environment, in bytes, makes larger files fail as on a full disk. BROKEN_OUTPUT is one
     of BROKEN. Without SHOW, a run of train.py has no figure and no samples, which take a third of its time.
     """
-    if script == "train.py" and "SHOW" not in environment:
+    if script.endswith("train.py") and "SHOW" not in environment:
         sys.modules["matplotlib.figure"] = None
         sample.FILL = sample.CONTINUE = ()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in what they start in the background
@@ -89,6 +90,12 @@ def run_script(script, args, environment, output, folder):
     if how := environment.get("BROKEN_OUTPUT"):
         break_output(how)
     sys.argv = [script, *args]
+    code = (ROOT / script).parent
+    if (code / "model.py").exists() and code != ROOT:
+        own = {path.stem for path in ROOT.iterdir()}
+        for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+            del sys.modules[name]
+        sys.path = [str(code), *(path for path in sys.path if path not in ("", str(ROOT)))]
     if script.endswith(".py"):
         runpy.run_path(str(ROOT / script), run_name="__main__")
     else:
@@ -100,9 +107,8 @@ class Run:
 
     def __init__(self, args, output, script="train.py", folder=ROOT, **environment):
         self.output = Path(output)
-        self.process = server.Process(
-            target=run_script, args=(script, list(args), environment, str(output), str(folder))
-        )
+        given = str(script), list(map(str, args)), environment, str(output), str(folder)
+        self.process = server.Process(target=run_script, args=given)
         self.process.start()
 
     def until(self, condition):

@@ -5,13 +5,13 @@ import math
 import re
 import shutil
 import subprocess
-import sys
+import tempfile
 
 import pytest
 
 import checkpoint
 from data.objective import describe, predicts_from
-from helpers import ROOT, TINY, metrics
+from helpers import ROOT, TINY, Run, metrics
 from run import read_metrics
 
 PAGE = (ROOT / "docs/editing.md").read_text()
@@ -20,16 +20,18 @@ ARGS = [*TINY, "--max_steps=40", "--keep_last=9", "--checkpoint_interval=20", "-
 PLAIN = "A z-loss", "Label smoothing"
 
 
+def run(code, script, *args):
+    """Run a script of a folder of code in that folder. Return its exit code and its output."""
+    with tempfile.NamedTemporaryFile() as output:
+        return Run(args, output.name, code / script, code).wait()
+
+
 def train(code, out, data, *more):
-    """Train in a folder of code, in a process of its own. Return its output; more: arguments."""
-    command = [sys.executable, "train.py", *ARGS, f"--data={data}", f"--out_dir={out}", *more]
-    done = subprocess.run(command, cwd=code, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    return run(code, "train.py", *ARGS, f"--data={data}", f"--out_dir={out}", *more)
 
 
-def export(code, run, kind):
-    command = [sys.executable, "checkpoint.py", "export", run, run.with_name("exported"), f"--as={kind}"]
-    return subprocess.run(command, cwd=code, capture_output=True, text=True).stderr
+def export(code, out, kind):
+    return run(code, "checkpoint.py", "export", out, out.with_name("exported"), f"--as={kind}")[1]
 
 
 @pytest.fixture(scope="module")
@@ -40,72 +42,71 @@ def unedited(tmp_path_factory, data_dir):
     return out
 
 
-def cosine(copy, run, log, before, text):
+def cosine(copy, out, log, before, text):
     assert [line["lr"] for line in log[3:]] == pytest.approx(
         [3e-3 * (0.5 + 0.5 * math.cos(math.pi * step / 40)) for step in range(2, 40)]
     )
     assert "learning rate up to 0.00298" in text and "4.6e-06 in the last step" in text
-    command = [sys.executable, "train.py", "schedule", " ".join(ARGS)]
-    schedule = json.loads(subprocess.run(command, cwd=copy, capture_output=True, text=True).stdout)
+    schedule = json.loads(run(copy, "train.py", "schedule", " ".join(ARGS))[1])
     assert [float(rate) for rate, _ in schedule["rates"]] == pytest.approx([line["lr"] for line in log[1:]])
     assert schedule["objectives"] == [["100% clm", 8], ["100% mlm", 32]]
 
 
-def rates(copy, run, log, before, text):
-    embedding, others = checkpoint.load(run / "ckpt-20.pt")["optimizer"]["adamw"]["param_groups"]
+def rates(copy, out, log, before, text):
+    embedding, others = checkpoint.load(out / "ckpt-20.pt")["optimizer"]["adamw"]["param_groups"]
     assert embedding["lr"] == pytest.approx(3 * others["lr"]) and log[20]["lr"] == others["lr"] == before[20]["lr"]
     assert len(embedding["params"]) == 1
 
 
-def third(copy, run, log, before, text):
-    assert set(checkpoint.load(run / "ckpt-40.pt")["optimizer"]) == {"adamw", "norms"}
-    again = shutil.copytree(run, run.with_name("again"))
+def third(copy, out, log, before, text):
+    assert set(checkpoint.load(out / "ckpt-40.pt")["optimizer"]) == {"adamw", "norms"}
+    again = shutil.copytree(out, out.with_name("again"))
     (again / "ckpt-40.pt").unlink()
-    data = json.loads((run / "config.json").read_text())["settings"]["data"]
+    data = json.loads((out / "config.json").read_text())["settings"]["data"]
     code, text = train(copy, again, data, "--resume=True")
-    assert code == 0 and metrics(again) == metrics(run), text
+    assert code == 0 and metrics(again) == metrics(out), text
     (again / "ckpt-40.pt").unlink()
     code, text = train(ROOT, again, data, "--resume=True")
     assert code == 1 and "has other optimizers: adamw, norms; here they are adamw" in text, text
 
 
-def prefix(copy, run, log, before, text):
+def prefix(copy, out, log, before, text):
     assert {line["phase"] for line in log[9:]} == {"mlm + prefix lm"} and "step 40 (MLM + prefix LM): valid" in text
     assert log[-1].keys() >= {"prefix_lm_loss", "mlm_loss"}
-    phases = checkpoint.load(run / "ckpt-40.pt")["phases"]
+    phases = checkpoint.load(out / "ckpt-40.pt")["phases"]
     words = describe(phases)
     assert predicts_from(phases) == "mask"  # that of MLM
     assert words.endswith("MLM (40 % masked) in 75 % of the windows and prefix LM in 25 % of the windows for 32 steps")
 
 
-def spans(copy, run, log, before, text):
+def spans(copy, out, log, before, text):
     assert [line["loss"] for line in log[1:9]] == [line["loss"] for line in before[1:9]]  # CLM
     assert log[9]["loss"] != before[9]["loss"] and log[9]["tokens"] == before[9]["tokens"]
 
 
-def relu2(copy, run, log, before, text):
+def relu2(copy, out, log, before, text):
     assert log[-1]["flops"] < before[-1]["flops"]
     refusal = "these weights differ: blocks.0.up.weight|was made by another model.py"
-    assert re.search(refusal, export(ROOT, run, "llama"))
-    assert re.search("no place for blocks.0.up.weight|gate_up", export(copy, run, "eurobert"))
+    assert re.search(refusal, export(ROOT, out, "llama"))
+    assert re.search("no place for blocks.0.up.weight|gate_up", export(copy, out, "eurobert"))
 
 
-def z_loss(copy, run, log, before, text):
+def z_loss(copy, out, log, before, text):
     assert log[1]["loss"] == pytest.approx(before[1]["loss"] + 1e-4 * math.log(4096) ** 2, abs=1e-3)
     assert log[-1]["val_mlm_loss"] == pytest.approx(before[-1]["val_mlm_loss"], abs=0.1)
 
 
-def smoothing(copy, run, log, before, text):
+def smoothing(copy, out, log, before, text):
     assert log[-1]["loss"] > before[-1]["loss"] + 0.02
     assert log[-1]["val_mlm_loss"] == pytest.approx(before[-1]["val_mlm_loss"], abs=0.1)
 
 
-def qk_norm(copy, run, log, before, text):
-    assert checkpoint.load(run / "ckpt-40.pt")["config"]["qk_norm"]
-    assert "--as=eurobert cannot express" in export(copy, run, "eurobert")
+def qk_norm(copy, out, log, before, text):
+    assert checkpoint.load(out / "ckpt-40.pt")["config"]["qk_norm"]
+    assert "--as=eurobert cannot express" in export(copy, out, "eurobert")
 
 
-def growing(copy, run, log, before, text):
+def growing(copy, out, log, before, text):
     windows = [math.ceil(16 * min(1.0, 0.25 + step / 40)) for step in range(40)]
     assert [line["tokens"] for line in log] == [32 * sum(windows[:step]) for step in range(41)]
     assert f"{32 * sum(windows):,} tokens in 40 steps" in text and log[-1]["flops"] < before[-1]["flops"]
@@ -141,11 +142,11 @@ def test_an_edit_is_followed(name, unedited, data_dir, tmp_path):
     ignored = shutil.ignore_patterns("out", ".git", "prepared", "tests", "__pycache__", ".*")
     copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=ignored)
     subprocess.run(["git", "apply"], input=EDITS[name], text=True, cwd=copy, check=True)
-    run = tmp_path / "run"
-    code, text = train(copy, run, data_dir, *["--loss=plain"] * (name in PLAIN))
+    out = tmp_path / "run"
+    code, text = train(copy, out, data_dir, *["--loss=plain"] * (name in PLAIN))
     assert code == 0, text
-    log, before = read_metrics(run), read_metrics(unedited)
+    log, before = read_metrics(out), read_metrics(unedited)
     if name in SAME_WEIGHTS:  # validation is the same: it begins with the same losses
         assert log[0]["val_mlm_loss"] == before[0]["val_mlm_loss"]
         assert log[0]["val_clm_loss"] == before[0]["val_clm_loss"]
-    CHECKS[name](copy, run, log, before, text)
+    CHECKS[name](copy, out, log, before, text)

@@ -8,9 +8,11 @@ from errors import progress
 from helpers import BROKEN, TINY
 
 
+SHORT = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=0".split()
+FINETUNE = "--task=embedded-sc --baseline=False --test_examples=9 --eval_examples=9"
 COMMANDS = {  # the script: (its arguments, the last file that it makes)
-    "train.py": ([*TINY, "--data={data}", "--out_dir={out}"], "ckpt-20.pt"),
-    "finetune.py": ("--init_from={encoder} --task=embedded-sc --max_steps=2 --out_dir={out}".split(), "result.json"),
+    "train.py": ([*TINY, *SHORT, "--data={data}", "--out_dir={out}"], "ckpt-2.pt"),
+    "finetune.py": ([*SHORT[:1], *FINETUNE.split(), "--init_from={encoder}", "--out_dir={out}"], "result.json"),
     "data.prepare": ("--source={texts} --val_fraction=0.2 --out={out}".split(), "meta.json"),
     "checkpoint.py": ("export {encoder} {out} --as=llama".split(), "README.md"),
 }

@@ -2,10 +2,10 @@
 
 import ast
 import re
+import shutil
 import subprocess
-import sys
 
-from helpers import ROOT
+from helpers import ROOT, Run
 
 FILES = [ROOT / name for name in subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).split()]
 CODE = {path for path in FILES if path.exists() and path.relative_to(ROOT).parts[0] not in ("tests", "config")}
@@ -53,7 +53,7 @@ def test_imports_point_one_way():
 
 def test_model_py_stands_alone(tmp_path):
     """Copied into an empty folder it can be imported, trained and sampled from."""
-    (tmp_path / "model.py").write_text((ROOT / "model.py").read_text())
+    shutil.copy(ROOT / "model.py", tmp_path)
     code = """
 import torch
 from model import ModelConfig, PretrainingLoss, Transformer
@@ -70,7 +70,9 @@ for _ in range(40):
 assert total / count < 0.5
 assert model.logits(model(tokens[:1, :5], causal=True))[0, -1].argmax() == 5
 """
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    (tmp_path / "use.py").write_text(code)
+    code, text = Run([], tmp_path / "output", tmp_path / "use.py", tmp_path).wait()
+    assert code == 0, text
 
 
 def test_pip_and_uv_install_the_same():
