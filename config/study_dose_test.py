@@ -9,6 +9,7 @@ seeds = (20, 21, 22, 23, 24)
 # name, what it begins with, arguments of train.py
 runs = (
     ("mlm", "", ""),
+    ("mlm-1e-3", "", "--lr=1e-3"),  # the rate that suits pure MLM in models twice as wide
     ("mlm-80-10-10", "", "--mask_proportions=0.8,0.1,0.1"),
     ("mlm-80-0-20", "", "--mask_proportions=0.8,0,0.2"),
     ("mlm-80-20-0", "", "--mask_proportions=0.8,0.2,0"),
@@ -27,6 +28,7 @@ rates = (2e-3, 4e-3)
 # kinds of figures, what is on the x-axis, the models that make a line, its name
 figures = (
     ("losses", "step", "mlm", "pure MLM"),
+    ("losses", "step", "mlm-1e-3", "pure MLM, rate 1e-3"),
     ("losses", "step", "mlm-80-20-0", "80/20/0"),
     ("losses", "step", "mlm-80-0-20", "80/0/20"),
     ("losses", "step", "mlm-80-10-10", "80/10/10"),
