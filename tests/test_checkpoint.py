@@ -24,7 +24,7 @@ def state(encoder):
     return state | dict(step=7, model=dict(Transformer(config).state_dict()), config=vars(config))
 
 
-def test_a_flipped_byte_is_noticed_or_harmless(state, tmp_path):
+def test_a_flipped_byte_is_noticed_or_harmless_and_a_missing_end_noticed(state, tmp_path):
     path, rng, noticed = tmp_path / "ckpt-7.pt", random.Random(0), 0
     checkpoint.save(path, state)
     content, loaded = path.read_bytes(), checkpoint.load(path)
@@ -40,12 +40,6 @@ def test_a_flipped_byte_is_noticed_or_harmless(state, tmp_path):
             torch.testing.assert_close(loaded["model"], state["model"], rtol=0, atol=0)
             assert loaded["settings"] == state["settings"] and loaded["step"] == 7
     assert noticed > 65
-
-
-def test_truncated_and_missing_files_are_refused(state, tmp_path):
-    path = tmp_path / "ckpt-7.pt"
-    checkpoint.save(path, state)
-    content = path.read_bytes()
     for size in (0, 1, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
         with pytest.raises(Damaged, match="ckpt-7.pt"):

@@ -29,7 +29,7 @@ from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, assert_same_end, copy_up_to, record
 from model import ModelConfig, PretrainingLoss, Transformer
-from task_helpers import settings
+from task_helpers import docs_block, settings
 
 safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
 pytest.importorskip("tokenizers", reason="the tokenizer of a model folder needs the tokenizers package")
@@ -217,7 +217,7 @@ def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, mon
     embedder = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     for encode in embedder.encode, embedder.encode_query:  # a model without prompts
         torch.testing.assert_close(torch.from_numpy(encode(TEXTS)), expected, **close)
-    card = (tmp_path / "out/README.md").read_text()
+    card = card_of(tmp_path / "out")
     assert ("no head that fills in masks" in card) == (name != "EuroBertForMaskedLM")
     assert ("does not depend on the last token" in card) == (kind == "qwen3")
     checkpoint.export(tmp_path / "out", tmp_path / "again", kind)  # an encoder stays one
@@ -244,12 +244,15 @@ def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_p
     assert os.listdir(tmp_path) == []
 
 
+def card_of(folder):
+    return (folder / "README.md").read_text()
+
+
 def run_card(folder, monkeypatch):
     """Run the code of a folder's model card beside the folder; return its variables."""
     monkeypatch.chdir(folder.parent)
-    pages, variables = (ROOT / "docs/hub.md", folder / "README.md"), {}
-    docs, card = (re.findall(r"```python\n(.*?)```", page.read_text(), re.S) for page in pages)
-    for code in [*(code for code in docs if "def answer" in code), *card]:
+    variables = {}
+    for code in docs_block("def answer", "hub"), *re.findall(r"```python\n(.*?)```", card_of(folder), re.S):
         exec(code, variables)
     return variables
 
@@ -259,7 +262,7 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     for kind in "eurobert", "llama":
         write(state, tmp_path / kind, kind, tmp_path / "ckpt-650.pt")
-        card = (tmp_path / kind / "README.md").read_text()
+        card = card_of(tmp_path / kind)
         facts = ["650 steps of 4,096 tokens.", "CLM for 200 steps, then MLM (40 % masked) for 450 steps.", "f00d"]
         for fact in [*facts, "`books`", "`mlm/ckpt-400.pt`", "6.132 with CLM", "5.200 with MLM"]:
             assert card.count(fact) == 1, card
@@ -288,15 +291,17 @@ def tuned(state, tmp_path):
     """tuned(family, labels, kind, ...) -> (folder, the family's task, a function from Items to outputs)."""
 
     def export(family, labels=(), kind="eurobert", may_be_none=False, threshold=0.0, **facts):
-        base = state if kind == "eurobert" else state_of(QWEN3)
+        base = state if kind == "eurobert" else state_of(QWEN3, settings={})  # the latter is of the hub
         cfg = settings(max_len=40, train="/some/folder/train.csv", out_dir=str(tmp_path))
         dataset = Dataset("toy", family, [*labels], [], {}, {}, counts={}, main={}, task=Task(family, **facts))
         task, model = build(cfg, dataset, base)
         random_weights(model)
         task.may_be_none, task.threshold = may_be_none, threshold
         save_model(cfg, dataset, task, model, dict(steps=5, checkpoint=dict(name="demo-650")), base)
+        (tmp_path / "result.json").write_text('{"metrics": {"test": {"accuracy": 71.25}}}')
         checkpoint.export(tmp_path / "model.pt", tmp_path / "toy", kind)
-        assert "/some/folder" not in (tmp_path / "toy/README.md").read_text()
+        card = card_of(tmp_path / "toy")
+        assert "/some/folder" not in card and ("those of `demo-650`" in card) == (kind == "qwen3")
         return tmp_path / "toy", task, lambda items: predict(model, items)
 
     return export
@@ -315,7 +320,9 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch, labels, form):
         scores = torch.from_numpy(logits).softmax(-1).tolist() if labels else [float(logits[0])]
         there = {answer["label"]: answer["score"] for answer in classify(text, top_k=None, truncation=True)}
         assert there == pytest.approx(dict(zip(labels or ["number"], scores)), abs=1e-4)
-    assert found["form"] == (form or "{}\n{}") and "`train.csv`" in (folder / "README.md").read_text()
+    assert found["form"] == (form or "{}\n{}")
+    for fact in "- test, in percent: accuracy 71.2", "`train.csv`", "`lr=0.0001`":
+        assert fact in card_of(folder)
 
 
 @pytest.mark.parametrize("kind", ["eurobert", "qwen3"])
@@ -375,12 +382,6 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
         assert not torch.allclose(torch.from_numpy(model.encode(texts, normalize_embeddings=True)), ours, atol=0.01)
 
 
-def block_with(words):
-    """The Python block of docs/hub.md with these words in it."""
-    (code,) = re.findall(rf"```python\n([^`]*{words}[^`]*)```", (ROOT / "docs/hub.md").read_text())
-    return code
-
-
 def test_merging_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
     """A mean of the weights, which is exported as the encoder."""
     other = state_of(random_weights(Transformer(ModelConfig(**SIZES)), seed=1))
@@ -388,7 +389,7 @@ def test_merging_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
     for name, one in ("encoder", state), ("decoder", other):
         os.makedirs(f"out/{name}")
         checkpoint.save(f"out/{name}/ckpt-650.pt", one | {"optimizer": {}})
-    exec(block_with("torch.lerp"), {})
+    exec(docs_block("torch.lerp", "hub"), {})
     merged = checkpoint.load("out/merged.pt")
     for name, x in state["model"].items():
         torch.testing.assert_close(merged["model"][name], 0.75 * x + 0.25 * other["model"][name])
@@ -401,7 +402,7 @@ def test_training_an_exported_encoder_by_the_code_of_the_docs(state, tmp_path, m
     library = pytest.importorskip("sentence_transformers")
     monkeypatch.chdir(tmp_path)
     write(state, tmp_path / "exported/demo", "eurobert")
-    code = block_with("MatryoshkaLoss").replace("[256, 128, 64]", "[32, 16]").replace("lr=2e-5", "lr=1e-3")
+    code = docs_block("MatryoshkaLoss", "hub").replace("[256, 128, 64]", "[32, 16]").replace("lr=2e-5", "lr=1e-3")
     batch = ["how to sort", "open it"], ["Return a list.", "The file is here."], ["Sort of.", "Closed."]
     exec(code, {"batches": [batch] * 20})
     model = library.SentenceTransformer("exported/demo-retriever", truncate_dim=16, device="cpu")
@@ -415,7 +416,7 @@ def test_onnx_by_the_code_of_the_docs(transformers, state, tmp_path, monkeypatch
     library = pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     write(state, tmp_path / "exported/demo", "eurobert")
-    exec(block_with("torch.onnx"), variables := {})
+    exec(docs_block("torch.onnx", "hub"), variables := {})
     session = library.InferenceSession("demo.onnx")
     for texts in TEXTS[:1], [*TEXTS, "word " * 40]:
         batch = variables["tokenizer"](texts, padding=True, return_tensors="pt")
@@ -451,20 +452,6 @@ def test_train_from_a_folder(run, tmp_path):
     checkpoint.export(tmp_path / "out", tmp_path / "exported", "qwen3")
     head = {"head.weight": first["model"]["head.weight"]}  # the folder has none
     torch.testing.assert_close(checkpoint.load(tmp_path / "exported")["model"] | head, first["model"], atol=0, rtol=0)
-
-
-def test_fine_tune_from_a_folder(run, folder, tmp_path):
-    """And an export whose card has the scores."""
-    args = ["--task=embedded-sc", f"--init_from={folder}", f"--out_dir={tmp_path / 'run'}", "--max_len=16"]
-    code, text = run([*args, "--max_steps=2", "--baseline=False", "--save_model=True"], "finetune.py")
-    assert code == 0, text
-    result = json.loads((tmp_path / "run/result.json").read_text())
-    assert result["checkpoint"]["name"] == "tiny"
-    checkpoint.export(tmp_path / "run/model.pt", tmp_path / "exported", "eurobert")
-    card, accuracy = (tmp_path / "exported/README.md").read_text(), result["metrics"]["test"]["accuracy"]
-    for fact in f"- test, in percent: accuracy {accuracy:.1f}", "`embedded-sc`", "`tiny`", "`lr=0.0001`":
-        assert fact in card, card
-    assert str(tmp_path) not in card
 
 
 def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
