@@ -7,11 +7,12 @@ A case works on a tiny pretraining run, preparation or fine-tuning, in a folder 
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
 prepared data, scores. A process that a fault stops must say so without a traceback, and with an exit code other than 0.
 What a link points to stays as it was, or is followed.
-Case N of a class is always the same, but for the timing of signals. Each class gets about the same time.
+Case N of a class is always the same, but for the timing of signals.
 """
 
 import argparse
 import errno
+import itertools
 import json
 import os
 import random
@@ -42,8 +43,7 @@ class Lost(Exception):
     """Something was lost, or a process did not say what stopped it."""
 
 
-# ----------------------------------------------------------------------------
-# In the child: faults at changes of the disk
+# --- In the child: faults at changes of the disk ---
 
 
 def inject(folder, at, fault, counter):
@@ -78,8 +78,7 @@ def child(script, args, output, folder, at, size, fault):
     run_script(script, args, {}, output, ROOT)
 
 
-# ----------------------------------------------------------------------------
-# What is disturbed
+# --- What is disturbed ---
 
 
 def trained(folder):
@@ -177,8 +176,7 @@ def remove(path):
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
-# ----------------------------------------------------------------------------
-# The classes. Each takes a case, its number and a random.Random, and raises Lost
+# --- The classes. Each takes a case, its number and a random.Random, and raises Lost ---
 
 
 def signals(case, number, rng):
@@ -314,8 +312,7 @@ CLASSES = {
 }
 
 
-# ----------------------------------------------------------------------------
-# The campaign
+# --- The campaign ---
 
 
 def set_up(world):
@@ -372,19 +369,19 @@ def main():
     if name not in CLASSES or not number.isdecimal():
         parser.error(f"--case={args.case}: give a name and a number. Names: {'; '.join(CLASSES)}")
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here
-    tried, losses, spent = (dict.fromkeys(CLASSES, 0) for _ in range(3))
+    tried, losses = (dict.fromkeys(CLASSES, 0) for _ in range(2))
+    cases = ((name, number) for number in itertools.count() for name in CLASSES)
     with tempfile.TemporaryDirectory() as world:
         set_up(Path(world))
         if args.case:
             sys.exit(try_case(name, int(number), verbose=True) or 0)
         end = time.monotonic() + 60 * args.minutes
         while time.monotonic() < end:
-            name, started = min(spent, key=spent.get), time.monotonic()
-            if lost := try_case(name, tried[name]):
-                print(f'LOST {lost}\n     python tests/campaign.py --case="{name} {tried[name]}"', flush=True)
+            name, number = next(cases)
+            if lost := try_case(name, number):
+                print(f'LOST {lost}\n     python tests/campaign.py --case="{name} {number}"', flush=True)
             tried[name] += 1
             losses[name] += bool(lost)
-            spent[name] += time.monotonic() - started
     print("| faults | tried | survived | lost |\n|---|---|---|---|")
     for name in CLASSES:
         print(f"| {name} | {tried[name]:,} | {tried[name] - losses[name]:,} | {losses[name]} |")

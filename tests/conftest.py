@@ -4,8 +4,14 @@ import random
 import socket
 
 import pytest
+import torch
 
+import checkpoint
+import configurator
+from data.prepare import prepare
 from helpers import ROOT, TINY, WORDS, Run, succeed
+from model import ModelConfig, Transformer
+from study_helpers import state_of
 
 
 @pytest.fixture
@@ -38,8 +44,6 @@ def run_world(tmp_path):
 
 def prepared(folder, seed):
     """Prepare a folder of about 30,000 tokens of made-up sentences, in many short documents."""
-    from data.prepare import prepare
-
     rng = random.Random(seed)
     documents = [" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) + "." for _ in range(800)]
     (folder / "text.txt").write_text("\n\n\n".join(documents))
@@ -76,30 +80,10 @@ def undisturbed(data_dir, tmp_path_factory):
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
     """The checkpoint of a tiny model with the embedded tokenizer and random weights, as train.py would save it."""
-    import torch
-
-    import checkpoint
-    import configurator
-    from data.tokenizer import Tokenizer
-    from model import ModelConfig, Transformer
-    from study_helpers import phases
-
-    tokenizer = Tokenizer.load("embedded")
-    torch.manual_seed(0)
-    model = Transformer(
-        ModelConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, d_model=64, d_ff=96, seq_len=64)
-    )
     settings, _ = configurator.read_script(ROOT / "train.py")
-    state = dict(
-        step=650,
-        phases=phases(200, 450),
-        model=model.state_dict(),
-        config=vars(model.config),
-        settings=settings,
-        tokenizer=tokenizer.state(),
-        tokenizer_ranks=tokenizer.file_bytes(),
-    )
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(vocab_size=4096, n_layer=2, n_head=2, d_model=64, d_ff=96, seq_len=64))
     path = tmp_path_factory.mktemp("pretrained") / "tiny" / "ckpt-650.pt"
     path.parent.mkdir()
-    checkpoint.save(path, state)
+    checkpoint.save(path, state_of(model, settings=settings))
     return path

@@ -124,9 +124,6 @@ class Run:
         return self.process.exitcode, self.output.read_text()
 
 
-# --- Comparing runs of train.py ---
-
-
 def succeed(results):
     """The output of processes, [(exit code, output), ...], that must end with 0."""
     for code, text in results:

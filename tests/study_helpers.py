@@ -7,6 +7,7 @@ import numpy as np
 
 import configurator
 from data.objective import CLM, MLM
+from data.tokenizer import Tokenizer
 from eval.study.plan import Plan
 from eval.tasks import metrics
 from helpers import ROOT, record
@@ -40,14 +41,24 @@ def phases(clm, mlm, ratio=0.4, proportions=(1, 0, 0)):
     return found
 
 
+def state_of(model, settings, **more):
+    """A checkpoint's dict, of a Transformer and the embedded tokenizer. Without settings its weights are of the hub."""
+    tokenizer = Tokenizer.load("embedded")
+    state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings, data="f00d")
+    if settings:
+        state["phases"] = phases(200, 450)
+    return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
+
+
 def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
     """What result.json says about a checkpoint."""
-    facts = dict(
-        name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed
-    )
-    facts |= dict(untrained=False, parameters=1_200_000, model=SIZE)
-    facts["phases"] = phases(clm, steps - clm, ratio, dict(settings).get("mask_proportions", (1, 0, 0)))
-    return facts | dict(settings={"global_batch_tokens": 4096, **dict(settings)}) | more
+    return {
+        **dict(name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed),
+        **dict(untrained=False, parameters=1_200_000, model=SIZE),
+        "phases": phases(clm, steps - clm, ratio, dict(settings).get("mask_proportions", (1, 0, 0))),
+        "settings": {"global_batch_tokens": 4096, **dict(settings)},
+        **more,
+    }
 
 
 def write_result(folder, facts, task="sst2", family="sc", lr=1e-4, seed=1, test=50, validation=50.0, n=100, main=None):

@@ -13,15 +13,15 @@ import checkpoint
 import run
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
+from study_helpers import state_of
 
 
 @pytest.fixture
-def state(encoder):
+def state():
     """A checkpoint's dict, of a model with few tensors."""
-    state = torch.load(encoder, weights_only=True)
-    config = ModelConfig(vocab_size=30, n_layer=1, d_model=8, d_ff=8)
     torch.manual_seed(0)
-    return state | dict(step=7, model=dict(Transformer(config).state_dict()), config=vars(config))
+    model = Transformer(ModelConfig(vocab_size=30, n_layer=1, d_model=8, d_ff=8))
+    return state_of(model, {"seed": 1}, step=7)
 
 
 def test_a_flipped_byte_is_noticed_or_harmless_and_a_missing_end_noticed(state, tmp_path):

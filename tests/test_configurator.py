@@ -19,12 +19,10 @@ lr = 7  # not a setting: it stands in the docstring
 import sys
 
 sys.path.insert(0, "nowhere")  # not a setting either
-# --- run ---
 out_dir = "out/#1"     # where all goes, a '#' in the name included
 max_steps = 600        # optimizer steps
 keep_steps = ()        # steps that are kept
 resume = False
-# --- optimizer ---
 lr = 5e-4
 betas = (0.9, 0.95)    # of Adam
 tasks = (
@@ -84,8 +82,6 @@ def test_the_last_word_wins():
     assert (load("--lr=3", two, one).lr, load("--lr=3", one, "--lr=4", "--lr=5").lr) == (1, 5)
 
 
-# --- values ---
-
 GOOD = [
     ("resume", "True", True), ("lr", "1", 1.0), ("betas", "(0, 1)", (0.0, 1.0)),
     ("max_steps", "1_000", 1000), ("max_steps", "1e6", 1_000_000), ("max_steps", str(2**60 + 1), 2**60 + 1),
@@ -120,9 +116,6 @@ def test_bad_values(problems, key, text, takes):
     assert problems(config(f"\n{key} = {text}\n")) == [f"config/x.py:2: {expected}"]
 
 
-# --- config files ---
-
-
 STATEMENTS = "__import__('os').system('touch executed')", "lr = 12 * 2048", "lr = offset = 1", "lr = " + "-" * 200 + "x"
 
 
@@ -154,9 +147,6 @@ def test_unreadable_configs(problems):
     paths = ["config", "config/none.py", "config/latin.py", "config/syntax.py", "config/deep.py"]
     for problem, path in zip(problems(*paths), paths, strict=True):
         assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ")
-
-
-# --- help, and names that other programs use ---
 
 
 def test_help_shows_the_lines_of_the_script(capsys):

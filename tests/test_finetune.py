@@ -89,9 +89,6 @@ def read(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-# --- Results ---
-
-
 def assert_learned(text, folder, family, metric, at_least):
     result = read(folder)
     assert result["metrics"]["test"][metric] > at_least, text
@@ -189,9 +186,6 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
     assert checkpoint.load(folder / "model.pt")["fine_tuned"]["head"]["2.bias"] == pytest.approx(220, abs=150)
 
 
-# --- Settings ---
-
-
 def test_what_the_settings_change(fine_tune, encoder, data):
     """A frozen encoder stays as it was."""
     losses = set()
@@ -205,9 +199,6 @@ def test_what_the_settings_change(fine_tune, encoder, data):
     before, after = checkpoint.load(encoder)["model"], checkpoint.load(folder / "model.pt")
     assert all(torch.equal(before[name], after["model"][name]) for name in before)
     assert after["fine_tuned"]["head"]["0.bias"].abs().max() > 0 and len(losses) == 4
-
-
-# --- Errors ---
 
 
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):

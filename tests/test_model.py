@@ -13,8 +13,6 @@ from model import rope_tables, rotate
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
-# --- Attention ---
-
 
 def plain_attention(q, k, v, causal, start=None, end=None):
     """The definition, one query at a time, in float64."""
@@ -102,9 +100,6 @@ def test_rope_depends_only_on_distance_and_keeps_length():
     torch.testing.assert_close(rotated[0][0], q)
 
 
-# --- The causal flag ---
-
-
 def test_causal_leaks_nothing_from_the_right():
     """Changing token j never changes h_i for i < j, bit for bit; without the mask it does."""
     model, T = small_model(), 24
@@ -140,9 +135,6 @@ def test_the_flag_changes_the_mask_and_nothing_else():
     assert [n for n, _ in model.named_buffers()] == ["cos", "sin"]  # no mask is kept anywhere
 
 
-# --- Shapes ---
-
-
 def test_initial_weights():
     torch.manual_seed(0)
     for name, p in Transformer(ModelConfig(qkv_bias=True, qk_norm=True)).named_parameters():
@@ -175,9 +167,6 @@ def test_impossible_shapes_are_named():
             Transformer(ModelConfig(**shape))
     with pytest.raises(ValueError, match="41 tokens in a row.*seq_len is 40"):
         small_model()(torch.zeros(1, 41, dtype=torch.long), causal=False)
-
-
-# --- The loss ---
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.bfloat16, 8e-3)])  # the softmax is fp32
@@ -223,9 +212,6 @@ def test_logits_exist_only_in_chunks():
     shapes = [x.shape for x in operators.outputs]
     assert 0 < max(shape.numel() // 50_000 for shape in shapes if 50_000 in shape and 16 not in shape) <= 64
     assert all(p.grad is not None for p in model.parameters())
-
-
-# --- Training ---
 
 
 @both_masks

@@ -135,9 +135,6 @@ def test_with_shards_a_buffer_without_a_value_is_refused():
         runtime.shard(PretrainingLoss(transformer), CPU)
 
 
-# --- FLOPs and MFU ---
-
-
 @pytest.mark.parametrize("D", [16, 48])
 def test_flops_count_matches_pytorchs(D):
     shape = dict(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)

@@ -48,11 +48,8 @@ def test_a_run_learns_and_reports(undisturbed):
     assert facts["settings"]["max_steps"] == 20 and facts["model"]["d_model"] == 32
     assert "def main" in (out / "source" / "train.py").read_text()
     text = (out.parent / "output").read_text()
-    assert re.match(
-        r"model    0.3M parameters.*\nbudget   10,240 tokens in 20 steps.* 40% CLM.*\nmachine  cpu", text
-    ), text
+    assert "10,240 tokens in 20 steps" in text and f"\ncheckpoint: {out}/ckpt-20.pt\n" in text, text
     assert len(re.findall(r"^step (8|10|20) \((CLM|MLM)\): validation loss CLM .*, MLM ", text, re.M)) == 3, text
-    assert re.search(rf"\nend, step 20 (.*\n)*flops: .*\n(.*\n)*checkpoint: {out}/ckpt-20.pt\nnext: ", text), text
     for moment in ("at step 8, the end of CLM", "at step 20, the end of MLM"):
         assert re.search(moment + r"\n  filled in.*\n(    .*\n){4}  continued.*\n(    .*\n){3}", text), text
 

@@ -5,11 +5,10 @@ import os
 import re
 import shutil
 import sys
-import types
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, call
 
 import pytest
 import torch
@@ -29,6 +28,7 @@ from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, assert_same_end, copy_up_to, record
 from model import ModelConfig, PretrainingLoss, Transformer
+from study_helpers import state_of
 from task_helpers import docs_block, settings
 
 safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
@@ -73,14 +73,9 @@ def random_weights(model, seed=0):
     return model.eval()
 
 
-def state_of(model, **more):
-    """A checkpoint's dict. model: a Transformer, or the fields of a ModelConfig for one with random weights."""
-    tokenizer = Tokenizer.load("embedded")
-    model = random_weights(Transformer(ModelConfig(**model))) if isinstance(model, dict) else model
-    state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=SETTINGS, data="f00d")
-    if more.get("settings", True):  # trained here
-        state["phases"] = record(*[{objective.CLM(): [0]}] * 200, *[{objective.MLM(): [0]}] * 450)
-    return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
+def random_state(shape, seed=0, settings=SETTINGS, **more):
+    """A checkpoint's dict with random weights. shape: fields of a ModelConfig."""
+    return state_of(random_weights(Transformer(ModelConfig(**shape)), seed), settings, **more)
 
 
 def write(state, folder, kind, path="ckpt-650.pt"):
@@ -94,7 +89,7 @@ MLM, MNTP, CLM = record({objective.MLM(): [0]}, {objective.MLM(0.4, "before"): [
 
 @pytest.fixture(scope="module")
 def state():
-    return state_of(SIZES)
+    return random_state(SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +162,7 @@ def test_in_trained_and_out_again(transformers, name, tmp_path):
     optimizer.step()
     assert not torch.allclose(before, logits(model, causal), atol=0.1)
     assert (model.head.weight is model.embedding.weight) == model.config.tie_embeddings
-    checkpoint.save(tmp_path / "ckpt-1.pt", state_of(model, settings={}))
+    checkpoint.save(tmp_path / "ckpt-1.pt", state_of(model, {}))
     for kind, auto, causal in kinds:
         checkpoint.export(tmp_path / "ckpt-1.pt", tmp_path / kind, kind)
         there, info = getattr(transformers, auto).from_pretrained(tmp_path / kind, output_loading_info=True)
@@ -206,7 +201,7 @@ def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, mon
     An encoder that predicts from the position before has no head for masks. A Qwen 3 has none in transformers.
     """
     library = pytest.importorskip("sentence_transformers")
-    state = state_of(shape, phases=[CLM, phase])
+    state = random_state(shape, phases=[CLM, phase])
     write(state, tmp_path / "out", kind)
     there, info = transformers.AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert info["missing_keys"] == set() and there.config.architectures == [name]
@@ -228,7 +223,7 @@ def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, mon
 
 def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_path):
     """Not with another rotation, a capped head, or a part that the format does not have."""
-    state = state_of(SIZES, phases=[MLM])
+    state = random_state(SIZES, phases=[MLM])
     rotate, logits = model.rotate, Transformer.logits
     edits = [
         (model, "rotate", lambda x, cos, sin: rotate(x, cos, -sin) if x.shape[2] == 2 else rotate(x, cos, sin)),
@@ -291,7 +286,7 @@ def tuned(state, tmp_path):
     """tuned(family, labels, kind, ...) -> (folder, the family's task, a function from Items to outputs)."""
 
     def export(family, labels=(), kind="eurobert", may_be_none=False, threshold=0.0, **facts):
-        base = state if kind == "eurobert" else state_of(QWEN3, settings={})  # the latter is of the hub
+        base = state if kind == "eurobert" else random_state(QWEN3, settings={})  # the latter is of the hub
         cfg = settings(max_len=40, train="/some/folder/train.csv", out_dir=str(tmp_path))
         dataset = Dataset("toy", family, [*labels], [], {}, {}, counts={}, main={}, task=Task(family, **facts))
         task, model = build(cfg, dataset, base)
@@ -384,7 +379,7 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
 
 def test_merging_by_the_code_of_the_docs(state, tmp_path, monkeypatch):
     """A mean of the weights, which is exported as the encoder."""
-    other = state_of(random_weights(Transformer(ModelConfig(**SIZES)), seed=1))
+    other = random_state(SIZES, seed=1)
     monkeypatch.chdir(tmp_path)
     for name, one in ("encoder", state), ("decoder", other):
         os.makedirs(f"out/{name}")
@@ -432,7 +427,7 @@ def test_onnx_by_the_code_of_the_docs(transformers, state, tmp_path, monkeypatch
 def test_train_from_a_folder(run, tmp_path):
     """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
     folder = tmp_path / "tiny"
-    write(state_of(QWEN3, phases=[CLM]), folder, "qwen3")
+    write(random_state(QWEN3, phases=[CLM]), folder, "qwen3")
     (tmp_path / "text.txt").write_text("\n\n\n".join(f"{i} {' '.join(WORDS[i % 9 :])}." for i in range(400)))
     prepare(tmp_path / "text.txt", tmp_path / "data", folder, val_fraction=0.1)
     args = [str(ROOT / "config/continue.py"), *(arg for arg in TINY if not arg.startswith(("--n_", "--d_")))]
@@ -455,18 +450,13 @@ def test_train_from_a_folder(run, tmp_path):
 
 
 def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
-    asked = []
-
-    def snapshot_download(name, allow_patterns):
-        asked.append((name, allow_patterns))
-        if name != "org/tiny":
-            raise OSError("no network")
-        return str(folder)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    hub = MagicMock()
+    hub.snapshot_download.side_effect = [str(folder), str(folder), OSError("no network")]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     monkeypatch.chdir(tmp_path)
     assert checkpoint.load_model("hf:org/tiny").config.d_ff == 48 == checkpoint.shape("hf:org/tiny")["d_ff"]
-    assert asked == [("org/tiny", ("*.json", "model*.safetensors")), ("org/tiny", ("config.json",))]
+    patterns = ("*.json", "model*.safetensors"), ("config.json",)
+    assert hub.snapshot_download.call_args_list == [call("org/tiny", allow_patterns=its) for its in patterns]
     with pytest.raises(DataError, match="hf:org/other: it cannot be downloaded .*no network"):
         checkpoint.load("hf:org/other")
     (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
@@ -479,11 +469,14 @@ def test_a_name_on_the_hub_is_downloaded(folder, monkeypatch, tmp_path):
 
 
 def test_new_tokens_begin_as_the_mean(folder, copy):
-    """A vocabulary smaller than the tokenizer's grows; no old logit changes."""
+    """A vocabulary smaller than the tokenizer's grows; no old logit changes. A sliding window limits seq_len."""
     old, reports = hub.load(folder, print)["model"], []
     names = {"model.embed_tokens.weight": "embedding.weight", hub.HEAD: "head.weight"}
     weights = {theirs: old[ours][:4000].clone() for theirs, ours in names.items()}
-    new = hub.load(copy(dict(vocab_size=4000), add=weights), reports.append)["model"]
+    config = dict(vocab_size=4000, model_type="mistral", sliding_window=40)
+    grown = hub.load(copy(config, add=weights), reports.append)
+    new = grown["model"]
+    assert grown["config"]["seq_len"] == 40
     for name in names.values():
         assert torch.equal(new[name][:4000], old[name][:4000]) and new[name].shape == old[name].shape
         torch.testing.assert_close(new[name][4000:], old[name][:4000].mean(0).expand(96, -1))
@@ -518,20 +511,15 @@ def test_configs_that_do_not_fit(copy, config, message):
         checkpoint.load_model(copy(config))
 
 
-def test_tensors_that_do_not_fit(copy):
-    """All are in one error; a bias that our model has no place for must be 0."""
+def test_tensors_that_do_not_fit_and_damaged_files(copy):
+    """All tensors are in one error; a bias that our model has no place for must be 0. A file is cut, or a pickle."""
+    new = copy(dict(attention_bias=True), drop=["model.norm.weight"], add=OTHER | BIAS)
     with pytest.raises(DataError) as error:
-        checkpoint.load_model(copy(dict(attention_bias=True), drop=["model.norm.weight"], add=OTHER | BIAS))
+        checkpoint.load_model(new)
     parts = ["model.norm.weight: nothing, expected (32,)", "score.weight: (2, 2), expected nothing"]
     parts += ["down_proj.weight: (3,), expected", "layers.0.self_attn.o_proj.bias: (32,), expected nothing"]
     assert all(part in str(error.value) for part in parts) and "inv_freq" not in str(error.value)
-
-
-def test_damaged_files(copy, folder):
-    """A file that is cut, a pickle, no tokenizer; a sliding window is a limit of seq_len."""
-    new = copy(dict(model_type="mistral", sliding_window=40))
     file = new / "model.safetensors"
-    assert checkpoint.load_model(new).config.seq_len == 40
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     with pytest.raises(Damaged, match="model.safetensors is damaged"):
@@ -597,7 +585,7 @@ def test_a_checkpoint_with_odd_records_does_not_go_out(state, tmp_path, keys, la
     (None, SIZES, False, "qwen3", "--as=qwen3 cannot express it .encoder, without norms"),
 ])  # fmt: skip
 def test_models_that_cannot_go_out(family, shape, causal, kind, message, tmp_path):
-    state = state_of(Transformer(ModelConfig(**shape)))
+    state = random_state(shape)
     if family:
         state["fine_tuned"] = dict(family=family, head={}, settings=dict(causal=causal, max_len=64), task={})
     with pytest.raises(DataError, match=message):

@@ -115,9 +115,6 @@ def test_the_embedded_text():
     assert len(documents) == len(set(documents)) == 533
 
 
-# --- Bad input: what is wrong, with the file and the line or row ---
-
-
 @pytest.mark.parametrize("name, content, message", [
     ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "line 5: byte 0xff is not UTF-8"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: .* column 10"),

@@ -55,9 +55,6 @@ def tokenizer():
     return Tokenizer.load("embedded")
 
 
-# --- Ranks ---
-
-
 @pytest.mark.parametrize("name, spec, vocab_size, special, hello", [
     ("embedded", "embedded", 4096, (4092, 4093, 4094, 4095), [39, 2426, 78, 284, 3821]),
     ("gpt2", "gpt2", 50304, (50257, 50258, 50259, 50256), [15496, 995]),
@@ -122,9 +119,6 @@ def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(code.replace("texts/", "embedded").replace("8188", "4092"), {})
     assert Path("texts.tiktoken").read_bytes() == EMBEDDED.read_bytes()
-
-
-# --- A tokenizer.json of each kind, against the tokenizers library ---
 
 
 KINDS = ["qwen", "llama2", "bert"]
@@ -217,9 +211,6 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     words = "the list of the strings is empty".split()
     ids = [one.encode(one.word_prefix + word) for word in words]
     assert sum(ids[1:], []) == one.encode(one.word_prefix + " ".join(words))[len(ids[0]) :] and ids[0] == ids[3]
-
-
-# --- The special tokens of a folder, and what is refused ---
 
 
 def small(*added):

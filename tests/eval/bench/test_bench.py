@@ -63,25 +63,20 @@ def test_flex_attention_gets_the_mask_of_the_documents(monkeypatch, causal):
     torch.testing.assert_close(attention.flex(case)(*inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", doctor.PAPER)
-def test_the_presets_fit_into_80_gb(name):
-    """And the next larger micro_batch that divides the 144 windows of a GPU does not."""
+@pytest.mark.parametrize("name, gpus", [*((name, 1) for name in doctor.PAPER), ("continue_7b", 8)])
+def test_the_presets_fit_into_80_gb(name, gpus):
+    """And the next larger micro_batch that divides the 144 windows of a GPU does not. The 7B model needs eight GPUs."""
     cfg = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
-    for size, micro_batch in ((80, cfg.micro_batch), (141, 2 * cfg.micro_batch)):
-        most = doctor.largest_micro_batch(doctor.PAPER[name], size * 10**9)
-        assert micro_batch == max(n for n in (12, 24, 48, 72, 144) if n <= most), size
-    config = doctor.PAPER[name]
-    peak = doctor.fixed_bytes(config) + doctor.loss_bytes(80 * 10**9) + cfg.micro_batch * doctor.window_bytes(config)
-    row = f"| {name}, peak memory in GB, CLM / MLM |  | {peak / 1e9:.1f} |"
-    assert row in (ROOT / "docs/speed.md").read_text()
-
-
-def test_the_7b_preset_fits_into_eight_gpus_of_80_gb_that_share_it():
-    cfg = configurator.load(ROOT / "train.py", [str(ROOT / "config/continue_7b.py")])
-    config, size = doctor.SHARDED["continue_7b"], 80 * 10**9
-    assert cfg.shard and [doctor.largest_micro_batch(config, size, gpus) for gpus in (1, 8)] == [0, cfg.micro_batch]
-    peak = doctor.fixed_bytes(config, 8) + doctor.loss_bytes(size) + cfg.micro_batch * doctor.window_bytes(config)
-    for page in ("config/continue_7b.py", "docs/speed.md"):
+    config = {**doctor.PAPER, **doctor.SHARDED}[name]
+    largest = partial(doctor.largest_micro_batch, config)
+    if cfg.shard:
+        assert [largest(80 * 10**9, n) for n in (1, gpus)] == [0, cfg.micro_batch]
+    else:
+        for size, micro_batch in ((80, cfg.micro_batch), (141, 2 * cfg.micro_batch)):
+            assert micro_batch == max(n for n in (12, 24, 48, 72, 144) if n <= largest(size * 10**9)), size
+    fixed = doctor.fixed_bytes(config, gpus) + doctor.loss_bytes(80 * 10**9)
+    peak = fixed + cfg.micro_batch * doctor.window_bytes(config)
+    for page in ["docs/speed.md", *[f"config/{name}.py"] * cfg.shard]:
         assert f" {peak / 1e9:.1f} " in (ROOT / page).read_text()
 
 
@@ -121,7 +116,7 @@ sys.exit("--head_dims=64,96" in args and "doctor" in args)
 def test_the_gpu_script_survives_its_caller(tmp_path):
     """It is killed with all that it started in its session, called again for a moment, then until the end.
 
-    A part that had ended does not run again. The settings of the others are right, and all fit into 24 minutes.
+    A part that had ended does not run again. The settings of the others are right.
     """
     stub, log, out = (tmp_path / name for name in ("python3", "asked", "out"))
     stub.write_text(PYTHON.format(python=sys.executable, log=log))
@@ -142,14 +137,10 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     asked = log.read_text().splitlines()
     assert len(asked) == len(set(asked)) == 16 and len([*out.glob("*.done")]) == 18
     with tarfile.open(out / "results.tar.gz") as pack:
-        packed = {name.removeprefix("./") for name in pack.getnames()}
-    assert packed >= {"summary", "parts.txt", "facts.txt", "tests.txt", "step_rest.txt"}
-    assert not [*out.glob("pack.*"), *out.glob("summary.*")]
+        assert {*pack.getnames()} >= {"summary", "./parts.txt", "./facts.txt", "./tests.txt", "./step_rest.txt"}
     for command in asked:
         script, *args = command.removeprefix("-m eval.bench ").split()
         if module := sys.modules.get(f"eval.bench.{script}"):
             configurator.load(module.__file__, args, getattr(module, "check", None))
         elif script.endswith(".py"):
             configurator.load(ROOT / script, args)
-    seconds = re.findall(r"^ +part \w+ (\d+) ", (ROOT / "eval/bench/gpu.sh").read_text(), re.M)
-    assert sum(map(int, seconds)) <= 24 * 60

@@ -1,4 +1,4 @@
-"""A study's plan: the paper's by its own counts, what may branch, what is trained again, waves."""
+"""A study's plan: the paper's by its own counts, branches, waves, what is trained again. Every preset is accepted."""
 
 import json
 import re
@@ -6,16 +6,18 @@ import shutil
 import subprocess
 
 import pytest
-from helpers import ROOT
-from study_helpers import facts_of, plan_of, write_result
 
 import checkpoint
+import configurator
 from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import ask_schedules, schedule_problems
-from eval.study.plan import describe
+from eval.study.plan import describe, Plan, TRAIN
+from eval.study.run import arguments, FINETUNE, refusals
+from helpers import ROOT
 from model import ModelConfig
 from runtime import flops_per_token
+from study_helpers import facts_of, plan_of, write_result
 
 
 def start_of(run):
@@ -271,3 +273,39 @@ def test_the_commands_for_a_cluster_run_every_part_once(monkeypatch):
     waves = plan_of("config/study_paper.py").waves()
     assert [*parts] == [*waves, "report"]
     assert all(int(parts[wave]) == len(waves[wave]) for wave in waves if wave.startswith("pretrain"))
+
+
+STUDIES = sorted((ROOT / "config").glob("study_*.py"))
+CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*STUDIES})
+MISSING = re.compile(r"no such folder; prepare it|no such file|already holds a run")  # what may be missing here
+
+
+@pytest.fixture
+def problems(monkeypatch):
+    """problems(commands) -> what train.py finds wrong with (arguments, number of processes), but for missing files."""
+
+    def find(commands):
+        found = []
+        for args, n in commands:
+            monkeypatch.setenv("WORLD_SIZE", str(n))
+            found += [sentence for _, sentence in refusals(TRAIN, [("", args)]) if not MISSING.search(sentence)]
+        return found
+
+    return find
+
+
+def test_every_config_is_accepted(problems):
+    """On one process and on whole nodes, for which the batches of a laptop are too small. Wrong settings are not."""
+    commands = [([str(path)], n) for path in CONFIGS for n in (1, 64) if n == 1 or path.stem != "openstax"]
+    commands += [(["--lr=0", "--mask_ratio=2"], 1)]
+    assert problems(commands) == ["lr=0.0: must be above 0", "mask_ratio=(2.0,): must be above 0 and below 1"]
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    plan = Plan(configurator.load(ROOT / "eval/study/__main__.py", [str(path)]))
+    assert plan.problems == []
+    assert problems([(arguments(run), plan.cfg.processes) for run in plan.runs.values()]) == []
+    commands = [("", [*args, f"--task={task}", "--out_dir=nowhere"]) for task, args in plan.tasks.items()]
+    assert [its for _, its in refusals(FINETUNE, commands) if not its.startswith("init_from")] == []

@@ -61,9 +61,6 @@ def fine_tune(state, family):
     return losses, evaluate(task, model, dataset.test, "test")[0]
 
 
-# --- Against transformers, and against our own model ---
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, name):
     theirs = transformers.AutoModel.from_pretrained(folders[name]).eval()
@@ -141,9 +138,6 @@ def test_a_saved_model_predicts(folders, saved, tmp_path, capsys):
     checkpoint.save(tmp_path / "older.pt", state)
     with pytest.raises(DataError, match="older.pt: an older version kept it without .*: fine-tune again"):
         export(tmp_path / "older.pt", tmp_path / "exported")
-
-
-# --- What is refused ---
 
 
 @pytest.mark.parametrize("config, message", [

@@ -15,18 +15,12 @@ def ratios(instances):
     return instances[:, 0, 0]
 
 
-# --- The score ---
-
-
 def test_the_score_is_the_mean_over_classes_of_a_ratio_of_sums():
     instances = np.array([[[1, 2], [0, 0], [0, 3]], [[2, 2], [0, 0], [1, 1]]])  # (n=2, C=3, 2)
     assert metrics.score(instances) == pytest.approx(100 * (3 / 4 + 1 / 4) / 2)  # without the class in the middle
     assert metrics.score(metrics.entity_f1([["O", "O"]], [["O", "O"]])) == 0.0  # nothing to find
     stored = np.full((10**5, 1, 2), [0.1, 1], np.float32)
     assert metrics.score(stored) == pytest.approx(10, abs=1e-5)  # float32 instances are summed in float64
-
-
-# --- Sequence classification ---
 
 
 def test_resamples_of_the_instances_vary_as_the_correlation_does():
@@ -60,17 +54,11 @@ def test_glues_metrics_are_those_of_scikit_learn_and_scipy(rate):
     assert "matthews" not in metrics.text_scores("bb", "ab", ["a", "b", "c"])
 
 
-# --- Token classification ---
-
-
 def test_sentence_macro_f1():
     predicted, gold = ["B-X O O O".split(), "O B-Y".split()], ["B-X I-X O O".split(), "O O".split()]
     # B-X is right, I-X missing, O is 2 * 2 / (3 + 2);  O is 2 * 1 / (1 + 2), B-Y wrong
     expected = [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2]
     np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
-
-
-# --- Question answering ---
 
 
 SAME = [  # (exact match, F1) in both versions of the script
@@ -106,9 +94,6 @@ def test_token_set_f1():
     predicted = [{3, 4, 5}, {3}, {7}, set(), set(), {0, 1}]
     gold = [{4, 5}, {3}, {8, 9}, set(), {4, 5}, set()]  # the empty set is {0}
     np.testing.assert_allclose(ratios(metrics.token_set_f1(predicted, gold)), [2 * 2 / 5, 1, 0, 1, 0, 2 * 1 / 3])
-
-
-# --- Against other implementations, on random predictions ---
 
 
 @pytest.mark.parametrize("classes", [2, 9])

@@ -28,8 +28,6 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
         read(read_texts, paths[2])
 
 
-# --- Formats; those of the declared data sets are in test_registry.py ---
-
 BY_NUMBER = dict(columns=("2",), label="0")
 BY_NAME = dict(columns=("a", "b"), label="kind")
 BY_FORM = BY_NAME | dict(form="A: {} B: {}.", names=("no", "yes"))
@@ -81,8 +79,6 @@ def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
         read(read_texts, files.put("b.tsv", text + "a\tb\tc\n"))
 
 
-# --- Words and tags ---
-
 SCHEMES = [
     ("I-A I-A O I-A B-A I-B", "B-A I-A O B-A B-A B-B"),  # IOB1
     ("B-A I-A O B-A B-B", "B-A I-A O B-A B-B"),  # BIO
@@ -97,8 +93,6 @@ def test_every_scheme_becomes_bio(tags, bio):
     assert to_bio(tags.split(), outside=("X",)) == bio.split()
     assert to_bio(bio.split()) == bio.split()
 
-
-# --- Questions ---
 
 CONTEXT = "Rome, oh Rome, and Rome again"
 
@@ -127,9 +121,6 @@ def test_answers_outside_their_context(files):
     assert counts == {"questions left out, as no answer is in the context": 1}
     answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
     assert {question.id: question.answers for question in test} == answers
-
-
-# --- Faults ---
 
 
 def question(text, start):

@@ -16,7 +16,6 @@ from task_helpers import docs_block, load
 SOURCES = {name: fields["source"] for name, fields in TASKS.items() if "source" in fields}
 
 
-# ----------------------------------------------------------------------------
 # The declared data sets, each as a miniature of its official files. Each returns the first test example (ir: the first
 # training pair) and the labels.
 
@@ -185,8 +184,6 @@ def test_the_embedded_tasks_hold_what_they_held_and_no_text_is_in_two_splits(fam
     assert sum(map(len, keys)) == len(set().union(*keys))
 
 
-# --- Splits ---
-
 TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
 
 
@@ -309,8 +306,6 @@ def test_judged_documents_only(files):
         with pytest.raises(DataError, match="corpus.jsonl: .*'none'" if "none" in judgment else "test.tsv: "):
             load(family="ir", corpus=folder)
 
-
-# --- Arguments and missing files ---
 
 WRONG = [
     (dict(task="sst22"), "task=sst22: .*'sst2'"),
