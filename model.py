@@ -193,6 +193,8 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
     if backend == "triton":
         if why := why_not_triton(q.device.type, D, q.dtype):
             raise ValueError(f"attention backend 'triton': {why}")
+        if T * H * D >= 2**31:  # the kernels' offsets within a row of tokens have 32 bits
+            raise ValueError("attention backend 'triton': T * H * D must be below 2**31. Use 'sdpa' instead")
         v = v.contiguous()  # as a view, it would keep all of the packed projection in memory until the backward pass
         if bounds is None:
             bounds = attention_bounds(causal, doc_start, doc_end)
@@ -569,11 +571,12 @@ except ImportError:  # without Triton the kernels below are plain functions that
 def load_columns(x, start, T, BLOCK: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, CHECK: tl.constexpr):
     """Load rows start .. start + BLOCK of a (T, WIDTH) matrix whose rows lie STRIDE apart, see `load_block`.
 
-    The offset of the block is a 64-bit scalar, the offsets within it are 32-bit.
+    The offset from x has 32 bits. With a part of it in 64, the compiler keeps the addresses of all loads of a thread
+    in registers, up to 39 more, and moves each of them in each turn of a loop.
     """
     r = tl.arange(0, BLOCK)[:, None]
     d = tl.arange(0, WIDTH)[None, :]
-    ptrs = x + tl.cast(start, tl.int64) * STRIDE + (r * STRIDE + d)
+    ptrs = x + ((start + r) * STRIDE + d)
     if CHECK:
         return tl.load(ptrs, mask=start + r < T, other=0.0)
     else:
@@ -601,7 +604,7 @@ def store_block(x, start, block, scale, T, HEADS: tl.constexpr, D: tl.constexpr)
         values = block[i] * scale
         r = tl.arange(0, values.shape[0])[:, None]
         d = 64 * i + tl.arange(0, values.shape[1])[None, :]
-        ptrs = x + tl.cast(start, tl.int64) * (HEADS * D) + (r * (HEADS * D) + d)
+        ptrs = x + start * (HEADS * D) + (r * (HEADS * D) + d)
         # Not start + r < T as in `load_columns`: the compiler would keep these sums in registers during the loops.
         tl.store(ptrs, values.to(x.dtype.element_ty), mask=r < T - start)
 
@@ -851,21 +854,20 @@ KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
 # sometimes the most registers of a thread: 128, so that two programs share a multiprocessor, or so many that the
-# compiler does not spill some to try that). None stands for all other GPUs and the interpreter. Head dim 96 mostly has
-# the rows of 128. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
+# compiler does not spill some to try that). None stands for all other GPUs and the interpreter. Where head dim 96 has
+# no row, it has that of 128. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
 LAUNCH = {
-    (80, 64): ((128, 32, 4, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2, 192), (64, 64, 8, 1, 192)),
-    (120, 96): ((64, 32, 4, 2), (128, 32, 8, 2), (16, 64, 8, 3)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
     ("gfx9", 64): ((128, 64, 4, 2), (128, 64, 4, 2), (32, 64, 4, 2)),
     ("gfx9", 128): ((128, 64, 4, 2), (128, 32, 4, 2), (32, 64, 4, 1)),
     (None, 32): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)),
-    (None, 64): ((128, 64, 8, 2), (128, 64, 8, 2), (32, 128, 8, 2)),
-    (None, 128): ((64, 32, 4, 2), (128, 32, 8, 2), (32, 64, 8, 2)),
+    (None, 64): ((128, 64, 4, 2), (128, 32, 4, 2), (32, 128, 8, 2)),
+    (None, 96): ((128, 64, 8, 2), (128, 32, 8, 2), (16, 64, 4, 2)),
+    (None, 128): ((128, 64, 8, 2), (128, 32, 8, 2), (32, 64, 4, 2)),
     ("fp32", 32): ((32, 32, 8, 1),) * 3,
     ("fp32", 64): ((32, 32, 8, 1),) * 3,
     ("fp32", 128): ((32, 32, 8, 1), (16, 16, 8, 1), (16, 32, 8, 1)),
@@ -885,11 +887,9 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     """Return a kernel's constants and launch settings, as keyword arguments of its launch."""
     if dtype == torch.float32:
         architecture = "fp32"
-    width = D if (architecture, D) in LAUNCH else triton.next_power_of_2(D)
-    if (architecture, width) not in LAUNCH:
-        architecture = None
-    kernel = list(KERNELS).index(which)
-    row = LAUNCH[architecture, width][kernel]
+    width = triton.next_power_of_2(D)
+    keys = (architecture, D), (architecture, width), (None, D)  # the first that has a row
+    row = next(LAUNCH[key] for key in keys if key in LAUNCH)[list(KERNELS).index(which)]
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
     constants = dict(H=H, H_KV=H_kv, D=D, CAUSAL=causal and not documents, DOCUMENTS=documents)
     return constants | dict(zip(names, row))

@@ -166,6 +166,12 @@ def test_bounds_that_decrease_are_refused_by_a_model():
         transformer("triton")(small_batch()["tokens"], False, start, end.flip(1))
 
 
+def test_a_row_that_32_bit_offsets_cannot_address_is_refused():
+    q = torch.zeros(1, 1, 1, 32).expand(1, 2**26, 1, 32)
+    with pytest.raises(ValueError, match="below 2"):
+        attention(q, q, q, True, backend="triton")
+
+
 def test_the_backward_pass_keeps_no_packed_projection():
     """v is a part of it, but what is kept of v is its own."""
     q, k, v = (x.requires_grad_() for x in inputs(1, 16, 2, 1, 32, torch.float32, packed=True))
