@@ -16,6 +16,7 @@ import checkpoint
 import runtime
 from configurator import read_script
 from data.files import MALFORMED, write_whole
+from data.objective import phases_of
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
@@ -194,7 +195,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     load_optimizers(optimizers, state, path)
     if state["step"] > cfg.max_steps:
         raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
-    trained = {name: state.get(name, value) for name, value in nothing.items()}
+    trained = {name: state.get(name, value) for name, value in nothing.items()} | {"phases": phases_of(state)}
     return state["step"], trained, state if setting == "resume" else None
 
 
