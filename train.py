@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 import time
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -209,13 +209,16 @@ def print_schedules(rows):
         n_windows = cfg.global_batch_tokens // config.seq_len
         cfg = SimpleNamespace(**cfg)  # faster
 
-        rates = groupby(f"{learning_rate(step, cfg):.8g}" for step in range(cfg.max_steps))
-        schedule = {"rates": [[rate, len(list(same))] for rate, same in rates], "objectives": [], "flops": []}
+        rates = groupby(learning_rate(step, cfg) for step in range(cfg.max_steps))
+        schedule = {"rates": [[f"{rate:.8g}", len(list(same))] for rate, same in rates], "objectives": [], "flops": []}
         coarse, fine = math.ceil(n_windows / 4), math.ceil(n_windows / 64)  # one in so many windows is looked at
-        sampled = partial(by_objective, objective, cfg, n_windows)
-        for _, same in groupby(range(cfg.max_steps), partial(sampled, every=coarse)):
+
+        def trained(step):
+            return [objective(step, window, n_windows, cfg) for window in range(0, n_windows, coarse)]
+
+        for _, same in groupby(range(cfg.max_steps), trained):
             first, *others = same
-            groups = sampled(first, every=fine)
+            groups = by_objective(objective, cfg, n_windows, first, fine)
             n = sum(map(len, groups.values()))
             fractions = sorted(f"{len(windows) / n:.0%} {kind.name}" for kind, windows in groups.items())
             flops = runtime.step_flops(config, groups, "none") * n_windows / math.ceil(n_windows / fine)

@@ -30,7 +30,6 @@ from eval.study.run import carry_out, grouped, problems_of
 runs = (("", "", ""),)
 train = ""  # arguments of train.py that all rows share: config files, --key=value
 seeds = (1,)  # of pretraining
-repeated = ("",)  # rows that are trained with every seed, the others with the first; empty = all
 also = ("",)  # checkpoints on the way that are fine-tuned too, such as "mlm@1000"
 random = ("",)  # rows whose initial weights are fine-tuned too
 checkpoints = ("",)  # models that are only fine-tuned: files or folders of train.py, or models of the hub
@@ -71,15 +70,15 @@ def study(argv, command=COMMAND):
     cfg, waves = plan.cfg, selected(plan)
     items = [item for items in waves.values() for item in items]
     runs = [item for item in items if isinstance(item, Run)]
-    schedules = {}
+    describes = cfg.plan or not cfg.only
+    parents = [run.parent for run in runs if run.start]
     if not cfg.plan:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it
         stop_at("nothing was started:", problems_of(plan, runs, finetunes=len(items) > len(runs)))
-    if plan.runs and (runs or cfg.plan):
-        schedules = ask_schedules(plan.runs.values())
-        stop_at("nothing was started:", schedule_problems(runs, schedules))
-    if cfg.plan or not cfg.only:
+    schedules = ask_schedules(plan.runs.values() if describes else [*runs, *parents])
+    stop_at("nothing was started:", schedule_problems(runs, schedules))
+    if describes:
         print(describe(plan, schedules))
     if cfg.plan:
         return

@@ -45,11 +45,13 @@ def ask_schedules(runs, script=TRAIN):
     fails, or the data are unusable.
     """
     args = {run.row: [f"--vocab_size={vocab_size(run.settings)}", *run.args] for run in runs}
+    schedules = {}
+    if not args:
+        return schedules
     command = [sys.executable, script, "schedule", *map(shlex.join, args.values())]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         raise DataError(f"{script} schedule failed: {process.stderr.strip()}")
-    schedules = {}
     for row, line in zip(args, process.stdout.splitlines()):
         schedules[row] = {}
         for what, stretches in json.loads(line).items():
@@ -71,10 +73,9 @@ def schedule_problems(runs, schedules):
         if not run.start:
             continue
         ours, theirs = schedules[run.row], schedules[run.parent.row]
-        steps = itertools.product(range(run.start), ("objectives", "rates"))
-        differ = next(((step, what) for step, what in steps if ours[what][step] != theirs[what][step]), None)
-        if differ:
-            step, what = differ
-            why = f"the {what} of step {step + 1} are {ours[what][step]}, there {theirs[what][step]}"
-            same = f"Only the first {step} steps are the same: branch off there, or earlier"
-            yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"
+        for step, what in itertools.product(range(run.start), ("objectives", "rates")):
+            if ours[what][step] != theirs[what][step]:
+                why = f"the {what} of step {step + 1} are {ours[what][step]}, there {theirs[what][step]}"
+                same = f"Only the first {step} steps are the same: branch off there, or earlier"
+                yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"
+                break
