@@ -25,7 +25,7 @@ from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
-from eval.tasks.result import advice, build, evaluate, mean_score, origin, table, write_result
+from eval.tasks.result import advice, build, evaluate, main_metrics, mean_score, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
 from runtime import device_problems, resolve_auto, show, to_device, use_determinism
@@ -106,8 +106,6 @@ def check(cfg, needs_checkpoint=True):
         yield str(error)
     if needs_checkpoint and (why := hub_encoder.problem(cfg.init_from, cfg.causal)):
         yield f"init_from: {why}"
-    if Path(cfg.out_dir, "result.json").exists():
-        yield f"{cfg.out_dir} already holds a result: give another --out_dir"
 
 
 # ----------------------------------------------------------------------------
@@ -176,7 +174,7 @@ def fine_tune(cfg):
         scores = {}
         if not last:  # after the last step all of the validation set is scored, below
             scores, *_ = evaluate(task, model, eval_set)
-            score = mean_score(scores, dataset.main["field"] or dataset.main["paper"])
+            score = mean_score(scores, main_metrics(dataset.main))
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
 
@@ -198,7 +196,7 @@ def main():
     use_determinism()
     try:
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
-        if Path(cfg.out_dir, "result.json").exists():  # written since `check` by a process that held the lock
+        if Path(cfg.out_dir, "result.json").exists():
             raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
         remove_partial_files(Path(cfg.out_dir))
         fine_tune(cfg)

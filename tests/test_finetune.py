@@ -201,16 +201,18 @@ def test_what_the_settings_change(fine_tune, encoder, data):
     assert after["fine_tuned"]["head"]["0.bias"].abs().max() > 0 and len(losses) == 4
 
 
-def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path):
-    (tmp_path / "result.json").write_text("")
+def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path, encoder):
     wrong = "--lr=0 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
     frozen = ["--task=embedded-ir", "--freeze=True", "--init_from=nowhere", f"--out_dir={tmp_path}"]
     assert "retrieval has no head of its own to train" in run(frozen, "finetune.py")[1]
     code, text = run([*wrong, f"--out_dir={tmp_path}"], "finetune.py")
-    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family='xx'", "nowhere", "7 problems"]
-    for message in [*messages, "already holds a result"]:
+    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family='xx'", "nowhere", "6 problems"]
+    for message in messages:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()
+    (tmp_path / "result.json").write_text("")
+    code, text = run(["--task=embedded-sc", f"--init_from={encoder}", f"--out_dir={tmp_path}"], "finetune.py")
+    assert code == 1 and "already holds a result" in text, text
 
 
 WRONG = {

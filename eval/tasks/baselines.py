@@ -33,25 +33,12 @@ def baselines(dataset):
         if name == "no_answer" and all(question.answers for question in dataset.test):
             continue
         try:
-            if dataset.family == "ir":
-                instances = rank(dataset, method)
-            else:  # method(dataset) returns the label, tags or answer of each test example
-                instances = metrics.scores(dataset.family, method(dataset), dataset.test, dataset.labels)
+            instances = metrics.scores(dataset.family, method(dataset), dataset.test, dataset.labels)
         except ImportError as error:
             print(f"The baseline {name} is left out: {error}. Its package is in requirements-extra.txt")
         else:
             scores[name] = {metric: metrics.score(values) for metric, values in instances.items()}
     return scores
-
-
-def rank(dataset, method):
-    """Return {metric: instances}. method(queries, corpus): see `bm25`."""
-    runs = []
-    for queries in by_set(dataset.test).values():
-        texts, name = [query.text for query in queries], queries[0].corpus
-        corpus = dataset.corpora[name]
-        runs += dataset.search(name, corpus, lambda ids, _: method(texts, {id: corpus[id] for id in ids}))
-    return metrics.retrieval_scores(runs, dataset.test)
 
 
 def majority(dataset):
@@ -81,6 +68,15 @@ def no_answer(dataset):
     return [""] * len(dataset.test)  # "" stands for no answer
 
 
+def rank(dataset):
+    runs = []
+    for queries in by_set(dataset.test).values():
+        texts, name = [query.text for query in queries], queries[0].corpus
+        corpus = dataset.corpora[name]
+        runs += dataset.search(name, corpus, lambda ids, _: bm25(texts, {id: corpus[id] for id in ids}))
+    return runs
+
+
 def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     """Return {document id: score} for each query: of its best k documents, and only of those that share a word with it.
 
@@ -100,9 +96,9 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     return [{document: score for document, score in zip(*run) if score > 0} for run in runs]
 
 
-METHODS = {
+METHODS = {  # each takes a Dataset and returns what it predicts for each test example, see `metrics.scores`
     "sc": {"majority": majority, "tfidf": tfidf},
     "tc": {"word": most_frequent_tag},
     "qa": {"no_answer": no_answer},
-    "ir": {"bm25": bm25},
+    "ir": {"bm25": rank},
 }

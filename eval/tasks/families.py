@@ -166,29 +166,26 @@ class QuestionAnswering(Family):
         self.may_be_none = any(not question.answers for question in dataset.train)
 
     def items(self, example, split):
-        """Cut the context into windows that overlap by half. In training, take the first that holds the answer.
+        """Cut the context into windows that overlap by half. In training, take the first with the most of the answer.
 
-        The prompt and the context are tokenized apart, as in the paper. An Item's `extra` is (the window's first token
-        in the context; tokens of the prompt; which of the context's n tokens are in the first gold answer, 1 or 0;
-        their character offsets (n, 2) in the text; the text: normalize(context)).
+        An Item's `extra` is (the window's first token in the context; tokens of the prompt; which of the context's n
+        tokens are in the first gold answer, 1 or 0; their character offsets (n, 2) in the normalized text).
         """
         prompt = self.tokenizer.encode(self.prompt.format(example.question))
         prompt = prompt[: self.max_len // 2]
         context, offsets = self.tokenizer.encode_with_offsets(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         inside = self.inside_answer(example, offsets)
-        text = self.tokenizer.normalize(example.context)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
         step = room // 2
         items = []
         for start in range(0, max(1, len(context) - room + step), step):  # 0, 20, 40, 60: room for 40 of 100 tokens
-            window = slice(start, start + room)
-            ids = prompt + context[window] + [self.tokenizer.eos_id]
-            target = np.pad(inside[window], (len(prompt), 1))
-            items.append(Item(ids, target, (start, len(prompt), inside, offsets, text)))
+            ids = prompt + context[start : start + room] + [self.tokenizer.eos_id]
+            target = np.pad(inside[start : start + room], (len(prompt), 1))
+            items.append(Item(ids, target, (start, len(prompt), inside, offsets)))
         if split != "train":
             return items
-        return [max(items, key=lambda item: item.target.sum() == inside.sum())]
+        return [max(items, key=lambda item: item.target.sum())]
 
     def inside_answer(self, example, offsets):
         """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
@@ -196,26 +193,30 @@ class QuestionAnswering(Family):
         if start < 0:  # the context does not hold the answer's text
             return np.zeros(len(offsets), np.int64)
         before = example.context[:start]
-        begin, end = (len(self.tokenizer.normalize(text)) for text in (before, before + answer))
+        begin = len(self.tokenizer.normalize(before))
+        end = len(self.tokenizer.normalize(before + answer))
         return np.int64((offsets[:, 1] > begin) & (offsets[:, 0] < end))
 
     def answers(self, outputs, items, examples, split):
         """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
-        texts = self.merge_windows(outputs, items)
-
-        def best_spans(threshold):
-            return [self.best_span(odds[prompt:-1], *text, threshold) for odds, prompt, _, *text in texts]
-
+        merged = self.merge_windows(outputs, items)
+        texts = [self.tokenizer.normalize(example.context) for example in examples]
         gold = [example.gold for example in examples]
 
+        def spans(threshold):
+            found = []
+            for (odds, prompt, _, offsets), text in zip(merged, texts):
+                found.append(self.best_span(odds[prompt:-1], offsets, text, threshold))
+            return found
+
         def f1(threshold):
-            predicted = [text for text, _ in best_spans(threshold)]
+            predicted = [text for text, _ in spans(threshold)]
             return metrics.score(metrics.squad(predicted, gold)["f1"])
 
         if split in (None, "validation"):
             self.threshold = max(self.thresholds, key=f1)
         answers = []
-        for (text, score), (odds, prompt, inside, *_) in zip(best_spans(self.threshold), texts):
+        for (text, score), (odds, prompt, inside, _) in zip(spans(self.threshold), merged):
             tokens = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside) + prompt)
             answers.append(Answer(text, score, tokens))
         return answers
@@ -227,18 +228,18 @@ class QuestionAnswering(Family):
     def merge_windows(self, outputs, items):
         """Put the windows of each context together: of two that overlap, the first counts up to the overlap's middle.
 
-        Returns one tuple for each question: log-odds (N,) of the tokens of prompt, context and eos, and what of the
-        items' `extra` belongs to the whole text.
+        Returns for each question the log-odds (N,) of the tokens of prompt, context and eos, and the last three of the
+        items' `extra`.
         """
         merged = []
         for logits, item in zip(outputs, items):
-            start, prompt, *text = item.extra
+            start, prompt, *context = item.extra
             odds = (logits[:, 1] - logits[:, 0]).astype(np.float64)
             if start > 0:  # a further window of the same context
                 before, *_ = merged.pop()
                 middle = (prompt + start + len(before) - 1) // 2  # the eos of the windows before ends the overlap
                 odds = np.append(before[:middle], odds[middle - start :])
-            merged.append((odds, prompt, *text))
+            merged.append((odds, prompt, *context))
         return merged
 
     def best_span(self, odds, offsets, text, threshold):
@@ -246,8 +247,7 @@ class QuestionAnswering(Family):
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
         total = np.append(0, np.cumsum(odds - threshold))
-        lowest = np.minimum.accumulate(total[:-1])
-        gain = total[1:] - lowest  # of the best span that ends at each token
+        gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
         last = gain.argmax()
         if gain[last] <= 0 and self.may_be_none:
             return "", gain[last]

@@ -51,7 +51,12 @@ def one_class(numerators, denominators=1.0):
 
 
 def scores(family, predicted, examples, labels):
-    """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens."""
+    """Compute the metrics {name: instances}; of qa without token_set_f1, which compares tokens.
+
+    predicted: for each example a label, tags, an answer, or what `retrieval_scores` takes.
+    """
+    if family == "ir":
+        return retrieval_scores(predicted, examples)
     gold = [example.gold for example in examples]
     if family == "qa":
         return squad(predicted, gold)
@@ -79,7 +84,8 @@ def f1(predicted, gold, labels):
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
     counted = labels[1:] if len(labels) == 2 else labels
-    p, g = (np.array([[value == label for label in counted] for value in values]) for values in (predicted, gold))
+    p = np.array([[value == label for label in counted] for value in predicted])  # (n, C)
+    g = np.array([[value == label for label in counted] for value in gold])
     return np.stack((2.0 * (p & g), 1.0 * p + g), -1)
 
 
@@ -99,7 +105,9 @@ def correlation(predicted, gold):
 
 def ranks(values):
     """The rank of each value, from 1; equal values have the mean of their ranks."""
-    lower, upper = (np.searchsorted(np.sort(values), values, side) for side in ("left", "right"))
+    ordered = np.sort(values)
+    lower = np.searchsorted(ordered, values)
+    upper = np.searchsorted(ordered, values, "right")
     return (lower + 1 + upper) / 2
 
 

@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -113,12 +113,12 @@ def file_format(path):
 
 
 def lines(path):
-    """Yield (number, text) of each line of a file, without the line end. Numbers count from 1."""
+    """Yield (location, text) of each line of a file, without the line end; location is "PATH, line N", from 1."""
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
         bar = progress(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
         try:
             for number, line in enumerate(bar, 1):
-                yield number, decode(line.removesuffix(b"\n"), number)
+                yield f"{path}, line {number}", decode(line.removesuffix(b"\n"), number)
         except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}: {error}") from None
 
@@ -142,10 +142,8 @@ def rows(path, columns, counts=None):
     for location, row in json_rows(path) if kind == "jsonl" else delimited_rows(path, columns, counts):
         for column, expected in columns.items():
             if column not in row:
-                raise DataError(
-                    f"{location}: no column {column}; the columns are {', '.join(row)} (in a file without a header, "
-                    f"they are numbers, from 0); {OTHER_FORM}"
-                )
+                names = f"the columns are {', '.join(row)} (in a file without a header, they are numbers, from 0)"
+                raise DataError(f"{location}: no column {column}; {names}; {OTHER_FORM}")
             if not isinstance(row[column], expected):
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected.__name__}")
         yield location, row
@@ -153,44 +151,43 @@ def rows(path, columns, counts=None):
 
 def delimited_rows(path, columns, counts):
     """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    table, wrong = table_fields(path), []
-    number, header = next(table, (0, []))
-    numbers = [str(i) for i in range(len(header))]
-    if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # the first line is a row
-        yield f"{path}, line 1", dict(zip(numbers, header))
+    if file_format(path) == "csv":
+        table = csv_fields(path)
+    else:
+        table = ((location, text.split("\t")) for location, text in lines(path))
+    first, header = next(table, (path, []))
+    numbers = [*map(str, range(len(header)))]
+    if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # there is no header: the first line is a row
+        table = chain([(first, header)], table)
         header = numbers
     if len({*header}) < len(header):
-        raise DataError(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
-    for number, fields in table:
-        location = f"{path}, line {number}"
+        raise DataError(f"{first}: two columns have the same name: {', '.join(header)}")
+    wrong, n_right = [], 0
+    for location, fields in table:
         if len(fields) == len(header):
+            n_right += 1
             yield location, dict(zip(header, fields))
         elif any(fields):
             wrong.append(f"{location}: {len(fields)} fields, but line 1 has {len(header)}")
-    if len(wrong) > (0 if counts is None else number / 100):
+    if wrong and (counts is None or len(wrong) > n_right / 100):
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     if wrong:
         counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
-def table_fields(path):
-    """Yield (line number, texts) for each line of a .tsv or .txt file, or row of a .csv file."""
-    if file_format(path) != "csv":
-        for number, text in lines(path):
-            yield number, text.split("\t")
-        return
+def csv_fields(path):
+    """Yield (location, texts) for each row of a .csv file."""
     reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
     try:
         for fields in reader:
-            yield reader.line_num, fields
+            yield f"{path}, line {reader.line_num}", fields
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def json_rows(path):
     """Yield (location, object) for each line of JSON."""
-    for number, text in lines(path):
-        location = f"{path}, line {number}"
+    for location, text in lines(path):
         if not text.strip():
             continue
         try:
@@ -250,9 +247,9 @@ def read_label(value, task, location):
                 return number
     else:
         expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
-        if isinstance(value, str | int) and value != "" and not isinstance(value, bool):
-            names = {str(i): name for i, name in enumerate(task.names)}
-            return names.get(str(value), str(value))
+        label = str(value)
+        if isinstance(value, str | int) and label:
+            return dict(zip("0123456789", task.names)).get(label, label)
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
@@ -268,25 +265,24 @@ def read_sentences(path, task, counts=None):
         raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
     word, tag = map(int, columns)
     least = max(2, word + 1, -word, tag + 1, -tag)
-    sentences = []
-    for is_end, part in groupby(lines(path), lambda line: line[1].split()[:1] in ([], ["-DOCSTART-"])):
-        words, tags = [], []
-        for number, line in () if is_end else part:
-            if not words and COMMENT.match(line):
-                continue
+    sentences = [([], [])]  # words and tags of each; the last one is being read
+    for location, line in lines(path):
+        words, tags = sentences[-1]
+        if line.split()[:1] in ([], ["-DOCSTART-"]):
+            sentences.append(([], []))
+        elif words or not COMMENT.match(line):
             fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
             if len(fields) < least:
-                raise DataError(f"{path}, line {number}: {len(fields)} columns, expected {least}: {line!r}")
+                raise DataError(f"{location}: {len(fields)} columns, expected {least}: {line!r}")
             if not TAG.fullmatch(fields[tag]):
                 expected = f"O, or B-, I-, E- or S- and a type; {OTHER_FORM}"
-                raise DataError(f"{path}, line {number}: {fields[tag]!r} is no tag: {expected}")
+                raise DataError(f"{location}: {fields[tag]!r} is no tag: {expected}")
             words.append(fields[word])
             tags.append(fields[tag])
-        if words:
-            sentences.append(Sentence(words, to_bio(tags, task.outside)))
-    if 2 * sum(sentence.words[0] == "1" for sentence in sentences) > len(sentences):
+    found = [Sentence(words, to_bio(tags, task.outside)) for words, tags in sentences if words]
+    if 2 * sum(sentence.words[0] == "1" for sentence in found) > len(found):
         raise DataError(f"{path}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
-    return sentences
+    return found
 
 
 def read_questions(path, task, counts=None):

@@ -7,7 +7,7 @@ The names are in datasets.ini; `python -m eval.tasks` lists them. splits.py read
 """
 
 import configparser
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,10 +39,11 @@ class Task:
 
     family: str
     name: str = ""  # "" = given by family and paths
-    train: str = ""  # these four are paths; ir: of a folder in the BEIR layout, or FOLDER/qrels/JUDGMENTS.tsv
+    train: str = ""  # these four are paths; ir: of pairs to train on, "" where judgments say what to train on
     validation: str = ""
     test: str = ""
-    corpus: str = ""  # ir
+    corpus: str = ""  # ir: a folder in BEIR's layout
+    judged: tuple = ()  # ir: Judged of this folder and of others
     columns: tuple = ()  # sc: of the texts; tc: of the words. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
@@ -50,8 +51,6 @@ class Task:
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
     outside: tuple = ()  # tc: types of entities that are read as O
     source: str = ""  # where to get the files, and under which terms
-    zero_shot: bool = False  # ir: nothing is trained on, and nothing of a test set is held out
-    sets: dict = field(default_factory=dict)  # ir, if several are searched: {name: its paths, and maybe "held_out"}
 
     @property
     def title(self):
@@ -67,71 +66,37 @@ class Task:
         return self.metrics[0] in REGRESSION
 
 
-# ----------------------------------------------------------------------------
-# Files
-
-
 class Judged(NamedTuple):
-    """A row of the table of a retrieval task: a file of judgments, FOLDER/qrels/*.tsv, of a folder in BEIR's layout."""
+    """A file of judgments, FOLDER/qrels/NAME.tsv, of a folder in BEIR's layout, and what they are for."""
 
-    set: str  # the name of the set, "" if there is only one, and for training
     split: str
     judgments: str
+    set: str = ""  # the name of the set, if a task searches several
     held_out: float = 0.0  # the fraction of the judged queries that this row takes away from other rows of this file
 
-    def beside(self, name):
-        """Return the path of corpus.jsonl or queries.jsonl in the folder. Raises DataError if there is no folder."""
+    @property
+    def folder(self):
+        """The folder in BEIR's layout. Raises DataError if the path says none."""
         qrels = Path(self.judgments).parent
         if qrels.name != "qrels":
             raise DataError(f"{self.split}={self.judgments}: give judgments of a BEIR folder, FOLDER/qrels/NAME.tsv")
-        return str(qrels.with_name(name))
-
-
-def retrieval_table(task):
-    """Return the Judged of a task of ir, all of whose folders are given. Pairs to train on are not in it.
-
-    Zero-shot, there is no row to train on, and none to validate on that would take queries away from the test set.
-    """
-    rows = [Judged("", "train", f"{task.train}/qrels/train.tsv")] * (is_folder(task.train) and not task.zero_shot)
-    for name, paths in (task.sets or {"": vars(task)}).items():
-        qrels = f"{paths['corpus']}/qrels"
-        test = Judged(name, "test", paths.get("test") or f"{qrels}/test.tsv")
-        validation, held_out = paths.get("validation") or f"{qrels}/dev.tsv", float(paths.get("held_out", 0))
-        if not paths.get("validation") and not find_files(validation):
-            validation, held_out = f"{qrels}/train.tsv", VALIDATION_FRACTION
-        if not (task.zero_shot and held_out and (validation == test.judgments or not find_files(validation))):
-            rows.append(Judged(name, "validation", validation, held_out))
-        rows.append(test)
-    return rows
-
-
-def is_folder(path):
-    """Return whether a path of ir is a folder in BEIR's layout, and not a table of pairs."""
-    return bool(path) and file_format(path) not in ("json", *TABLES)
-
-
-def files_of(task):
-    """Yield the files of a Task. Of a path that a user must give and has not, yield the setting, such as "--train"."""
-    needed = {"ir": ["corpus"] * (not task.sets)}.get(task.family, ["train", "test"])
-    if absent := [f"--{name}" for name in needed if not getattr(task, name)]:
-        yield from absent
-    elif task.family != "ir":
-        yield from (task.train, task.validation or task.train, task.test)
-    else:
-        yield from [] if is_folder(task.train) or task.zero_shot else [task.train]
-        for row in retrieval_table(task):
-            yield from (row.beside("corpus.jsonl"), row.judgments, row.beside("queries.jsonl"))
+        return qrels.parent
 
 
 def missing(task):
     """Return a text that lists the missing files and where to get them; "" if none is missing."""
-    absent = [path for path in dict.fromkeys(files_of(task)) if not find_files(path)]
+    files = [task.train, task.validation, task.test]
+    for row in task.judged:
+        files += [f"{row.folder}/corpus.jsonl", row.judgments, f"{row.folder}/queries.jsonl"]
+    absent = [path for path in dict.fromkeys(files) if path and not find_files(path)]
     if not absent:
         return ""
-    source = task.source and f"Get them from {task.source}"
-    if not source and task.corpus and any(row.held_out and row.judgments in absent for row in retrieval_table(task)):
-        source = OWN_QUERIES
-    return "\n  ".join(["missing:", *absent, *source.splitlines()])
+    hints = []
+    if task.source:
+        hints = f"Get them from {task.source}".splitlines()
+    elif any(row.held_out and row.judgments in absent for row in task.judged):
+        hints = [OWN_QUERIES]
+    return "\n  ".join(["missing:", *absent, *hints])
 
 
 # ----------------------------------------------------------------------------
@@ -147,23 +112,20 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
     given = {name: value for name, value in fields.items() if value}
     if task and given:
         raise DataError(f"{', '.join(given)}: task={task} says this itself: give either a task or your own data")
+    if task in TASKS:
+        return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
+    name, folder, problems = Path(task).stem, Path(task).parent, []
     if task.endswith(".py"):
         given, problems = configurator.parse([task], FIELDS)
-        file, folder, task = task, Path(task).parent, Path(task).stem
-        if task in TASKS:
-            problems.append(f"{file}: there is a task {task} already: rename the file")
-        if problems:
-            raise DataError("; ".join(problems))
-    elif task in TASKS:
-        return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
+        if name in TASKS:
+            problems.append(f"{task}: there is a task {name} already: rename the file")
     elif task:
-        raise DataError(
-            f"task={task}: no such task.{nearest(task, TASKS)} There are {', '.join(TASKS)}; a task file ends in .py"
-        )
-    else:
-        folder = ""
-    found = made(task, given, folder, zero_shot)
-    allowed = ["family", "metric", *SPLITS, *SETTINGS.get(found.family, "").split()]
+        names = ", ".join(TASKS)
+        problems.append(f"task={task}: no such task.{nearest(task, TASKS)} There are {names}; a task file ends in .py")
+    if problems:
+        raise DataError("; ".join(problems))
+    found = made(name, given, folder, zero_shot)
+    allowed = ["family", "metric", *SPLITS, *SETTINGS[found.family].split()]
     if unused := [f"{name}={value}" for name, value in given.items() if value and name not in allowed]:
         raise DataError(f"{', '.join(unused)}: {found.title} takes only {', '.join(allowed)}")
     return found
@@ -174,23 +136,24 @@ def made(name, given, folder, zero_shot):
 
     Raises DataError if they do not fit the family.
     """
-    fields = in_folder(given, folder)
+    fields = {"family": "", "form": ""} | in_folder(given, folder)
+    family = fields["family"]
+    if family not in METRICS:
+        raise DataError(f"family={family!r}: must be one of {', '.join(METRICS)}, or give a task")
     fields |= {key: tuple(fields[key].split(",")) for key in ("columns", "names", "outside") if key in fields}
-    fields["form"] = fields.get("form", "").replace(r"\n", "\n")
-    if fields.get("family") not in METRICS:
-        raise DataError(f"family={fields.get('family', '')!r}: must be one of {', '.join(METRICS)}, or give a task")
-    sets = {part: in_folder(paths, folder) for (task, part), paths in SETS.items() if task == name}
-    if fields["family"] == "ir" and not sets:  # one folder is enough: it is both
-        if is_folder(fields.get("train")):
-            fields.setdefault("corpus", fields["train"])
-        fields.setdefault("train", fields.get("corpus", ""))
-    task = Task(**fields, name=name, sets=sets, zero_shot=zero_shot)
-    if zero_shot and task.family != "ir":
-        raise DataError(f"max_steps=0: {task.title} has a head, which must be trained: only ir has none")
-    groups = METRICS[task.family]
-    if not any({*task.metrics} <= {*group} for group in groups):
-        choices = ", or of ".join(", ".join(group) for group in groups)
+    fields["form"] = fields["form"].replace(r"\n", "\n")
+    if family == "ir":
+        sets = {part: in_folder(paths, folder) for (task, part), paths in SETS.items() if task == name}
+        fields = retrieval_fields(fields, sets, zero_shot)
+    elif zero_shot:
+        raise DataError(f"max_steps=0: {name or family} has a head, which must be trained: only ir has none")
+    task = Task(**fields, name=name)
+    if not any({*task.metrics} <= {*group} for group in METRICS[family]):
+        choices = ", or of ".join(", ".join(group) for group in METRICS[family])
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")
+    absent = [f"--{split}" for split in ("train", "test") if not getattr(task, split)]
+    if absent and family != "ir":
+        raise DataError(f"family={family}: give {' and '.join(absent)}")
     return task
 
 
@@ -198,3 +161,26 @@ def in_folder(fields, folder):
     """Return the fields that are not empty, with the paths, in one spelling, joined to a folder."""
     given = {name: value for name, value in fields.items() if value}
     return given | {name: str(Path(folder, given[name])) for name in (*SPLITS, "corpus") if name in given}
+
+
+def retrieval_fields(fields, sets, zero_shot):
+    """Return the fields of a Task of ir: the paths in its folders become a table of Judged.
+
+    sets: {name: fields} of those that the task searches; {} = the fields are those of one set. One folder is enough: it
+    is the corpus, and what to train on. Zero-shot, nothing is trained on, and nothing is held out to validate on.
+    """
+    train = fields.get("train") or fields.get("corpus", "")
+    is_folder = file_format(train) not in ("json", *TABLES)  # and not a table of pairs
+    if not (sets or "corpus" in fields or train and is_folder):
+        raise DataError("family=ir: give --corpus")
+    table = [Judged("train", f"{train}/qrels/train.tsv")] if is_folder else []
+    for name, paths in (sets or {"": {"corpus": train} | fields}).items():
+        qrels = f"{paths['corpus']}/qrels"
+        validation, held_out = f"{qrels}/dev.tsv", float(paths.get("held_out", 0))
+        if "validation" not in paths and not find_files(validation):
+            validation, held_out = f"{qrels}/train.tsv", VALIDATION_FRACTION
+        table.append(Judged("validation", paths.get("validation", validation), name, held_out))
+        table.append(Judged("test", paths.get("test", f"{qrels}/test.tsv"), name))
+    if zero_shot:
+        table = [row for row in table if row.split != "train" and not row.held_out]
+    return fields | {"judged": table, "train": "" if is_folder or zero_shot else train}

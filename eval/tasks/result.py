@@ -66,7 +66,7 @@ def save_model(cfg, dataset, task, model, run, state):
         settings=dict(cfg),
         may_be_none=task.may_be_none,
         threshold=task.threshold,
-        task=vars(dataset.task),
+        task={name: getattr(dataset.task, name) for name in READ},
         done=run,
     )
     kept = {name: part for name, part in state.items() if name not in ("optimizer", "muon")}
@@ -154,12 +154,12 @@ def table(result):
     """Return the scores of a result.json as text: a row for each metric, a column for each split and baseline."""
     columns = {split: result["metrics"][split] for split in ("test", "validation")}
     columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
-    main = main_metrics(result)
-    rows = [["zero-shot, in percent" if result["zero_shot"] else "in percent", *columns]]
+    main = main_metrics(result["main"])
+    row = "{:24}" + "{:>23}" * len(columns)
+    lines = [row.format("zero-shot, in percent" if result["zero_shot"] else "in percent", *columns)]
     for metric in sorted(columns["test"], key=lambda metric: metric not in main):
         cells = [f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "" for scores in columns.values()]
-        rows.append([metric + " (main)" * (metric in main), *cells])
-    lines = [name.ljust(24) + "".join(cell.rjust(23) for cell in cells) for name, *cells in rows]
+        lines.append(row.format(metric + " (main)" * (metric in main), *cells))
     if result["family"] == "ir":
         lines.append(f"texts become vectors by {result['protocol']} protocol")
     return "\n".join(lines)
@@ -170,7 +170,7 @@ def advice(result):
 
     Where a task has no such baseline, a model that has learned nothing has a score of 0.
     """
-    main = main_metrics(result)
+    main = main_metrics(result["main"])
     baselines = result["baselines"]
     trivial = baselines.get("majority") or baselines.get("no_answer") or dict.fromkeys(main, 0.0)  # learn nothing
     score, trivial = (metrics.rounded(mean_score(scores, main)) for scores in (result["metrics"]["test"], trivial))
@@ -182,9 +182,9 @@ def advice(result):
     )
 
 
-def main_metrics(result):
-    """Return the names of the metrics whose mean is the score of a result: the field's, if it has them."""
-    return result["main"]["field"] or result["main"]["paper"]
+def main_metrics(main):
+    """Return the names of the metrics whose mean is the score: the field's, if there are any. main: see `Dataset`."""
+    return main["field"] or main["paper"]
 
 
 def mean_score(scores, names):

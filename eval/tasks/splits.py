@@ -8,7 +8,6 @@ is on one side of a random split only.
 import textwrap
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from os.path import realpath
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from errors import DataError
 from eval.tasks.metrics import in_set
 from eval.tasks.readers import READERS, SPLITS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
-from eval.tasks.registry import VALIDATION_FRACTION, missing, retrieval_table
+from eval.tasks.registry import VALIDATION_FRACTION, missing
 
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
@@ -93,7 +92,7 @@ def main_metrics(task, full_corpus):
     """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
     field = task.metrics if full_corpus or task.family != "ir" else []
     main = {"field": field, "paper": task.metrics if task.regression else [PAPER[task.family]]}
-    sets = list(task.sets) or [""]
+    sets = dict.fromkeys(row.set for row in task.judged if row.split == "test") or [""]
     return {name: [in_set(part, metric) for part in sets for metric in chosen] for name, chosen in main.items()}
 
 
@@ -123,18 +122,14 @@ def label_names(task, train):
 
 def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
-    distinct = list(dict.fromkeys(example.key for example in examples))
-    n = len(distinct)
-    count = max(1, round(fraction * n))
-    if count >= n:
-        raise DataError(f"{path}: too few different examples ({n}) to hold some of them out: give validation")
+    keys = list(dict.fromkeys(example.key for example in examples))
+    n = max(1, round(fraction * len(keys)))
+    if n >= len(keys):
+        raise DataError(f"{path}: too few different examples ({len(keys)}) to hold some of them out: give validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
-    order = np.random.RandomState(SPLIT_SEED).permutation(n)
-    held_keys = {distinct[i] for i in order[:count]}
-    parts = [], []
-    for example in examples:
-        parts[example.key in held_keys].append(example)
-    return parts
+    order = np.random.RandomState(SPLIT_SEED).permutation(len(keys))
+    held = {keys[i] for i in order[:n]}
+    return [its for its in examples if its.key not in held], [its for its in examples if its.key in held]
 
 
 def example_splits(task, counts):
@@ -165,48 +160,47 @@ def read_all(path, task, split, counts):
 
 def retrieval_splits(task, full_corpus, counts):
     """Return {split: examples} of ir, and the corpora; see Dataset."""
-    splits = {split: [] for split in SPLITS}
-    for split, queries in judged_queries(retrieval_table(task), counts):
-        splits[split] += queries
+    splits = judged_queries(task.judged, counts)
     judged = wanted(splits["validation"] + splits["test"])
     corpora = {}
-    for name, ids in wanted(sum(splits.values(), [])).items():
-        whole = full_corpus and name in judged
-        corpora[name] = read_texts_by_id(find_files(name)[0], None if whole else ids, task.form)
-        if absent := sorted(ids - corpora[name].keys()):
-            raise DataError(f"{name}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
+    for path, ids in wanted(sum(splits.values(), [])).items():
+        whole = full_corpus and path in judged
+        corpora[path] = read_texts_by_id(find_files(path)[0], None if whole else ids, task.form)
+        if absent := sorted(ids - corpora[path].keys()):
+            raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
 
-    pairs = []
+    pairs = read_all(task.train, task, "train", counts) if task.train else []
     for query in splits["train"]:
         relevant = [document for document, grade in query.grades.items() if grade > 0]
         pairs += [Pair(query.text, corpora[query.corpus][document]) for document in relevant]
-    if not pairs and not task.zero_shot:
-        pairs = read_all(task.train, task, "train", counts)
     searched = {}
-    for name, ids in judged.items():
-        searched[name] = {id: text for id, text in corpora[name].items() if full_corpus or id in ids}
+    for path, ids in judged.items():
+        searched[path] = {id: text for id, text in corpora[path].items() if full_corpus or id in ids}
     return splits | {"train": pairs, "corpora": searched}
 
 
 def judged_queries(table, counts):
-    """Yield (split, its Queries) for each row of a retrieval table. No other row has what a row holds out of a file."""
-    files = [find_files(row.judgments)[0] for row in table]
-    held_out = {realpath(file): row.held_out for file, row in zip(files, table) if row.held_out}
-    texts = {name: read_texts_by_id(find_files(name)[0]) for name in {row.beside("queries.jsonl") for row in table}}
-    for file, row in zip(files, table):
-        corpus, text_of, queries = row.beside("corpus.jsonl"), texts[row.beside("queries.jsonl")], []
-        for id, grades in read_qrels(file).items():
-            if id not in text_of:
-                raise DataError(f"{file}: the query {id!r} in it is not in queries.jsonl")
-            queries.append(Query(id, text_of[id], grades, corpus, row.set))
+    """Return {split: Queries} of a table of Judged. No other row has what a row holds out of a file."""
+    held_out = {row.judgments: row.held_out for row in table if row.held_out}
+    splits = {split: [] for split in SPLITS}
+    texts = {}  # of the queries, by folder and id
+    for row in table:
+        corpus, file, queries = f"{row.folder}/corpus.jsonl", f"{row.folder}/queries.jsonl", []
+        if file not in texts:
+            texts[file] = read_texts_by_id(find_files(file)[0])
+        for id, grades in read_qrels(find_files(row.judgments)[0]).items():
+            if id not in texts[file]:
+                raise DataError(f"{row.judgments}: the query {id!r} in it is not in queries.jsonl")
+            queries.append(Query(id, texts[file][id], grades, corpus, row.set))
         if not queries:
-            raise DataError(f"{file}: no query has a relevant document")
-        if fraction := held_out.get(realpath(file)):
-            queries = hold_out(file, queries, fraction)[row.held_out > 0]
+            raise DataError(f"{row.judgments}: no query has a relevant document")
+        if row.judgments in held_out:
+            queries = hold_out(row.judgments, queries, held_out[row.judgments])[row.held_out > 0]
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[in_set(row.set, rule, ": ")] = len(queries)
-        yield row.split, queries
+            counts[f"{row.set}: {rule}" if row.set else rule] = len(queries)
+        splits[row.split] += queries
+    return splits
 
 
 def wanted(queries):

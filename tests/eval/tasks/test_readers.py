@@ -140,7 +140,7 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         *(("a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson")) for y in ("a", "nan")),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
         ("a.jsonl", "[1]", "line 1"),
-        *(("a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], True, 0.5, None)),
+        *(("a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], 0.5, None)),
         ("a.jsonl", [{"text": 5, "label": 1}], "line 1"),
         ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: not JSON"),
         ("a.xml", "", ""),
