@@ -230,7 +230,8 @@ def limit_problems(cfg, limits):
 
 
 def choice_problems(cfg, choices):
-    """Yield a sentence for each setting with a value that is not among its choices, {name: values}."""
+    """Yield a sentence for each setting with a value, or an item, that is not among its choices, {name: values}."""
     for name, values in choices.items():
-        if cfg[name] not in values:
-            yield f"{name}={cfg[name]}: must be one of {', '.join(values)}"
+        for value in cfg[name] if isinstance(cfg[name], tuple) else [cfg[name]]:
+            if value not in values:
+                yield f"{name}={value}: must be one of {', '.join(values)}"

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import configurator
 import model
-from eval.bench.timing import alternating, print_hardware, unknown
+from eval.bench.timing import alternating, print_hardware
 from runtime import relative_error
 
 lengths = (2048, 8192)  # T
@@ -31,7 +32,7 @@ DEVICE, DTYPE, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() els
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    return unknown(cfg.only, IMPLEMENTATIONS)
+    return configurator.choice_problems(cfg, {"only": IMPLEMENTATIONS})
 
 
 class Case:

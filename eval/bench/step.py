@@ -23,7 +23,7 @@ import torch
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER
-from eval.bench.timing import print_hardware, unknown
+from eval.bench.timing import print_hardware
 from model import PRESETS
 from run import last_logged, model_config, read_metrics
 from runtime import peak_flops, resolve_auto
@@ -50,8 +50,7 @@ def check(cfg):
     """Yield what is wrong with the settings."""
     limits = [("at least", 2, ["steps"]), ("at least", 1, ["micro_steps", "repeats"]), ("at least", 0, ["micro_batch"])]
     yield from configurator.limit_problems(cfg, limits)
-    yield from configurator.choice_problems(cfg, {"model": PRESETS})
-    yield from unknown(cfg.only, VARIANTS)
+    yield from configurator.choice_problems(cfg, {"model": PRESETS, "only": VARIANTS})
 
 
 def arguments(cfg):

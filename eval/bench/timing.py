@@ -17,13 +17,6 @@ def print_hardware():
     print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}", flush=True)
 
 
-def unknown(names, known):
-    """Yield a sentence for each of the names in the setting `only` that is not known."""
-    for name in names:
-        if name not in known:
-            yield f"only={name}: must be some of {', '.join(known)}"
-
-
 def seconds_of(function):
     """Time one call: on a CPU by the clock, on a GPU its own time, beginning with a cold L2 cache."""
     if not torch.cuda.is_available():

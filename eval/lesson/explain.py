@@ -84,11 +84,11 @@ def token_name(tokenizer, i):
 
 
 def guess(tokenizer, p, i):
-    """Return a token's probability, and the likeliest tokens with theirs, as text. p: of the whole vocabulary (V,).
+    """Return the probability of token i, and the likeliest tokens with theirs, as text. p: of the vocabulary (V,).
 
-    The token behind a mask of the text, and the one after it, are not known.
+    A mask stands for a token that is not known: one behind a mask of the text, or the one after its end.
     """
-    own = "" if i in (None, tokenizer.mask_id) else f"{p[i]:.1%}"
+    own = "" if i == tokenizer.mask_id else f"{p[i]:.1%}"
     likeliest = p.topk(TOP_K).indices.tolist()
     best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in likeliest]
     return own, ", ".join(best)
@@ -97,14 +97,12 @@ def guess(tokenizer, p, i):
 def guess_table(model, tokenizer, ids):
     """Return a table of what each objective predicts of each token of ids, as text."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
-    rows = [HEADER]
-    for i, token in enumerate(ids):
-        rows.append([f"{i:>4} {token_name(tokenizer, token)}", "", "no token before it"])
-        if i:
-            rows[-1][1:] = guess(tokenizer, clm[i - 1], token)
-        rows[-1] += guess(tokenizer, mlm[i], token)
-    rows.append([f"{len(ids):>4} (next)", *guess(tokenizer, clm[-1], None), "", ""])
-    return aligned(rows)
+    by_clm = [("", "no token before it")]
+    by_clm += [guess(tokenizer, p, i) for p, i in zip(clm, [*ids[1:], tokenizer.mask_id])]
+    by_mlm = [guess(tokenizer, p, i) for p, i in zip(mlm, ids)] + [("", "")]
+    names = [token_name(tokenizer, i) for i in ids] + ["(next)"]
+    rows = [(f"{i:>4} {name}", *by_clm[i], *by_mlm[i]) for i, name in enumerate(names)]
+    return aligned([HEADER, *rows])
 
 
 def aligned(rows, justify=str.ljust):

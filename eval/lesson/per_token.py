@@ -62,15 +62,15 @@ def main(cfg):
     for run in cfg.runs:
         rows[0] += [f"{run}: predicted", "loss"]
     for step in sorted(set.intersection(*map(set, curves.values()))):  # that all runs have evaluated
-        points = [curve[step] for curve in curves.values()]
-        rows.append([str(step), f"{points[-1][0]:,}"])
-        for _, predicted, loss in points:
+        rows.append([str(step), ""])
+        for seen, predicted, loss in (curve[step] for curve in curves.values()):
+            rows[-1][1] = f"{seen:,}"
             rows[-1] += [f"{predicted:,}", f"{loss:.2f}"]
     print(aligned(rows, str.rjust))
-    nothing = math.log(configs[0]["model"]["vocab_size"])
-    frequencies = unigram_loss(configs[0]["settings"]["data"])
-    print(f"knows nothing, ln V: {nothing:.2f}")
-    print(f"knows token frequencies: {frequencies:.2f}")
+    rulers = {"knows nothing, ln V": math.log(configs[0]["model"]["vocab_size"])}
+    rulers["knows token frequencies"] = unigram_loss(configs[0]["settings"]["data"])
+    for name, loss in rulers.items():
+        print(f"{name}: {loss:.2f}")
 
     figure = new_figure(9, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
@@ -79,7 +79,7 @@ def main(cfg):
             points = np.array(list(curve.values())).T
             color = COLORS.get(logs[run][-1]["phase"])
             axes.plot(points[column] / 1e6, points[2], "o-", color=color, ms=4, label=Path(run).name)
-        for name, loss in (("knows nothing", nothing), ("knows token frequencies", frequencies)):
+        for name, loss in rulers.items():
             axes.axhline(loss, color="0.5", lw=0.8, ls=":")
             axes.text(0, loss, name, va="bottom", color="0.35", fontsize=8)
         axes.set_xlabel(f"tokens {label} (millions)")

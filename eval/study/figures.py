@@ -6,8 +6,9 @@ from collections import defaultdict
 
 from eval.plot import new_figure, save_figure
 
-# Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well.
-STYLES = [*zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"), "os^DvPX")]
+# Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well, then the dashes.
+COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"
+STYLES = [(color, marker, dashes) for dashes in ("-", "--") for color, marker in zip(COLORS, "os^DvPX")]
 
 # The kinds of figures, with the label of the y-axis.
 KINDS = {
@@ -86,7 +87,7 @@ def draw_lines(path, panels, x_label, y_label):
     ticks, handles = (), {}
     for axes, lines in zip(grid, panels.values()):
         for name, curves in lines.items():
-            color, marker = STYLES[names.index(name) % len(STYLES)]
+            color, marker, dashes = STYLES[names.index(name) % len(STYLES)]
             style = dict(color=color, lw=1.2, label=name)
             for points in filter(None, curves):
                 x, y, half = zip(*points)
@@ -96,7 +97,6 @@ def draw_lines(path, panels, x_label, y_label):
                 ticks = ticks or x  # those of the first curve
                 if len(x) < 20:
                     style |= dict(marker=marker, ms=5, elinewidth=0.9, capsize=2)
-                dashes = "-" if names.index(name) < len(STYLES) else "--"
                 handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style)
     if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
         axes.set_xscale("log")
@@ -123,7 +123,7 @@ def draw_models(path, results):
         for name in reversed(results.labels):  # the first row is at the top
             score = results.score(name, target)
             mean, half = (score.mean, score.half or 0) if score else (math.nan, 0)
-            axes.errorbar([mean], [name], xerr=[half], fmt="o", color=STYLES[0][0], capsize=2)
+            axes.errorbar([mean], [name], xerr=[half], fmt="o", color=COLORS[0], capsize=2)
         axes.margins(y=0.3)
     figure.supxlabel(KINDS["scores"])
     save_figure(figure, path)

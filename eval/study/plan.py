@@ -29,6 +29,11 @@ from runtime import PEAK_FLOPS
 DEFAULTS = configurator.read_script(TRAIN)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
+FORMS = {  # of the entries of some settings
+    "runs": "(name, what it begins with, arguments)",
+    "primary": "(model, model)",
+    "figures": "(kinds, x, models of a line, its name)",
+}
 GPU, MFU = "H100", 0.46  # for the predicted hours: docs/speed.md, with the FLOPs of whole windows
 
 
@@ -96,26 +101,21 @@ class Plan:
         cfg = self.cfg = without_empty(cfg)
         self.problems = []
         self.results = Path(cfg.out_dir, "results")
+        for setting, form in FORMS.items():
+            n = form.count(",") + 1
+            self.problems += [f"{setting}: give {form}, not {entry}" for entry in cfg[setting] if len(entry) != n]
+            cfg[setting] = tuple(entry for entry in cfg[setting] if len(entry) == n)
         self.tasks = {}
         for entry in cfg.tasks:
             self.add_task(*self.words("tasks", entry))
         self.names, self.runs = [], {}
         for row in cfg.runs:
-            if len(row) == 3:
-                self.add_row(*row)
-            else:
-                self.problems.append(f"runs: give (name, what it begins with, arguments), not {row}")
+            self.add_row(*row)
         self.models = [*self.list_models()]
         self.labels = [*dict.fromkeys(model.label for model in self.models)]
-        self.need("repeated", cfg.repeated, self.names)
         self.need("random", cfg.random, self.names)
         self.need("primary", sum(cfg.primary, ()), self.labels)
-        self.problems += [f"primary: give pairs of rows, got {pair}" for pair in cfg.primary if len(pair) != 2]
-        for entry in cfg.figures:
-            if len(entry) != 4:
-                self.problems.append(f"figures: give (kinds, x, models of a line, its name), not {entry}")
-                continue
-            kinds, axes, models, name = entry
+        for kinds, axes, models, name in cfg.figures:
             known_axes = figures.LOSS_AXES if "losses" in kinds.split() else figures.AXES
             for words, known in ((kinds, figures.KINDS), (axes, known_axes), (models, self.labels)):
                 self.need(f"figures: {name}", words.split(), known)
@@ -166,12 +166,11 @@ class Plan:
         if begins and before not in self.names:
             problems.append(f"it begins with {before!r}, which is no row above it.{nearest(before, self.names)}")
         self.names.append(name)
-        repeated = name in self.cfg.repeated or not self.cfg.repeated
-        for seed in () if problems else self.cfg.seeds if repeated else self.cfg.seeds[:1]:
+        for seed in [] if problems else self.cfg.seeds:
             parent = self.runs.get((before, seed))
-            if before and not parent:
-                problems.append(f"it begins with {before}, which has no run with seed {seed}: see repeated")
-            elif at and (why := why_not_branch(settings, parent.settings, step)):
+            if before and not parent:  # what is wrong with that row is told there
+                break
+            if at and (why := why_not_branch(settings, parent.settings, step)):
                 problems.append(f"it cannot begin with {begins}: {why}")
             else:
                 folder = Path(self.cfg.out_dir, "runs", f"{name}-seed-{seed}")

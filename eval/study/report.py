@@ -1,15 +1,14 @@
 """Write the report on a study, or on any folder of fine-tuning results. Both are the same page.
 
 The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs), losses.csv (by
-pretraining seed), and figures if matplotlib is installed. It needs no checkpoint: result.json and instances.npz of each
-fine-tuning and metrics.jsonl of each run are enough. Missing and failed runs are shown as such and never filled in. A
-damaged result stops the report.
+pretraining seed), and figures. It needs no checkpoint: result.json and instances.npz of each fine-tuning and
+metrics.jsonl of each run are enough. Missing and failed runs are shown as such and never filled in. A damaged result
+stops the report.
 """
 
 import csv
 import itertools
 from collections import Counter, defaultdict
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +79,7 @@ def write(plan):
         *comparisons_section(results, compared),
         *losses_section(folder, logs),
     ]
-    drawn = figures.draw(folder, cfg.figures, results, logs) if find_spec("matplotlib") else {}
+    drawn = figures.draw(folder, cfg.figures, results, logs)
     if drawn:
         blocks += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
     if results.failed:
@@ -154,11 +153,15 @@ def overview(results, plan, logs):
 
 def progress_of(plan, logs):
     """Yield how many runs of pretraining and of fine-tuning are there, and of which models some are missing."""
+    points = plan.points()
     untrained = [row for row, seed in plan.runs if (row, seed) not in logs]
-    todo = [point[0].label for point in plan.points() if not has_result(plan, point)]
-    for name, n, missing in (("pretraining", len(plan.runs), untrained), ("fine-tuning", len(plan.points()), todo)):
-        counts = ", ".join(f"{k} of {model}" for model, k in sorted(Counter(missing).items()))
-        yield f"{name}: {n - len(missing)} of {n} runs are there" + f" (missing: {counts})" * bool(missing)
+    untuned = [model.label for model, *rest in points if not has_result(plan, (model, *rest))]
+    for name, n, missing in (("pretraining", len(plan.runs), untrained), ("fine-tuning", len(points), untuned)):
+        line = f"{name}: {n - len(missing)} of {n} runs are there"
+        if missing:
+            counts = [f"{k} of {model}" for model, k in sorted(Counter(missing).items())]
+            line += f" (missing: {', '.join(counts)})"
+        yield line
 
 
 # ----------------------------------------------------------------------------

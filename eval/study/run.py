@@ -10,7 +10,7 @@ import torch
 
 import checkpoint
 import configurator
-from data.files import MALFORMED, is_locked
+from data.files import is_locked, refuse_malformed
 from errors import DataError
 from eval.study.branch import TRAIN
 from eval.study.jobs import ROOT, Job, run_all, slots
@@ -34,12 +34,12 @@ def problems_of(plan, runs, finetunes):
     were given.
     """
     cfg = plan.cfg
-    new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
     n_gpus = torch.cuda.device_count()
     if runs and 0 < n_gpus < cfg.processes:
         yield f"processes={cfg.processes}", f"this machine has {n_gpus} GPUs"
     commands = []
     for run in runs:
+        new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
         commands.append((run.folder.name, [*arguments(run), new_folder]))
         if why := changed(run):
             yield run.folder.name, why
@@ -52,7 +52,7 @@ def problems_of(plan, runs, finetunes):
         causal |= settings.causal
         if absent := missing(find_task(task, settings.tasks_dir, settings.max_steps == 0)):
             yield task_name(task), absent
-        commands.append((task_name(task), [*args, f"--task={task}", f"--lr={min(cfg.rates)}", new_folder]))
+        commands.append((task_name(task), [*args, f"--task={task}", f"--lr={min(cfg.rates)}"]))
     yield from refusals(FINETUNE, commands, needs_checkpoint=False)
     for model in plan.models:
         if model.kind == "given" and (why := problem(model.checkpoint, causal)):
@@ -72,23 +72,21 @@ def grouped(pairs):
 
 
 def changed(run):
-    """Return how a run that is there differs from what its row says now; "" if it does not."""
+    """Return how a run that is there differs from its row, or that its record is damaged; "" if neither."""
     path = run.folder / "config.json"
     if not path.exists():
         return ""
     now = json.loads(json.dumps(run.settings | {"seed": run.train_seed}))  # tuples are lists in the record, too
     try:
-        record = json.loads(path.read_bytes())
-        before = record["settings"]
-        for name in now:
-            if now[name] == "auto" or run.parent and name in ("branch_from", "init_from"):
-                now[name] = before.get(name)
-        check_same_run({"settings": before, "data": record["data_fingerprint"]}, now, run.folder)
+        with refuse_malformed(DataError, f"{path} is damaged, or not the record of a run"):
+            record = json.loads(path.read_bytes())
+            before = record["settings"]
+            for name in now:
+                if now[name] == "auto" or run.parent and name in ("branch_from", "init_from"):
+                    now[name] = before.get(name)
+            check_same_run({"settings": before, "data": record["data_fingerprint"]}, now, run.folder)
     except DataError as error:
         return f"{error}. Give the row another name, or remove {run.folder}"
-    except MALFORMED as error:
-        why = "is damaged, or not the record of a run. Remove this file: the checkpoints have the settings too"
-        return f"{path} {why} ({error!r})"
     return ""
 
 

@@ -47,14 +47,16 @@ def test_the_plan_of_the_papers_study(monkeypatch):
 
 
 def test_seeds_and_names():
-    plan = plan_of(seeds="1,2", repeated="mlm", also="mlm@100", random="mlm", finetune_seeds="1,2", rates="1e-3,3e-3")
+    plan = plan_of(seeds="1,2", also="mlm@100", random="mlm", finetune_seeds="1,2", rates="1e-3,3e-3")
     assert plan.problems == []
-    assert [run.folder.name for run in plan.runs.values()] == ["clm-seed-1", "mlm-seed-1", "mlm-seed-2"]
-    folders = "clm-seed-1 mlm-seed-1 mlm-seed-2 mlm@100-seed-1 mlm@100-seed-2 random-mlm-seed-1 random-mlm-seed-2"
+    assert [run.folder.name for run in plan.runs.values()] == ["clm-seed-1", "clm-seed-2", "mlm-seed-1", "mlm-seed-2"]
+    folders = (
+        "clm-seed-1 clm-seed-2 mlm-seed-1 mlm-seed-2 mlm@100-seed-1 mlm@100-seed-2 random-mlm-seed-1 random-mlm-seed-2"
+    )
     assert [model.folder for model in plan.models] == folders.split()
     assert plan.runs["mlm", 2].keep == {100}
     points = plan.points()
-    assert len(points) == 7 * (2 + 1) and {seed for _, _, _, seed in points[:14]} == {1}  # a table of one seed is first
+    assert len(points) == 8 * (2 + 1) and {seed for _, _, _, seed in points[:16]} == {1}  # a table of one seed is first
     assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
 
 
@@ -126,8 +128,8 @@ WRONG = [  # rows, other settings, what is told
                 "runs: z: init_from is set by the study", "not ('q',)"]),
     ([("a", "", "--out_dir='x")], {}, ['runs: a: "--out_dir=\'x": No closing quotation']),
     ([("a", "", ""), ("b", "a", "")],
-     dict(repeated="b", also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c")), seeds="1,2"),
-     ["runs: b: it begins with a, which has no run with seed 2", "a@900: give a step", "no 'c'", "no 'd'", "no 'e'"]),
+     dict(also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c"))),
+     ["a@900: give a step", "no 'c'", "no 'd'", "no 'e'", "not ('a', 'b', 'c')"]),
     ([("a", "", "")], dict(rates=(), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2"),
      ["rates: give at least one", "metrics=x", "jobs=-1", "finetune: \"'\": No closing", "sst3",
       "tasks: two are called sst2"]),
