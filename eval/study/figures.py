@@ -130,14 +130,14 @@ def draw_models(path, results):
 
 
 def make_panels(titles, row_height, legend, share):
-    """Return (figure, [axes of each title]), three to a row. Heights are in inches. share: "sharex" or "sharey"."""
+    """Return (figure, axes of each title), three to a row. Heights are in inches. share: "sharex" or "sharey"."""
     columns = min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + 0.5 + legend)
-    grid = []
-    for number, title in enumerate(titles, 1):
-        axes = figure.add_subplot(rows, columns, number, **{share: grid[0] if grid else None})
+    grid = figure.subplots(rows, columns, squeeze=False, **{share: True}).flatten()
+    for axes in grid[len(titles) :]:
+        axes.remove()
+    for axes, title in zip(grid, titles):
         axes.set_title(title)
-        axes.tick_params(labelsize=8, labelleft=share == "sharex" or number % columns == 1 % columns)
-        grid.append(axes)
+        axes.tick_params(labelsize=8, labelbottom=True)
     return figure, grid

@@ -35,9 +35,9 @@ def score_of_sums(sums):
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
-def in_set(name, what, between="/"):
+def in_set(name, what):
     """Put the name of one of several test sets before the name of a metric or the number of an example."""
-    return f"{name}{between}{what}" if name else what
+    return f"{name}/{what}" if name else what
 
 
 def rounded(score, digits=1):

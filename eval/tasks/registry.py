@@ -38,7 +38,7 @@ class Task:
     """Where the files of a data set are and what they hold: all that `splits.read` needs."""
 
     family: str
-    name: str = ""  # "" = given by family and paths
+    name: str = ""  # that of the family, if it is given by family and paths
     train: str = ""  # these four are paths; ir: of pairs to train on, "" where judgments say what to train on
     validation: str = ""
     test: str = ""
@@ -51,10 +51,6 @@ class Task:
     metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
     outside: tuple = ()  # tc: types of entities that are read as O
     source: str = ""  # where to get the files, and under which terms
-
-    @property
-    def title(self):
-        return self.name or f"family={self.family}"
 
     @property
     def metrics(self):
@@ -127,7 +123,7 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
     found = made(name, given, folder, zero_shot)
     allowed = ["family", "metric", *SPLITS, *SETTINGS[found.family].split()]
     if unused := [f"{name}={value}" for name, value in given.items() if value and name not in allowed]:
-        raise DataError(f"{', '.join(unused)}: {found.title} takes only {', '.join(allowed)}")
+        raise DataError(f"{', '.join(unused)}: {found.name} takes only {', '.join(allowed)}")
     return found
 
 
@@ -147,7 +143,7 @@ def made(name, given, folder, zero_shot):
         fields = retrieval_fields(fields, sets, zero_shot)
     elif zero_shot:
         raise DataError(f"max_steps=0: {name or family} has a head, which must be trained: only ir has none")
-    task = Task(**fields, name=name)
+    task = Task(**fields, name=name or family)
     if not any({*task.metrics} <= {*group} for group in METRICS[family]):
         choices = ", or of ".join(", ".join(group) for group in METRICS[family])
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")

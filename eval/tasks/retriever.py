@@ -48,19 +48,16 @@ def choose(cfg, state):
 def own_protocol(files):
     """Return the Protocol that files of sentence-transformers describe. files: {name: content}. Raises MALFORMED."""
     modules = {module["type"].split(".")[-1]: module["path"] for module in files.get("modules.json", ())}
-    pooling = {"pooling_mode": "mean"}
-    if modules:
-        pooling = files[modules["Pooling"] + "/config.json"]
+    pooling = files[modules["Pooling"] + "/config.json"] if modules else {"pooling_mode": "mean"}
     named = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True]
     mode = pooling.get("pooling_mode") or "+".join(named)
     config = files.get("config_sentence_transformers.json", {})
     similarity = config.get("similarity_fn_name") or "cosine"
-    limits = {"max_seq_length": None, "do_lower_case": False} | files.get("sentence_bert_config.json", {})
-    simple = not limits["do_lower_case"] and pooling.get("include_prompt", True)
-    if mode not in POOLING or similarity not in ("cosine", "dot") or not simple:
-        raise ValueError(f"pooling {pooling}, similarity {similarity}, {limits}")
-    if more := modules.keys() - {"Transformer", "Pooling", "Normalize"}:
-        raise ValueError(f"it has {', '.join(more)}")
+    limits = files.get("sentence_bert_config.json", {})
+    known = modules.keys() <= {"Transformer", "Pooling", "Normalize"} and mode in POOLING
+    simple = pooling.get("include_prompt", True) and not limits.get("do_lower_case")
+    if not (known and simple and similarity in ("cosine", "dot")):
+        raise ValueError(f"modules {', '.join(modules)}, pooling {pooling}, similarity {similarity}, {limits}")
     prompts, content = config.get("prompts", {}), files["config.json"]
     return Protocol(
         name="its own",
@@ -68,7 +65,7 @@ def own_protocol(files):
         document=prompts.get("document") or "",
         pooling=POOLING[mode],
         cosine=similarity == "cosine" or "Normalize" in modules,
-        max_len=limits["max_seq_length"] or files.get("tokenizer_config.json", {}).get("model_max_length", 2**31),
+        max_len=limits.get("max_seq_length") or files.get("tokenizer_config.json", {}).get("model_max_length", 2**31),
         own=True,
         causal=content.get("is_causal", content["model_type"] not in ("eurobert", "sl_model")),
     )

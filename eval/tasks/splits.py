@@ -71,14 +71,14 @@ def read(task, full_corpus=True):
         line.
     """
     if absent := missing(task):
-        raise DataError(f"{task.title}: {absent}")
+        raise DataError(f"{task.name}: {absent}")
     counts = Counter()
     if task.family == "ir":
         parts = retrieval_splits(task, full_corpus, counts)
     else:
         parts = example_splits(task, counts)
     return Dataset(
-        name=task.name or task.family,
+        name=task.name,
         family=task.family,
         labels=label_names(task, parts["train"]),
         counts=dict(counts),
