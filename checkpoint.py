@@ -172,7 +172,9 @@ def load(path, report=print):
 def shape(path):
     """Return the fields of the ModelConfig of a checkpoint. Reads no weights. Raises Damaged or DataError."""
     silent = lambda _: None  # what reads the weights reports damaged ones
-    return open_newest(path, weights=False, report=silent)[1]["config"]
+    config = open_newest(path, weights=False, report=silent)[1]["config"]
+    model_config(config, path)
+    return config
 
 
 def problem(path):
@@ -194,14 +196,23 @@ def tokenizer_of(state, path="the checkpoint"):
         return Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
 
 
+def model_config(fields, path):
+    """Return the ModelConfig with these fields, a dict of a checkpoint. Raises DataError if this code has no such."""
+    try:
+        return ModelConfig(**fields)
+    except TypeError as error:
+        raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
+
+
 def model_from(state, path="the checkpoint"):
     """Return the Transformer of a dict that `load` returned, on the CPU, in fp32. path: for the message of an error.
 
     Raises DataError if model.py makes no model with these weights.
     """
+    config = model_config(state["config"], path)
     with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
         try:
-            model = Transformer(ModelConfig(**state["config"]))
+            model = Transformer(config)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
     check_weights(model, state, path)
@@ -228,7 +239,7 @@ def load_model(path):
 
 def export(path, folder, kind):
     """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`."""
-    if os.path.lexists(folder):
+    if os.path.lexists(Path(folder)):  # an empty name is the current folder
         raise DataError(f"{folder} is there already: give another folder")
     found, state = open_newest(path)
     hub.write_folder(state, model_from(state, found), found, folder, kind)

@@ -194,8 +194,9 @@ def main():
     use_determinism()
     try:
         lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
-        if Path(cfg.out_dir, "result.json").exists():
-            raise DataError(f"{cfg.out_dir} already holds a result: give another --out_dir")
+        for file, what in ("result.json", "a result"), ("config.json", "a model"):
+            if Path(cfg.out_dir, file).exists():
+                raise DataError(f"{cfg.out_dir} already holds {what}: give another --out_dir")
         remove_partial_files(Path(cfg.out_dir))
         fine_tune(cfg)
     except (Damaged, DataError, OSError) as error:

@@ -15,7 +15,7 @@ import torch
 import checkpoint
 import runtime
 from configurator import read_script
-from data.files import MALFORMED, write_whole
+from data.files import MALFORMED, refuse_malformed, write_whole
 from data.objective import phases_of
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
@@ -59,12 +59,13 @@ def model_config(settings, vocab_size):
     return ModelConfig(**fields)
 
 
-def batch_problems(cfg, T, world_size):
+def batch_problems(cfg, T):
     """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
     windows = cfg.global_batch_tokens // T
-    if cfg.global_batch_tokens % (T * world_size):
-        expected = f"must be a multiple of seq_len * processes = {T} * {world_size}"
-        yield f"global_batch_tokens={cfg.global_batch_tokens}: {expected}"
+    if T < 2:
+        yield f"seq_len={T}: must be at least 2, as the first token of a window is not predicted"
+    if cfg.global_batch_tokens % T:
+        yield f"global_batch_tokens={cfg.global_batch_tokens}: must be a multiple of seq_len = {T}"
     if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
         yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
     if cfg.clm_windows and not 0 < round(cfg.clm_windows * windows) < windows:
@@ -96,7 +97,8 @@ def batch_problems(cfg, T, world_size):
 def conflicts(cfg):
     """Yield why a run with these settings cannot use its out_dir, one sentence each."""
     out = Path(cfg["out_dir"])
-    records = [path for path in (out / "config.json", out / "metrics.jsonl") if path.exists()]
+    config = out / "config.json"
+    records = [path for path in (config, out / "metrics.jsonl") if path.exists()]
     if odd := [path for path in records if not path.is_file()]:  # opening a pipe would wait for ever
         yield f"{odd[0]} is no regular file: move it away, or give another --out_dir"
         return
@@ -106,10 +108,14 @@ def conflicts(cfg):
             yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
         return
     try:
+        interval = cfg["checkpoint_interval"]
+        if config.exists():
+            with refuse_malformed(DataError, f"{config} is not of a run of train.py: give another --out_dir"):
+                interval = max(interval, json.loads(config.read_bytes())["settings"]["checkpoint_interval"])
         if begun:
             _, state = checkpoint.open_newest(out, weights=False, report=lambda _: None)
             check_same_run(state, cfg, out)
-        elif last_logged(out) - min(logged_steps(out), default=0) > cfg["checkpoint_interval"]:
+        elif last_logged(out) - min(logged_steps(out), default=0) > interval:  # it must have had a checkpoint
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
     except (Damaged, DataError) as error:
         yield str(error)
@@ -145,7 +151,7 @@ def check_same_model(state, config, tokenizer, path, report):
     if context:
         report(f"{path}: {'; '.join(context)}")
     if different:
-        different[-1] += " (--model=origin takes the shape of init_from)"
+        different[-1] += " (--model=origin takes the shape of what the run starts from)"
     theirs = checkpoint.tokenizer_of(state, path)
     same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
     from_hub = not state["settings"]
@@ -164,7 +170,8 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     """Load what the run starts from, in place.
 
     Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict:
-    `phases` (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, and their `flops`.
+    `phases` (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, their `flops`, and the step
+    at which all data were last found as they were prepared, `verified`.
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     sharded: only rank 0 reads the file, or draws the weights if there is none.
@@ -172,9 +179,11 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     setting, path = origin(cfg)
     state = None
     print0 = print if rank == 0 else lambda _: None
-    nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0)
+    nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0, verified=0)
     if rank == 0 and path:
-        path, state = checkpoint.open_newest(path)
+        found, state = checkpoint.open_newest(path)
+        if not path.startswith("hf:"):  # another node has a hub model elsewhere
+            path = found
     setting, path = runtime.decision_of_rank_0((setting, path))
     if not path:
         if sharded:
@@ -284,8 +293,8 @@ def open_records(facts, params, processes, resumed):
 
 def remove_partial_files(out):
     """Remove what a process that was killed had begun to write. Only the lock's holder writes such files."""
-    for path in out.glob("*.partial"):
-        if re.fullmatch(r"[\w-]+\.(pt|json|jsonl|npz)\.\d+\.partial", path.name):
+    for path in [*out.glob("*.partial"), *out.glob("source/**/*.partial")]:
+        if re.fullmatch(r"[\w-]+\.(pt|json|jsonl|npz|py)\.\d+\.partial", path.name):
             path.unlink()
 
 
@@ -374,8 +383,15 @@ def wait_for_checksums(changed, received):
             time.sleep(1)
 
 
-def check_data(changed, first):
-    """Raise Damaged if the background thread has found a shard that has changed. first: where this start began."""
-    if changed and changed.done() and changed.result():
-        what = f"{changed.result()} has changed since it was prepared: mend it, or prepare the data again"
-        raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, those after step {first}, then resume")
+def check_data(changed, trained, step):
+    """Raise Damaged if the background thread has found a shard that has changed. If it found none, note the step.
+
+    trained: see `restore`.
+    """
+    if not changed or not changed.done():
+        return
+    if changed.result():
+        what = f"{changed.result()} has changed since it was prepared: restore it, or prepare the data again"
+        spoiled = f"those after step {trained['verified']}"
+        raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume")
+    trained["verified"] = step

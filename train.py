@@ -43,15 +43,15 @@ resume = False  # continue from the newest checkpoint in out_dir; start anew whe
 branch_from = ""  # another run's checkpoint: take its weights, optimizer and step, then follow these settings
 init_from = ""  # a checkpoint or a hub model: take its weights only and start at step 0 (continued pretraining)
 # --- data and objective ---
-data = "data/prepared/embedded"  # a folder made by data.prepare (this one at need), or a mixture such as a:0.7,b:0.3
+data = "data/prepared/embedded"  # a folder of data.prepare (this one is made if missing), or a mixture: a:0.7,b:0.3
 verify_data = True  # compute the checksums of the data while the run trains, and stop if one is wrong
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
 mask_ratio = (0.4,)  # fraction of a window's tokens that MLM hides and predicts; of several, from one to the next
 predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it
-mask_proportions = (1.0, 0.0, 0.0)  # of those: shown as the mask token, as a random token, unchanged
-window_split = "none"  # where attention is cut within a window: none, random (one cut), document (at each eos)
+mask_proportions = (1.0, 0.0, 0.0)  # of the hidden tokens, those shown as the mask token, as a random one, unchanged
+window_split = "none"  # cut windows into parts that do not see each other: none, random (one cut), document (at eos)
 # --- model ---
 model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin (that of init_from); the fields below change it, 0 keeps it
 n_layer = 0  # Transformer blocks
@@ -101,9 +101,9 @@ deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always o
 
 
 def objective(step, window, n_windows, cfg):
-    """What window number `window` of the `n_windows` of step number `step` trains. Nothing else decides it.
+    """Return the objective of window number `window`, of `n_windows`, in step number `step`. Nothing else decides it.
 
-    Returns an objective of data/objective.py, or None to leave the window out.
+    It is one of data/objective.py, or None to leave the window out.
     """
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM()
@@ -145,8 +145,8 @@ CHOICES = {
 }
 
 
-def check(cfg, world_size=None):
-    """Yield what does not fit in the settings, one sentence each. world_size: of the run; None = of this process."""
+def check(cfg):
+    """Yield what does not fit in the settings, one sentence each."""
     yield from configurator.limit_problems(cfg, LIMITS)
     yield from configurator.choice_problems(cfg, CHOICES)
     yield from runtime.device_problems(cfg)
@@ -156,7 +156,7 @@ def check(cfg, world_size=None):
     if len(shown) != 3 or min(shown) < 0 or abs(sum(shown) - 1) > 1e-6:
         yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
     needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
-    if needed > cfg.max_steps:
+    if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE)
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
     if any(step <= 0 for step in cfg.keep_steps):
@@ -166,13 +166,15 @@ def check(cfg, world_size=None):
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
     _, source = run.origin(cfg)
-    why = checkpoint.problem(source) if source or cfg.model == "origin" else ""
+    why = checkpoint.problem(source) if source else ""
     if why:
         yield f"what the run starts from: {why}"
-    if cfg.model in PRESETS or (cfg.model == "origin" and not why):
+    if cfg.model == "origin" and not source:
+        yield "model=origin: give init_from or branch_from, whose shape it is"
+    elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
         config = run.model_config(cfg, vocab_size=128)
         yield from config.problems()
-        yield from run.batch_problems(cfg, max(1, config.seq_len), world_size or runtime.world()[1])
+        yield from run.batch_problems(cfg, max(1, config.seq_len))
         yield from run.conflicts(cfg)
 
 
@@ -181,18 +183,17 @@ def check(cfg, world_size=None):
 
 
 def main():
-    if sys.argv[1:2] == ["schedule"]:
-        return print_schedules(sys.argv[2:])
-    cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     try:
-        train(cfg)
+        if sys.argv[1:2] == ["schedule"]:
+            return print_schedules(sys.argv[2:])
+        train(runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check)))
     except (Damaged, DataError) as error:
         sys.exit(str(error))
     except torch.OutOfMemoryError as error:
         smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"
         sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")
     except OSError as error:
-        sys.exit(f"{error}. Mend this, then add --resume=True to continue from the newest checkpoint, if there is one")
+        sys.exit(f"{error}. Fix this, then add --resume=True to continue from the newest checkpoint, if there is one")
 
 
 def print_schedules(rows):
@@ -383,11 +384,16 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     return sums, grad_norm
 
 
-def stop_if_not_finite(step, phase, loss, grad_norm):
-    """Stop the run before an update that would spoil the weights."""
+def stop_if_not_finite(cfg, step, phase, predicted, loss, grad_norm):
+    """Stop the run before an update that would spoil the weights. predicted: how many tokens the step predicts."""
+    where = f"step {step + 1} ({phase})"
+    if not predicted:
+        sys.exit(f"{where}: no token is predicted. Are the windows or documents too short for the objective?")
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-        message = f"step {step + 1} ({phase}): loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-        sys.exit(f"{message}. Branch off a checkpoint of step {step} or earlier; a lower lr often helps.")
+        saved = checkpoint.steps(cfg.out_dir)
+        again = f"Branch off a checkpoint, the newest is of step {saved[-1]}" if saved else "Start again"
+        message = f"{where}: loss {loss}, gradient norm {grad_norm}. Stopped before the update"
+        sys.exit(f"{message}. {again}; a lower lr often helps.")
 
 
 def update(optimizers, lr, world_size):
@@ -463,21 +469,22 @@ def train(cfg):
     received = runtime.stop_signals()
     timed, phase = [], ""  # timed: seconds of the steps since the last line, without the first of a phase: it compiles
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
-    done, stopping = first, False  # done: how many steps; None while the weights are ahead of the log
+    done, stopping = first, False  # done: how many steps; None while the weights change
     try:
         for step in steps:
             last = step + 1 == cfg.max_steps
             if last:
                 run.wait_for_checksums(changed, received)
-            run.check_data(changed, first)
+            run.check_data(changed, trained, step)
             started = time.perf_counter()
             groups = groups_of(step)
             names = names_of(groups)
             earlier, phase = phase, phase_of(groups)
             sums = forward_backward(ddp, batches, parts_of(step), names, device)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
-            loss = (sums[:, 0].sum() / sums[:, 1].sum()).item()
-            stop_if_not_finite(step, phase, loss, grad_norm)
+            predicted = sums[:, 1].sum()
+            loss = (sums[:, 0].sum() / predicted).item()
+            stop_if_not_finite(cfg, step, phase, predicted, loss, grad_norm)
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
@@ -488,10 +495,12 @@ def train(cfg):
             seconds = time.perf_counter() - started
             trained["seconds"] += seconds
             trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
+            done = step + 1
             timed = [*timed, seconds] if phase == earlier else []
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
-            switches = not last and phase_of(groups_of(step + 1)) != phase and len(trained["phases"]) < 5
+            few = len(trained["phases"]) < 5  # phases may also alternate, step by step
+            switches = few and not last and phase_of(groups_of(step + 1)) != phase
             values = {}
             if (step + 1) % cfg.log_interval == 0 or last:
                 seconds = sum(timed) / max(1, len(timed))  # of a step
@@ -507,7 +516,6 @@ def train(cfg):
                 log.write(step=step + 1, phase=phase, **totals(trained), **values)
                 runtime.show(print_losses, bar, step + 1, phase, values)
 
-            done = step + 1
             due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or last or switches or stopping
             if due and (rank == 0 or sharded):
                 save(cfg, facts, done, trained, log, transformer, optimizers)
@@ -525,7 +533,7 @@ def train(cfg):
 
     if not stopping:  # a finished run, too, says so if its data have changed
         run.wait_for_checksums(changed, received)
-        run.check_data(changed, first)
+        run.check_data(changed, trained, done)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)
     del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -283,6 +283,8 @@ def check_function(model, folder, role, path):
 def hub_weights(state, kind, role):
     """Return {the hub's name: tensor} of a checkpoint."""
     weights = hub_views(state["model"])
+    if not all(x.isfinite().all() for x in weights.values()):
+        raise DataError("weights that are not finite: this model has diverged")
     if role not in HEADS or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
     biased = [name for name in weights if name.endswith("q_proj.bias")]

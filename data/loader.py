@@ -103,7 +103,7 @@ class TokenStream:
 
 
 def mixing_pattern(draws):
-    """Return of which source each draw of a cycle is, and the how many-th of that source's: two int64 (CYCLE,).
+    """Return the source of each draw in a cycle, and its index among that source's draws: two int64 (CYCLE,).
 
     draws: how many of each source, with the sum CYCLE. Each source's are spread evenly: of 2 and 3 they would be
 

@@ -1,4 +1,4 @@
-"""What a window trains, and the record of what a run has trained.
+"""Training objectives, and the record of what a run has trained.
 
 An objective is a frozen dataclass, based on `Objective`. To try another one, write a class like CLM and MLM and return
 it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
@@ -29,7 +29,7 @@ class Examples(NamedTuple):
 
 
 class Objective:
-    """What a window trains. These are the defaults."""
+    """The base class of objectives, with the defaults."""
 
     name = ""  # what the log, figures and model cards call it, in small letters
     details = ""  # for the record, such as "40 % masked"
@@ -141,7 +141,7 @@ class MicroBatch(NamedTuple):
 def by_objective(objective, cfg, n_windows, step, every=1):
     """Return {objective: the numbers of its windows} of a step, of one in `every` of its windows.
 
-    objective(step, window, n_windows, cfg) returns what a window trains, None if it is left out.
+    objective(step, window, n_windows, cfg) returns the objective of a window, None if it is left out.
     """
     found = {}
     for window in range(0, n_windows, every):
@@ -176,7 +176,7 @@ def names_of(groups):
 
 
 def phase_of(groups):
-    """Return the name of what a step trains, such as "mlm" or "clm + mlm"."""
+    """Return the name of a step's objectives, such as "mlm" or "clm + mlm"."""
     return " + ".join(names_of(groups))
 
 

@@ -31,12 +31,13 @@ from errors import DataError
 
 SPLITS = "train", "val"
 LOCK = "prepare.lock"
+MOST_IN_MEMORY = 10**8  # tokens, where a text without documents for one of the splits is cut
 CYCLE = 1000  # a mixture of sources repeats after so many windows: its fractions have at most three decimals
 
 
 def check_out(out):
     """Raise DataError if `out` exists."""
-    if os.path.lexists(out):
+    if os.path.lexists(Path(out)):  # an empty name is the current folder
         raise DataError(f"{out} exists, and is not replaced: choose another --out")
 
 
@@ -122,12 +123,12 @@ def digest(value):
 
 def sha256_of(paths):
     """Return the checksum of files as one stream."""
-    digest = hashlib.sha256()
+    checksum = hashlib.sha256()
     for path in paths:
         with open(path, "rb") as file:  # a failing disk would kill a process that has mapped the file into memory
             while block := file.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()
+                checksum.update(block)
+    return checksum.hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -180,9 +181,13 @@ def splits_of(records):
 def cut_tail(folder, splits, dtype, val_fraction):
     """Make the tail of the text validation where the hash put all documents into one split, as with one book.
 
-    Returns the record of the only piece that is left. The text is in memory: it has few documents.
+    Returns the record of the only piece that is left. The whole text is in memory.
     """
     whole = splits["train"] if splits["train"]["shards"] else splits["val"]
+    if whole["tokens"] > MOST_IN_MEMORY:
+        raise DataError(
+            f"val_fraction={val_fraction}: of {whole['documents']:,} documents, give each split at least one"
+        )
     tokens = np.concatenate([np.fromfile(folder / "shards" / shard["file"], dtype) for shard in whole["shards"]])
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
@@ -258,7 +263,7 @@ def changed_shard_in_background(data):
         changed = (path for path, shard in shards if sha256_of([path]) != shard["sha256"])
         try:
             future.set_result(next(changed, None))
-        except OSError as error:
+        except BaseException as error:  # of any kind: the run waits for this future
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

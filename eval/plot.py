@@ -5,6 +5,7 @@ python -m eval.plot out/demo
 
 import itertools
 import math
+import shlex
 import sys
 import time
 from collections import Counter, defaultdict
@@ -107,7 +108,7 @@ def print_end(cfg, bar, step, device):
     if checkpoint.exists():  # a branch that begins at the last step trains and saves nothing
         use = '--prompt="The following"' if last["phase"] == "clm" else '--fill="Return the [MASK] of the list."'
         print(f"checkpoint: {checkpoint}")
-        print(f"next: python -m eval.sample --ckpt={cfg.out_dir} {use}")
+        print(f"next: python -m eval.sample --ckpt={shlex.quote(cfg.out_dir)} {use}")
 
 
 # ----------------------------------------------------------------------------

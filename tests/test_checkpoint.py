@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import sys
+from concurrent.futures import Future
 from unittest.mock import MagicMock
 
 import pytest
@@ -88,6 +89,8 @@ def test_what_train_py_did_not_write_is_refused(state, tmp_path, keys, value, me
         loaded = checkpoint.load(path)
         checkpoint.tokenizer_of(loaded, path)
         checkpoint.model_from(loaded, path)
+    if last == "depth":
+        assert EDITED in checkpoint.problem(path)
 
 
 def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatch):
@@ -111,11 +114,37 @@ def test_what_a_run_did_not_make_is_left_alone(tmp_path):
     for name in ("ckpt-5.pt.77.partial", "config.json.77.partial", "notes.partial", "notes.txt.1.partial"):
         (tmp_path / name).touch()
     (tmp_path / "ckpt-9.pt").mkdir()
+    (tmp_path / "source/data").mkdir(parents=True)
+    (tmp_path / "source/data/loader.py.77.partial").touch()
     facts = dict(settings=dict(out_dir=str(tmp_path), wandb_project=""), config={}, data="", versions={}, source={})
     run.open_records(facts, [], 1, resumed=None)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"notes.partial", "notes.txt.1.partial", "ckpt-9.pt", "config.json", "metrics.jsonl"}
-    assert checkpoint.steps(tmp_path) == []
+    assert names == {"notes.partial", "notes.txt.1.partial", "ckpt-9.pt", "config.json", "metrics.jsonl", "source"}
+    assert not list((tmp_path / "source/data").iterdir()) and checkpoint.steps(tmp_path) == []
+
+
+def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
+    """Without a checkpoint yet: a log is continued whose run was to save later, but no folder of something else."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 8}\n{"step": 390, "loss": 6}\n')
+    settings = dict(out_dir=str(tmp_path), resume=True, checkpoint_interval=1000)
+    (tmp_path / "config.json").write_text(json.dumps({"settings": settings}))
+    assert list(run.conflicts(settings | {"checkpoint_interval": 100})) == []
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 8}\n{"step": 1390, "loss": 6}\n')
+    assert "checkpoints are gone" in next(run.conflicts(settings))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert "config.json is not of a run of train.py" in next(run.conflicts(settings))
+
+
+def test_damaged_data_name_the_step_at_which_they_were_whole():
+    trained, changed = {"verified": 3}, Future()
+    run.check_data(changed, trained, 9)  # not known yet
+    assert trained["verified"] == 3
+    changed.set_result(None)
+    run.check_data(changed, trained, 10)
+    changed = Future()
+    changed.set_result("train-00001.bin")
+    with pytest.raises(Damaged, match="train-00001.bin has changed .* those after step 10"):
+        run.check_data(changed, trained, 20)
 
 
 def test_metrics_past_the_checkpoint_are_cut(tmp_path):

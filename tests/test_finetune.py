@@ -210,9 +210,10 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
     for message in messages:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()
-    (tmp_path / "result.json").write_text("")
-    code, text = run(["--task=embedded-sc", f"--init_from={encoder}", f"--out_dir={tmp_path}"], "finetune.py")
-    assert code == 1 and "already holds a result" in text, text
+    for file, what in ("config.json", "a model"), ("result.json", "a result"):
+        (tmp_path / file).write_text("")
+        code, text = run(["--task=embedded-sc", f"--init_from={encoder}", f"--out_dir={tmp_path}"], "finetune.py")
+        assert code == 1 and f"already holds {what}" in text, text
 
 
 WRONG = {

@@ -43,7 +43,7 @@ def problems_of(plan, runs, finetunes):
         commands.append((run.folder.name, [*arguments(run), new_folder]))
         if why := changed(run):
             yield run.folder.name, why
-    yield from refusals(TRAIN, commands, world_size=cfg.processes)
+    yield from refusals(TRAIN, commands)
     if not finetunes:
         return
     commands, causal = [], False
@@ -93,8 +93,8 @@ def changed(run):
 def refusals(script, commands, **options):
     """Yield (name, sentence) for each thing that a script would refuse. commands: (name, its arguments).
 
-    options: of the script's `check`: train.py's takes world_size, finetune.py's needs_checkpoint. The check is the
-    script's own. It runs here: a process for each command would take longer than all checks together.
+    options: of the script's `check`; finetune.py's takes needs_checkpoint. The check is the script's own. It runs here:
+    a process for each command would take longer than all checks together.
     """
     check, (defaults, _) = runpy.run_path(str(script))["check"], configurator.read_script(script)
     for name, args in commands:

@@ -1,6 +1,7 @@
 """Model folders of the hub: in and out against transformers, and what is refused."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -590,3 +591,10 @@ def test_models_that_cannot_go_out(family, shape, causal, kind, message, tmp_pat
         state["fine_tuned"] = dict(family=family, head={}, settings=dict(causal=causal, max_len=64), task={})
     with pytest.raises(DataError, match=message):
         write(state, tmp_path / "out", kind, "model.pt")
+
+
+def test_weights_that_are_not_finite_stay(tmp_path):
+    state = random_state(SIZES)
+    state["model"]["embedding.weight"][7] = math.nan
+    with pytest.raises(DataError, match="not finite"):
+        write(state, tmp_path / "out", "eurobert")
