@@ -147,7 +147,7 @@ def open_newest(path, weights=True, report=print, ours=True):
             if ours and "hub" in state:
                 raise DataError(
                     f"{candidate}: its encoder is a model of transformers, which cannot be pretrained here: "
-                    "for a retriever, docs/hub.md has lines that write a folder"
+                    f"`python -m eval.tasks export {candidate} FOLDER` exports it"
                 )
             return candidate, state
         except Damaged as damaged:

@@ -21,7 +21,7 @@ import torch.nn as nn
 import configurator
 from data.files import lock_folder
 from errors import Damaged, DataError, progress
-from eval.tasks import hub_encoder
+from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task
@@ -132,6 +132,8 @@ def fine_tune(cfg):
 
     torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
+    if cfg.save_model and "hub" in state:
+        export.check(task)
     model.encoder.requires_grad_(not cfg.freeze)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)

@@ -13,6 +13,7 @@ from task_helpers import load, settings
 import checkpoint
 from errors import DataError
 from eval.tasks import hub_encoder, result
+from eval.tasks.export import check
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.readers import Text
@@ -119,12 +120,14 @@ def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, 
     assert asked == [("me/older", "pytorch_model*.bin")]
 
 
-def test_a_saved_model_predicts(folders, saved, tmp_path):
+def test_a_saved_model_predicts(folders, saved, tmp_path, capsys):
     examples = [Text(text, "no") for text in TEXTS]
     *_, answers = evaluate(*saved("sc", hub_encoder.open_newest(folders["bert"])[1]), examples)
     state, task, model = result.load(tmp_path / "model.pt")
     assert evaluate(task, model, examples)[2] == answers
-    with pytest.raises(DataError, match="cannot be pretrained here: .*docs/hub.md has lines"):
+    check(task)
+    assert "model.pt will be for use in Python only" in capsys.readouterr().out
+    with pytest.raises(DataError, match="cannot be pretrained here: `python -m eval.tasks export "):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
 
 

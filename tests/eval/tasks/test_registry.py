@@ -335,7 +335,7 @@ def test_missing_files_are_listed_with_where_to_get_them(files, tmp_path):
         load("scifact", folder=tmp_path)
 
 
-def test_the_list(files, tmp_path, monkeypatch, capsys):
+def test_the_list_and_wrong_commands(files, tmp_path, monkeypatch, capsys):
     files.folder = tmp_path / "data/tasks"
     glue(files, "sst2"), scifact(files)
     monkeypatch.chdir(tmp_path)
@@ -348,5 +348,7 @@ def test_the_list(files, tmp_path, monkeypatch, capsys):
     there = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
     assert list(there) == [*TASKS]
     assert there["sst2"] == there["scifact"] == there["embedded-ir"] == "yes" and there["conll2003"] == "no"
-    with pytest.raises(SystemExit, match="List the data sets"):
-        command("export")
+    for args, status in ((["nothing"], 2), (["export"], 2), (["--help"], 0), (["export", "x", "y"], "x is neither")):
+        with pytest.raises(SystemExit) as stop:
+            command(*args)
+        assert str(stop.value.code).startswith(str(status))

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from encoder_helpers import TEXTS, write_encoder
 from helpers import ROOT
-from task_helpers import Files, docs_block, family, settings
+from task_helpers import Files, family, settings
 
 import checkpoint
 from errors import DataError
 from eval.study.results import read
 from eval.tasks import hub_encoder
+from eval.tasks.export import export
 from eval.tasks.model import predict
 from eval.tasks.result import build
 from eval.tasks.retriever import STUDY, choose
@@ -110,15 +111,15 @@ def test_a_zero_shot_run_says_what_it_is(encoder, run, tmp_path):
     assert row.task == "ir (zero-shot)" and row.pretraining == "pretrained elsewhere, retrieval by its own protocol"
 
 
-def test_a_fine_tuned_retriever_opens_in_sentence_transformers(saved, tmp_path, monkeypatch):
-    """By the lines of the page."""
+def test_a_fine_tuned_retriever_opens_in_sentence_transformers(saved, tmp_path):
     state = hub_encoder.open_newest(write_retriever(tmp_path / "model", *WAYS[0]))[1]
+    for kind, message in (("ir", "give --protocol=own"), ("tc", "only retrievers are exported")):
+        saved(kind, state)
+        with pytest.raises(DataError, match=message):
+            export(tmp_path / "model.pt", tmp_path / "out")
     task, model = saved("ir", state, protocol="own")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "model.pt").rename(tmp_path / "out/model.pt")
-    monkeypatch.chdir(tmp_path)
-    exec(docs_block("save_pretrained(folder)", "hub").replace("out/search", "out"), {})
-    opened = sentence_transformers.SentenceTransformer("exported/search", device="cpu")
+    export(tmp_path / "model.pt", tmp_path / "out")
+    opened = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     ours = np.stack(predict(model, [task.item(task.protocol.document, text) for text in TEXTS]))
     np.testing.assert_allclose(opened.encode_document(TEXTS), ours, atol=1e-5)
 
