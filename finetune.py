@@ -133,7 +133,7 @@ def fine_tune(cfg):
     torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
     if cfg.save_model and "hub" in state:
-        export.check(task)
+        export.check(task, model)
     model.encoder.requires_grad_(not cfg.freeze)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)

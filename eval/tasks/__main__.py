@@ -1,7 +1,7 @@
-"""List the data sets for fine-tuning, or export a fine-tuned retriever.
+"""List the data sets for fine-tuning, or export a fine-tuned model.
 
 python -m eval.tasks                             # list them, and whether their files are there
-python -m eval.tasks export out/model.pt FOLDER  # write a retriever of transformers as a model folder
+python -m eval.tasks export out/model.pt FOLDER  # write a fine-tuned model of transformers as a model folder
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Write a fine-tuned retriever of the transformers library as a folder that sentence-transformers opens.
+"""Write a fine-tuned model of the transformers library as a folder that the library opens.
 
     python -m eval.tasks export out/search/model.pt exported/search
 
-Models of this project, of all families, leave with: python checkpoint.py export.
+Models for retrieval open with sentence-transformers, too. (Models of this project: python checkpoint.py export.)
 """
 
 import json
@@ -10,21 +10,52 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
 from data.hub import new_folder, sentence_files
+from data.tokenizer import optional_package
 from errors import Damaged, DataError
 from eval.tasks.result import load
 
+HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
 
-def check(task):
+
+def check(task, model):
     """Raise DataError if a retriever on a HubEncoder cannot be exported: nothing here uses it. Of other models, say it.
 
-    task: a Family.
+    task, model: a Family and its TaskModel.
     """
-    if task.dataset.family != "ir":
-        print("model.pt will be for use in Python only (docs/finetuning.md): only retrievers are exported")
-    elif not task.protocol.own:
+    try:
+        with torch.random.fork_rng([]):  # training does not depend on it
+            library_model(task, model)
+    except ValueError as error:  # also of transformers: it has no class for tagging with this encoder
+        if task.dataset.family == "ir":
+            raise
+        print(f"model.pt will be for use in Python only (docs/finetuning.md): {error}")
+
+
+def library_model(task, model):
+    """Return the model of the transformers library that computes what a TaskModel on a HubEncoder does.
+
+    Raises DataError if there is none.
+    """
+    encoder, family = model.encoder.model, task.dataset.family
+    if family == "ir" and task.protocol.own:
+        return encoder
+    if family == "ir":
         why = "sentence-transformers cannot compute the study's mean, which leaves out [CLS]"
         raise DataError(f"save_model: {why}: give --protocol=own")
+    labels = task.labels if family == "tc" else ["outside", "answer"]
+    encoder.config.update({"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}})
+    found = optional_package("transformers").AutoModelForTokenClassification.from_config(encoder.config)
+    base = found.base_model_prefix
+    head = {name for name in found.state_dict() if not name.startswith(f"{base}.")}
+    if family == "sc" or head != {*HEAD}:
+        raise DataError(f"transformers has no class for this encoder with our head for {family}")
+    getattr(found, base).load_state_dict(encoder.state_dict())
+    ours = model.head.state_dict()
+    found.load_state_dict({name: ours[part] for name, part in HEAD.items()}, strict=False)
+    return found
 
 
 def export(path, folder):
@@ -32,20 +63,22 @@ def export(path, folder):
     state, task, model = load(path)
     if "hub" not in state:
         raise DataError(f"{path}: it is not of transformers, so it leaves with `python checkpoint.py export`")
-    if task.dataset.family != "ir":
-        raise DataError(f"{path}: of models of transformers, only retrievers are exported")
-    check(task)
+    found = library_model(task, model)
     if os.path.lexists(folder):
         raise DataError(f"{folder} is there already: give another folder")
-    made = sentence_files(model.encoder.config.d_model, task.max_len, {})
-    made = {name: json.dumps(content) for name, content in made.items()}
-    files = made | state["files"] | {"sentence_bert_config.json": made["sentence_bert_config.json"]}
+    if "files" not in state:
+        raise DataError(f"{path}: an older version kept it without files that the folder needs: fine-tune again")
+    files = dict(state["files"])
+    if task.dataset.family == "ir":
+        made = sentence_files(model.encoder.config.d_model, task.max_len, {})
+        made = {name: json.dumps(content) for name, content in made.items()}
+        files = made | files | {"sentence_bert_config.json": made["sentence_bert_config.json"]}
     with new_folder(Path(folder)) as partial:
         for name, text in files.items():
             (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_text(text, encoding="utf-8")
         (partial / "tokenizer.json").write_bytes(task.tokenizer.file_bytes())
-        model.encoder.model.save_pretrained(partial)
+        found.save_pretrained(partial)
 
 
 def main(path, folder):

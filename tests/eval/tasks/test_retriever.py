@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from encoder_helpers import TEXTS, write_encoder
 from helpers import ROOT
 from task_helpers import Files, family, settings
@@ -12,7 +13,8 @@ import checkpoint
 from errors import DataError
 from eval.study.results import read
 from eval.tasks import hub_encoder
-from eval.tasks.export import export
+from eval.tasks.export import export, library_model
+from eval.tasks.families import Item
 from eval.tasks.model import predict
 from eval.tasks.result import build
 from eval.tasks.retriever import STUDY, choose
@@ -113,15 +115,35 @@ def test_a_zero_shot_run_says_what_it_is(encoder, run, tmp_path):
 
 def test_a_fine_tuned_retriever_opens_in_sentence_transformers(saved, tmp_path):
     state = hub_encoder.open_newest(write_retriever(tmp_path / "model", *WAYS[0]))[1]
-    for kind, message in (("ir", "give --protocol=own"), ("tc", "only retrievers are exported")):
-        saved(kind, state)
-        with pytest.raises(DataError, match=message):
-            export(tmp_path / "model.pt", tmp_path / "out")
+    with pytest.raises(DataError, match="give --protocol=own"):
+        library_model(*saved("ir", state))
     task, model = saved("ir", state, protocol="own")
     export(tmp_path / "model.pt", tmp_path / "out")
     opened = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     ours = np.stack(predict(model, [task.item(task.protocol.document, text) for text in TEXTS]))
     np.testing.assert_allclose(opened.encode_document(TEXTS), ours, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, task, leaves", [("bert", "tc", True), ("modernbert", "tc", False), ("bert", "sc", False)]
+)
+def test_a_fine_tuned_head_leaves_where_the_library_has_its_class(saved, tmp_path, name, task, leaves):
+    write_encoder(tmp_path / "model", name)
+    _, model = saved(task, hub_encoder.open_newest(tmp_path / "model")[1])
+    if not leaves:
+        with pytest.raises(DataError, match=f"no class for this encoder with our head for {task}"):
+            export(tmp_path / "model.pt", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        return
+    export(tmp_path / "model.pt", tmp_path / "out")
+    transformers = pytest.importorskip("transformers")
+    opened = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out")
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        logits = opened(**batch).logits[0, 1:]
+    (ours,) = predict(model, [Item(batch["input_ids"][0, 1:].tolist(), None)])
+    torch.testing.assert_close(logits, torch.from_numpy(ours), atol=1e-5, rtol=1e-4)
+    assert opened.config.id2label == {0: "O", 1: "B-X"}
 
 
 @pytest.mark.slow
