@@ -6,7 +6,6 @@
 A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
 prepared data, scores. A process that a fault stops must say so without a traceback, and with an exit code other than 0.
-What a link points to stays as it was, or is followed.
 Case N of a class is always the same, but for the timing of signals.
 """
 
@@ -32,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
-from helpers import TINY, WORDS, flip_bit, metrics, run_script, server  # noqa: E402
+from helpers import TINY, WORDS, flip_bit, metrics, on_changes, run_script, server  # noqa: E402
 
 STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
@@ -46,33 +45,21 @@ class Lost(Exception):
 # --- In the child: faults at changes of the disk ---
 
 
-def inject(folder, at, fault, counter):
-    """From change number `at` below `folder` on, do `fault`: "kill", or the errno with which all changes then fail.
-
-    A change is a rename, remove, mkdir, rmdir, truncate, or opening a file to write. counter: a file descriptor to
-    which the number of changes so far goes.
-    """
-    count = 0
-
-    def audit(name, args):
-        nonlocal count
-        changes = name in ("os.rename", "os.mkdir", "os.truncate", "os.remove", "os.rmdir")
-        changes |= name == "open" and bool(args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-        if not (changes and str(args[0]).startswith(str(folder))):
-            return
-        count += 1
-        os.pwrite(counter, str(count).encode(), 0)
-        if count >= at and fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if count >= at:
-            raise OSError(fault, os.strerror(fault), str(args[0]))
-
-    sys.addaudithook(audit)
-
-
 def child(script, args, output, folder, at, size, fault):
-    """Run a script with faults. A write beyond `size` bytes of a file is a fault too: half of it is done."""
-    inject(folder, at, fault, os.open(f"{output}.changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    """Run a script with a fault: "kill", or an errno with which all changes of the disk then fail.
+
+    at: the number of the change from which on that happens. size: a write beyond so many bytes of a file fails, too.
+    """
+    counter = os.open(f"{output}.changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    def fail(number, path):
+        os.pwrite(counter, str(number).encode(), 0)
+        if number >= at and fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number >= at:
+            raise OSError(fault, os.strerror(fault), path)
+
+    on_changes(folder, fail)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fault == "kill" else signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     run_script(script, args, {}, output, ROOT)
@@ -100,18 +87,14 @@ TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_int
 PREPARE = "--val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/prepared"
 TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
 TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
-# Commands, with {} for a case's folder, functions of that folder that return what a command leaves, and what it makes
-# there. set_up adds `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted (a
-# fine-tuning has none).
-TRAINED = "run run/lock run/config.json run/metrics.jsonl run/ckpt-3.pt run/ckpt-12.pt run/source run/source/train.py"
-PREPARED = "prepared prepared.partial prepared.partial/prepare.lock"
-TUNED = "tuned tuned/lock tuned/metrics.jsonl tuned/model.pt tuned/instances.npz tuned/result.json"
+# Commands, with {} for a case's folder, and functions of that folder that return what a command leaves. set_up adds
+# `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted (a fine-tuning has none).
 WORK = [
-    SimpleNamespace(script=script, command=f"{script} {args}", result=result, places=places.split())
-    for script, args, result, places in (
-        ("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained, TRAINED),
-        ("data.prepare", PREPARE, prepared, PREPARED),
-        ("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned, TUNED),
+    SimpleNamespace(script=script, command=f"{script} {args}", result=result)
+    for script, args, result in (
+        ("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained),
+        ("data.prepare", PREPARE, prepared),
+        ("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned),
     )
 ]
 
@@ -233,22 +216,8 @@ ODD = [
     b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n",
     b'{"step": 1, "phase": [], "loss": "x", "val_clm_loss": null, "val_mlm_loss": {}}\n', b'{"model_type": "llama"}\n',
     b'{"settings": 3, "model": [], "metrics": {"test": "x"}, "task": {}, "steps": -1, "lr": "high"}\n',
-    "folder", "nowhere", "pipe", "gone", "half",
+    os.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: None,
 ]  # fmt: skip
-
-
-def damage(path, odd):
-    """Put something odd in place of a file: bytes, or what a name of ODD says."""
-    half = path.read_bytes()[: path.stat().st_size // 2]
-    path.unlink()
-    if odd == "folder":
-        path.mkdir()
-    elif odd == "nowhere":
-        path.symlink_to(odd)
-    elif odd == "pipe":
-        os.mkfifo(path)
-    elif odd != "gone":
-        path.write_bytes(half if odd == "half" else odd)
 
 
 def damaged_files(case, number, rng):
@@ -262,7 +231,10 @@ def damaged_files(case, number, rng):
     if number % 2:
         flip_bit(path, rng.randrange(path.stat().st_size), rng.randrange(8))
     else:
-        damage(path, rng.choice([*ODD, rng.randbytes(999)]))
+        content = path.read_bytes()
+        odd = rng.choice([*ODD, rng.randbytes(999), content[: len(content) // 2]])
+        path.unlink()
+        odd(path) if callable(odd) else path.write_bytes(odd)
     process = case.start()
     text = case.wait(process, names=f"{path.name}|{path.parent}\\b")
     if process.exitcode == 0:
@@ -275,41 +247,7 @@ def damaged_files(case, number, rng):
     case.finish()
 
 
-def content(path):
-    """What is at a path: bytes, a list of names, or None."""
-    if path.is_dir():
-        return os.listdir(path)
-    return path.read_bytes() if path.exists() else None
-
-
-def links(case, number, rng):
-    """A link in place of an output or a lock, to a file, a folder or nothing. It stays; it is followed or refused."""
-    place, target = case.folder / case.work.places[number // 3 % len(case.work.places)], case.folder.parent / "target"
-    if number % 3 == 0:
-        target.write_text("precious\n")
-    elif number % 3 == 1:
-        target.mkdir()
-    before = content(target)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(target)
-    process = case.start()
-    case.wait(process, names=f"{place.name}|{place.parent}\\b|{target}")
-    if not place.is_symlink():
-        raise Lost(f"{place.name} is a link no more")
-    if process.exitcode == 0:
-        case.compare()
-    if content(target) != before and (process.exitcode or not content(target) or "lock" in place.name):
-        raise Lost(f"what the link {place.name} points to has changed: exit code {process.exitcode}")
-
-
-CLASSES = {
-    "signal": signals,
-    "kill": kills,
-    "full, read-only or failing disk": failing_disk,
-    "two writers": two_writers,
-    "damaged file": damaged_files,
-    "link": links,
-}
+CLASSES = {kind.__name__.replace("_", " "): kind for kind in (signals, kills, failing_disk, two_writers, damaged_files)}
 
 
 # --- The campaign ---
@@ -365,7 +303,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=3)
     parser.add_argument("--case", help="one case, with all that its processes print")
     args = parser.parse_args()
-    name, _, number = (args.case or "signal 0").rpartition(" ")
+    name, _, number = (args.case or "signals 0").rpartition(" ")
     if name not in CLASSES or not number.isdecimal():
         parser.error(f"--case={args.case}: give a name and a number. Names: {'; '.join(CLASSES)}")
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here

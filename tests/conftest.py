@@ -9,9 +9,14 @@ import torch
 import checkpoint
 import configurator
 from data.prepare import prepare
+from eval.tasks import hub_encoder
+from eval.tasks.registry import Task
+from eval.tasks.result import build, save_model
+from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, Run, succeed
 from model import ModelConfig, Transformer
 from study_helpers import state_of
+from task_helpers import Files, settings
 
 
 @pytest.fixture
@@ -80,10 +85,34 @@ def undisturbed(data_dir, tmp_path_factory):
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
     """The checkpoint of a tiny model with the embedded tokenizer and random weights, as train.py would save it."""
-    settings, _ = configurator.read_script(ROOT / "train.py")
+    defaults, _ = configurator.read_script(ROOT / "train.py")
     torch.manual_seed(0)
     model = Transformer(ModelConfig(vocab_size=4096, n_layer=2, n_head=2, d_model=64, d_ff=96, seq_len=64))
     path = tmp_path_factory.mktemp("pretrained") / "tiny" / "ckpt-650.pt"
     path.parent.mkdir()
-    checkpoint.save(path, state_of(model, settings=settings))
+    checkpoint.save(path, state_of(model, settings=defaults))
     return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def saved(encoder, tmp_path):
+    """saved(family) -> (the Family, its TaskModel) of a fine-tuned model, which is in tmp_path/model.pt."""
+
+    def one(family, state=None, **more):
+        cfg = settings(family=family, max_len=40, out_dir=str(tmp_path), **more)
+        state = state or checkpoint.load(encoder)
+        spec = Task("sc", columns=("title", "body", "end"), form="T: {} B: {} {}") if family == "sc" else Task(family)
+        labels = {"sc": ["no", "yes"], "tc": ["O", "B-X"]}.get(family, [])
+        dataset = Dataset("toy", family, labels, [], {}, {}, {}, {}, spec)
+        task, model = build(cfg, dataset, state)
+        task.threshold, task.may_be_none = -0.5, True
+        save_model(cfg, dataset, task, model, {}, state | dict(optimizer={}, muon={}))
+        assert not {"optimizer", "muon"} & hub_encoder.open_newest(tmp_path / "model.pt")[1].keys()
+        return task, model
+
+    return one

@@ -4,12 +4,14 @@ A process of its own would spend seconds on importing torch. So commands are for
 imported the libraries already. Each is a real process, which can be killed with SIGKILL.
 """
 
+import itertools
 import multiprocessing
 import os
 import resource
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -48,6 +50,19 @@ def flip_bit(path, byte, bit=0):
     content[byte] ^= 1 << bit
     path.write_bytes(content)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def on_changes(folder, react):
+    """Call react(number, path) before each change of the disk below a folder: mkdir, rename, opening to write, ..."""
+    numbers = itertools.count(1)
+
+    def audit(name, args):
+        changes = name in ("os.rename", "os.mkdir", "os.truncate", "os.remove", "os.rmdir")
+        changes |= name == "open" and bool(args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        if changes and str(args[0]).startswith(str(folder)):
+            react(next(numbers), str(args[0]))
+
+    sys.addaudithook(audit)
 
 
 BROKEN = "closed", "a pipe without a reader", "a full disk"
@@ -168,3 +183,11 @@ def copy_up_to(step, reference, out):
         if later > step:
             checkpoint.path_of(out, later).unlink()
     return out
+
+
+def edited(diff, folder):
+    """Copy the code into a new folder, and apply a diff there."""
+    ignored = shutil.ignore_patterns("out", "prepared", "tests", "__pycache__", ".*")
+    copy = shutil.copytree(ROOT, folder, ignore=ignored)
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=copy, check=True)
+    return copy

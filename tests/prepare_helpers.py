@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import resource
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from data.prepare import prepare
 from data.shards import load_data, load_meta, load_tokenizer
 from errors import DataError
-from helpers import server
+from helpers import on_changes, server
 
 
 def many_documents(count):
@@ -68,22 +67,13 @@ def prepare_until(source, out, options, end, limit, send):
 
     limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
     """
-    changes = 0
-
-    def count(event, args):
-        nonlocal changes
-        if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "open"):
-            if event != "open" or str(out) in str(args[0]) and args[2] & os.O_ACCMODE:
-                if changes == end:
-                    os._exit(7)
-                changes += 1
-
-    sys.addaudithook(count)
+    changes = []
+    on_changes(out, lambda number, path: os._exit(7) if number == end else changes.append(path))
     os.fsync = lambda descriptor: None  # slow where others use the disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         prepare(source, out, **OPTIONS | options)
-        send.send(changes)
+        send.send(len(changes))
     except (DataError, OSError) as error:
         send.send(str(error))
 

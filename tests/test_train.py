@@ -355,11 +355,15 @@ def test_data_that_changed_are_noticed(undisturbed, data_dir, run, tmp_path, ste
 
 
 def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
-    """Samples that do not fit into seq_len, and a figure that cannot be written, are warnings."""
+    """Samples that do not fit into seq_len, and a figure that cannot be written, are warnings. Links are followed."""
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
+    links = [tmp_path / "run" / name for name in ("config.json", "metrics.jsonl", "ckpt-20.pt")]
+    for link in links:
+        link.symlink_to(tmp_path / link.name)
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", "--seq_len=4", "--global_batch_tokens=64"], SHOW="1")
     assert code == 0 and "print_examples failed and is left out" in text, text
     assert "plot_run failed and is left out" in text, text
+    assert all(link.is_symlink() and (tmp_path / link.name).stat().st_size for link in links)
     assert checkpoint.steps(tmp_path / "run")[-1] == 20
 
 

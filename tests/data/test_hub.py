@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import random
 import re
 import shutil
 import sys
@@ -422,7 +423,32 @@ def test_onnx_by_the_code_of_the_docs(transformers, state, tmp_path, monkeypatch
         torch.testing.assert_close(torch.from_numpy(found)[real], expected[real], **close)
 
 
-# --- Train and fine-tune from a folder ---
+@pytest.mark.slow
+def test_mteb_by_the_script_of_the_docs(encoder, tmp_path, monkeypatch, capsys):
+    """With a made-up task in place of those of the hub."""
+    mteb = pytest.importorskip("mteb")
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks.sts import AbsTaskSTS
+
+    rng = random.Random(0)
+    first, second = ([" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(30)] for _ in range(2))
+    scores = [rng.random() for _ in first]
+
+    class StandIn(AbsTaskSTS):
+        metadata = mteb.get_task("STSBenchmark").metadata.model_copy(update={"name": "StandIn"})
+
+        def load_data(self, **options):
+            rows = Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
+            self.dataset, self.data_loaded = DatasetDict({"test": rows}), True
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [StandIn()])
+    checkpoint.export(encoder, "exported/demo", "eurobert")
+    exec(docs_block("import mteb", "hub"), {})
+    assert re.search(r"^StandIn: -?\d+\.\d$", capsys.readouterr().out, re.M)
+
+
+# --- Train from a folder, or from the hub ---
 
 
 def test_train_from_a_folder(run, tmp_path):

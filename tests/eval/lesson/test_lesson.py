@@ -3,9 +3,6 @@
 import re
 import runpy
 import shlex
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from html import escape
 from types import SimpleNamespace
@@ -25,7 +22,7 @@ from errors import Damaged, DataError
 from eval.lesson import explain, gallery, per_token, switch
 from eval.plot import read_metrics
 from eval.sample import fill_in
-from helpers import ROOT, TINY, Run, record
+from helpers import ROOT, TINY, Run, edited, record, succeed
 from model import attention_mask, ModelConfig, Transformer
 
 LESSON = (ROOT / "LESSON.md").read_text()
@@ -85,26 +82,13 @@ def test_the_commands_of_the_exercises(folder, data_dir):
     assert {line["phase"] for line in read_metrics(folder / "out/mixed")} == {"clm + mlm"}
 
 
-def edited(diff, folder):
-    """Copy the code to a folder and apply a diff there."""
-    names = "*.py", "*.html", "config", "data", "eval"
-    ignored = shutil.ignore_patterns("prepared", "__pycache__")
-    for path in (path for name in names for path in ROOT.glob(name)):
-        if path.is_dir():
-            shutil.copytree(path, folder / path.name, ignore=ignored)
-        else:
-            shutil.copy(path, folder)
-    subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=folder, check=True)
-    return folder
-
-
 def test_edit_1_hides_the_right_from_both(tmp_path):
-    mask = runpy.run_path(str(edited(DIFFS[0], tmp_path) / "model.py"))["attention_mask"]
+    mask = runpy.run_path(str(edited(DIFFS[0], tmp_path / "copy") / "model.py"))["attention_mask"]
     assert torch.equal(mask(5, False), attention_mask(5, True)) and torch.equal(mask(5, True), mask(5, False))
 
 
 def test_edit_2_keeps_40_percent_of_the_targets(tmp_path, data_dir):
-    few = runpy.run_path(str(edited(DIFFS[1], tmp_path) / "data/objective.py"))["CLM"]()
+    few = runpy.run_path(str(edited(DIFFS[1], tmp_path / "copy") / "data/objective.py"))["CLM"]()
     meta = load_meta(data_dir)
     batches = Batches([TokenStream(data_dir, meta, "train")], Tokenizer.load("embedded"), 1, 60, 8)
     batch, whole = batches.batch(3, few), batches.batch(3, CLM())
@@ -114,7 +98,7 @@ def test_edit_2_keeps_40_percent_of_the_targets(tmp_path, data_dir):
 
 
 def test_edit_3_swaps_the_phases(tmp_path):
-    objective = runpy.run_path(str(edited(DIFFS[2], tmp_path) / "train.py"))["objective"]
+    objective = runpy.run_path(str(edited(DIFFS[2], tmp_path / "copy") / "train.py"))["objective"]
     cfg = SimpleNamespace(
         switch_step=2, max_steps=4, mask_ratio=(0.4,), predict_from="mask", mask_proportions=(1, 0, 0)
     )
@@ -126,8 +110,8 @@ def test_edit_3_swaps_the_phases(tmp_path):
 @pytest.mark.parametrize("number", range(3))
 def test_the_command_of_an_edit(number, folder, data_dir, tmp_path):
     script, args = small(EDITS[number], data_dir)
-    copy = edited(DIFFS[number], tmp_path)
-    subprocess.run([sys.executable, copy / script, *args], cwd=folder, check=True)
+    copy = edited(DIFFS[number], tmp_path / "copy")
+    succeed([Run(args, tmp_path / "output", copy / script, folder).wait()])
     (out_dir,) = (arg.removeprefix("--out_dir=") for arg in args if arg.startswith("--out_dir="))
     phases = [line["phase"] for line in read_metrics(folder / out_dir)]
     assert phases[-1] == ["mlm", "clm", "clm"][number]
