@@ -1,8 +1,6 @@
 """What docs/paper.md says about pretraining, where it follows the paper and where it does not.
 
-The learning rate of the last step and the mean of the loss over all predicted tokens are in test_train.py, the initial
-weights in test_model.py, the number of masked tokens in data/test_loader.py, and that no document begins with a bos
-token in data/test_prepare.py.
+More of it is in test_train.py, test_model.py, data/test_loader.py and data/test_prepare.py.
 """
 
 import numpy as np

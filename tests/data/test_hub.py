@@ -118,9 +118,6 @@ def copy(folder, tmp_path):
     return change
 
 
-# --- Against transformers ---
-
-
 @torch.no_grad()
 def logits(model, causal):
     return model.logits(model(TOKENS, causal))
@@ -276,8 +273,6 @@ def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, 
     assert there("one", "two").input_ids == [4095, *there.encode("one")[1:], *there.encode("two")]
     assert there.bos_token_id == generate.model.config.bos_token_id == 4095
 
-
-# --- Fine-tuned models ---
 
 LABELS = ["O", "B-PER", "B-LOC"]
 WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3-1", "🙂", "Germany", "."]
@@ -448,9 +443,6 @@ def test_mteb_by_the_script_of_the_docs(encoder, tmp_path, monkeypatch, capsys):
     assert re.search(r"^StandIn: -?\d+\.\d$", capsys.readouterr().out, re.M)
 
 
-# --- Train from a folder, or from the hub ---
-
-
 def test_train_from_a_folder(run, tmp_path):
     """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
     folder = tmp_path / "tiny"
@@ -509,8 +501,6 @@ def test_new_tokens_begin_as_the_mean(folder, copy):
         torch.testing.assert_close(new[name][4000:], old[name][:4000].mean(0).expand(96, -1))
     assert "96 new tokens begin as the mean of the 4000 old ones" in reports[0]
 
-
-# --- What is refused ---
 
 PROJECTIONS = {"q": 32, "k": 16, "v": 16, "o": 32}
 BIAS = {f"model.layers.{i}.self_attn.{x}_proj.bias": torch.ones(n) for i in (0, 1) for x, n in PROJECTIONS.items()}

@@ -29,9 +29,6 @@ def sources(tmp_path):
     return {"source": tmp_path / "in.txt", "val_fraction": 0.3}
 
 
-# --- What is written ---
-
-
 def test_tokens_and_meta(sources, tmp_path):
     meta = prepare(**sources, out=tmp_path / "out")
     tokenizer = Tokenizer.load("embedded")
@@ -108,9 +105,6 @@ def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
         prepare(source, tmp_path / name, val_fraction=0.1)
     for split in "train", "val":
         assert set(texts(tmp_path / "small", split)) < set(texts(tmp_path / "large", split))
-
-
-# --- Whole or absent ---
 
 
 def wait_for(condition, seconds=20):
@@ -201,9 +195,6 @@ def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
     assert sorted(tmp_path.rglob("*")) == before and file.read_text() == "precious"
     prepare(**sources, out=tmp_path / "other")
     assert {*before, tmp_path / "other"} <= {*tmp_path.rglob("*")}
-
-
-# --- Killed, and gone on with ---
 
 
 @pytest.fixture(scope="module")
