@@ -19,10 +19,12 @@ lr = 7  # not a setting: it stands in the docstring
 import sys
 
 sys.path.insert(0, "nowhere")  # not a setting either
+# --- run ---
 out_dir = "out/#1"     # where all goes, a '#' in the name included
 max_steps = 600        # optimizer steps
 keep_steps = ()        # steps that are kept
 resume = False
+# --- optimizer ---
 lr = 5e-4
 betas = (0.9, 0.95)    # of Adam
 tasks = (
