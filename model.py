@@ -590,11 +590,11 @@ def load_block(x, start, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.cons
     Returns a tuple of one block (BLOCK, D) or, if D = 96, of two, with 64 and 32 columns: a width must be a power of
     two. x: where the matrix begins in a tensor (B, T, HEADS, D). CHECK=False promises that all rows exist.
     """
+    first = load_columns(x, start, T, BLOCK, 64 if D == 96 else D, HEADS * D, CHECK)
     if D == 96:
-        first = load_columns(x, start, T, BLOCK, 64, HEADS * D, CHECK)
         return first, load_columns(x + 64, start, T, BLOCK, 32, HEADS * D, CHECK)
     else:
-        return (load_columns(x, start, T, BLOCK, D, HEADS * D, CHECK),)
+        return (first,)
 
 
 @jit
@@ -853,12 +853,13 @@ def dkv_kernel(
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
-# sometimes the most registers of a thread: 128, so that two programs share a multiprocessor, or so many that the
+# sometimes the most registers of a thread: so few that one more program fits on a multiprocessor, or so many that the
 # compiler does not spill some to try that). None stands for all other GPUs and the interpreter. Where head dim 96 has
 # no row, it has that of 128. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
 LAUNCH = {
     (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
+    (100, 32): ((128, 64, 4, 3, 168), (128, 64, 8, 2), (64, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
     (100, 128): ((128, 64, 8, 3), (128, 64, 8, 2, 192), (64, 64, 8, 1, 192)),
     ("gfx9", 32): ((128, 64, 4, 2), (128, 64, 4, 2), (64, 128, 4, 2)),
