@@ -52,6 +52,24 @@ def unigram_loss(data):
     return losses[val.shard(0)[:10_000_000]].mean()
 
 
+def draw(path, curves, colors, rulers):
+    """Draw the losses over tokens seen and over tokens predicted. curves: see `loss_curve`; colors: also by run."""
+    figure = new_figure(9, 3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    for column, (axes, label) in enumerate(zip(panels, ("seen", "predicted"))):
+        for run, curve in curves.items():
+            points = np.array(list(curve.values())).T
+            axes.plot(points[column] / 1e6, points[2], "o-", color=colors[run], ms=4, label=Path(run).name)
+        for name, loss in rulers.items():
+            axes.axhline(loss, color="0.5", lw=0.8, ls=":")
+            axes.text(0, loss, name, va="bottom", color="0.35", fontsize=8)
+        axes.set_xlabel(f"tokens {label} (millions)")
+    panels[0].set_ylabel("validation loss (nats per predicted token)")
+    panels[1].legend()
+    save_figure(figure, path)
+    print(f"drawn in {path}")
+
+
 def main(cfg):
     configs = [json.loads(Path(run, "config.json").read_text()) for run in cfg.runs]
     if len({config["data_fingerprint"] for config in configs}) != 1:
@@ -64,26 +82,12 @@ def main(cfg):
     for step in sorted(set.intersection(*map(set, curves.values()))):  # that all runs have evaluated
         rows.append([str(step), ""])
         for seen, predicted, loss in (curve[step] for curve in curves.values()):
-            rows[-1][1] = f"{seen:,}"
+            rows[-1][1] = f"{seen:,}"  # of the last run
             rows[-1] += [f"{predicted:,}", f"{loss:.2f}"]
     print(aligned(rows, str.rjust))
     rulers = {"knows nothing, ln V": math.log(configs[0]["model"]["vocab_size"])}
     rulers["knows token frequencies"] = unigram_loss(configs[0]["settings"]["data"])
     for name, loss in rulers.items():
         print(f"{name}: {loss:.2f}")
-
-    figure = new_figure(9, 3.6)
-    panels = figure.subplots(1, 2, sharey=True)
-    for column, (axes, label) in enumerate(zip(panels, ("seen", "predicted"))):
-        for run, curve in curves.items():
-            points = np.array(list(curve.values())).T
-            color = COLORS.get(logs[run][-1]["phase"])
-            axes.plot(points[column] / 1e6, points[2], "o-", color=color, ms=4, label=Path(run).name)
-        for name, loss in rulers.items():
-            axes.axhline(loss, color="0.5", lw=0.8, ls=":")
-            axes.text(0, loss, name, va="bottom", color="0.35", fontsize=8)
-        axes.set_xlabel(f"tokens {label} (millions)")
-    panels[0].set_ylabel("validation loss (nats per predicted token)")
-    panels[1].legend()
-    save_figure(figure, cfg.out)
-    print(f"drawn in {cfg.out}")
+    colors = {run: COLORS.get(log[-1]["phase"]) for run, log in logs.items()}
+    draw(cfg.out, curves, colors, rulers)

@@ -297,9 +297,10 @@ class Results:
         variances = []
         for task in self.targets[target]:
             rows = self.by_task[task]
-            low_rates = [lr for lr in group(rows, "lr") if lr < 10.5 * min(group(rows, "lr"))]
-            n_runs = len(low_rates) * len(group(rows, "seed"))
-            own = [row for row in rows if row.model == label and row.lr in low_rates]
+            limit = 10.5 * min(row.lr for row in rows)
+            low = [row for row in rows if row.lr < limit]
+            n_runs = len(group(low, "lr")) * len(group(rows, "seed"))
+            own = [row for row in low if row.model == label]
             for same in group(own, "pretraining_seed").values():
                 if len(same) < n_runs:
                     return None

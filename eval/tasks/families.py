@@ -86,17 +86,13 @@ class SequenceClassification(Family):
         self.mean, self.std = float(np.mean(numbers)), float(np.std(numbers))
 
     def items(self, example, split):
-        ids = self.truncate(self.tokenizer.encode(example.text))
-        if self.labels:
-            return [Item(ids, self.index.get(example.label, -1))]
-        return [Item(ids, (example.label - self.mean) / self.std)]
+        target = self.index.get(example.label, -1) if self.labels else (example.label - self.mean) / self.std
+        return [Item(self.truncate(self.tokenizer.encode(example.text)), target)]
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
         target = to_device(torch.tensor([item.target for item in items]), output.device)
-        if self.labels:
-            return F.cross_entropy(output, target)
-        return F.mse_loss(output[:, 0], target)
+        return F.cross_entropy(output, target) if self.labels else F.mse_loss(output[:, 0], target)
 
     @torch.no_grad()
     def finish(self, model):
