@@ -105,17 +105,16 @@ def read_results(plan):
     return Results(root, *read(root, folders, cfg.metrics, names), plan.labels)
 
 
-def table(columns, rows, titles=()):
+def table(columns, rows):
     """Return a Markdown table whose columns also line up in a terminal; "" without rows.
 
-    rows: dicts; what is None or missing is shown as -. titles: {column: what to call it}.
+    rows: dicts; what is None or missing is shown as -.
     """
     if not rows:
         return ""
-    header = dict(zip(columns, columns)) | dict(titles)
-    cells = [[str(row.get(column) or "-") for column in columns] for row in [header, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    cells.insert(1, ["-" * width for width in widths])
+    cells = [[str(row.get(column) or "-") for column in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells)]
+    cells = [columns, ["-" * width for width in widths], *cells]
     lines = [" | ".join(map(str.ljust, line, widths)) for line in cells]
     return "\n".join(f"| {line} |" for line in lines)
 
@@ -224,18 +223,18 @@ def scores_section(results):
 
 def score_table(results):
     """Return a table of scores: a column per target, baselines of the tasks in its last rows."""
-    titles = {}
+    titles = dict(zip(results.targets, results.targets))
     scores = {label: {"model": label} for label in results.labels}
-    for label, target in itertools.product(results.labels, results.targets):
-        scores[label][target] = results.score(label, target)
     for task, rows in results.by_task.items():
         titles[task] = f"{task} ({', '.join(name.rpartition('/')[2] for name in rows[0].metrics)})"
         for row in rows:
             for name, baseline in row.result["baselines"].items():  # one run of each task has them
                 if baseline.keys() >= {*row.metrics}:
                     score = np.mean([baseline[metric] for metric in row.metrics])
-                    scores.setdefault(f"*{name}*", {"model": f"*{name}*"})[task] = Score(score)
-    return table(["model", *results.targets], scores.values(), titles)
+                    scores.setdefault(f"*{name}*", {"model": f"*{name}*"})[titles[task]] = Score(score)
+    for label, target in itertools.product(results.labels, titles):
+        scores[label][titles[target]] = results.score(label, target)
+    return table(["model", *titles.values()], scores.values())
 
 
 def comparisons_section(results, compared):
@@ -281,7 +280,7 @@ def losses_section(folder, logs):
     rows = []
     for row, of_row in ends.items():
         rows.append({"model": row})
-        for key in LOSS_KEYS:
+        for key, title in LOSS_KEYS.items():
             losses = [line[key] for line in of_row if key in line]
-            rows[-1][key] = losses and Score(*stats.interval(losses), digits=3)
-    return ["## Losses", ABOUT_LOSSES, table(["model", *LOSS_KEYS], rows, LOSS_KEYS)]
+            rows[-1][title] = losses and Score(*stats.interval(losses), digits=3)
+    return ["## Losses", ABOUT_LOSSES, table(["model", *LOSS_KEYS.values()], rows)]
