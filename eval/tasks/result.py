@@ -81,8 +81,7 @@ def load(path, device="cpu", dtype="float32"):
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
     saved = state["fine_tuned"]
     with checkpoint.refuse_damage(path):
-        given = {"protocol": "study"} | saved["settings"] | {"device": device, "dtype": dtype}  # older ones have none
-        settings = configurator.Settings(given)
+        settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
         spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
         dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
         task, model = build(settings, dataset, state)
