@@ -413,7 +413,7 @@ def test_full_disk(undisturbed, run, tmp_path):
     "world, options",
     [
         (2, "--micro_batch=3"),
-        (2, "--micro_batch=3 --shard=True"),
+        pytest.param(2, "--micro_batch=3 --shard=True", marks=SLOW),  # test_other_objectives compares shards, too
         pytest.param(1, "--micro_batch=1", marks=SLOW),
         pytest.param(1, "--micro_batch=16 --shard=True", marks=SLOW),
         pytest.param(3, "--micro_batch=4", marks=SLOW),

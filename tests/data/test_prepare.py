@@ -225,7 +225,7 @@ def records(out):
 
 @pytest.mark.parametrize(
     "options, number",
-    [({}, 5), *(pytest.param(options, 40, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000}))],
+    [({}, 3), *(pytest.param(options, 40, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000}))],
 )
 def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
     """End at one moment, go on, compare: at `number` moments and the last ones."""

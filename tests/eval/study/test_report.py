@@ -298,12 +298,13 @@ def test_a_line_of_the_table_of_figures_is_a_line_of_a_figure(tmp_path, monkeypa
     drawn, draw_lines = {}, figures.draw_lines
 
     def draw(path, panels, *labels):
+        if not drawn:  # one is drawn
+            draw_lines(path, panels, *labels)
         drawn[path.stem] = panels
-        draw_lines(path, panels, *labels)
 
     monkeypatch.setattr(figures, "draw_lines", draw)
     text = study(plan)
-    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == drawn.keys()
+    assert [path.stem for path in (tmp_path / "report").glob("*.png")] == [*drawn][:1]
     names = "clm_fraction", "tokens"
     assert {*drawn} == {f"{kind}_{name}" for kind in ("scores", "stability") for name in names} | {
         "scores_steps_added", "losses_steps_added",
