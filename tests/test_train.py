@@ -134,13 +134,13 @@ def test_a_signal_saves_and_says_how_to_continue(undisturbed, run, tmp_path, num
     attempt = Run(args, tmp_path / "output")
     attempt.until(lambda: last_logged(out) >= 3)
     with pytest.raises(DataError, match=f"in use by process {attempt.process.pid} on"):
-        lock_folder(out)
+        lock_folder(out, shared=True)
     os.kill(attempt.process.pid, number)
     code, text = attempt.wait()
     step = int(re.search(r"Stopped at step (\d+) of 20, which is saved.*--resume=True", text)[1])
     assert code == 128 + number and 0 < step < 20 and step in checkpoint.steps(out)
     before = metrics(out)
-    with lock_folder(out):
+    with lock_folder(out, shared=True):
         code, text = run(args)
     assert code == 1 and f"in use by process {os.getpid()} on" in text and metrics(out) == before, text
     succeed([run(args)])
