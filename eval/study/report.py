@@ -67,8 +67,7 @@ def write(plan):
         raise DataError(f"{results.root}: {why}")
     folder = Path(cfg.out_dir, "report")
     folder.mkdir(parents=True, exist_ok=True)
-    logs = {key: whole_log(run, run.max_steps) for key, run in plan.runs.items()}  # of each row and seed
-    logs = {key: log for key, log in logs.items() if log}
+    logs = {key: log for key, run in plan.runs.items() if (log := whole_log(run, run.max_steps))}
     compared = compare_all(results, cfg.primary)
     answers = answer_section(results, compared, cfg.primary)
     blocks = [
