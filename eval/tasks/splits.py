@@ -5,6 +5,7 @@ of the test sets are not public, and validated on 5 % of train. Unlike in the pa
 is on one side of a random split only.
 """
 
+import os
 import textwrap
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ def retrieval_splits(task, full_corpus, counts):
 
 def judged_queries(table, counts):
     """Return {split: Queries} of a table of Judged. No other row has what a row holds out of a file."""
-    held_out = {row.judgments: row.held_out for row in table if row.held_out}
+    held_out = {os.path.realpath(row.judgments): row.held_out for row in table if row.held_out}
     splits = {split: [] for split in SPLITS}
     texts = {}  # of the queries, by folder and id
     for row in table:
@@ -194,8 +195,8 @@ def judged_queries(table, counts):
             queries.append(Query(id, texts[file][id], grades, corpus, row.set))
         if not queries:
             raise DataError(f"{row.judgments}: no query has a relevant document")
-        if row.judgments in held_out:
-            queries = hold_out(row.judgments, queries, held_out[row.judgments])[row.held_out > 0]
+        if fraction := held_out.get(os.path.realpath(row.judgments)):
+            queries = hold_out(row.judgments, queries, fraction)[row.held_out > 0]
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
             counts[f"{row.set}: {rule}" if row.set else rule] = len(queries)

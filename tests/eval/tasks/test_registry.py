@@ -1,5 +1,6 @@
 """Each declared data set in miniature, the splits, your own data, and what is missing or wrong."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -240,6 +241,9 @@ def test_your_own_beir_folder(files):
     assert not {*held.values()} & {pair.query for pair in data.train}
     assert values_of("text", data.test) == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
     assert data.counts == {"validation: queries held out of train, at random": 2}
+    os.symlink(folder, f"{folder}-link")  # the same folder by another name
+    linked = load(family="ir", train=f"{folder}-link", corpus=folder)
+    assert (linked.train, linked.validation) == (data.train, data.validation)
     files.put("b/queries.jsonl", [{"_id": f"q{i}", "text": f"query {i % 4}"} for i in range(43)])
     queries = values_of("text", load(family="ir", corpus=folder).validation)
     assert len(queries) == 10 and len({*queries.values()}) == 1
