@@ -2,8 +2,10 @@
 
 import ast
 import shlex
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -179,5 +181,6 @@ def test_ctrl_c_is_no_traceback(command):
     lines = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport configurator\nlr = 1.0\n"
     Path("train.py").write_text(f"{lines}\nconfigurator.load(__file__, [])\nos.kill(os.getpid(), signal.SIGINT)\n")
     shell = shlex.join([sys.executable, *command]) + "; exit $?"
-    process = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in the background
+    process = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, preexec_fn=heeded)
     assert (process.returncode, process.stderr.strip()) == (130, "python train.py: stopped by Ctrl-C")
