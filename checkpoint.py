@@ -240,7 +240,7 @@ def load_model(path):
 def export(path, folder, kind):
     """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`."""
     if os.path.lexists(Path(folder)):  # an empty name is the current folder
-        raise DataError(f"{folder} is there already: give another folder")
+        raise DataError(f"{Path(folder)} is there already: give another folder")
     found, state = open_newest(path)
     hub.write_folder(state, model_from(state, found), found, folder, kind)
 

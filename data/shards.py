@@ -38,7 +38,7 @@ CYCLE = 1000  # a mixture of sources repeats after so many windows: its fraction
 def check_out(out):
     """Raise DataError if `out` exists."""
     if os.path.lexists(Path(out)):  # an empty name is the current folder
-        raise DataError(f"{out} exists, and is not replaced: choose another --out")
+        raise DataError(f"{Path(out)} exists, and is not replaced: choose another --out")
 
 
 @contextlib.contextmanager
