@@ -384,16 +384,19 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     return sums, grad_norm
 
 
-def stop_if_not_finite(cfg, step, phase, predicted, loss, grad_norm):
-    """Stop the run before an update that would spoil the weights. predicted: how many tokens the step predicts."""
+def finite_loss(cfg, step, phase, sums, grad_norm):
+    """Return the mean loss over all predicted tokens of a step. Stops the run if an update would spoil the weights."""
+    loss_sum, predicted = sums.sum(0).tolist()
     where = f"step {step + 1} ({phase})"
     if not predicted:
         sys.exit(f"{where}: no token is predicted. Are the windows or documents too short for the objective?")
+    loss = loss_sum / predicted
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         saved = checkpoint.steps(cfg.out_dir)
         again = f"Branch off a checkpoint, the newest is of step {saved[-1]}" if saved else "Start again"
         message = f"{where}: loss {loss}, gradient norm {grad_norm}. Stopped before the update"
         sys.exit(f"{message}. {again}; a lower lr often helps.")
+    return loss
 
 
 def update(optimizers, lr, world_size):
@@ -482,9 +485,7 @@ def train(cfg):
             earlier, phase = phase, phase_of(groups)
             sums = forward_backward(ddp, batches, parts_of(step), names, device)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
-            predicted = sums[:, 1].sum()
-            loss = (sums[:, 0].sum() / predicted).item()
-            stop_if_not_finite(cfg, step, phase, predicted, loss, grad_norm)
+            loss = finite_loss(cfg, step, phase, sums, grad_norm)
             done = None
             lr = learning_rate(step, cfg)
             update(optimizers, lr, world_size)
