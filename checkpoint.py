@@ -172,9 +172,9 @@ def load(path, report=print):
 def shape(path):
     """Return the fields of the ModelConfig of a checkpoint. Reads no weights. Raises Damaged or DataError."""
     silent = lambda _: None  # what reads the weights reports damaged ones
-    config = open_newest(path, weights=False, report=silent)[1]["config"]
-    model_config(config, path)
-    return config
+    _, state = open_newest(path, weights=False, report=silent)
+    config_of(state, path)
+    return state["config"]
 
 
 def problem(path):
@@ -196,10 +196,10 @@ def tokenizer_of(state, path="the checkpoint"):
         return Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
 
 
-def model_config(fields, path):
-    """Return the ModelConfig with these fields, a dict of a checkpoint. Raises DataError if this code has no such."""
+def config_of(state, path):
+    """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py does not know one of its fields."""
     try:
-        return ModelConfig(**fields)
+        return ModelConfig(**state["config"])
     except TypeError as error:
         raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
 
@@ -209,7 +209,7 @@ def model_from(state, path="the checkpoint"):
 
     Raises DataError if model.py makes no model with these weights.
     """
-    config = model_config(state["config"], path)
+    config = config_of(state, path)
     with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
         try:
             model = Transformer(config)

@@ -62,8 +62,8 @@ def model_config(settings, vocab_size):
 def batch_problems(cfg, T):
     """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
     windows = cfg.global_batch_tokens // T
-    if T < 2:
-        yield f"seq_len={T}: must be at least 2, as the first token of a window is not predicted"
+    if cfg.seq_len == 1:
+        yield "seq_len=1: must be at least 2, as CLM does not predict the first token of a window"
     if cfg.global_batch_tokens % T:
         yield f"global_batch_tokens={cfg.global_batch_tokens}: must be a multiple of seq_len = {T}"
     if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:

@@ -2,9 +2,8 @@
 # The rate with the better validation scores after fine-tuning is taken.
 #
 #   python -m eval.study config/study_cause_trials.py
-base = "study_cause.py"  # the same tasks
+base = "study_cause.py"  # the same model, text and tasks
 out_dir = "out/study-cause-trials"
-train = "config/openstax.py --switch_step=0 --eval_interval=100 --checkpoint_interval=1000"
 seeds = (0,)
 
 # name, what it begins with, arguments of train.py
