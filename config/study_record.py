@@ -1,0 +1,12 @@
+# Five seeds of config/record.py and their scores, for a record. docs/records.md has the rules.
+#
+#   python -m eval.study config/study_record.py
+base = "study_visible.py"  # the same tasks and fine-tuning
+out_dir = "out/study-record"
+train = "config/record.py"
+seeds = (100, 101, 102, 103, 104)  # take five that no record has
+
+runs = (("record", "", ""),)
+random = ()
+primary = ()
+figures = (("losses", "step", "record", "record"),)

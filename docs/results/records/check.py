@@ -1,0 +1,104 @@
+"""Check a study of five seeds against the rules of docs/records.md, and keep what shows it.
+
+    python docs/results/records/check.py out/study-record                                      # check
+    python docs/results/records/check.py out/study-record docs/results/records/1-short-name    # check, then keep
+
+What is kept has the form of the study's folder, so that it can be checked again: report/results.csv, and of each run
+config.json and the last lines of metrics.jsonl.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from statistics import mean
+
+RECORDS = Path(__file__).parent
+TASKS = {"conll2003", "scifact"}
+FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"  # of the text and its tokenizer
+FIXED = {"global_batch_tokens": 2048, "eval_windows": 128}
+LAST_LINES = 5
+
+
+def read_runs(study):
+    """Return {seed: (config.json, the last lines of metrics.jsonl)} of a study's runs."""
+    runs = {}
+    for folder in sorted((study / "runs").iterdir()):
+        config = json.loads((folder / "config.json").read_text())
+        lines = (folder / "metrics.jsonl").read_text().splitlines()[-LAST_LINES:]
+        runs[config["settings"]["seed"]] = config, [json.loads(line) for line in lines]
+    return runs
+
+
+def final_loss(lines):
+    return lines[-1].get("val_mlm_loss", lines[-1].get("val_mntp_loss"))
+
+
+def mean_scores(study):
+    """Return {seed: the mean test score of both tasks, in percent} at the rates that validation chose."""
+    tests = {}
+    with open(study / "report" / "results.csv") as file:
+        for row in csv.DictReader(file):
+            if row["chosen"] == "True":
+                tests.setdefault((int(row["pretraining_seed"]), row["task"]), []).append(float(row["test"]))
+    seeds = [seed for seed, _ in tests if all((seed, task) in tests for task in TASKS)]
+    return {seed: mean(mean(tests[seed, task]) for task in TASKS) for seed in seeds}
+
+
+def problems(study, runs, scores):
+    """Yield each rule that a study breaks, one sentence each."""
+    if len(runs) != 5 or set(scores) != set(runs):
+        yield f"seeds: trained {sorted(runs)}, fine-tuned {sorted(scores)}; the rules ask for the same five"
+    if len({config["settings"]["max_steps"] for config, _ in runs.values()}) != 1:
+        yield "max_steps: it differs between the seeds"
+    for record in RECORDS.glob("*/runs"):
+        used = set(read_runs(record.parent)) & set(runs)
+        if used and record.parent.resolve() != study.resolve():
+            yield f"seeds: {record.parent.name} has used {sorted(used)}"
+    for seed, (config, lines) in runs.items():
+        settings, model = config["settings"], config["model"]
+        if config["data_fingerprint"] != FINGERPRINT:
+            yield f"seed {seed}: another text or tokenizer, fingerprint {config['data_fingerprint'][:8]}..."
+        for name, value in FIXED.items():
+            if settings[name] != value:
+                yield f"seed {seed}: {name}={settings[name]}, must be {value}"
+        if model["seq_len"] != 128:
+            yield f"seed {seed}: windows of {model['seq_len']} tokens, must be 128"
+        if config["parameters"] > 1.9e6:
+            yield f"seed {seed}: {config['parameters']:,} parameters, at most 1,900,000"
+        if lines[-1]["step"] != settings["max_steps"] or final_loss(lines) is None:
+            yield f"seed {seed}: the log ends at step {lines[-1]['step']} of {settings['max_steps']}"
+
+
+def keep(study, runs, folder):
+    """Copy what the check reads to a folder of records."""
+    for run in (study / "runs").iterdir():
+        kept = folder / "runs" / run.name
+        kept.mkdir(parents=True)
+        kept.joinpath("config.json").write_text((run / "config.json").read_text())
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        kept.joinpath("metrics.jsonl").write_text("".join(lines[-LAST_LINES:]))
+    (folder / "report").mkdir()
+    (folder / "report" / "results.csv").write_text((study / "report" / "results.csv").read_text())
+
+
+def main(study, folder=None):
+    runs, scores = read_runs(study), mean_scores(study)
+    broken = list(problems(study, runs, scores))
+    if broken:
+        sys.exit("\n".join(broken))
+    loss = mean(final_loss(lines) for _, lines in runs.values())
+    score = mean(scores.values())
+    config, lines = next(iter(runs.values()))
+    print(f"steps {config['settings']['max_steps']}")
+    print(f"flops {lines[-1]['flops']:.3g}")
+    print(f"loss {loss:.4f}, must be at most 3.381")
+    print(f"score {score:.2f}, must be at least 65.1")
+    if loss > 3.381 or score < 65.1:
+        sys.exit("not a record")
+    if folder:
+        keep(study, runs, folder)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""The rules of docs/records.md, as docs/results/records/check.py checks them."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+
+CHECK = ROOT / "docs/results/records/check.py"
+FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"
+SETTINGS = dict(max_steps=3000, global_batch_tokens=2048, eval_windows=128)
+
+
+def write_study(folder, loss=3.37, score=66.0, seeds=(200, 201, 202, 203, 204), without="", **changes):
+    """Write what the check reads of a study of five seeds."""
+    rows = []
+    for seed in seeds:
+        run = folder / "runs" / f"record-seed-{seed}"
+        run.mkdir(parents=True)
+        settings = SETTINGS | {"seed": seed} | {name: changes[name] for name in changes if name in SETTINGS}
+        facts = dict(parameters=changes.get("parameters", 1_836_160), model={"seq_len": changes.get("seq_len", 128)})
+        facts |= dict(settings=settings, data_fingerprint=changes.get("data_fingerprint", FINGERPRINT))
+        (run / "config.json").write_text(json.dumps(facts))
+        lines = [{"step": 2980, "flops": 3.2e13}, {"step": changes.get("step", 3000), "flops": 3.3e13}]
+        lines[-1]["val_mlm_loss"] = loss
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for task in {"conll2003", "scifact"} - {without}:
+            best = dict(pretraining_seed=seed, task=task, test=score, chosen=True)
+            rows += [best, best | dict(test=99.0, chosen=False)]  # a rate that validation did not choose
+    (folder / "report").mkdir()
+    with open(folder / "report/results.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+def check(*folders):
+    ended = subprocess.run([sys.executable, CHECK, *folders], capture_output=True, text=True)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
+    code, said = check(write_study(tmp_path / "study"), tmp_path / "kept")
+    assert code == 0, said
+    assert "steps 3000" in said and "score 66.00" in said
+    assert check(tmp_path / "kept") == (0, said)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (dict(loss=3.39), "not a record"),
+        (dict(score=65.0), "not a record"),
+        (dict(seeds=(1, 2, 3, 4)), "the same five"),
+        (dict(without="scifact"), "the same five"),
+        (dict(data_fingerprint="0123456789"), "another text or tokenizer"),
+        (dict(global_batch_tokens=4096), "global_batch_tokens=4096, must be 2048"),
+        (dict(seq_len=256), "windows of 256 tokens"),
+        (dict(parameters=2_000_000), "2,000,000 parameters"),
+        (dict(step=2000), "the log ends at step 2000 of 3000"),
+    ],
+)
+def test_what_breaks_a_rule(tmp_path, changes, said):
+    code, output = check(write_study(tmp_path, **changes))
+    assert code != 0 and said in output
+
+
+def test_seeds_are_used_once(tmp_path):
+    """The check looks for the seeds of other records beside itself."""
+    (tmp_path / "check.py").write_text(CHECK.read_text())
+    write_study(tmp_path / "1-first")
+    second = write_study(tmp_path / "2-second", seeds=(204, 205, 206, 207, 208))
+    ended = subprocess.run([sys.executable, tmp_path / "check.py", second], capture_output=True, text=True)
+    assert "1-first has used [204]" in ended.stderr
