@@ -1,10 +1,13 @@
-"""Collect what the study of dose and response looks at, one line for each model, from the folder of the study.
+"""Collect what this page looks at from the folder of a study.
 
-python docs/results/study_dose/collect.py out/study-dose COMMIT > docs/results/study_dose/runs.csv
+    python docs/results/study_dose/collect.py out/study-dose COMMIT docs/results/study_dose/runs
 
-COMMIT is that of the code that trained and fine-tuned. The losses are those on the pinned masks of validation. A model
-with `predict_from=before` predicts the hidden tokens from the position before. `slow_start` is the first evaluation
-(one each 100 steps) at which this loss is below 5.5.
+writes runs.csv, a line for each fine-tuning. COMMIT is that of the code that trained and fine-tuned. The losses are
+those on the pinned masks of validation. A model with `predict_from=before` predicts the hidden tokens from the position
+before. `slow_start` is the first evaluation at which this loss is below 5.5.
+
+It also writes runs.npz: for the fine-tuning that validation chose, the score of each test instance as a numerator and a
+denominator (n, classes, 2), under the name "model seed task". From these the intervals can be computed again.
 """
 
 import csv
@@ -13,7 +16,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 SLOW = 5.5  # nats
+METRICS = {"conll2003": "entity_f1", "scifact": "ndcg@10_judged"}
 
 
 def read_lines(path):
@@ -22,19 +28,25 @@ def read_lines(path):
 
 def losses_of(run):
     """Return the final MLM loss of a run, and the step at which it falls below SLOW."""
-    evaluated = [line for line in read_lines(run / "metrics.jsonl") if "val_mlm_loss" in line]
-    below = [line["step"] for line in evaluated if line["val_mlm_loss"] < SLOW]
-    return evaluated[-1]["val_mlm_loss"], below[0] if below else None
+    losses = []
+    for line in read_lines(run / "metrics.jsonl"):
+        loss = line.get("val_mlm_loss", line.get("val_mntp_loss"))
+        if loss is not None:
+            losses.append((line["step"], loss))
+    below = [step for step, loss in losses if loss < SLOW]
+    return losses[-1][1], below[0] if below else None
 
 
-def rows(study, commit):
+def collect(study, commit):
+    """Return (the lines of the table, the instances of the chosen fine-tunings)."""
+    lines, best = [], {}
     with open(study / "report" / "results.csv") as file:
         scores = list(csv.DictReader(file))
     for score in scores:
         run = study / "runs" / f"{score['model']}-seed-{score['pretraining_seed']}"
         loss, slow_start = losses_of(run)
         day = time.strftime("%Y-%m-%d", time.gmtime((run / "metrics.jsonl").stat().st_mtime))
-        yield {
+        line = {
             "model": score["model"],
             "seed": score["pretraining_seed"],
             "task": score["task"],
@@ -46,9 +58,22 @@ def rows(study, commit):
             "commit": commit,
             "day": day,
         }
+        lines.append(line)
+        key = f"{line['model']} {line['seed']} {line['task']}"
+        if key not in best or float(score["validation"]) > float(best[key]["validation"]):
+            best[key] = score
+    instances = {}
+    for key, score in best.items():
+        with np.load(study / "results" / score["folder"] / "instances.npz") as file:
+            instances[key] = file[METRICS[score["task"]]]
+    return lines, instances
 
 
-found = list(rows(Path(sys.argv[1]), sys.argv[2]))
-writer = csv.DictWriter(sys.stdout, found[0].keys(), lineterminator="\n")
-writer.writeheader()
-writer.writerows(found)
+if __name__ == "__main__":
+    study, commit, name = sys.argv[1:]
+    lines, instances = collect(Path(study), commit)
+    with open(f"{name}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    np.savez_compressed(f"{name}.npz", **instances)
