@@ -1,4 +1,4 @@
-"""Print the tables of the test with five new seeds.
+"""Print the tables of the test with five new seeds and of the longer training, and draw leads.png.
 
     python docs/results/study_dose/comparisons.py
 
@@ -9,10 +9,15 @@ import csv
 import math
 import sys
 import zlib
+from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
+import matplotlib
 import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
 
 sys.path.insert(0, ".")
 from eval.study import stats
@@ -27,6 +32,9 @@ NAMES = {
     "mlm-80-20-0": "80/20/0: a fifth becomes random tokens",
     "clm25-mlm": "25 % CLM, then MLM",
     "mntp": "MNTP",
+    "mlm-20k": "pure MLM",
+    "mntp-20k": "MNTP",
+    "clm25-mlm-20k": "25 % CLM, then MLM",
 }
 TEST = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -35,6 +43,7 @@ TEST = (
     ("clm25-mlm", "mlm"),
     ("clm25-mlm", "mntp"),
 )
+LONG = (("mntp-20k", "mlm-20k"), ("clm25-mlm-20k", "mlm-20k"))
 
 
 class Study:
@@ -113,9 +122,66 @@ def print_rates(study):
         print(f"{model}: mean validation {study.validation(model):.2f}, rates of fine-tuning {rates}")
 
 
-test = Study("test")
+def leads(study, a, b):
+    """Return {seed: the mean score of model a minus that of b}."""
+    return dict(zip(study.seeds, study.mean_scores(a) - study.mean_scores(b)))
+
+
+def leads_of_width_128(model, tokens):
+    """Return the lead over pure MLM of each seed in the study of visible tokens, whose tables have two seeds at the
+    rate that validation chose, and one at the others."""
+    with open(FOLDER.parent / "study_visible" / "results.csv") as file:
+        rows = list(csv.DictReader(file))
+    scores = defaultdict(list)
+    for row in rows:
+        if row["seed"] == "2":
+            same = [r for r in rows if all(r[k] == row[k] for k in ("model", "pretraining_seed", "task", "lr"))]
+            scores[row["model"], row["pretraining_seed"]].append(mean(float(r["test"]) for r in same))
+    pure = f"mlm-{tokens}"
+    return [mean(scores[f"{model}-{tokens}", s]) - mean(scores[m, s]) for m, s in scores if m == pure]
+
+
+def draw(test, long, pure):
+    """Draw the leads over pure MLM: a dot for each seed, a line through the means."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained", sharey=True)
+    mntp = {5_000: leads(test, "mntp", pure), 20_000: leads(long, *LONG[0])}
+    clm = {5_000: leads(test, "clm25-mlm", pure), 20_000: leads(long, *LONG[1])}
+    wide = {5_000: leads_of_width_128("clm25-mlm", "10.2M"), 10_200: leads_of_width_128("clm25-mlm", "20.9M")}
+    draw_leads(left, {step: [*each.values()] for step, each in mntp.items()}, -120, "#cc79a7", "MNTP")
+    draw_leads(left, {step: [*each.values()] for step, each in clm.items()}, 120, "#0072b2", "25 % CLM, then MLM")
+    draw_leads(right, wide, 0, "#0072b2", "25 % CLM, then MLM")
+    left.set_title("width 64, 512 tokens a step (this page)", fontsize=10)
+    right.set_title("width 128, 2,048 tokens a step (study of visible tokens)", fontsize=10)
+    left.set_ylabel("points ahead of pure MLM")
+    left.legend(frameon=False)
+    for axes in left, right:
+        axes.axhline(0, color="gray", linewidth=0.8)
+        axes.set_xticks([5_000, 10_000, 20_000], ["5,000", "10,000", "20,000"])
+        axes.set_xlim(4_000, 21_000)
+        axes.set_xlabel("steps")
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.savefig(FOLDER / "leads.png", dpi=150)
+
+
+def draw_leads(axes, points, shift, color, label):
+    for step, each in points.items():
+        axes.plot([step + shift] * len(each), each, "o", color=color, alpha=0.6, markersize=5)
+    axes.plot([step + shift for step in points], [mean(each) for each in points.values()], color=color, label=label)
+
+
+test, long = Study("test"), Study("long")
 pure = max(("mlm", "mlm-1e-3"), key=test.validation)
 print(f"pure MLM is {pure}")
 print_scores(test)
 print_rates(test)
 print_primary(test, [(a, pure if b == "mlm" else b) for a, b in TEST])
+print_scores(long)
+print_rates(long)
+for name, at_20k in ("mntp", LONG[0]), ("clm25-mlm", LONG[1]):
+    earlier, later = leads(test, name, pure), leads(long, *at_20k)
+    difference, half, _ = long.compare(*at_20k)
+    each = ", ".join(f"{lead:.1f}" for lead in later.values())
+    print(f"{name}: lead after 20,000 steps {difference:.1f} ± {half:.1f}, of each seed {each}")
+    print(f"    change of the lead {with_interval([later[seed] - earlier[seed] for seed in later])}")
+draw(test, long, pure)
