@@ -3,7 +3,7 @@
 #   python train.py config/record.py
 #
 # 4 layers of width 128 with an MLP of 384: 1.8M parameters. The text is that of config/openstax.py. The run takes
-# about 40 minutes on one core of an AMD EPYC (fp32).
+# about 40 minutes on one core of an AMD EPYC in fp32 (computed from 0.25 seconds a step).
 d_ff = 384
 data = "data/prepared/openstax"
 out_dir = "out/record"

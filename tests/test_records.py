@@ -47,6 +47,8 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
     assert code == 0, said
     assert "steps 3000" in said and "score 66.00" in said
     assert check(tmp_path / "kept") == (0, said)
+    assert "is not replaced" in check(tmp_path / "study", tmp_path / "kept")[1]
+    assert "no such file" in check(tmp_path / "nothing")[1]
 
 
 @pytest.mark.parametrize(

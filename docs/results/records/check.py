@@ -66,11 +66,13 @@ def problems(study, runs, scores):
             yield f"seed {seed}: windows of {model['seq_len']} tokens, must be 128"
         if config["parameters"] > 1.9e6:
             yield f"seed {seed}: {config['parameters']:,} parameters, at most 1,900,000"
-        if lines[-1]["step"] != settings["max_steps"] or final_loss(lines) is None:
+        if lines[-1]["step"] != settings["max_steps"]:
             yield f"seed {seed}: the log ends at step {lines[-1]['step']} of {settings['max_steps']}"
+        elif final_loss(lines) is None:
+            yield f"seed {seed}: the last line of the log has no validation loss"
 
 
-def keep(study, runs, folder):
+def keep(study, folder):
     """Copy what the check reads to a folder of records."""
     for run in (study / "runs").iterdir():
         kept = folder / "runs" / run.name
@@ -83,6 +85,11 @@ def keep(study, runs, folder):
 
 
 def main(study, folder=None):
+    if folder and folder.exists():
+        sys.exit(f"{folder} exists, and is not replaced: choose another folder")
+    for needed in (study / "runs", study / "report" / "results.csv"):
+        if not needed.exists():
+            sys.exit(f"{needed}: no such file. Run the whole study first: python -m eval.study config/study_record.py")
     runs, scores = read_runs(study), mean_scores(study)
     broken = list(problems(study, runs, scores))
     if broken:
@@ -97,7 +104,7 @@ def main(study, folder=None):
     if loss > 3.381 or score < 65.1:
         sys.exit("not a record")
     if folder:
-        keep(study, runs, folder)
+        keep(study, folder)
 
 
 if __name__ == "__main__":
