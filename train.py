@@ -6,17 +6,13 @@
 The settings are the assignments below. Config files and --key=value change them.
 """
 
-import json
 import math
-import shlex
 import signal
 import sys
 import time
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -184,8 +180,6 @@ def check(cfg):
 
 def main():
     try:
-        if sys.argv[1:2] == ["schedule"]:
-            return print_schedules(sys.argv[2:])
         train(runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check)))
     except (Damaged, DataError) as error:
         sys.exit(str(error))
@@ -194,38 +188,6 @@ def main():
         sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")
     except OSError as error:
         sys.exit(f"{error}. Fix this, then add --resume=True to continue from the newest checkpoint, if there is one")
-
-
-def print_schedules(rows):
-    """Print what the steps of runs do, a line of JSON for each string of arguments. A study's plan asks for this.
-
-        python train.py schedule "config/610m.py --switch_step=10000" "config/610m.py"
-
-    `rates`, `objectives` and `flops` (of a step, with windows that are not split) are [value, for how many steps] over
-    all steps, in order. Four windows of each step are looked at, and 64 where these change, evenly spread.
-    """
-    for row in rows:
-        cfg = configurator.load(__file__, shlex.split(row))
-        config = run.model_config(cfg, vocab_size=128)
-        n_windows = cfg.global_batch_tokens // config.seq_len
-        cfg = SimpleNamespace(**cfg)  # faster
-
-        rates = groupby(learning_rate(step, cfg) for step in range(cfg.max_steps))
-        schedule = {"rates": [[f"{rate:.8g}", len(list(same))] for rate, same in rates], "objectives": [], "flops": []}
-        coarse, fine = math.ceil(n_windows / 4), math.ceil(n_windows / 64)  # one in so many windows is looked at
-
-        def trained(step):
-            return [objective(step, window, n_windows, cfg) for window in range(0, n_windows, coarse)]
-
-        for _, same in groupby(range(cfg.max_steps), trained):
-            first, *others = same
-            groups = by_objective(objective, cfg, n_windows, first, fine)
-            n = sum(map(len, groups.values()))
-            fractions = sorted(f"{len(windows) / n:.0%} {kind.name}" for kind, windows in groups.items())
-            flops = runtime.step_flops(config, groups, "none") * n_windows / math.ceil(n_windows / fine)
-            schedule["objectives"].append([", ".join(fractions), 1 + len(others)])
-            schedule["flops"].append([flops, 1 + len(others)])
-        print(json.dumps(schedule))
 
 
 def open_folders(cfg, rank, world_size):

@@ -5,11 +5,14 @@ import math
 import re
 import shutil
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
 import checkpoint
+import configurator
 from data.objective import describe, predicts_from
+from eval.study.branch import schedules_of
 from helpers import ROOT, TINY, Run, edited, metrics
 from run import read_metrics
 
@@ -46,9 +49,10 @@ def cosine(copy, out, log, before, text):
         [3e-3 * (0.5 + 0.5 * math.cos(math.pi * step / 40)) for step in range(2, 40)]
     )
     assert "learning rate up to 0.00298" in text and "4.6e-06 in the last step" in text
-    schedule = json.loads(run(copy, "train.py", "schedule", " ".join(ARGS))[1])
-    assert [float(rate) for rate, _ in schedule["rates"]] == pytest.approx([line["lr"] for line in log[1:]])
-    assert schedule["objectives"] == [["100% clm", 8], ["100% mlm", 32]]
+    settings, _ = configurator.parse(ARGS, configurator.read_script(copy / "train.py")[0])
+    schedule = schedules_of([SimpleNamespace(row="cosine", settings=settings)], copy / "train.py")["cosine"]
+    assert [float(rate) for rate in schedule["rates"]] == pytest.approx([line["lr"] for line in log[1:]])
+    assert schedule["objectives"] == ["100% clm"] * 8 + ["100% mlm"] * 32
 
 
 def rates(copy, out, log, before, text):

@@ -21,7 +21,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report
-from eval.study.branch import ask_schedules, schedule_problems
+from eval.study.branch import schedules_of, schedule_problems
 from eval.study.plan import Plan, Run, describe
 from eval.study.results import METRICS
 from eval.study.run import carry_out, grouped, problems_of
@@ -76,7 +76,7 @@ def study(argv, command=COMMAND):
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it
         stop_at("nothing was started:", problems_of(plan, runs, finetunes=len(items) > len(runs)))
-    schedules = ask_schedules(plan.runs.values() if describes else [*runs, *parents])
+    schedules = schedules_of(plan.runs.values() if describes else [*runs, *parents])
     stop_at("nothing was started:", schedule_problems(runs, schedules))
     if describes:
         print(describe(plan, schedules))

@@ -1,16 +1,16 @@
 """Can a run go on from a step of another one? Up to that step it must be the run that its own settings describe."""
 
 import itertools
-import json
-import shlex
-import subprocess
-import sys
+import math
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
+from data.objective import by_objective
 from data.shards import draws_of, load_meta
-from errors import DataError
 from eval.study.jobs import ROOT
-from run import RESUME_MAY_CHANGE
+from run import RESUME_MAY_CHANGE, model_config
+from runtime import step_flops
 
 TRAIN = ROOT / "train.py"
 # The study sets these settings of train.py.
@@ -38,25 +38,44 @@ def why_not_branch(ours, theirs, step):
     return "; ".join(f"{name}={ours[name]}, there {theirs[name]}" for name in differ)
 
 
-def ask_schedules(runs, script=TRAIN):
-    """Ask train.py what each step of some Runs does, so that this follows an edit of it.
+def schedules_of(runs, script=TRAIN):
+    """Return what the steps of some Runs do: {row: {"rates", "objectives" or "flops": a list, an item for each step}}.
 
-    Returns {row: {"rates", "objectives" or "flops": a list with an item for each step}}. Raises DataError: the script
-    fails, or the data are unusable.
+    It calls `learning_rate` and `objective` of train.py, so it follows an edit of them.
     """
-    args = {run.row: [f"--vocab_size={vocab_size(run.settings)}", *run.args] for run in runs}
+    train = runpy.run_path(str(script))
     schedules = {}
-    if not args:
-        return schedules
-    command = [sys.executable, script, "schedule", *map(shlex.join, args.values())]
-    process = subprocess.run(command, capture_output=True, text=True)
-    if process.returncode:
-        raise DataError(f"{script} schedule failed: {process.stderr.strip()}")
-    for row, line in zip(args, process.stdout.splitlines()):
-        schedules[row] = {}
-        for what, stretches in json.loads(line).items():
-            schedules[row][what] = [value for value, n_steps in stretches for _ in range(n_steps)]
+    for run in runs:
+        if run.row not in schedules:
+            schedules[run.row] = schedule_of(run.settings, train["learning_rate"], train["objective"])
     return schedules
+
+
+def schedule_of(settings, learning_rate, objective):
+    """Return the schedule of a run with these settings, see `schedules_of`.
+
+    `flops` are of a step whose windows are not split. Four windows of each step are looked at, and 64 where these
+    change, evenly spread.
+    """
+    config = model_config(settings, vocab_size(settings))
+    n_windows = settings.global_batch_tokens // config.seq_len
+    cfg = SimpleNamespace(**settings)  # faster
+    steps = range(cfg.max_steps)
+    rates = [f"{learning_rate(step, cfg):.8g}" for step in steps]
+    objectives, flops = [], []
+    coarse, fine = math.ceil(n_windows / 4), math.ceil(n_windows / 64)  # one in so many windows is looked at
+
+    def trained(step):
+        return [objective(step, window, n_windows, cfg) for window in range(0, n_windows, coarse)]
+
+    for _, same in itertools.groupby(steps, trained):
+        same = list(same)
+        groups = by_objective(objective, cfg, n_windows, same[0], fine)
+        n = sum(map(len, groups.values()))
+        fractions = sorted(f"{len(windows) / n:.0%} {kind.name}" for kind, windows in groups.items())
+        objectives += [", ".join(fractions)] * len(same)
+        flops += [step_flops(config, groups, "none") * n_windows / math.ceil(n_windows / fine)] * len(same)
+    return {"rates": rates, "objectives": objectives, "flops": flops}
 
 
 def vocab_size(cfg):

@@ -260,7 +260,7 @@ def task_name(task):
 
 
 def describe(plan, schedules):
-    """Return the plan as text: its runs, then the amount of everything. schedules: see `branch.ask_schedules`."""
+    """Return the plan as text: its runs, then the amount of everything. schedules: see `branch.schedules_of`."""
     runs, lines = plan.runs.values(), []
     if runs:
         tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
