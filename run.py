@@ -90,6 +90,26 @@ def batch_problems(cfg, T):
                 yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
 
 
+def start_problems(cfg, config):
+    """Yield why a new run with this ModelConfig cannot start from its checkpoint, one sentence each. Reads no weights.
+
+    `restore` compares the tokenizers, whose sizes may differ here.
+    """
+    setting, path = origin(cfg)
+    if setting not in ("branch_from", "init_from"):
+        return
+    _, state = checkpoint.open_newest(path, weights=False, report=lambda _: None)
+    different, _ = shape_differences(state["config"], vars(config) | {"vocab_size": state["config"]["vocab_size"]})
+    if different:
+        yield f"{path}: {'; '.join(different)}"
+    if setting == "branch_from":
+        step, optimizer = state.get("step", 0), state.get("settings", {}).get("optimizer")
+        if step > cfg.max_steps:
+            yield f"max_steps={cfg.max_steps}: {path} is at step {step}"
+        if optimizer != cfg.optimizer:
+            yield f"optimizer={cfg.optimizer}: that of {path} is {optimizer}. init_from takes its weights only"
+
+
 # ----------------------------------------------------------------------------
 # Is it the same run?
 
@@ -137,21 +157,27 @@ def check_same_run(state, cfg, path):
         raise DataError(f"{'; '.join(different)}. To change what is learned, start another run with branch_from")
 
 
+def shape_differences(theirs, ours):
+    """Return what differs between two shapes, dicts, as two lists of sentences: what must be equal, and the context."""
+    different, context = [], []
+    for name, value in theirs.items():
+        if value != ours.get(name):
+            sentences = context if name in ("seq_len", "rope_theta") else different
+            sentences.append(f"{name} is {value}, here {ours.get(name)}")
+    if different:
+        different[-1] += " (--model=origin takes the shape of what the run starts from)"
+    return different, context
+
+
 def check_same_model(state, config, tokenizer, path, report):
     """Raise DataError unless a checkpoint's model has this shape, a dict, and this Tokenizer.
 
     The tokenizer's name may differ. So may the mask token if the model is from the hub: the data's is used. The context
     and its rotary positions may change, which is reported.
     """
-    different, context = [], []
-    for name, value in state["config"].items():
-        if value != config.get(name):
-            sentences = context if name in ("seq_len", "rope_theta") else different
-            sentences.append(f"{name} is {value}, here {config.get(name)}")
+    different, context = shape_differences(state["config"], config)
     if context:
         report(f"{path}: {'; '.join(context)}")
-    if different:
-        different[-1] += " (--model=origin takes the shape of what the run starts from)"
     theirs = checkpoint.tokenizer_of(state, path)
     same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
     from_hub = not state["settings"]
@@ -202,8 +228,6 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     if setting == "init_from":
         return 0, nothing, None
     load_optimizers(optimizers, state, path)
-    if state["step"] > cfg.max_steps:
-        raise DataError(f"{path} is at step {state['step']}, beyond max_steps={cfg.max_steps}")
     trained = {name: state.get(name, value) for name, value in nothing.items()} | {"phases": phases_of(state)}
     return state["step"], trained, state if setting == "resume" else None
 

@@ -172,6 +172,8 @@ def check(cfg):
         yield from config.problems()
         yield from run.batch_problems(cfg, max(1, config.seq_len))
         yield from run.conflicts(cfg)
+        if not why:
+            yield from run.start_problems(cfg, config)
 
 
 # ----------------------------------------------------------------------------
