@@ -12,7 +12,7 @@ import pytest
 import checkpoint
 import configurator
 from data.objective import describe, predicts_from
-from eval.study.branch import schedules_of
+from eval.study.branch import Schedule
 from helpers import ROOT, TINY, Run, edited, metrics
 from run import read_metrics
 
@@ -50,9 +50,10 @@ def cosine(copy, out, log, before, text):
     )
     assert "learning rate up to 0.00298" in text and "4.6e-06 in the last step" in text
     settings, _ = configurator.parse(ARGS, configurator.read_script(copy / "train.py")[0])
-    schedule = schedules_of([SimpleNamespace(row="cosine", settings=settings)], copy / "train.py")["cosine"]
-    assert [float(rate) for rate in schedule["rates"]] == pytest.approx([line["lr"] for line in log[1:]])
-    assert schedule["objectives"] == ["100% clm"] * 8 + ["100% mlm"] * 32
+    schedule = Schedule(SimpleNamespace(settings=settings, start=0, max_steps=40), copy / "train.py")
+    rates = [schedule.learning_rate(step, schedule.cfg) for step in range(40)]
+    assert rates == pytest.approx([line["lr"] for line in log[1:]])
+    assert "trains clm, clm" in schedule.trained(7) and "trains mlm, mlm" in schedule.trained(8)
 
 
 def rates(copy, out, log, before, text):

@@ -21,7 +21,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import Damaged, DataError
 from eval.study import report
-from eval.study.branch import schedules_of, schedule_problems
+from eval.study.branch import range_problems, schedule_problems
 from eval.study.plan import Plan, Run, describe
 from eval.study.results import METRICS
 from eval.study.run import carry_out, grouped, problems_of
@@ -70,16 +70,15 @@ def study(argv, command=COMMAND):
     cfg, waves = plan.cfg, selected(plan)
     items = [item for items in waves.values() for item in items]
     runs = [item for item in items if isinstance(item, Run)]
-    describes = cfg.plan or not cfg.only
-    parents = [run.parent for run in runs if run.start]
-    if not cfg.plan:
+    if cfg.plan:
+        stop_at("settings of train.py:", range_problems(runs))
+    else:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it
         stop_at("nothing was started:", problems_of(plan, runs, finetunes=len(items) > len(runs)))
-    schedules = schedules_of(plan.runs.values() if describes else [*runs, *parents])
-    stop_at("nothing was started:", schedule_problems(runs, schedules))
-    if describes:
-        print(describe(plan, schedules))
+    stop_at("nothing was started:", schedule_problems(runs))
+    if cfg.plan or not cfg.only:
+        print(describe(plan))
     if cfg.plan:
         return
     failed = carry_out(plan, waves)

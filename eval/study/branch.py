@@ -1,11 +1,12 @@
 """Can a run go on from a step of another one? Up to that step it must be the run that its own settings describe."""
 
-import itertools
 import math
 import runpy
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
+from configurator import choice_problems, limit_problems
 from data.objective import by_objective
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
@@ -38,44 +39,70 @@ def why_not_branch(ours, theirs, step):
     return "; ".join(f"{name}={ours[name]}, there {theirs[name]}" for name in differ)
 
 
-def schedules_of(runs, script=TRAIN):
-    """Return what the steps of some Runs do: {row: {"rates", "objectives" or "flops": a list, an item for each step}}.
+@lru_cache
+def globals_of(script):
+    """Run a script as a module, and return what it defines: what comes of that follows an edit of it."""
+    return runpy.run_path(str(script))
 
-    It calls `learning_rate` and `objective` of train.py, so it follows an edit of them.
-    """
-    train = runpy.run_path(str(script))
-    schedules = {}
+
+class Schedule:
+    """What the steps of a Run do, as `learning_rate` and `objective` of train.py say."""
+
+    def __init__(self, run, script=TRAIN):
+        train, settings = globals_of(script), run.settings
+        self.learning_rate, self.objective = train["learning_rate"], train["objective"]
+        self.config = model_config(settings, vocab_size(settings))
+        self.n_windows = max(1, settings.global_batch_tokens // self.config.seq_len)
+        self.cfg = SimpleNamespace(**settings)  # faster
+        self.steps = range(run.start, run.max_steps)
+
+    def trained(self, step):
+        """Return the learning rate of a step and the objectives of four of its windows, which differ from step to step.
+
+        Over 64 steps, 256 evenly spread places of a step have their turn.
+        """
+        names = []
+        for place in range(step % 64, 256, 64):
+            what = self.objective(step, place * self.n_windows // 256, self.n_windows, self.cfg)
+            names.append(what.name if what else "left out")
+        return f"a rate of {self.learning_rate(step, self.cfg):.8g} and trains {', '.join(names)}"
+
+    def flops(self):
+        """Return the FLOPs of the run's steps. At most 250 of them and 64 windows of each stand for all.
+
+        Windows count as not split.
+        """
+        steps = self.steps[:: math.ceil(len(self.steps) / 250)]
+        every = math.ceil(self.n_windows / 64)
+        total = 0
+        for step in steps:
+            groups = by_objective(self.objective, self.cfg, self.n_windows, step, every)
+            total += step_flops(self.config, groups, "none")
+        return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
+
+
+def range_problems(runs, script=TRAIN):
+    """Yield (name, sentence) for each setting of the Runs that train.py never takes. Needs no data."""
+    train = globals_of(script)
     for run in runs:
-        if run.row not in schedules:
-            schedules[run.row] = schedule_of(run.settings, train["learning_rate"], train["objective"])
-    return schedules
+        for sentence in limit_problems(run.settings, train["LIMITS"]):
+            yield run.folder.name, sentence
+        for sentence in choice_problems(run.settings, train["CHOICES"]):
+            yield run.folder.name, sentence
 
 
-def schedule_of(settings, learning_rate, objective):
-    """Return the schedule of a run with these settings, see `schedules_of`.
-
-    `flops` are of a step whose windows are not split. Four windows of each step are looked at, and 64 where these
-    change, evenly spread.
-    """
-    config = model_config(settings, vocab_size(settings))
-    n_windows = settings.global_batch_tokens // config.seq_len
-    cfg = SimpleNamespace(**settings)  # faster
-    steps = range(cfg.max_steps)
-    rates = [f"{learning_rate(step, cfg):.8g}" for step in steps]
-    objectives, flops = [], []
-    coarse, fine = math.ceil(n_windows / 4), math.ceil(n_windows / 64)  # one in so many windows is looked at
-
-    def trained(step):
-        return [objective(step, window, n_windows, cfg) for window in range(0, n_windows, coarse)]
-
-    for _, same in itertools.groupby(steps, trained):
-        same = list(same)
-        groups = by_objective(objective, cfg, n_windows, same[0], fine)
-        n = sum(map(len, groups.values()))
-        fractions = sorted(f"{len(windows) / n:.0%} {kind.name}" for kind, windows in groups.items())
-        objectives += [", ".join(fractions)] * len(same)
-        flops += [step_flops(config, groups, "none") * n_windows / math.ceil(n_windows / fine)] * len(same)
-    return {"rates": rates, "objectives": objectives, "flops": flops}
+def schedule_problems(runs, script=TRAIN):
+    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule."""
+    for run in runs:
+        if not run.start:
+            continue
+        ours, theirs = Schedule(run, script), Schedule(run.parent, script)
+        for step in range(run.start):
+            if ours.trained(step) != theirs.trained(step):
+                why = f"step {step + 1} has {ours.trained(step)}, there {theirs.trained(step)}"
+                same = f"Only the first {step} steps are the same: branch off there, or earlier"
+                yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"
+                break
 
 
 def vocab_size(cfg):
@@ -84,17 +111,3 @@ def vocab_size(cfg):
     if Path(folder).exists():
         return load_meta(folder)["tokenizer"]["vocab_size"]
     return 4096 if cfg.model == "demo" else 128_256
-
-
-def schedule_problems(runs, schedules):
-    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule."""
-    for run in runs:
-        if not run.start:
-            continue
-        ours, theirs = schedules[run.row], schedules[run.parent.row]
-        for step, what in itertools.product(range(run.start), ("objectives", "rates")):
-            if ours[what][step] != theirs[what][step]:
-                why = f"the {what} of step {step + 1} are {ours[what][step]}, there {theirs[what][step]}"
-                same = f"Only the first {step} steps are the same: branch off there, or earlier"
-                yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"
-                break

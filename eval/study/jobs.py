@@ -45,7 +45,7 @@ def slots(jobs, processes=0):
         return [{"OMP_NUM_THREADS": str(max(1, cores // (n * group)))}] * n
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
     groups = zip(*[iter(visible.split(","))] * group)
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in groups] * (1 if processes else jobs or 1)
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in groups] * (1 if processes > 1 else jobs or 1)
 
 
 def start_server(environment):

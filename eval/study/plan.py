@@ -22,7 +22,7 @@ import checkpoint
 import configurator
 from errors import DataError, nearest
 from eval.study import figures
-from eval.study.branch import PLANNED, TRAIN, why_not_branch
+from eval.study.branch import PLANNED, TRAIN, Schedule, why_not_branch
 from eval.tasks.registry import find_task
 from runtime import PEAK_FLOPS
 
@@ -156,8 +156,9 @@ class Plan:
         before, at, step = begins.partition("@")
         args = self.words("train", self.cfg.train) + self.words(where, text)
         settings, problems = configurator.parse(args, DEFAULTS)
+        given = {word.partition("=")[0] for word in args}
         for key in PLANNED + ["init_from"] if begins else PLANNED:
-            if any(word.startswith(f"--{key}=") for word in args):
+            if f"--{key}" in given:
                 problems.append(f"{key} is set by the study")
         if not re.fullmatch("(?!.*-seed-)[A-Za-z0-9._-]+", name):  # a part of file names
             problems.append("a name has letters, digits, '.', '_' and '-' only, and not -seed-")
@@ -259,12 +260,12 @@ def task_name(task):
 # A plan as text
 
 
-def describe(plan, schedules):
-    """Return the plan as text: its runs, then the amount of everything. schedules: see `branch.schedules_of`."""
+def describe(plan):
+    """Return the plan as text: its runs, then the amount of everything."""
     runs, lines = plan.runs.values(), []
     if runs:
         tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
-        flops = sum(sum(schedules[run.row]["flops"][run.start :]) for run in runs)
+        flops = sum(Schedule(run).flops() for run in runs)
         hours = flops / PEAK_FLOPS[GPU] / MFU / 3600
         lines = [
             *map(str, runs),

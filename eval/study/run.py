@@ -1,7 +1,6 @@
 """Carry out a plan, wave by wave: the jobs of a wave do not depend on each other. What is done is never repeated."""
 
 import json
-import runpy
 from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ import checkpoint
 import configurator
 from data.files import is_locked, refuse_malformed
 from errors import DataError
-from eval.study.branch import TRAIN
+from eval.study.branch import TRAIN, globals_of
 from eval.study.jobs import ROOT, Job, run_all, slots
 from eval.study.plan import task_name
 from eval.study.results import best, read
@@ -96,7 +95,7 @@ def refusals(script, commands, **options):
     options: of the script's `check`; finetune.py's takes needs_checkpoint. The check is the script's own. It runs here:
     a process for each command would take longer than all checks together.
     """
-    check, (defaults, _) = runpy.run_path(str(script))["check"], configurator.read_script(script)
+    check, (defaults, _) = globals_of(script)["check"], configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
         for sentence in [*problems, *check(settings, **options)]:

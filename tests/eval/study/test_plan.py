@@ -10,7 +10,7 @@ import pytest
 import checkpoint
 import configurator
 from eval.study import run as carry_out
-from eval.study.branch import schedule_problems, schedules_of
+from eval.study.branch import Schedule, schedule_problems
 from eval.study.plan import describe, Plan, TRAIN
 from eval.study.run import arguments, FINETUNE, refusals
 from helpers import ROOT
@@ -27,11 +27,11 @@ def test_the_plan_of_the_papers_study(monkeypatch):
     monkeypatch.chdir(ROOT)
     plan = plan_of("config/study_paper.py")
     assert plan.problems == []
-    text = describe(plan, {run.row: {"flops": [1e16] * run.max_steps} for run in plan.runs.values()})
+    text = describe(plan)
     assert text.endswith("\nfinal models 39\nintermediate models 12\nfine-tuning runs 15300")
     for line in ("fine-tuning runs of random weights 900", "steps trained 844000", "steps shared 364000"):
         assert f"\n{line}\n" in text
-    assert "\nFLOPs of pretraining 8.4e+21\nGPU-hours of pretraining 5,1" in text  # 844,000 steps of 1e16
+    assert "\nFLOPs of pretraining 8.4e+21\nGPU-hours of pretraining 5,1" in text
     trunk, runs = plan.runs["610m-clm-42k", 1], {name: run for (name, _), run in plan.runs.items()}
     for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
         for clm in switches:
@@ -64,14 +64,23 @@ BRANCHES = {  # rows have 650 steps, whose last 200 decay: (begins, arguments): 
     ("clm@300", "--switch_step=300 --mask_ratio=0.2 --predict_from=before --seq_len=64"): "",
     ("clm@300", "--switch_step=300 --clm_windows=0.5"): "",
     ("clm@400", "--switch_step=400 --max_steps=600"): "",
-    ("clm@420", "--switch_step=420 --max_steps=600"): "of step 402 are 0.002985, there 0.003. Only the first 401",
-    ("clm@300", "--switch_step=200"): "objectives of step 201 are 100% mlm, there 100% clm. Only the first 200",
-    ("mlm@300", "--switch_step=400"): "objectives of step 1 are 100% clm, there 100% mlm",
-    ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "objectives of step 1 are 50% clm, 50% mlm, there 100% mlm",
-    ("mixed@300", "--switch_step=0 --clm_windows=0.125"): "are 12% clm, 88% mlm, there 25% clm, 75% mlm",
-    ("mlm@300", "--switch_step=0 --predict_from=before"): "objectives of step 1 are 100% mntp, there 100% mlm",
-    ("clm@300", "--switch_step=300 --lr=1"): "the rates of step 1 are",
-    ("clm@300", "--switch_step=300 --warmup_steps=9"): "the rates of step 1 are",
+    (
+        "clm@420",
+        "--switch_step=420 --max_steps=600",
+    ): "step 402 has a rate of 0.002985 and trains clm",
+    ("clm@300", "--switch_step=200"): "trains clm, clm, clm, clm. Only the first 200",
+    (
+        "mlm@300",
+        "--switch_step=400",
+    ): "step 1 has a rate of 6e-05 and trains clm",
+    ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "trains clm, clm, mlm, mlm, there",
+    (
+        "mixed@300",
+        "--switch_step=0 --clm_windows=0.125",
+    ): "there a rate of 0.00198 and trains clm, mlm",
+    ("mlm@300", "--switch_step=0 --predict_from=before"): "trains mntp, mntp, mntp, mntp, there",
+    ("clm@300", "--switch_step=300 --lr=1"): "step 1 has a rate of",
+    ("clm@300", "--switch_step=300 --warmup_steps=9"): "step 1 has a rate of",
     ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9"): "",  # final weights, a new optimizer
 }
 REFUSED = {
@@ -93,7 +102,7 @@ def test_a_branch_is_the_run_that_its_own_settings_describe():
     assert plan.problems == []
     assert (start_of(plan.runs["row3", 1]), plan.runs["clm", 1].keep) == (("clm", 400), {300, 400, 420})
     runs = plan.runs.values()
-    found = dict(schedule_problems(runs, schedules_of(runs)))
+    found = dict(schedule_problems(runs))
     for i, (case, wrong) in enumerate(BRANCHES.items()):
         assert wrong in (found.pop(f"row{i}-seed-1") if wrong else ""), case
     assert found == {}  # nothing else is refused
@@ -102,21 +111,29 @@ def test_a_branch_is_the_run_that_its_own_settings_describe():
 
 
 def test_the_plan_follows_edits_of_train(tmp_path):
-    """With a cosine, a run cannot leave the middle of a longer one. Windows that are left out cost nothing."""
+    """With a cosine, a run cannot leave the middle of a longer one. Windows that are left out cost nothing, and a batch
+    must grow alike."""
     script, text = tmp_path / "train.py", (ROOT / "train.py").read_text()
     cosine = "    return cfg.lr * (1 + math.cos(math.pi * step / cfg.max_steps)) / 2\n"
     text = text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}")
     script.write_text(text.replace("        return CLM()\n", "        return CLM() if window % 2 else None\n"))
     rows = {("clm@300", "--switch_step=300 --max_steps=500"): "", ("clm@300", "--switch_step=300"): ""}
     runs = branching(rows).runs.values()
-    schedules = schedules_of(runs, script)
-    ((name, why),) = schedule_problems(runs, schedules)
-    assert name == "row0-seed-1" and "the rates of step 2 are 0.00299997" in why and "Only the first 1 steps" in why
+    ((name, why),) = schedule_problems(runs, script)
+    assert name == "row0-seed-1" and "step 2 has a rate of 0.00299997" in why and "Only the first 1 steps" in why
     config = ModelConfig(vocab_size=4096, seq_len=128)  # the demo's
-    assert schedules["clm"]["flops"] == [2048 * flops_per_token(config, 128, True, 1)] * 650
+    run = next(run for run in runs if run.row == "clm")
+    assert Schedule(run, script).flops() == pytest.approx(650 * 2048 * flops_per_token(config, 128, True, 1))
+
+    grows = tmp_path / "grows.py"
+    few = "    if window >= 8 + 24 * step // cfg.max_steps:\n        return None\n    if step <"
+    grows.write_text((ROOT / "train.py").read_text().replace("    if step <", few, 1))
+    rows = {("clm@100", "--switch_step=100 --max_steps=400"): "", ("clm@9", "--switch_step=9"): ""}
+    ((name, why),) = schedule_problems(branching(rows).runs.values(), grows)
+    assert name == "row0-seed-1" and "left out" in why
 
 
-FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
+FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed 2 --init_from=y"), ("q",)
 WRONG = [  # rows, other settings, what is told
     (FIVE, {}, ["runs: a b: a name has letters", "runs: x: it begins with 'y', which is no row above it",
                 "runs: x: two rows have this name", "unknown setting 'max_stepz'", "runs: z: seed is set by the study",
@@ -156,6 +173,8 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         "\nnowhere: nowhere is neither a checkpoint",
     ):
         assert output.count(sentence) == 1, output
+    code, output = run([f"--runs={rows}", "--train=--model=300m --global_batch_tokens=64", "--plan"], "eval.study")
+    assert code == 1 and "odd-seed-1 and 1 more: model=300m: must be one of demo" in output, output
     for only in ("finetune-1:0/3", "finetune-1:4/3", "clm-seed-1", "finetune-2:1/"):
         code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
         assert code == 1 and f"only={only}: give one of finetune-1, report; a part of a wave is" in output, output
