@@ -6,8 +6,8 @@ writes runs.csv, a line for each fine-tuning. COMMIT is that of the code that tr
 those on the pinned masks of validation. A model with `predict_from=before` predicts the hidden tokens from the position
 before. `slow_start` is the first evaluation at which this loss is below 5.5.
 
-It also writes runs.npz: for the fine-tuning that validation chose, the score of each test instance as a numerator and a
-denominator (n, classes, 2), under the name "model seed task". From these the intervals can be computed again.
+It also writes runs.npz: for each fine-tuning, the score of each test instance as a numerator and a denominator
+(n, classes, 2), under the name "model seed task rate". From these the intervals can be computed again.
 """
 
 import csv
@@ -33,13 +33,13 @@ def losses_of(run):
         loss = line.get("val_mlm_loss", line.get("val_mntp_loss"))
         if loss is not None:
             losses.append((line["step"], loss))
-    below = [step for step, loss in losses if loss < SLOW]
+    below = [step for step, loss in losses if loss < SLOW and losses[0][0] == 0]  # a branch has no start of its own
     return losses[-1][1], below[0] if below else None
 
 
 def collect(study, commit):
-    """Return (the lines of the table, the instances of the chosen fine-tunings)."""
-    lines, best = [], {}
+    """Return (the lines of the table, the instances of the fine-tunings)."""
+    lines, instances = [], {}
     with open(study / "report" / "results.csv") as file:
         scores = list(csv.DictReader(file))
     for score in scores:
@@ -59,13 +59,8 @@ def collect(study, commit):
             "day": day,
         }
         lines.append(line)
-        key = f"{line['model']} {line['seed']} {line['task']}"
-        if key not in best or float(score["validation"]) > float(best[key]["validation"]):
-            best[key] = score
-    instances = {}
-    for key, score in best.items():
         with np.load(study / "results" / score["folder"] / "instances.npz") as file:
-            instances[key] = file[METRICS[score["task"]]]
+            instances[f"{line['model']} {line['seed']} {line['task']} {line['rate']}"] = file[METRICS[line["task"]]]
     return lines, instances
 
 

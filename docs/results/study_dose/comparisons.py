@@ -35,6 +35,8 @@ NAMES = {
     "mlm-20k": "pure MLM",
     "mntp-20k": "MNTP",
     "clm25-mlm-20k": "25 % CLM, then MLM",
+    "mlm-10k": "pure MLM, 10,000 steps",
+    "mntp-10k": "MNTP, 10,000 steps",
 }
 TEST = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -44,20 +46,23 @@ TEST = (
     ("clm25-mlm", "mntp"),
 )
 LONG = (("mntp-20k", "mlm-20k"), ("clm25-mlm-20k", "mlm-20k"))
+DESIGNED = (2e-3, 4e-3)  # rates of fine-tuning
+EXTENDED = (*DESIGNED, 8e-3)  # tagging has one more
 
 
 class Study:
-    """The fine-tunings that validation chose, and their scores on resamples of the test sets.
+    """The fine-tunings that validation chose among those with some rates, and their scores on resamples of the tests.
 
     rows: {(model, seed, task): the line of the table}. scores: the same keys, (1 + resamples,) each.
     """
 
-    def __init__(self, name):
+    def __init__(self, name, rates):
         self.rows = {}
         with open(FOLDER / f"{name}.csv") as file:
             for row in csv.DictReader(file):
                 key = row["model"], row["seed"], row["task"]
-                if key not in self.rows or float(row["validation"]) > float(self.rows[key]["validation"]):
+                better = key not in self.rows or float(row["validation"]) > float(self.rows[key]["validation"])
+                if better and float(row["rate"]) in rates:
                     self.rows[key] = row
         self.models = list(dict.fromkeys(model for model, _, _ in self.rows))
         self.seeds = sorted({seed for _, seed, _ in self.rows})
@@ -65,7 +70,8 @@ class Study:
         with np.load(FOLDER / f"{name}.npz") as file:
             for task in TASKS:
                 keys = [key for key in self.rows if key[2] == task]
-                arrays = np.stack([file[" ".join(key)].astype(np.float32) for key in keys])
+                names = [" ".join([*key, self.rows[key]["rate"]]) for key in keys]
+                arrays = np.stack([file[name].astype(np.float32) for name in names])
                 resampled = stats.bootstrap(arrays, stats.RESAMPLES, zlib.crc32(f"{task}/".encode()))
                 for key, scores in zip(keys, resampled.T):
                     self.scores[key] = np.array([float(self.rows[key]["test"]), *scores])
@@ -127,6 +133,16 @@ def leads(study, a, b):
     return dict(zip(study.seeds, study.mean_scores(a) - study.mean_scores(b)))
 
 
+def print_leads(test, long, pure):
+    """Print the leads over pure MLM on the way, and their change, paired by seed."""
+    mntp = leads(test, "mntp", pure), leads(long, "mntp-10k", "mlm-10k"), leads(long, *LONG[0])
+    clm = leads(test, "clm25-mlm", pure), leads(long, *LONG[1])
+    for name, found in ("MNTP", mntp), ("25 % CLM", clm):
+        first, *_, last = found
+        change = with_interval([last[seed] - first[seed] for seed in last])
+        print(f"{name}: leads {[with_interval([*each.values()]) for each in found]}, change of the lead {change}")
+
+
 def leads_of_width_128(model, tokens):
     """Return the lead over pure MLM of each seed in the study of visible tokens, whose tables have two seeds at the
     rate that validation chose, and one at the others."""
@@ -144,14 +160,14 @@ def leads_of_width_128(model, tokens):
 def draw(test, long, pure):
     """Draw the leads over pure MLM: a dot for each seed, a line through the means."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained", sharey=True)
-    mntp = {5_000: leads(test, "mntp", pure), 20_000: leads(long, *LONG[0])}
+    mntp = {5_000: leads(test, "mntp", pure), 10_000: leads(long, "mntp-10k", "mlm-10k"), 20_000: leads(long, *LONG[0])}
     clm = {5_000: leads(test, "clm25-mlm", pure), 20_000: leads(long, *LONG[1])}
     wide = {5_000: leads_of_width_128("clm25-mlm", "10.2M"), 10_200: leads_of_width_128("clm25-mlm", "20.9M")}
     draw_leads(left, {step: [*each.values()] for step, each in mntp.items()}, -120, "#cc79a7", "MNTP")
     draw_leads(left, {step: [*each.values()] for step, each in clm.items()}, 120, "#0072b2", "25 % CLM, then MLM")
     draw_leads(right, wide, 0, "#0072b2", "25 % CLM, then MLM")
-    left.set_title("width 64, 512 tokens a step (this page)", fontsize=10)
-    right.set_title("width 128, 2,048 tokens a step (study of visible tokens)", fontsize=10)
+    left.set_title("width 64, 512 tokens a step", fontsize=10)
+    right.set_title("width 128, 2,048 tokens a step", fontsize=10)
     left.set_ylabel("points ahead of pure MLM")
     left.legend(frameon=False)
     for axes in left, right:
@@ -170,18 +186,13 @@ def draw_leads(axes, points, shift, color, label):
     axes.plot([step + shift for step in points], [mean(each) for each in points.values()], color=color, label=label)
 
 
-test, long = Study("test"), Study("long")
-pure = max(("mlm", "mlm-1e-3"), key=test.validation)
-print(f"pure MLM is {pure}")
-print_scores(test)
-print_rates(test)
-print_primary(test, [(a, pure if b == "mlm" else b) for a, b in TEST])
-print_scores(long)
-print_rates(long)
-for name, at_20k in ("mntp", LONG[0]), ("clm25-mlm", LONG[1]):
-    earlier, later = leads(test, name, pure), leads(long, *at_20k)
-    difference, half, _ = long.compare(*at_20k)
-    each = ", ".join(f"{lead:.1f}" for lead in later.values())
-    print(f"{name}: lead after 20,000 steps {difference:.1f} ± {half:.1f}, of each seed {each}")
-    print(f"    change of the lead {with_interval([later[seed] - earlier[seed] for seed in later])}")
+for rates in DESIGNED, EXTENDED:
+    test, long = Study("test", rates), Study("long", rates)
+    pure = max(("mlm", "mlm-1e-3"), key=test.validation)
+    print(f"fine-tuned at {rates}; pure MLM is {pure}")
+    for study, pairs in (test, [(a, pure if b == "mlm" else b) for a, b in TEST]), (long, LONG):
+        print_scores(study)
+        print_rates(study)
+        print_primary(study, pairs)
+    print_leads(test, long, pure)
 draw(test, long, pure)
