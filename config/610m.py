@@ -1,9 +1,10 @@
 # The paper's recipe, with its 610M model on the longest budget of 42,000 steps, pure MLM.
 #
 #   torchrun --standalone --nproc_per_node=8 train.py config/610m.py
-#   torchrun --standalone --nproc_per_node=8 train.py config/610m.py --switch_step=10000 --out_dir=out/610m-clm-10k
+#   torchrun --standalone --nproc_per_node=8 train.py config/610m.py \
+#     --switch_step=10000 --out_dir=out/610m-clm-10k-mlm40-42k
 #
-# The second command is a split: 10,000 steps of CLM followed by 32,000 of MLM. config/study_paper.py has all of them.
+# The second command trains 10,000 steps of CLM followed by 32,000 of MLM. config/study_paper.py has all of them.
 #
 # 26 layers, width 1,152, 18 query and 6 key-value heads of 64, MLP 4,096: 460.1M parameters in the
 # blocks, 607.9M with the embedding of 128,256 x 1,152, 755.6M with the untied head.
