@@ -9,7 +9,6 @@ the Hugging Face hub are read as checkpoints too, and a checkpoint can be export
 The folder must be new. eurobert is an encoder, llama a decoder, and qwen3 either, of a model that began as a Qwen 3.
 """
 
-import os
 import pickle
 import re
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 import torch
 
 from data import hub
-from data.files import write_whole
+from data.files import refuse_existing, write_whole
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError, protect_output
 from model import ModelConfig, Transformer
@@ -80,7 +79,7 @@ def refuse_damage(path):
     """Raise Damaged for whatever goes wrong because a file is not as `save` wrote it: that takes many forms."""
     try:
         yield
-    except (FileNotFoundError, PermissionError, Damaged, DataError):
+    except (FileNotFoundError, PermissionError, DataError):
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
@@ -134,8 +133,8 @@ def candidates(path, files=HUB_FILES):
 def open_newest(path, weights=True, report=print, ours=True):
     """Return (its Path, its dict) of the newest of the `candidates` of a path that is whole. Damaged ones are reported.
 
-    weights: see `read`; of a hub folder there is then the config only. ours: refuse an encoder of the transformers
-    library that finetune.py has kept. Raises Damaged or DataError.
+    weights: see `read`. False: nothing is reported, and of a hub folder there is the config only.
+    ours: refuse an encoder of the transformers library that finetune.py has kept. Raises Damaged or DataError.
     """
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
@@ -153,7 +152,8 @@ def open_newest(path, weights=True, report=print, ours=True):
         except Damaged as damaged:
             if len(found) == 1:
                 raise
-            report(f"{damaged}; trying the one before it.")
+            if weights:
+                report(f"{damaged}; trying the one before it.")
         except FileNotFoundError:
             if not steps(path):
                 raise
@@ -171,8 +171,7 @@ def load(path, report=print):
 
 def shape(path):
     """Return the fields of the ModelConfig of a checkpoint. Reads no weights. Raises Damaged or DataError."""
-    silent = lambda _: None  # what reads the weights reports damaged ones
-    _, state = open_newest(path, weights=False, report=silent)
+    _, state = open_newest(path, weights=False)
     config_of(state, path)
     return state["config"]
 
@@ -181,7 +180,7 @@ def problem(path):
     """Return why `shape` fails, or an empty string."""
     try:
         shape(path)
-    except (Damaged, DataError) as error:
+    except DataError as error:
         return str(error)
     return ""
 
@@ -239,8 +238,7 @@ def load_model(path):
 
 def export(path, folder, kind):
     """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`."""
-    if os.path.lexists(Path(folder)):  # an empty name is the current folder
-        raise DataError(f"{Path(folder)} is there already: give another folder")
+    refuse_existing(folder)
     found, state = open_newest(path)
     hub.write_folder(state, model_from(state, found), found, folder, kind)
 
@@ -255,7 +253,7 @@ def main():
     words = parser.parse_args()
     try:
         export(words.path, words.folder, words.kind)
-    except (Damaged, DataError, OSError) as error:
+    except (DataError, OSError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit(f"stopped by Ctrl-C: {words.folder} was not written")

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import Damaged, DataError, nearest, protect_output, report_ctrl_c
+from errors import DataError, nearest, protect_output, report_ctrl_c
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
@@ -70,7 +70,7 @@ def run_tool(command, about, tools):
     tool = tools[name]
     try:
         tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
-    except (Damaged, DataError, OSError) as error:
+    except (DataError, OSError) as error:
         sys.exit(str(error))
 
 

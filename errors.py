@@ -1,6 +1,6 @@
 """The two errors that a user can cause, and output that cannot cause any.
 
-Scripts print the message of a DataError or Damaged and exit with status 1.
+Scripts print the message of a DataError, of which Damaged is one kind, and exit with status 1.
 """
 
 import difflib
@@ -23,7 +23,7 @@ class DataError(ValueError):
     """Bad input. The message says which value, what was expected, and what to do."""
 
 
-class Damaged(Exception):
+class Damaged(DataError):
     """A file that cannot be trusted. The message names the file and the fault."""
 
 

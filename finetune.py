@@ -20,7 +20,7 @@ import torch.nn as nn
 
 import configurator
 from data.files import lock_folder
-from errors import Damaged, DataError, progress
+from errors import DataError, progress
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
@@ -201,7 +201,7 @@ def main():
                 raise DataError(f"{cfg.out_dir} already holds {what}: give another --out_dir")
         remove_partial_files(Path(cfg.out_dir))
         fine_tune(cfg)
-    except (Damaged, DataError, OSError) as error:
+    except (DataError, OSError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("stopped by Ctrl-C: a result is written at the end only")

@@ -98,7 +98,7 @@ def start_problems(cfg, config):
     setting, path = origin(cfg)
     if setting not in ("branch_from", "init_from"):
         return
-    _, state = checkpoint.open_newest(path, weights=False, report=lambda _: None)
+    _, state = checkpoint.open_newest(path, weights=False)
     different, _ = shape_differences(state["config"], vars(config) | {"vocab_size": state["config"]["vocab_size"]})
     if different:
         yield f"{path}: {'; '.join(different)}"
@@ -133,11 +133,11 @@ def conflicts(cfg):
             with refuse_malformed(DataError, f"{config} is not of a run of train.py: give another --out_dir"):
                 interval = max(interval, json.loads(config.read_bytes())["settings"]["checkpoint_interval"])
         if begun:
-            _, state = checkpoint.open_newest(out, weights=False, report=lambda _: None)
+            _, state = checkpoint.open_newest(out, weights=False)
             check_same_run(state, cfg, out)
         elif last_logged(out) - min(logged_steps(out), default=0) > interval:  # it must have had a checkpoint
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
-    except (Damaged, DataError) as error:
+    except DataError as error:
         yield str(error)
 
 

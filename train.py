@@ -183,7 +183,7 @@ def check(cfg):
 def main():
     try:
         train(runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check)))
-    except (Damaged, DataError) as error:
+    except DataError as error:
         sys.exit(str(error))
     except torch.OutOfMemoryError as error:
         smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"

@@ -8,10 +8,16 @@ import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from errors import Damaged, DataError
+from errors import DataError
 
 # What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
+
+
+def refuse_existing(path):
+    """Raise DataError if something has this path. An empty one is the current folder."""
+    if os.path.lexists(Path(path)):
+        raise DataError(f"{Path(path)} exists, and is not replaced: give another one")
 
 
 @contextmanager
@@ -19,7 +25,7 @@ def refuse_malformed(kind, what):
     """Raise `kind`, an exception whose message is `what` and the reason, for content that is not as expected."""
     try:
         yield
-    except (DataError, Damaged):
+    except DataError:
         raise
     except MALFORMED as error:
         raise kind(f"{what}: {type(error).__name__}: {error!s:.200}") from error

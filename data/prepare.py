@@ -30,7 +30,8 @@ from pathlib import Path
 import numpy as np
 
 import configurator
-from data.shards import check_out, digest, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
+from data.files import refuse_existing
+from data.shards import digest, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
 from data.sources import READABLE, cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError, progress
@@ -193,7 +194,7 @@ def make_until_full(make, pieces, max_tokens, workers):
 def check(cfg):
     """Yield what is wrong with the settings."""
     files = find_files, cfg.source, cfg.text_field
-    for load, *values in (check_out, cfg.out), files, (Tokenizer.load, cfg.tokenizer), (part_of, cfg.part):
+    for load, *values in (refuse_existing, cfg.out), files, (Tokenizer.load, cfg.tokenizer), (part_of, cfg.part):
         try:
             load(*values)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read

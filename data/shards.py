@@ -15,7 +15,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -25,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.files import MALFORMED, lock_folder, refuse_malformed, sync, write_whole
+from data.files import MALFORMED, lock_folder, refuse_existing, refuse_malformed, sync, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
@@ -33,12 +32,6 @@ SPLITS = "train", "val"
 LOCK = "prepare.lock"
 MOST_IN_MEMORY = 10**8  # tokens, where a text without documents for one of the splits is cut
 CYCLE = 1000  # a mixture of sources repeats after so many windows: its fractions have at most three decimals
-
-
-def check_out(out):
-    """Raise DataError if `out` exists."""
-    if os.path.lexists(Path(out)):  # an empty name is the current folder
-        raise DataError(f"{Path(out)} exists, and is not replaced: choose another --out")
 
 
 @contextlib.contextmanager
@@ -58,7 +51,7 @@ def unfinished_folder(out, plan, part=""):
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan
         try:
-            check_out(out)
+            refuse_existing(out)
             (folder / "shards").mkdir(parents=True, exist_ok=True)
             yield folder
         finally:
@@ -161,7 +154,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     meta["fingerprint"] = fingerprint(meta, content)
     write_whole(shards / tokenizer.file_name, lambda file: file.write(content))
     write_whole(shards / "meta.json", lambda file: file.write(json.dumps(meta, indent=1).encode()))
-    check_out(out)  # again: the preparation may have taken days
+    refuse_existing(out)  # again: the preparation may have taken days
     shards.rename(out)
     sync(out.parent)
     shutil.rmtree(folder)

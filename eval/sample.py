@@ -14,7 +14,6 @@ import torch
 import checkpoint
 import configurator
 from data.objective import phases_of, predicts_from, title
-from errors import Damaged
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask
@@ -100,7 +99,7 @@ def main(argv):
                 print(f"mask {number}: {', '.join(guesses)}")
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
-    except (Damaged, ValueError, OSError) as error:  # such as a DataError, or a text that is longer than seq_len
+    except (ValueError, OSError) as error:  # such as a DataError, or a text that is longer than seq_len
         sys.exit(str(error))
 
 

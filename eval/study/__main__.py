@@ -19,7 +19,7 @@ from pathlib import Path
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
-from errors import Damaged, DataError
+from errors import DataError
 from eval.study import report
 from eval.study.branch import range_problems, schedule_problems
 from eval.study.plan import Plan, Run, describe
@@ -120,7 +120,7 @@ def main(argv):
                 sys.exit(__doc__)
             case _:
                 study(argv)
-    except (Damaged, DataError, OSError) as error:
+    except (DataError, OSError) as error:
         sys.exit(str(error))
 
 

@@ -39,7 +39,7 @@ pairs."""
 RATES = "The learning rates of fine-tuning that validation chose, over all pretraining seeds:"
 ABOUT_LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
-interval. The MLM loss is at the mask ratio, and from the position, that the model was trained with."""
+interval. The windows and masks, which hide 40 % of the tokens, are the same for every model."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
 has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \

@@ -26,8 +26,6 @@ from eval.study.jobs import error_of
 from eval.study.plan import SEED
 from eval.tasks import metrics
 from eval.tasks.registry import REGRESSION
-from model import ModelConfig
-from runtime import flops_per_token
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
@@ -101,23 +99,13 @@ def make_row(folder, result, metric, prefix, names):
         parameters=facts["parameters"] + head,  # of pretraining, with the output head
         step=step,
         tokens=0 if facts["untrained"] else step * per_step,
-        flops=per_step * flops_of(facts),
+        flops=0 if facts["untrained"] else facts["flops"],
         clm_fraction=facts["clm_steps"] / max(1, step),
         mask_ratio=facts["mask_ratio"],
         steps_added=step if after else 0,  # since it began with the final weights of another model
         chosen=False,  # whether it has the rate that validation chose
         result=result,
     )
-
-
-def flops_of(facts):
-    """Compute the FLOPs of pretraining with one token in each step, of whole windows; 0 for a model of the hub."""
-    if not facts["step"]:
-        return 0
-    config = ModelConfig(**facts["model"])
-    of_clm = flops_per_token(config, config.seq_len, True, 1.0)
-    of_mlm = flops_per_token(config, config.seq_len, False, facts["mask_ratio"])
-    return facts["clm_steps"] * of_clm + (facts["step"] - facts["clm_steps"]) * of_mlm
 
 
 def name_of(facts):

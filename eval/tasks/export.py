@@ -6,15 +6,15 @@ Models for retrieval open with sentence-transformers, too. (Models of this proje
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import torch
 
+from data.files import refuse_existing
 from data.hub import new_folder, sentence_files
 from data.tokenizer import optional_package
-from errors import Damaged, DataError
+from errors import DataError
 from eval.tasks.result import load
 
 HEAD = {"classifier.weight": "1.weight", "classifier.bias": "1.bias"}  # the library's names of tc's and qa's, and ours
@@ -64,8 +64,7 @@ def export(path, folder):
     if "hub" not in state:
         raise DataError(f"{path}: it is not of transformers, so it leaves with `python checkpoint.py export`")
     found = library_model(task, model)
-    if os.path.lexists(folder):
-        raise DataError(f"{folder} is there already: give another folder")
+    refuse_existing(folder)
     if "files" not in state:
         raise DataError(f"{path}: an older version kept it without files that the folder needs: fine-tune again")
     files = dict(state["files"])
@@ -84,5 +83,5 @@ def export(path, folder):
 def main(path, folder):
     try:
         export(path, folder)
-    except (Damaged, DataError, OSError) as error:
+    except (DataError, OSError) as error:
         sys.exit(str(error))

@@ -16,7 +16,7 @@ import torch.nn as nn
 import checkpoint
 from data.hub import KINDS
 from data.tokenizer import Tokenizer, optional_package, read_json
-from errors import Damaged, DataError
+from errors import DataError
 from model import ModelConfig, Transformer
 
 FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
@@ -44,7 +44,7 @@ def problem(path, causal=False):
     try:
         if not why or is_ours(checkpoint.candidates(path, ("config.json",))[0]):
             return why
-    except (Damaged, DataError) as error:
+    except DataError as error:
         return str(error)
     return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}" if causal else ""
 

@@ -69,7 +69,7 @@ def save_model(cfg, dataset, task, model, run, state):
         task={name: getattr(dataset.task, name) for name in READ},
         done=run,
     )
-    kept = {name: part for name, part in state.items() if name not in ("optimizer", "muon")}
+    kept = {name: part for name, part in state.items() if name != "optimizer"}
     kept |= {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
 
@@ -202,8 +202,8 @@ def origin(state, path, name, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
     state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
-    `phases` is the record of what was trained. `mask_ratio` is the largest in it; pure CLM has that of its validation.
-    `data` is the fingerprint of the prepared data.
+    `phases` is the record of what was trained, and `flops` is what it took. `mask_ratio` is the largest in it, or the
+    setting if it has none. `data` is the fingerprint of the prepared data.
     """
     phases, step = phases_of(state), state["step"]
     settings = dict(mask_ratio=(0.0,), seed=0, init_from="") | state["settings"]  # a hub model has none
@@ -217,6 +217,7 @@ def origin(state, path, name, random_weights):
         seed=settings["seed"],
         init_from=settings["init_from"],
         phases=phases,
+        flops=state.get("flops", 0.0),
         clm_steps=clm_steps(phases),
         mask_ratio=largest_mask_ratio(phases) or settings["mask_ratio"][0],
         untrained=random_weights,

@@ -552,10 +552,10 @@ def test_tensors_that_do_not_fit_and_damaged_files(copy):
 
 def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folder, tmp_path, monkeypatch, capsys):
     """Without transformers nothing is compared."""
-    with pytest.raises(DataError, match="tiny is there already"):
+    with pytest.raises(DataError, match="tiny exists, and is not replaced"):
         checkpoint.export("ckpt-650.pt", folder, "llama")
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(DataError, match="link is there already"):
+    with pytest.raises(DataError, match="link exists, and is not replaced"):
         checkpoint.export("ckpt-650.pt", tmp_path / "link", "llama")
     (tmp_path / f"other.{os.getpid()}.partial").mkdir()
     with pytest.raises(FileExistsError):
