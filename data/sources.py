@@ -49,14 +49,19 @@ def read_jsonl(path, field, start, end):
     """Read JSON lines: each line holds one document, an object with the field."""
     for number, line in read_lines(path, start, end):
         if line.strip():
-            try:
-                record = json.loads(decode(line, number))
-            except (json.JSONDecodeError, RecursionError) as error:
-                fault = str(error).replace("line 1 ", "")  # JSON's own count
-                raise DataError(f"line {number}: cannot be read as JSON: {fault}") from None
-            if not isinstance(record, dict):
-                raise DataError(f"line {number}: expected a JSON object, got a {type(record).__name__}")
-            yield f"line {number}", record
+            yield f"line {number}", json_object(decode(line, number), f"line {number}")
+
+
+def json_object(text, location):
+    """Return the JSON object that a text is. location: of the text, for the message of an error."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
+        fault = str(error).replace("line 1 ", "")  # JSON's own count
+        raise DataError(f"{location}: cannot be read as JSON: {fault}") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__}")
+    return record
 
 
 def read_lines(path, start, end):

@@ -10,7 +10,6 @@ how often it applied a rule.
 import csv
 import glob
 import gzip
-import json
 import re
 import zlib
 from contextlib import suppress
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.files import MALFORMED
-from data.sources import decode
+from data.sources import decode, json_object, open_lines
 from errors import DataError, progress
 from eval.tasks.metrics import entities
 
@@ -114,7 +113,7 @@ def file_format(path):
 
 def lines(path):
     """Yield (location, text) of each line of a file, without the line end; location is "PATH, line N", from 1."""
-    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
+    with open_lines(Path(path)) as stream:
         bar = progress(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
         try:
             for number, line in enumerate(bar, 1):
@@ -188,15 +187,8 @@ def csv_fields(path):
 def json_rows(path):
     """Yield (location, object) for each line of JSON."""
     for location, text in lines(path):
-        if not text.strip():
-            continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
-            raise DataError(f"{location}: not JSON: {getattr(error, 'msg', error)}") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__}")
-        yield location, record
+        if text.strip():
+            yield location, json_object(text, location)
 
 
 # ----------------------------------------------------------------------------

@@ -138,11 +138,11 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         ("a.csv", 'text,label\n"x"y,1\n', "line 2"),
         ("a.csv", "text,label\nx,\n", "line 2: the label is ''"),
         *(("a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson")) for y in ("a", "nan")),
-        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: not JSON"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: cannot be read as JSON"),
         ("a.jsonl", "[1]", "line 1"),
         *(("a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], 0.5, None)),
         ("a.jsonl", [{"text": 5, "label": 1}], "line 1"),
-        ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: not JSON"),
+        ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: cannot be read as JSON"),
         ("a.xml", "", ""),
     ],
     read_sentences: [
