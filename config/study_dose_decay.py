@@ -1,6 +1,6 @@
-# Is the lead over pure MLM due to the short decay of the learning rate? Three recipes of config/study_dose_test.py, with
-# a decay over 40 % of the steps instead of 6 %. docs/results/study_dose has the design, which was committed before the
-# runs.
+# Is the lead over pure MLM due to the short decay of the learning rate? Three recipes of config/study_dose_test.py,
+# with a decay over 40 % of the steps instead of 6 %. docs/results/study_dose has the design, which was committed before
+# the runs.
 #
 #   python -m eval.study config/study_dose_decay.py
 base = "study_dose.py"  # the same models, text and tasks
