@@ -1,4 +1,4 @@
-"""Print the tables of the test with five new seeds and of the longer training, and draw leads.png.
+"""Print the tables of the test with five new seeds, of longer training and of a longer decay, and draw leads.png.
 
     python docs/results/study_dose/comparisons.py
 
@@ -37,6 +37,9 @@ NAMES = {
     "clm25-mlm-20k": "25 % CLM, then MLM",
     "mlm-10k": "pure MLM, 10,000 steps",
     "mntp-10k": "MNTP, 10,000 steps",
+    "mlm-decay-2000": "pure MLM",
+    "mntp-decay-2000": "MNTP",
+    "clm25-mlm-decay-2000": "25 % CLM, then MLM",
 }
 TEST = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -196,3 +199,10 @@ for rates in DESIGNED, EXTENDED:
         print_primary(study, pairs)
     print_leads(test, long, pure)
 draw(test, long, pure)
+decay = Study("decay", EXTENDED)
+print_scores(decay)
+print_rates(decay)
+for name in "mntp", "clm25-mlm":
+    short, longer = leads(test, name, pure), leads(decay, f"{name}-decay-2000", "mlm-decay-2000")
+    each = [f"{longer[seed]:.1f} (before {short[seed]:.1f})" for seed in longer]
+    print(f"{name}: leads with the longer decay {', '.join(each)}")
