@@ -81,9 +81,9 @@ class Schedule:
         return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
 
 
-def range_problems(runs, script=TRAIN):
+def range_problems(runs):
     """Yield (name, sentence) for each setting of the Runs that train.py never takes. Needs no data."""
-    train = globals_of(script)
+    train = globals_of(TRAIN)
     for run in runs:
         for sentence in limit_problems(run.settings, train["LIMITS"]):
             yield run.folder.name, sentence

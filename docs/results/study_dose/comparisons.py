@@ -136,14 +136,20 @@ def leads(study, a, b):
     return dict(zip(study.seeds, study.mean_scores(a) - study.mean_scores(b)))
 
 
-def print_leads(test, long, pure):
-    """Print the leads over pure MLM on the way, and their change, paired by seed."""
-    mntp = leads(test, "mntp", pure), leads(long, "mntp-10k", "mlm-10k"), leads(long, *LONG[0])
-    clm = leads(test, "clm25-mlm", pure), leads(long, *LONG[1])
-    for name, found in ("MNTP", mntp), ("25 % CLM", clm):
-        first, *_, last = found
+def leads_by_step(test, long, pure):
+    """Return {recipe: {step: its leads over pure MLM}}."""
+    mntp = {5_000: leads(test, "mntp", pure), 10_000: leads(long, "mntp-10k", "mlm-10k"), 20_000: leads(long, *LONG[0])}
+    clm = {5_000: leads(test, "clm25-mlm", pure), 20_000: leads(long, *LONG[1])}
+    return {"MNTP": mntp, "25 % CLM, then MLM": clm}
+
+
+def print_leads(by_step):
+    """Print the leads of each recipe and their change, paired by seed."""
+    for name, found in by_step.items():
+        first, *_, last = found.values()
         change = with_interval([last[seed] - first[seed] for seed in last])
-        print(f"{name}: leads {[with_interval([*each.values()]) for each in found]}, change of the lead {change}")
+        shown = [with_interval([*each.values()]) for each in found.values()]
+        print(f"{name}: leads {shown}, change of the lead {change}")
 
 
 def leads_of_width_128(model, tokens):
@@ -160,14 +166,12 @@ def leads_of_width_128(model, tokens):
     return [mean(scores[f"{model}-{tokens}", s]) - mean(scores[m, s]) for m, s in scores if m == pure]
 
 
-def draw(test, long, pure):
-    """Draw the leads over pure MLM: a dot for each seed, a line through the means."""
+def draw(by_step):
+    """Draw the leads over pure MLM: a dot for each seed, a line through the means. by_step: of `leads_by_step`."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained", sharey=True)
-    mntp = {5_000: leads(test, "mntp", pure), 10_000: leads(long, "mntp-10k", "mlm-10k"), 20_000: leads(long, *LONG[0])}
-    clm = {5_000: leads(test, "clm25-mlm", pure), 20_000: leads(long, *LONG[1])}
     wide = {5_000: leads_of_width_128("clm25-mlm", "10.2M"), 10_200: leads_of_width_128("clm25-mlm", "20.9M")}
-    draw_leads(left, {step: [*each.values()] for step, each in mntp.items()}, -120, "#cc79a7", "MNTP")
-    draw_leads(left, {step: [*each.values()] for step, each in clm.items()}, 120, "#0072b2", "25 % CLM, then MLM")
+    for (name, found), shift, color in zip(by_step.items(), (-120, 120), ("#cc79a7", "#0072b2")):
+        draw_leads(left, {step: [*each.values()] for step, each in found.items()}, shift, color, name)
     draw_leads(right, wide, 0, "#0072b2", "25 % CLM, then MLM")
     left.set_title("width 64, 512 tokens a step", fontsize=10)
     right.set_title("width 128, 2,048 tokens a step", fontsize=10)
@@ -197,8 +201,9 @@ for rates in DESIGNED, EXTENDED:
         print_scores(study)
         print_rates(study)
         print_primary(study, pairs)
-    print_leads(test, long, pure)
-draw(test, long, pure)
+    by_step = leads_by_step(test, long, pure)
+    print_leads(by_step)
+draw(by_step)
 decay = Study("decay", EXTENDED)
 print_scores(decay)
 print_rates(decay)
