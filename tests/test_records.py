@@ -13,7 +13,16 @@ FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"
 SETTINGS = dict(max_steps=3000, global_batch_tokens=2048, eval_windows=128)
 
 
-def write_study(folder, loss=3.37, score=66.0, seeds=(200, 201, 202, 203, 204), without="", **changes):
+def write_study(
+    folder,
+    loss=3.37,
+    score=66.0,
+    seeds=(200, 201, 202, 203, 204),
+    without="",
+    rates=(0.001, 0.002, 0.003),
+    finetune_seeds=2,
+    **changes,
+):
     """Write what the check reads of a study of five seeds."""
     rows = []
     for seed in seeds:
@@ -27,8 +36,9 @@ def write_study(folder, loss=3.37, score=66.0, seeds=(200, 201, 202, 203, 204), 
         lines[-1]["val_mlm_loss"] = loss
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         for task in {"conll2003", "scifact"} - {without}:
-            best = dict(pretraining_seed=seed, task=task, test=score, chosen=True)
-            rows += [best, best | dict(test=99.0, chosen=False)]  # a rate that validation did not choose
+            best = dict(pretraining_seed=seed, task=task, lr=0.001, seed=1, test=score, chosen=True)
+            rows += [best | dict(lr=lr, test=99.0, chosen=False) for lr in rates[1:]]  # validation did not choose them
+            rows += [best | dict(seed=number) for number in range(1, 1 + finetune_seeds)]
     (folder / "report").mkdir()
     with open(folder / "report/results.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
@@ -58,6 +68,8 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
         (dict(score=65.0), "not a record"),
         (dict(seeds=(1, 2, 3, 4)), "the same five"),
         (dict(without="scifact"), "the same five"),
+        (dict(rates=(0.001, 0.002)), "seed 200, conll2003: fine-tuned at [0.001, 0.002], must"),
+        (dict(finetune_seeds=1), "1 seeds of fine-tuning"),
         (dict(data_fingerprint="0123456789"), "another text or tokenizer"),
         (dict(global_batch_tokens=4096), "global_batch_tokens=4096, must be 2048"),
         (dict(seq_len=256), "windows of 256 tokens"),

@@ -17,6 +17,7 @@ RECORDS = Path(__file__).parent
 TASKS = {"conll2003", "scifact"}
 FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"  # of the text and its tokenizer
 FIXED = {"global_batch_tokens": 2048, "eval_windows": 128}
+RATES = [0.001, 0.002, 0.003]  # of fine-tuning, with one seed; a second seed has the rate that validation chose
 LAST_LINES = 5
 
 
@@ -45,6 +46,23 @@ def mean_scores(study):
     return {seed: mean(mean(tests[seed, task]) for task in TASKS) for seed in seeds}
 
 
+def fine_tuning_problems(study):
+    """Yield each model and task that is not fine-tuned as the rules say, one sentence each."""
+    tried, chosen = {}, {}
+    with open(study / "report" / "results.csv") as file:
+        for row in csv.DictReader(file):
+            model = row["pretraining_seed"], row["task"]
+            tried.setdefault(model, set()).add(float(row["lr"]))
+            chosen.setdefault(model, set())
+            if row["chosen"] == "True":
+                chosen[model].add(row["seed"])
+    for (seed, task), rates in tried.items():
+        if sorted(rates) != RATES:
+            yield f"seed {seed}, {task}: fine-tuned at {sorted(rates)}, must be {RATES}"
+        if len(chosen[seed, task]) != 2:
+            yield f"seed {seed}, {task}: {len(chosen[seed, task])} seeds of fine-tuning at the chosen rate, must be 2"
+
+
 def problems(study, runs, scores):
     """Yield each rule that a study breaks, one sentence each."""
     if len(runs) != 5 or set(scores) != set(runs):
@@ -55,6 +73,7 @@ def problems(study, runs, scores):
         used = set(read_runs(record.parent)) & set(runs)
         if used and record.parent.resolve() != study.resolve():
             yield f"seeds: {record.parent.name} has used {sorted(used)}"
+    yield from fine_tuning_problems(study)
     for seed, (config, lines) in runs.items():
         settings, model = config["settings"], config["model"]
         if config["data_fingerprint"] != FINGERPRINT:
