@@ -218,6 +218,8 @@ def model_from(state, path="the checkpoint"):
     model.load_state_dict(dict(state["model"]), assign=True)  # a copy: PyTorch would note `assign` in the original
     if model.config.tie_embeddings:
         model.head.weight = model.embedding.weight
+    if state["settings"].get("attention") == "reference":  # its run may have edited `attention_mask`
+        model.attention_backend = "reference"
     return model
 
 

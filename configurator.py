@@ -50,7 +50,9 @@ def load(script, argv, check=None, command=""):
         except OSError as error:  # such as a path that is too long
             problems.append(str(error))
     if problems:
-        print_problems(problems, command)
+        lines = [f"  {number}. {problem}" for number, problem in enumerate(dict.fromkeys(problems), 1)]
+        print(f"{command}: nothing was started, because of these settings:", *lines, sep="\n", file=sys.stderr)
+        print(f"{command} --help lists every setting.", file=sys.stderr)
         sys.exit(2)
     if "--check" in argv:
         print(f"{command}: the settings fit together")
@@ -72,16 +74,6 @@ def run_tool(command, about, tools):
         tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
     except (DataError, OSError) as error:
         sys.exit(str(error))
-
-
-def print_problems(problems, command):
-    """Print a numbered list of problems to standard error."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    lines = [f"{command}: {count} in the settings; nothing was started."]
-    for number, problem in enumerate(problems, 1):
-        lines.append(f"  {number}. {problem}")
-    lines.append(f"{command} --help lists every setting.")
-    print("\n".join(lines), file=sys.stderr)
 
 
 # ----------------------------------------------------------------------------
@@ -124,10 +116,11 @@ def assignments(argv, defaults, problems):
         yield word, name, value_of(text, type(defaults.get(name)))
 
 
-def read_config(path, problems, may_have_base=True):
+def read_config(path, problems, readers=()):
     """Yield (path:line, name, value) for each line of a config file; add others to `problems`.
 
-    A line `base = "other.py"` stands for the lines of that file, which lies beside this one and has no base itself.
+    A line `base = "other.py"` stands for the lines of that file, a path from this file's folder. readers: the files
+    whose base this one is, directly or not.
     """
     try:
         source = Path(path).read_text(encoding="utf-8")
@@ -137,9 +130,13 @@ def read_config(path, problems, may_have_base=True):
         return
     for node in tree.body:
         name, value = literal_assignment(node)
-        if name == "base" and may_have_base:
-            base = Path(path).with_name(str(value))
-            yield from read_config(str(base), problems, may_have_base=False)
+        if name == "base":
+            base = Path(path).parent / str(value)
+            chain = (*readers, Path(path).resolve())
+            if base.resolve() in chain:
+                problems.append(f"{path}:{node.lineno}: base={value!r} begins with the lines of this file itself")
+            else:
+                yield from read_config(str(base), problems, chain)
         elif name:
             yield f"{path}:{node.lineno}", name, value
         else:
@@ -221,16 +218,15 @@ def takes(name, default):
     return f"{name} takes {kind} (default {default!r})"
 
 
-def limit_problems(cfg, limits):
-    """Yield a sentence for each setting outside its limits: a list of (one of RELATIONS, bound, names of settings)."""
+def value_problems(cfg, limits=(), choices={}):
+    """Yield a sentence for each setting with a value, or an item, that it cannot have.
+
+    limits: (one of RELATIONS, bound, names of settings), ... choices: {name: the values that there are}.
+    """
     for relation, bound, names in limits:
         for name in names:
             if not RELATIONS[relation](cfg[name], bound):
                 yield f"{name}={cfg[name]}: must be {relation} {bound}"
-
-
-def choice_problems(cfg, choices):
-    """Yield a sentence for each setting with a value, or an item, that is not among its choices, {name: values}."""
     for name, values in choices.items():
         for value in cfg[name] if isinstance(cfg[name], tuple) else [cfg[name]]:
             if value not in values:

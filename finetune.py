@@ -96,8 +96,7 @@ def check(cfg, needs_checkpoint=True):
 
     needs_checkpoint: False if init_from may not be there yet, as when a study plans what it will do.
     """
-    yield from configurator.limit_problems(cfg, LIMITS)
-    yield from configurator.choice_problems(cfg, {"protocol": ["auto", "study", "own"]})
+    yield from configurator.value_problems(cfg, LIMITS, {"protocol": ["auto", "study", "own"]})
     yield from device_problems(cfg)
     try:
         if describe_task(cfg).family == "ir" and cfg.freeze:

@@ -61,9 +61,10 @@ def model_config(settings, vocab_size):
 
 def batch_problems(cfg, T):
     """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
+    if T < 2:
+        yield f"seq_len={T}: must be at least 2, as CLM does not predict the first token of a window"
+        return
     windows = cfg.global_batch_tokens // T
-    if cfg.seq_len == 1:
-        yield "seq_len=1: must be at least 2, as CLM does not predict the first token of a window"
     if cfg.global_batch_tokens % T:
         yield f"global_batch_tokens={cfg.global_batch_tokens}: must be a multiple of seq_len = {T}"
     if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
@@ -196,8 +197,8 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     """Load what the run starts from, in place.
 
     Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict:
-    `phases` (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, their `flops`, and the step
-    at which all data were last found as they were prepared, `verified`.
+    `phases` (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, their `flops`, and
+    `verified`, up to which step the data are known to have been as they were prepared.
 
     In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
     sharded: only rank 0 reads the file, or draws the weights if there is none.
@@ -257,16 +258,19 @@ def versions(device):
     return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
 
 
-def kept_attention(resumed, versions):
-    """Return the attention of the run that is resumed if nothing in its versions has changed, "" otherwise.
+def set_attention(transformer, device, versions, earlier):
+    """Choose the attention backend of a model on a GPU, and name it in `versions`.
 
-    resumed: the dict of its checkpoint, or None. So a run goes on as it was, even where a check might now differ.
+    earlier: a checkpoint's dict, or None. Its backend stays if no version has changed, even where a check might now
+    differ.
     """
-    if not resumed:
-        return ""
-    earlier = dict(resumed["versions"])
-    attention = earlier.pop("attention", "")
-    return attention if earlier == versions else ""
+    before = dict(earlier["versions"]) if earlier else {}
+    kept = before.pop("attention", "")
+    if before != versions:
+        kept = ""
+    backend = runtime.choose_attention(transformer.config, transformer.compute_dtype, device, kept)
+    transformer.attention_backend = backend
+    versions["attention"] = backend
 
 
 def run_facts(cfg, config, data, tokenizer, device):
@@ -396,26 +400,21 @@ class MetricsLog:
 # The data may change while a run trains
 
 
-def wait_for_checksums(changed, received):
-    """Wait until the background thread has read all data, or a signal to stop is in the list `received`.
+def check_data(changed, trained, first, wait=False, received=()):
+    """Raise Damaged if the background thread has found a shard that has changed. If it found none, note `first`.
 
-    changed: the Future of `changed_shard_in_background`, or None.
+    changed: the Future of `changed_shard_in_background`, or None. trained: see `restore`. first: the step at which this
+    process began. What is whole now was whole then. wait: until all data are read, or a signal to stop is in the list
+    `received`.
     """
-    if changed and not changed.done():
+    if wait and changed and not changed.done():
         print("waiting for the checksums of the data", flush=True)
         while not changed.done() and not received:
             time.sleep(1)
-
-
-def check_data(changed, trained, step):
-    """Raise Damaged if the background thread has found a shard that has changed. If it found none, note the step.
-
-    trained: see `restore`.
-    """
     if not changed or not changed.done():
         return
     if changed.result():
         what = f"{changed.result()} has changed since it was prepared: restore it, or prepare the data again"
         spoiled = f"those after step {trained['verified']}"
         raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume")
-    trained["verified"] = step
+    trained["verified"] = first

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import model
-from configurator import choice_problems
+from configurator import value_problems
 from errors import DataError
 
 # Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
@@ -47,7 +47,7 @@ def resolve_auto(settings):
 def device_problems(settings):
     """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from choice_problems(settings, choices)
+    yield from value_problems(settings, choices=choices)
     local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if resolve_auto(settings)["device"] == "cuda" and local_rank >= gpus:
         yield f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs"
@@ -356,17 +356,16 @@ def step_flops(config, groups, window_split):
     return flops
 
 
-def utilization(cfg, config, groups, seconds, device, world_size=1):
-    """The MFU of steps like this one, which take so many seconds, as {"mfu": text}; {} where it is not known."""
-    peak = peak_flops(device) if cfg.dtype == "bfloat16" else None
+def utilization(dtype, flops, seconds, device):
+    """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known."""
+    peak = peak_flops(device) if dtype == "bfloat16" else None
     if not peak or not seconds:
         return {}
-    flops = step_flops(config, groups, cfg.window_split) / world_size
     return {"mfu": f"{flops / seconds / peak:.1%}"}
 
 
 def show(function, *args):
-    """Call a function that only prints or draws. If it fails, warn and go on: what it shows must never stop a run."""
+    """Call a function whose failure must not stop a run: one that prints or draws, above all. If it fails, warn."""
     try:
         function(*args)
     except (Exception, SystemExit) as error:  # wandb exits where nobody is logged in

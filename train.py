@@ -143,8 +143,7 @@ CHOICES = {
 
 def check(cfg):
     """Yield what does not fit in the settings, one sentence each."""
-    yield from configurator.limit_problems(cfg, LIMITS)
-    yield from configurator.choice_problems(cfg, CHOICES)
+    yield from configurator.value_problems(cfg, LIMITS, CHOICES)
     yield from runtime.device_problems(cfg)
     if not cfg.mask_ratio or min(cfg.mask_ratio) <= 0 or max(cfg.mask_ratio) >= 1:
         yield f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1"
@@ -164,13 +163,13 @@ def check(cfg):
     _, source = run.origin(cfg)
     why = checkpoint.problem(source) if source else ""
     if why:
-        yield f"what the run starts from: {why}"
+        yield why
     if cfg.model == "origin" and not source:
         yield "model=origin: give init_from or branch_from, whose shape it is"
     elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
         config = run.model_config(cfg, vocab_size=128)
         yield from config.problems()
-        yield from run.batch_problems(cfg, max(1, config.seq_len))
+        yield from run.batch_problems(cfg, config.seq_len)
         yield from run.conflicts(cfg)
         if not why:
             yield from run.start_problems(cfg, config)
@@ -230,14 +229,6 @@ def make_model(cfg, config, device, sharded):
     if sharded:
         runtime.shard(loss_module, device)
     return transformer, loss_module
-
-
-def choose_attention(transformer, device, versions, resumed):
-    """Set the attention backend of a model on a GPU, and name it in `versions`. resumed: see `run.restore`."""
-    kept = run.kept_attention(resumed, versions)
-    backend = runtime.choose_attention(transformer.config, transformer.compute_dtype, device, kept)
-    transformer.attention_backend = backend
-    versions["attention"] = backend
 
 
 def make_optimizers(transformer, cfg):
@@ -405,7 +396,7 @@ def train(cfg):
     first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
-        choose_attention(transformer, device, facts["versions"], resumed)
+        run.set_attention(transformer, device, facts["versions"], resumed)
 
     @lru_cache(8)
     def groups_of(step):
@@ -413,6 +404,10 @@ def train(cfg):
 
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
+
+    # About 50 steps, and the last one, stand for all of them.
+    sampled = [groups_of(step) for step in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]
+    predict_from = predicts_from(record_of([*sampled, groups_of(cfg.max_steps - 1)]))
 
     steps = range(first, cfg.max_steps)
     work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))
@@ -424,9 +419,8 @@ def train(cfg):
     changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
     log = run.open_records(facts, transformer.parameters(), world_size, resumed) if rank == 0 else None
     if rank == 0:
-        schedule = groups_of, [learning_rate(step, cfg) for step in range(cfg.max_steps)]
-        runtime.show(print_start, cfg, transformer, train_batches, *schedule, first, world_size, facts["versions"])
-    predict_from = predicts_from(record_of([groups_of(cfg.max_steps - 1)]))
+        rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
+        runtime.show(print_start, cfg, transformer, train_batches, sampled, rates, first, world_size, facts["versions"])
     evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
     if not resumed:
         values = evaluate(loss_module, *evaluation)
@@ -440,9 +434,7 @@ def train(cfg):
     try:
         for step in steps:
             last = step + 1 == cfg.max_steps
-            if last:
-                run.wait_for_checksums(changed, received)
-            run.check_data(changed, trained, step)
+            run.check_data(changed, trained, first, last, received)
             started = time.perf_counter()
             groups = groups_of(step)
             names = names_of(groups)
@@ -459,7 +451,8 @@ def train(cfg):
             trained["tokens"] += tokens
             seconds = time.perf_counter() - started
             trained["seconds"] += seconds
-            trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
+            flops = runtime.step_flops(config, groups, cfg.window_split)
+            trained["flops"] += flops
             done = step + 1
             timed = [*timed, seconds] if phase == earlier else []
 
@@ -473,7 +466,7 @@ def train(cfg):
                 speed = round(tokens / seconds) if seconds else None
                 parts = describe_step(groups, names, sums)
                 values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed, **parts)
-                mfu = runtime.utilization(cfg, config, groups, seconds, device, world_size)
+                mfu = runtime.utilization(cfg.dtype, flops / world_size, seconds, device)
                 bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
             if (step + 1) % cfg.eval_interval == 0 or last or switches:
                 values |= evaluate(loss_module, *evaluation)
@@ -497,8 +490,7 @@ def train(cfg):
         raise
 
     if not stopping:  # a finished run, too, says so if its data have changed
-        run.wait_for_checksums(changed, received)
-        run.check_data(changed, trained, done)
+        run.check_data(changed, trained, first, True, received)
     if rank == 0:
         runtime.show(print_end, cfg, bar, done, device)
     del ddp  # before its process group: the other order can deadlock in gloo's destructor

@@ -23,17 +23,16 @@ OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"
 
 
 def switches(lines):
-    """Return the pairs of neighboring lines of a log between which its phase changes."""
-    return [(before, after) for before, after in itertools.pairwise(lines) if before["phase"] != after["phase"]]
+    """Return the pairs of neighboring lines of a log between which its phase changes; [] if phases alternate."""
+    found = [(before, after) for before, after in itertools.pairwise(lines) if before["phase"] != after["phase"]]
+    return found if len(found) < 4 else []
 
 
 def summary(log):
-    """Return the validation losses of a run at its start, at its switches if these are few, and at its end, as text."""
+    """Return the validation losses of a run at its start, its switches and its end, as text."""
     evaluated = [line for line in log if "val_clm_loss" in line]
     moments = [("start", evaluated[0])]
-    before_switches = [before for before, _ in switches(log) if before in evaluated]
-    if len(before_switches) < 4:
-        moments += [("switch", line) for line in before_switches]
+    moments += [("switch", before) for before, _ in switches(log) if before in evaluated]
     moments.append(("end", evaluated[-1]))
     keys = validation_keys(evaluated[-1])
     names = "".join(f"{title(name):>8}" for name in keys)
@@ -45,18 +44,16 @@ def summary(log):
     return "\n".join(rows)
 
 
-def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, versions):
+def print_start(cfg, transformer, batches, sampled, rates, step, world_size, versions):
     """Print the model, the budget with its data, and the machine, a line each.
 
-    groups_of: returns the windows of a step by objective. rates: the learning rate of each step.
+    sampled: of some steps that stand for all, the windows by objective. rates: the learning rate of each step.
     """
     config = transformer.config
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
-    # About 50 steps stand for all of them.
-    sampled = [groups_of(s) for s in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]
     windows, flops, most = Counter(), 0, 0  # by objective, of all of them, micro-batches of a step
     for groups in sampled:
         flops += step_flops(config, groups, cfg.window_split)
@@ -72,9 +69,8 @@ def print_start(cfg, transformer, batches, groups_of, rates, step, world_size, v
     rate = f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
     print(f"budget   {', '.join(parts)}; {mix}; {rate}; about {flops * each:.1e} FLOPs")
 
-    attention = "PyTorch's attention"
-    if versions.get("attention") == "triton":
-        attention = "fused kernels"
+    backend = transformer.attention_backend  # "auto" on a CPU only
+    attention = {"triton": "fused kernels", "reference": "attention by its formula"}.get(backend, "PyTorch's attention")
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
     plural = "es" if most > 1 else ""
     print(f"machine  {machine}, {most} micro-batch{plural} a step; {cfg.out_dir}")

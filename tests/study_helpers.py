@@ -56,6 +56,7 @@ def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
         **dict(name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed),
         **dict(untrained=False, parameters=1_200_000, model=SIZE),
         "flops": 1e12 * steps,
+        "tokens": 4096 * steps,
         "phases": phases(clm, steps - clm, ratio, dict(settings).get("mask_proportions", (1, 0, 0))),
         "settings": {"global_batch_tokens": 4096, **dict(settings)},
         **more,

@@ -138,9 +138,10 @@ def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
 def test_damaged_data_name_the_step_at_which_they_were_whole():
     trained, changed = {"verified": 3}, Future()
     run.check_data(changed, trained, 9)  # not known yet
+    run.check_data(changed, trained, 9, wait=True, received=[15])  # does not wait after a signal
     assert trained["verified"] == 3
     changed.set_result(None)
-    run.check_data(changed, trained, 10)
+    run.check_data(changed, trained, 10)  # whole when this process began, at step 10
     changed = Future()
     changed.set_result("train-00001.bin")
     with pytest.raises(Damaged, match="train-00001.bin has changed .* those after step 10"):

@@ -71,7 +71,7 @@ def problems(capsys):
             load(*argv, check=check)
         assert error.value.code == 2
         first, *middle, last = capsys.readouterr().err.splitlines()
-        assert first.endswith("in the settings; nothing was started.") and "--help" in last
+        assert first.endswith("nothing was started, because of these settings:") and "--help" in last
         return [line.split(". ", 1)[1] for line in middle]
 
     return run
@@ -136,12 +136,15 @@ def test_config_is_data_and_never_executed(problems, statement):
 def test_a_config_may_begin_with_another(problems):
     config("lr = 1.0\noffset = 2\n", "config/recipe.py")
     assert load(config('base = "recipe.py"\nlr = 3.0\n')) == DEFAULTS | {"lr": 3.0, "offset": 2}
-    config('base = "x.py"\nlr = "a"\n', "config/recipe.py")
+    config('base = "x.py"\noffset = 3\n', "config/third.py")
+    assert load("config/third.py") == DEFAULTS | {"lr": 3.0, "offset": 3}
+    config('base = "third.py"\nlr = "a"\n', "config/recipe.py")
     found = problems("config/x.py")
-    assert [problem.split(": ")[0] for problem in found] == ["config/recipe.py:1", "config/recipe.py:2"]
-    assert "unknown setting 'base'" in found[0]
-    (problem,) = problems(config('base = "none.py"\n'))
-    assert problem.startswith("config/none.py: neither")
+    assert [problem.split(": ")[0] for problem in found] == ["config/third.py:1", "config/recipe.py:2"]
+    assert "base='x.py' begins with the lines of this file itself" in found[0]
+    for missing, path in ("none.py", "config/none.py"), ("../none.py", "config/../none.py"), ("", "config"):
+        (problem,) = problems(config(f"base = {missing!r}\n"))
+        assert problem.startswith(f"{path}: neither")
 
 
 def test_unreadable_configs(problems):

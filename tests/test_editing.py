@@ -123,6 +123,38 @@ FAST = ("A prefix LM in a quarter of the windows",)
 SAME_WEIGHTS = EDITS.keys() - {"ReLU² instead of SwiGLU", "Norms of queries and keys by default"}
 
 
+NEAR = """\
+--- a/model.py
++++ b/model.py
+@@ -113,4 +113,5 @@
+     else:
+         see = torch.ones(T, T, dtype=torch.bool, device=device)
++    see = see & (t[None, :] >= t[:, None] - 4)
+     if doc_start is None:
+         return see
+"""
+
+
+@pytest.mark.slow
+def test_an_edited_attention_mask_is_that_of_the_trained_model(data_dir, tmp_path):
+    """No token sees further than 4 to the left, after training too: so the model cannot be exported."""
+    copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
+    code, text = train(copy, out, data_dir, "--attention=reference")
+    assert code == 0 and "attention by its formula" in text, text
+    assert "does not compute from it what model.py does" in export(copy, out, "eurobert")
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_with_clm_is_validated_as_its_mlm_predicts(data_dir, tmp_path):
+    copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
+    script = (copy / "train.py").read_text()
+    (copy / "train.py").write_text(script.replace("if step < cfg.switch_step or", "if step >= cfg.switch_step or"))
+    code, text = train(copy, out, data_dir, "--predict_from=before")
+    assert code == 0, text
+    log = read_metrics(out)
+    assert [log[1]["phase"], log[-1]["phase"]] == ["mntp", "clm"] and "val_mntp_loss" in log[-1]
+
+
 def test_each_edit_is_short():
     for patch in EDITS.values():
         added = [line for line in patch.splitlines() if re.match(r"\+(?!\+\+)\s*\S", line)]

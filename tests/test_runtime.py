@@ -17,8 +17,9 @@ from data.objective import CLM, MLM
 from errors import DataError
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
-from run import kept_attention
-from runtime import check_attention, choose_attention, flops_per_token, peak_flops, stress_attention, utilization
+from run import set_attention
+from runtime import check_attention, choose_attention, flops_per_token, peak_flops, step_flops, stress_attention
+from runtime import utilization
 
 CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
@@ -104,8 +105,10 @@ def test_a_resumed_run_keeps_its_attention(kernels):
     now = dict(torch="2.13", device="NVIDIA H100")
 
     def choose(earlier):
-        kept = kept_attention(earlier and dict(versions=earlier), now)
-        return choose_attention(ModelConfig(), torch.float32, CPU, kept)
+        model, versions = Transformer(ModelConfig()), dict(now)
+        set_attention(model, CPU, versions, earlier and dict(versions=earlier))
+        assert versions == now | dict(attention=model.attention_backend)
+        return model.attention_backend
 
     kernels(fails)
     assert [choose(now | dict(attention=name)) for name in ("triton", "sdpa")] == ["triton", "sdpa"]
@@ -121,9 +124,13 @@ def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, m
     state = checkpoint.load(encoder)
     state |= dict(versions=now | dict(attention="triton"), settings=dict(dtype="bfloat16"))
     monkeypatch.setattr(result, "versions", lambda device: now)
-    monkeypatch.setattr(result, "choose_attention", lambda config, dtype, device, kept: pytest.fail(f"kept: {kept}"))
+    monkeypatch.setattr(runtime, "choose_attention", lambda config, dtype, device, kept: pytest.fail(f"kept: {kept}"))
+    cfg = SimpleNamespace(device="cuda", dtype=dtype, seed=1)
     with pytest.raises(pytest.fail.Exception, match="kept: triton$" if dtype == "bfloat16" else "kept: $"):
-        result.build(SimpleNamespace(device="cuda", dtype=dtype, seed=1), None, state)
+        result.build(cfg, None, state)
+    state["settings"]["attention"] = "reference"  # the formula, which may have been edited: nothing is chosen
+    with pytest.raises(AttributeError, match="family"):  # goes on to the data set
+        result.build(cfg, None, state)
 
 
 def test_with_shards_a_buffer_without_a_value_is_refused():
@@ -166,12 +173,12 @@ def test_peak_flops_by_name(monkeypatch):
 def test_mfu_counts_both_objectives(monkeypatch, split, seen):
     """A step with 3 windows of CLM and 1 of MLM, in which 40 % of the tokens are predicted."""
     config, gpu, parts = ModelConfig(), torch.device("cuda"), {CLM(): [0, 1, 2], MLM(0.4): [3]}
-    cfg = SimpleNamespace(window_split=split, dtype="bfloat16")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     of_clm, of_mlm = flops_per_token(config, 128, True, 1, seen), flops_per_token(config, 128, False, 0.4, seen)
-    seconds = 2 * 128 * (3 * of_clm + of_mlm) / 989e12
-    assert utilization(cfg, config, parts, seconds, gpu) == {"mfu": "50.0%"}
-    assert utilization(cfg, config, parts, seconds, CPU) == {}
-    assert utilization(cfg, config, parts, 0, gpu) == {}  # no step was timed
-    cfg.dtype = "float32"
-    assert utilization(cfg, config, parts, seconds, gpu) == {}
+    flops = step_flops(config, parts, split)
+    assert flops == pytest.approx(128 * (3 * of_clm + of_mlm))
+    seconds = 2 * flops / 989e12
+    assert utilization("bfloat16", flops, seconds, gpu) == {"mfu": "50.0%"}
+    assert utilization("bfloat16", flops, seconds, CPU) == {}
+    assert utilization("bfloat16", flops, 0, gpu) == {}  # no step was timed
+    assert utilization("float32", flops, seconds, gpu) == {}

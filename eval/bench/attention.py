@@ -32,7 +32,7 @@ DEVICE, DTYPE, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() els
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    return configurator.choice_problems(cfg, {"only": IMPLEMENTATIONS})
+    return configurator.value_problems(cfg, choices={"only": IMPLEMENTATIONS})
 
 
 class Case:

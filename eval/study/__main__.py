@@ -52,14 +52,14 @@ plan = False  # print what there is to do, and stop
 only = ""  # one wave of it, or a part of one such as finetune-1:3/100, or report; --plan lists the waves
 
 COMMAND = "python -m eval.study"
+LIMITS = [("at least", 1, ["processes"]), ("at least", 0, ["jobs"])]
 CHOICES = {"metrics": METRICS}
 
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
     yield from (f"{name}: give at least one" for name in ("seeds", "rates", "finetune_seeds") if not cfg[name])
-    yield from configurator.limit_problems(cfg, [("at least", 1, ["processes"]), ("at least", 0, ["jobs"])])
-    yield from configurator.choice_problems(cfg, CHOICES)
+    yield from configurator.value_problems(cfg, LIMITS, CHOICES)
     yield from Plan(cfg).problems
 
 
@@ -114,7 +114,7 @@ def main(argv):
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
             case ["report", root, *args]:
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
-                metrics_only = partial(configurator.choice_problems, choices=CHOICES)
+                metrics_only = partial(configurator.value_problems, choices=CHOICES)
                 print(report.write(Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))))
             case [] | ["report"]:
                 sys.exit(__doc__)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
-from configurator import choice_problems, limit_problems
+from configurator import value_problems
 from data.objective import by_objective
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
@@ -85,9 +85,7 @@ def range_problems(runs):
     """Yield (name, sentence) for each setting of the Runs that train.py never takes. Needs no data."""
     train = globals_of(TRAIN)
     for run in runs:
-        for sentence in limit_problems(run.settings, train["LIMITS"]):
-            yield run.folder.name, sentence
-        for sentence in choice_problems(run.settings, train["CHOICES"]):
+        for sentence in value_problems(run.settings, train["LIMITS"], train["CHOICES"]):
             yield run.folder.name, sentence
 
 

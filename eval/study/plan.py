@@ -23,9 +23,11 @@ import configurator
 from errors import DataError, nearest
 from eval.study import figures
 from eval.study.branch import PLANNED, TRAIN, Schedule, why_not_branch
-from eval.tasks.registry import find_task
+from eval.study.jobs import ROOT
+from eval.tasks.registry import Task, find_task
 from runtime import PEAK_FLOPS
 
+FINETUNE = ROOT / "finetune.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
@@ -89,11 +91,19 @@ class Model(NamedTuple):
         return SEED.sub("", self.folder, 1)
 
 
+class PlannedTask(NamedTuple):
+    """A data set that every model is fine-tuned on."""
+
+    task: Task  # of eval/tasks
+    args: list  # of finetune.py
+    settings: configurator.Settings  # that these arguments make
+
+
 class Plan:
     """All runs and models of a study, and what is wrong with its settings.
 
     runs: {(row, seed): Run}, each after those that it begins with. models: the Models to fine-tune. labels: theirs,
-    each once. tasks: {name of a data set: its arguments of finetune.py}. results: the folder of all results. problems:
+    each once. tasks: {name of a data set: PlannedTask}. results: the folder of all results. problems:
     sentences; if there are any, the rest is not complete.
     """
 
@@ -144,11 +154,14 @@ class Plan:
         """Add a data set with its own arguments of finetune.py."""
         if task_name(name) in map(task_name, self.tasks):
             self.problems.append(f"tasks: two are called {task_name(name)}")
+        args = [*self.words("finetune", self.cfg.finetune), *args]
+        settings, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
+        found = None
         try:
-            find_task(name)
+            found = find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:
             self.problems.append(f"tasks: {error}")
-        self.tasks[name] = [*self.words("finetune", self.cfg.finetune), *args]
+        self.tasks[name] = PlannedTask(found, args, settings)
 
     def add_row(self, name, begins, text):
         """Add the runs of a row, one for each of its seeds."""
@@ -206,7 +219,7 @@ class Plan:
                 run.keep.add(int(step))
                 yield Model("intermediate", f"{name}@{step}-seed-{run.seed}", run.checkpoint(int(step)), run)
             else:
-                self.problems.append(f"also: {entry}: give a step between {run.start} and {run.max_steps}")
+                self.problems.append(f"also: {entry}: give a step after {run.start} and before {run.max_steps}")
 
     def points(self):
         """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.
@@ -219,9 +232,9 @@ class Plan:
         for seed in cfg.finetune_seeds:
             first = seed == cfg.finetune_seeds[0]
             of_seed = []
-            for task, args in self.tasks.items():
+            for task, planned in self.tasks.items():
                 rates = cfg.rates if cfg.full_grid or first else [None]
-                if "--max_steps=0" in args:
+                if planned.settings.max_steps == 0:
                     rates = cfg.rates[:first]
                 of_seed += itertools.product(self.models, [task], rates, [seed])
             random.Random(0).shuffle(of_seed)  # so that equal parts of them take about equally long
@@ -264,13 +277,11 @@ def describe(plan):
     """Return the plan as text: its runs, then the amount of everything."""
     runs, lines = plan.runs.values(), []
     if runs:
-        tokens = sum(run.steps * run.settings.global_batch_tokens for run in runs)
         flops = sum(Schedule(run).flops() for run in runs)
         hours = flops / PEAK_FLOPS[GPU] / MFU / 3600
         lines = [
             *map(str, runs),
             "",
-            f"tokens of pretraining {tokens:,}",
             f"FLOPs of pretraining {flops:.2g}",
             f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
             f"steps trained {sum(run.steps for run in runs)}",

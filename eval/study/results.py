@@ -82,7 +82,6 @@ def make_row(folder, result, metric, prefix, names):
     shape, step, head = facts["model"], facts["step"], 0
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
         head = shape["vocab_size"] * shape["d_model"]
-    per_step = facts["settings"].get("global_batch_tokens", 1)
     return SimpleNamespace(
         folder=folder,  # of its files, from the folder of all results
         model=label,
@@ -98,7 +97,7 @@ def make_row(folder, result, metric, prefix, names):
         pretraining=pretraining,  # in words
         parameters=facts["parameters"] + head,  # of pretraining, with the output head
         step=step,
-        tokens=0 if facts["untrained"] else step * per_step,
+        tokens=0 if facts["untrained"] else facts["tokens"],
         flops=0 if facts["untrained"] else facts["flops"],
         clm_fraction=facts["clm_steps"] / max(1, step),
         mask_ratio=facts["mask_ratio"],

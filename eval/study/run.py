@@ -12,14 +12,12 @@ import configurator
 from data.files import is_locked, refuse_malformed
 from errors import DataError
 from eval.study.branch import TRAIN, globals_of
-from eval.study.jobs import ROOT, Job, run_all, slots
-from eval.study.plan import task_name
+from eval.study.jobs import Job, run_all, slots
+from eval.study.plan import FINETUNE, task_name
 from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
-from eval.tasks.registry import find_task, missing
+from eval.tasks.registry import missing
 from run import check_same_run, last_logged
-
-FINETUNE = ROOT / "finetune.py"
 
 
 # ----------------------------------------------------------------------------
@@ -46,12 +44,11 @@ def problems_of(plan, runs, finetunes):
     if not finetunes:
         return
     commands, causal = [], False
-    for task, args in plan.tasks.items():
-        settings, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
-        causal |= settings.causal
-        if absent := missing(find_task(task, settings.tasks_dir, settings.max_steps == 0)):
-            yield task_name(task), absent
-        commands.append((task_name(task), [*args, f"--task={task}", f"--lr={min(cfg.rates)}"]))
+    for name, planned in plan.tasks.items():
+        causal |= planned.settings.causal
+        if absent := missing(planned.task):
+            yield task_name(name), absent
+        commands.append((task_name(name), [*planned.args, f"--task={name}", f"--lr={min(cfg.rates)}"]))
     yield from refusals(FINETUNE, commands, needs_checkpoint=False)
     for model in plan.models:
         if model.kind == "given" and (why := problem(model.checkpoint, causal)):
@@ -131,15 +128,18 @@ def carry_out(plan, waves):
 def to_train(plan):
     """Return the runs to train.
 
-    They are those that have not ended, and those whose checkpoint is gone although a run or a fine-tuning run still to
-    do begins with it.
+    They are those that have not ended, and those whose checkpoints are gone although a run or a fine-tuning run still
+    to do begins with one. Raises DataError if such a run still has its last checkpoint: it would not be trained again.
     """
     needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
     for run in reversed(plan.runs.values()):  # each before those that it begins with
         own = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
-        gone = any(not path.exists() for path in needed & own)
-        if not run.checkpoint().exists() and (gone or last_logged(run.folder) < run.max_steps):
+        gone = [path for path in needed & own if not path.exists()]
+        ended = run.checkpoint().exists()
+        if gone and ended:
+            raise DataError(f"{gone[0]} is not there. Delete {run.checkpoint()}, too: then the run is trained again")
+        if not ended and (gone or last_logged(run.folder) < run.max_steps):
             runs.append(run)
             if not checkpoint.steps(run.folder):  # otherwise it resumes
                 needed.add(run.origin)
@@ -188,7 +188,7 @@ def finetuning(plan, model, task, rate, seed):
     folder = plan.results / job_folder(model, task, rate, seed)
     ours = dict(task=task, init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
     ours["random_weights"] = model.kind == "random"
-    command = [FINETUNE, *plan.tasks[task], *(f"--{name}={value}" for name, value in ours.items())]
+    command = [FINETUNE, *plan.tasks[task].args, *(f"--{name}={value}" for name, value in ours.items())]
     return Job(f"{model.folder} on {task}, lr {rate:g}, seed {seed}", folder, command, folder / "result.json")
 
 

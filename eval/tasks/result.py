@@ -21,8 +21,7 @@ from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import Dataset
 from model import Transformer
-from run import kept_attention, versions
-from runtime import choose_attention
+from run import set_attention, versions
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 READ = "columns label names form metric outside".split()  # what of a Task the readers need
@@ -40,11 +39,10 @@ def build(cfg, dataset, state, random_weights=False):
     torch.manual_seed(cfg.seed)  # of the head and dropout
     dtype = getattr(torch, cfg.dtype)
     encoder.compute_dtype = dtype
-    if cfg.device == "cuda" and isinstance(encoder, Transformer):
+    if cfg.device == "cuda" and isinstance(encoder, Transformer) and encoder.attention_backend == "auto":
         device = torch.device(cfg.device)
         checked = state if state["settings"].get("dtype") == cfg.dtype else None  # as its pretraining found it
-        kept = kept_attention(checked, versions(device))
-        encoder.attention_backend = choose_attention(encoder.config, dtype, device, kept)
+        set_attention(encoder, device, versions(device), checked)
     tokenizer = checkpoint.tokenizer_of(state)
     protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
     if protocol.own and "hub" in state:  # what stands before a text is in its tokens then
@@ -202,11 +200,11 @@ def origin(state, path, name, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
     state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
-    `phases` is the record of what was trained, and `flops` is what it took. `mask_ratio` is the largest in it, or the
-    setting if it has none. `data` is the fingerprint of the prepared data.
+    `phases` is the record of what was trained, which took so many `tokens` and `flops`. `mask_ratio` is the largest in
+    the record, 0 for pure CLM. `data` is the fingerprint of the prepared data.
     """
     phases, step = phases_of(state), state["step"]
-    settings = dict(mask_ratio=(0.0,), seed=0, init_from="") | state["settings"]  # a hub model has none
+    settings = dict(seed=0, init_from="") | state["settings"]  # a hub model has none
     if state["settings"]:
         name = f"{Path(path).resolve().parent.name}-{step}"
     return dict(
@@ -217,9 +215,10 @@ def origin(state, path, name, random_weights):
         seed=settings["seed"],
         init_from=settings["init_from"],
         phases=phases,
+        tokens=state.get("tokens", 0),
         flops=state.get("flops", 0.0),
         clm_steps=clm_steps(phases),
-        mask_ratio=largest_mask_ratio(phases) or settings["mask_ratio"][0],
+        mask_ratio=largest_mask_ratio(phases),
         untrained=random_weights,
         model=state["config"],
         settings=dict(state["settings"]),  # of train.py; {} of a model of the hub

@@ -176,7 +176,7 @@ def test_the_command_and_all_wrong_settings_in_one_message(run, sources, tmp_pat
     assert code == 0 and "bytes per token" in text and (tmp_path / "out/meta.json").exists()
     settings = [f"--source={'x' * 300}", "--tokenizer=gtp2", "--val_fraction=0.5", "--shard_bytes=-1", "--workers=-1"]
     code, text = run([*settings, "--max_tokens=-1", "--part=17/16", f"--out={tmp_path}"], "data.prepare")
-    assert code == 2 and "8 problems" in text and "Traceback" not in text
+    assert code == 2 and "\n  8. " in text and "\n  9. " not in text and "Traceback" not in text
     for value in "File name too long", "gtp2", "0.5", "17/16", str(tmp_path):
         assert value in text
     with pytest.raises(DataError, match="in.txt/out.partial cannot be written .Not a directory."):

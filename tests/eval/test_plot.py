@@ -39,6 +39,9 @@ def test_the_figure_of_a_mixed_phase_has_its_parts(tmp_path, monkeypatch):
     assert lines["training, CLM + MLM"][2:] == [3.0, 3.0] and lines["training, MLM"][2:] == [4.0, 4.0]
     assert lines["training, CLM"] == [3.0, 3.0, 2.5, 2.5]
     assert [text.get_text() for text in figures[0].axes[0].texts] == [" to CLM + MLM"]
+    write_log(tmp_path, [CLM, MLM] * 3)  # alternating phases have no marks
+    plot_run(tmp_path)
+    assert len(figures[1].axes[0].texts) == 0
 
 
 @pytest.mark.parametrize("line", [b"no", b"[1]", b'{"loss": 1}', b"[" * 100_000, b"\xff"])

@@ -9,6 +9,7 @@ import pytest
 
 import checkpoint
 import configurator
+from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import Schedule, schedule_problems
 from eval.study.plan import describe, Plan, TRAIN
@@ -219,6 +220,13 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     (split.folder / "ckpt-600.pt").touch()
     (clm.folder / "ckpt-325.pt").unlink()
     assert names() == ["split"]
+    # The parent has its last checkpoint, but not the one to branch off: train.py would not train it again.
+    (split.folder / "ckpt-600.pt").unlink()
+    clm.checkpoint().touch()
+    with pytest.raises(DataError, match="ckpt-325.pt is not there. Delete .*ckpt-650.pt, too"):
+        names()
+    clm.checkpoint().unlink()
+    (split.folder / "ckpt-600.pt").touch()
     # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
     log = mlm.folder / "metrics.jsonl"
     log.write_text(log.read_text()[:-20])
@@ -265,6 +273,10 @@ def test_one_job_of_a_task_scores_its_baselines():
     assert all("--batch_size=8" in job.command for job in jobs)
     plan = plan_of(tasks="sst2,scifact --max_steps=0", rates="1e-3,3e-3")  # zero-shot: without rates and seeds
     assert [point[2:] for point in plan.points() if point[1] == "scifact"] == [(1e-3, 1)] * 2
+    plan = plan_of(tasks="scifact,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--max_steps=0")
+    assert [len([point for point in plan.points() if point[1] == task]) for task in plan.tasks] == [2, 12]
+    (problem,) = plan_of(tasks="sst2", finetune="--max_steps 0").problems
+    assert problem.startswith("tasks: max_steps=0: sst2 has a head, which must be trained")
 
 
 def test_the_parts_of_the_waves_are_the_whole_study(tmp_path):
@@ -324,5 +336,5 @@ def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
     assert plan.problems == []
     rows = {run.row: run for run in plan.runs.values()}  # seeds of a row differ in names only
     assert problems([(arguments(run), plan.cfg.processes) for run in rows.values()]) == []
-    commands = [("", [*args, f"--task={task}", "--out_dir=nowhere"]) for task, args in plan.tasks.items()]
+    commands = [("", [*its.args, f"--task={task}", "--out_dir=nowhere"]) for task, its in plan.tasks.items()]
     assert [its for _, its in refusals(FINETUNE, commands) if not its.startswith("init_from")] == []

@@ -183,7 +183,7 @@ DAMAGE = {  # of one of four results -> what is told; a folder is named too
     "Unterminated string": lambda f: (f / "result.json").write_text('{"task": "ss'),
     "KeyError.*main": lambda f: edit(f, lambda r: r.pop("main")),
     "must be finite": lambda f: edit(f, lambda r: r["metrics"]["test"].update(accuracy=float("nan"))),
-    "KeyError.*settings": lambda f: edit(f, lambda r: r["checkpoint"].pop("settings")),  # made by an older version
+    "KeyError.*tokens": lambda f: edit(f, lambda r: r["checkpoint"].pop("tokens")),  # made by an older version
     "have different test sets": lambda f: edit(f, lambda r: r.update(test_set="1")),
     "are the same model, task": lambda f: shutil.copytree(f.parents[1], f.parents[1].with_name("copy")),
     r"has shape .9, 1, 2., in": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
