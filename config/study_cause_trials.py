@@ -8,15 +8,15 @@ seeds = (0,)
 
 # name, what it begins with, arguments of train.py
 runs = (
-    ("mlm-7e-4", "", "--lr=7e-4"),
-    ("mlm-1e-3", "", "--lr=1e-3"),
-    ("mlm-1.4e-3", "", "--lr=1.4e-3"),
+    ("mntp-1e-3", "", "--lr=1e-3 --predict_from=before"),
+    ("mntp-2e-3", "", "--lr=2e-3 --predict_from=before"),
     ("mlm-80-0-20-1e-3", "", "--lr=1e-3 --mask_proportions=0.8,0,0.2"),
     ("mlm-80-0-20-2e-3", "", "--lr=2e-3 --mask_proportions=0.8,0,0.2"),
     ("mlm-80-20-0-1e-3", "", "--lr=1e-3 --mask_proportions=0.8,0.2,0"),
     ("mlm-80-20-0-2e-3", "", "--lr=2e-3 --mask_proportions=0.8,0.2,0"),
-    ("mntp-1e-3", "", "--lr=1e-3 --predict_from=before"),
-    ("mntp-2e-3", "", "--lr=2e-3 --predict_from=before"),
+    ("mlm-7e-4", "", "--lr=7e-4"),
+    ("mlm-1e-3", "", "--lr=1e-3"),
+    ("mlm-1.4e-3", "", "--lr=1.4e-3"),
 )
 primary = ()
 
