@@ -6,7 +6,7 @@
 # Model, text and tasks are those of config/study_visible.py. Each run of 41.0M tokens is trained once, and the run of
 # 10.2M tokens branches off it where its own learning rate begins to decay.
 out_dir = "out/study-cause"
-train = "config/openstax.py --switch_step=0 --lr=2e-3 --eval_interval=100 --checkpoint_interval=1000"
+train = "config/openstax.py --switch_step=0 --lr=2e-3 --eval_interval=100 --checkpoint_interval=1000 --dtype=bfloat16"
 seeds = (9, 10, 11, 12, 13)
 
 # name, what it begins with, arguments of train.py
@@ -17,7 +17,7 @@ runs = (
     ("mlm-10.2M", "mlm-41M@4700", "--lr=1e-3"),
     ("mlm-80-10-10-10.2M", "mlm-80-10-10-41M@4700", "--mask_proportions=0.8,0.1,0.1"),
     ("clm25-mlm-10.2M", "clm25-mlm-41M@1250", "--switch_step=1250"),
-    ("mntp-10.2M", "", "--predict_from=before"),
+    ("mntp-10.2M", "", "--predict_from=before --lr=1e-3"),
     ("mlm-80-0-20-10.2M", "", "--mask_proportions=0.8,0,0.2"),
     ("mlm-80-20-0-10.2M", "", "--mask_proportions=0.8,0.2,0"),
 )
@@ -33,7 +33,7 @@ tasks = (
     "conll2003 --max_steps=800 --epochs=2",
     "scifact --max_steps=240 --batch_size=16 --epochs=6 --full_corpus=False",
 )
-finetune = "--eval_interval=1000 --baseline=False"
+finetune = "--eval_interval=1000 --baseline=False --dtype=float32"
 rates = (5e-4, 1e-3, 2e-3, 4e-3)
 finetune_seeds = (1, 2)
 
