@@ -1,10 +1,9 @@
 # Trials for config/study_cause.py: which rate of pretraining suits each recipe? One seed that the study does not have.
-# The rate with the better validation scores after fine-tuning is taken. They were pretrained in fp32.
+# The rate with the better validation scores after fine-tuning is taken.
 #
 #   python -m eval.study config/study_cause_trials.py
 base = "study_cause.py"  # the same model, text and tasks
 out_dir = "out/study-cause-trials"
-train = "config/openstax.py --switch_step=0 --lr=2e-3 --eval_interval=100 --checkpoint_interval=1000 --dtype=float32"
 seeds = (0,)
 
 # name, what it begins with, arguments of train.py

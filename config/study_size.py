@@ -9,7 +9,7 @@ base = "study_cause.py"  # the same tasks, fine-tuning rates and fine-tuning see
 out_dir = "out/study-size"
 train = (
     "config/openstax.py --n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576 --global_batch_tokens=4608 --switch_step=0 "
-    "--eval_interval=100 --checkpoint_interval=1000 --dtype=bfloat16"
+    "--eval_interval=100 --checkpoint_interval=1000 --dtype=float32"
 )
 seeds = (9, 10, 11)
 
