@@ -171,7 +171,7 @@ def measure(functions, repeats, flops, columns):
 def bare_speeds(repeats):
     """Print what a product of square matrices and a copy reach: they tell a throttled card from a slow kernel."""
     n = 8192 if DEVICE == "cuda" else 512
-    x = torch.ones(n, n, device=DEVICE, dtype=DTYPE)
+    x = torch.randn(n, n, device=DEVICE, dtype=DTYPE)  # random: a GPU is faster on equal numbers
     source = x.repeat(16, 1)
     functions = {
         "product": partial(torch.mm, x, x, out=torch.empty_like(x)),
