@@ -5,7 +5,8 @@ changes: the parameters, the rotary positions, the norms and the output head are
 causal language modeling (CLM), continue with masked language modeling (MLM) and end as an encoder.
 
 The architecture is that of Llama and EuroBERT: pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU,
-no dropout. Two options serve other decoders: biases in attention (Qwen 2), and norms of queries and keys (Qwen 3).
+no dropout. Three options serve other decoders: biases in attention (Qwen 2), norms of queries and keys (Qwen 3), and
+scaled rotary frequencies (Llama 3.1).
 """
 
 from __future__ import annotations  # the kernels' type hints must not need Triton
@@ -82,9 +83,7 @@ class ModelConfig:
         if self.rope_scaling:
             numbers = [x for x in self.rope_scaling if type(x) in (int, float) and 0 < x < 2**63]
             if len(self.rope_scaling) != 4 or len(numbers) != 4 or numbers[1] >= numbers[2]:
-                found.append(
-                    f"rope_scaling={self.rope_scaling}: must be factor, low, high, context: above 0, low < high"
-                )
+                found.append(f"rope_scaling={self.rope_scaling}: must be factor, low < high, context, all above 0")
         return found
 
 
@@ -105,7 +104,7 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     """Return which keys (columns) each query (row) may see: bool, (T, T), or (B, 1, T, T) with bounds.
 
     This mask is the whole difference between an encoder and a decoder. Fused attention builds it in. To try another
-    one, edit this function and train with --attention=reference, for which it decides (see `attention_backend`).
+    one, edit this function and train with --attention=reference: "triton" never calls it, "sdpa" only with bounds.
     """
     t = torch.arange(T, device=device)
     if causal:
@@ -230,18 +229,16 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias)
 
     def forward(self, x):
-        bias = self.bias
-        if bias is not None:
-            bias = bias.to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.weight.to(x.dtype), bias)
 
 
 class RMSNorm(nn.Module):
     """Compute x / sqrt(mean(x²) + eps) * weight in fp32 (Zhang and Sennrich, 2019)."""
 
-    def __init__(self, d_model, eps):
+    def __init__(self, d, eps):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.ones(d))
         self.eps = eps
 
     def forward(self, x):
@@ -362,7 +359,7 @@ class Transformer(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden):
-        """Map hidden states (..., d_model) to logits (..., vocab_size)."""
+        """Map hidden states (..., d_model) to logits (..., vocab_size). The loss takes head.weight instead of this."""
         return self.head(hidden)
 
     @property
@@ -374,7 +371,7 @@ class Transformer(nn.Module):
 # Loss
 
 
-def loss_and_gradient(logits, targets, with_grad=True):
+def loss_and_gradient(logits, targets, with_grad):
     """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
     logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is the
@@ -397,16 +394,6 @@ def loss_and_gradient(logits, targets, with_grad=True):
     entry = (at_target - largest).exp() * scale - keep.float()
     row = torch.arange(len(x), device=x.device)[:, None]
     return loss, gradient.index_put_((row, target), entry.to(logits.dtype))
-
-
-@lru_cache
-def one(device):
-    """Return the tensor 1 with which to begin a backward pass, as in loss.backward(one(device)).
-
-    By default PyTorch begins with a new 1 each time, and the gradient of the output head, (V, d) in fp32, would be
-    multiplied by it: a second tensor of that size, for nothing. `LinearCrossEntropy` knows this one.
-    """
-    return torch.ones((), device=device)
 
 
 @lru_cache
@@ -451,9 +438,8 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
-        if d_total is not one(d_total.device):
-            d_hidden, d_weight = d_hidden * d_total.to(d_hidden.dtype), d_weight * d_total
-        return d_hidden, d_weight, None, None, None, None
+        # In place, as d_weight is large. So a second backward pass of the same loss is refused by PyTorch.
+        return d_hidden.mul_(d_total), d_weight.mul_(d_total), None, None, None, None
 
 
 @torch.compiler.disable(recursive=False)  # torch 2.11 compiles this function to one whose gradients are 0
@@ -465,13 +451,12 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     """
     N, V = len(hidden), len(weight)
     chunk = max(64, 2**21 // V // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
-    if hidden.is_cuda:  # equal chunks, whose logits in 16 bits take at most 1/32 of the memory: 2.5 of 80 GB
+    if hidden.is_cuda:  # equal chunks of at most 2^30 logits (2.1 GB in 16 bits), or 1/32 of a smaller GPU's memory
         memory = torch.cuda.get_device_properties(hidden.device).total_memory
         largest = min(2**30, memory // 64) // V
-        n_chunks = 1 + N // (largest + 1)
+        n_chunks = max(1, -(-N // largest))
         chunk = max(1, -(-N // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
-    with_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, with_grad, loss_and_gradient)
+    total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, torch.is_grad_enabled(), loss_and_gradient)
     return total, (targets >= 0).sum()
 
 
@@ -599,7 +584,7 @@ def load_block(x, start, T, BLOCK: tl.constexpr, HEADS: tl.constexpr, D: tl.cons
 
 @jit
 def store_block(x, start, block, scale, T, HEADS: tl.constexpr, D: tl.constexpr):
-    """Store scale times what `load_block` would load, in x's dtype."""
+    """Store scale * block, a tuple as `load_block` returns, in rows start .. start + BLOCK of x, in x's dtype."""
     for i in tl.static_range(len(block)):
         values = block[i] * scale
         r = tl.arange(0, values.shape[0])[:, None]
@@ -705,8 +690,7 @@ def masked_scores(rows, cols, start, first, last, CHECK_FIRST: tl.constexpr, CHE
 def forward_kernel(
     q, k, v, out, lse,
     doc_start, doc_end, T,
-    H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
-    D: tl.constexpr,  # width of a head
+    H: tl.constexpr, H_KV: tl.constexpr, D: tl.constexpr,  # query heads, key heads, width of a head
     CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask; bounds have the causal one built in
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
@@ -753,8 +737,7 @@ def forward_kernel(
 def dq_kernel(
     q, k, v, out, lse, d_out, dq, delta,
     doc_start, doc_end, T,
-    H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
-    D: tl.constexpr,  # width of a head
+    H: tl.constexpr, H_KV: tl.constexpr, D: tl.constexpr,  # query heads, key heads, width of a head
     CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask; bounds have the causal one built in
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
@@ -801,8 +784,7 @@ def dq_kernel(
 def dkv_kernel(
     q, k, v, lse, d_out, delta, dk, dv,
     doc_start, doc_end, T,
-    H: tl.constexpr, H_KV: tl.constexpr,  # query heads, key heads
-    D: tl.constexpr,  # width of a head
+    H: tl.constexpr, H_KV: tl.constexpr, D: tl.constexpr,  # query heads, key heads, width of a head
     CAUSAL: tl.constexpr, DOCUMENTS: tl.constexpr,  # the mask; bounds have the causal one built in
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,  # queries and keys of a block
 ):  # fmt: skip
@@ -854,10 +836,13 @@ KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
 # sometimes the most registers of a thread: so few that one more program fits on a multiprocessor, or so many that the
-# compiler does not spill some to try that). None stands for all other GPUs and the interpreter. Where head dim 96 has
-# no row, it has that of 128. These are the largest blocks that do not spill registers, see tests/ahead_of_time.py.
+# compiler does not spill some to try that). "fp32" stands for fp32 inputs on any GPU, None for all other GPUs and the
+# interpreter. Where head dim 96 has no row, it has that of 128. The rows of (90, 64) and (90, 96) were the fastest of
+# about ten on an H200 (docs/results/speed). The others were never timed: they are the largest blocks that spill no more
+# than a few bytes of registers, see tests/ahead_of_time.py.
 LAUNCH = {
-    (90, 64): ((128, 64, 4, 3), (128, 64, 8, 2, 128), (64, 128, 8, 2)),
+    (90, 64): ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3)),
+    (90, 96): ((128, 64, 4, 3), (64, 64, 4, 2), (32, 64, 4, 3)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 32): ((128, 64, 4, 3, 168), (128, 64, 8, 2), (64, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),

@@ -31,7 +31,7 @@ from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PRESETS, PretrainingLoss, Transformer, one
+from model import PRESETS, PretrainingLoss, Transformer
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -315,7 +315,7 @@ def forward_backward(ddp, batches, parts, names, device):
         if not counts:  # another process trains this window: take part in the exchange, and add nothing
             loss_sum.backward(torch.zeros_like(loss_sum))
             continue
-        loss_sum.backward(one(device))  # without `one`, the head's gradient would be multiplied by a new 1
+        loss_sum.backward()
         sums[names.index(what.name)] += torch.stack((loss_sum.detach(), count))
     return sums
 
