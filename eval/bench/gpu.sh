@@ -47,13 +47,12 @@ run_all() {
         part bare 30 $bench attention --lengths=
         part facts 20 $bench doctor --head_dims=
         part kernels 80 $bench doctor --head_dims=64,96
-        part attention_2k 60 $dense --lengths=2048
-        part same 60 python3 -m pytest tests/test_gpu.py -vv -k "train_the_same and options0"
         part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=8 --repeats=1
+        part attention_2k 60 $dense --lengths=2048
+        part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
+            -k "not interpreted and not ahead"
         part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=6 --repeats=1
         part documents 90 $documents --head_dims=64,96 --groups=1,3 --only=ours,varlen
-        part flex 60 $documents --head_dims=64 --only=ours,varlen,flex
-        part attention_8k 60 $dense --lengths=8192
         part step_210m 70 $bench step --model=210m --only=compiled --micro_steps=2 --steps=8 --repeats=1
         part resume 160 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
         encoder=$(ls "$out"/resume/*/whole/ckpt-*.pt 2>/dev/null | head -n 1) # without one, the demo
@@ -64,9 +63,9 @@ run_all() {
         fi
         part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$encoder" \
             --out_dir="$out/finetune"
+        part attention_8k 60 $dense --lengths=8192
         part kernels_rest 60 $bench doctor --head_dims=128,32
-        part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
-            -k "not interpreted and not ahead"
+        part flex 80 $documents --head_dims=64 --only=ours,varlen,flex
         part step_rest 160 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
             --steps=10 --repeats=1
     }
