@@ -67,7 +67,7 @@ def batch_problems(cfg, T):
     windows = cfg.global_batch_tokens // T
     if cfg.global_batch_tokens % T:
         yield f"global_batch_tokens={cfg.global_batch_tokens}: must be a multiple of seq_len = {T}"
-    if cfg.mask_ratio and round(min(cfg.mask_ratio) * T) == 0:
+    if round(cfg.mask_ratio * T) == 0:
         yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
     if cfg.clm_windows and not 0 < round(cfg.clm_windows * windows) < windows:
         yield f"clm_windows={cfg.clm_windows}: of the {windows} windows of a step, at least one must be CLM and one MLM"

@@ -44,7 +44,7 @@ verify_data = True  # compute the checksums of the data while the run trains, an
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
-mask_ratio = (0.4,)  # fraction of a window's tokens that MLM hides and predicts; of several, from one to the next
+mask_ratio = 0.4  # fraction of a window's tokens that MLM hides and predicts
 predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it
 mask_proportions = (1.0, 0.0, 0.0)  # of the hidden tokens, those shown as the mask token, as a random one, unchanged
 window_split = "none"  # cut windows into parts that do not see each other: none, random (one cut), document (at eos)
@@ -103,13 +103,7 @@ def objective(step, window, n_windows, cfg):
     """
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM()
-    mlm_steps = cfg.max_steps - cfg.switch_step
-    progress = (step - cfg.switch_step) / max(1, mlm_steps - 1)  # from 0 at the first of MLM's steps to 1 at the last
-    place = progress * (len(cfg.mask_ratio) - 1)
-    i = int(place)
-    before, after = cfg.mask_ratio[i], cfg.mask_ratio[min(i + 1, len(cfg.mask_ratio) - 1)]
-    ratio = before + (place - i) * (after - before)  # linear from one to the next
-    return MLM(ratio, cfg.predict_from, cfg.mask_proportions, max(cfg.mask_ratio))
+    return MLM(cfg.mask_ratio, cfg.predict_from, cfg.mask_proportions)
 
 
 def learning_rate(step, cfg):
@@ -127,8 +121,8 @@ LIMITS = [
     ("at least", 1, ["max_steps", "global_batch_tokens", "micro_batch", "eval_windows", "keep_last"]),
     ("at least", 1, ["log_interval", "eval_interval", "checkpoint_interval"]),
     ("at least", 0, [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"]),
-    ("above", 0, ["lr", "grad_clip"]),
-    ("below", 1, ["beta1", "beta2", "clm_windows"]),
+    ("above", 0, ["lr", "grad_clip", "mask_ratio"]),
+    ("below", 1, ["beta1", "beta2", "clm_windows", "mask_ratio"]),
     ("below", 2**63, ["seed"]),
 ]
 CHOICES = {
@@ -145,8 +139,6 @@ def check(cfg):
     """Yield what does not fit in the settings, one sentence each."""
     yield from configurator.value_problems(cfg, LIMITS, CHOICES)
     yield from runtime.device_problems(cfg)
-    if not cfg.mask_ratio or min(cfg.mask_ratio) <= 0 or max(cfg.mask_ratio) >= 1:
-        yield f"mask_ratio={cfg.mask_ratio}: must be above 0 and below 1"
     shown = cfg.mask_proportions
     if len(shown) != 3 or min(shown) < 0 or abs(sum(shown) - 1) > 1e-6:
         yield f"mask_proportions={shown}: must be 3 numbers with sum 1"

@@ -74,6 +74,11 @@ def third(copy, out, log, before, text):
     assert code == 1 and "has other optimizers: adamw, norms; here they are adamw" in text, text
 
 
+def falling(copy, out, log, before, text):
+    assert [line["mask_ratio"] for line in log[9:]] == pytest.approx([0.4 - 0.3 * step / 31 for step in range(32)])
+    assert log[8]["loss"] == before[8]["loss"] and log[-1]["loss"] != before[-1]["loss"]
+
+
 def prefix(copy, out, log, before, text):
     assert {line["phase"] for line in log[9:]} == {"mlm + prefix lm"} and "step 40 (MLM + prefix LM): valid" in text
     assert log[-1].keys() >= {"prefix_lm_loss", "mlm_loss"}
@@ -117,7 +122,7 @@ def growing(copy, out, log, before, text):
 
 
 CHECKS = dict(
-    zip(EDITS, [cosine, rates, third, prefix, spans, relu2, z_loss, smoothing, qk_norm, growing], strict=True)
+    zip(EDITS, [cosine, rates, third, falling, prefix, spans, relu2, z_loss, smoothing, qk_norm, growing], strict=True)
 )
 FAST = ("A prefix LM in a quarter of the windows",)
 SAME_WEIGHTS = EDITS.keys() - {"ReLU² instead of SwiGLU", "Norms of queries and keys by default"}

@@ -53,7 +53,7 @@ def test_the_recipe_of_the_presets(name):
     paper = {
         "model": name, "global_batch_tokens": 2_359_296, "max_steps": 42_000, "warmup_steps": 2_000,
         "decay_steps": 2_000, "lr": 5e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1,
-        "grad_clip": 1.0, "mask_ratio": (0.4,), "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
+        "grad_clip": 1.0, "mask_ratio": 0.4, "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
         "tie_embeddings": False,
     }  # fmt: skip
     cfg = preset(name)

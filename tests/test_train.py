@@ -61,7 +61,7 @@ def test_a_run_learns_and_reports(undisturbed):
 
 # Arguments, and the largest relative difference between world sizes. A single window of CLM leaves none to one process.
 OTHERS = [
-    ("--clm_windows=0.0625 --mask_ratio=0.4,0.1 --predict_from=before --window_split=document --shard=True", 1e-5),
+    ("--clm_windows=0.0625 --mask_ratio=0.3 --predict_from=before --window_split=document --shard=True", 1e-5),
     ("--data={mixture} --window_split=random --switch_step=0 --clm_windows=0.0625", 1e-5),
     pytest.param("--optimizer=muon --shard=True", 1e-3, marks=SLOW),  # its iteration is in bf16
 ]
@@ -85,21 +85,21 @@ def test_other_objectives_optimizers_and_data_keep_the_promises(
     assert_same_losses(out, tmp_path / "reference", difference, also=())
 
 
-def test_a_mixture_with_a_falling_ratio_counts_exactly(run, tiny, tmp_path):
+def test_a_mixture_counts_exactly(run, tiny, tmp_path):
     """16 windows of 32 tokens a step. The loss is the mean over all predicted tokens of both kinds."""
     out = tmp_path / "run"
-    succeed([run([*tiny, "--clm_windows=0.25", "--mask_ratio=0.5,0.25", "--max_steps=17", f"--out_dir={out}"])])
+    succeed([run([*tiny, "--clm_windows=0.25", "--mask_ratio=0.25", "--max_steps=17", f"--out_dir={out}"])])
     lines = [line for line in read_metrics(out) if line["phase"] == "clm + mlm" and "loss" in line]
     assert [line["step"] for line in lines] == [*range(9, 18)]
-    assert [line["mask_ratio"] for line in lines] == pytest.approx([0.5 - 0.25 * i / 8 for i in range(9)])
     for line in lines:
-        clm = 4 * 31 / (4 * 31 + 12 * round(32 * line["mask_ratio"]))
+        assert line["mask_ratio"] == 0.25
+        clm = 4 * 31 / (4 * 31 + 12 * 8)
         assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
         mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
         assert line["loss"] == pytest.approx(mean, rel=1e-6)
     phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
     assert [(its["phase"], its["steps"]) for its in phases] == [("clm", 8), ("clm + mlm", 9)]
-    assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.5, 0.25]
+    assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.25, 0.25]
 
 
 # --- Starting, stopping, going on ---
@@ -184,7 +184,7 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
     text = succeed([run(resume)])
     assert "model.py: changed since step 20" in text and "train.py: " not in text, text
     code, text = run([*resume, "--lr=0.1", "--mask_ratio=0.3"])
-    assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=(0.3,)" in text and "branch_from" in text
+    assert code == 2 and "lr=0.1, but the run in" in text and "mask_ratio=0.3" in text and "branch_from" in text
     before = (out / "metrics.jsonl").read_bytes()
     for message, change in ("no checkpoint in", lambda path: path.write_bytes(b"no")), ("are gone", os.remove):
         for step in checkpoint.steps(out):
@@ -258,21 +258,21 @@ def test_a_longer_context(undisturbed, run, tmp_path, start):
 BAD_INPUT = {  # settings, and the lines that the message has
     "--model=300m --mask_ratio=1.5 --lr=0 --max_step=3 --resume --clm_windows=1 --predict_from=after": """
         model=300m: must be one of demo, 210m
-        mask_ratio=(1.5,): must be above 0
+        mask_ratio=1.5: must be below 1
         lr=0.0: must be above 0
         unknown setting 'max_step'. Did you mean 'max_steps'?
         --resume: write --resume=VALUE
         clm_windows=1.0: must be below 1
         predict_from=after: must be one of mask, before""",
     "--global_batch_tokens=100 --switch_step=21 --warmup_steps=16 --keep_steps=-5 --vocab_size=100 "
-    "--n_kv_head=3 --mask_proportions=0.8,0.1 --mask_ratio=0.4,0.01 --window_split=random --seq_len=16": """
+    "--n_kv_head=3 --mask_proportions=0.8,0.1 --mask_ratio=0.01 --window_split=random --seq_len=16": """
         global_batch_tokens=100: must be a multiple of seq_len = 16
         max_steps=20: the schedule has 21 steps; --switch_step=10 --warmup_steps=7 --decay_steps=2 fits
         keep_steps=(-5,): must be above 0
         vocab_size=100: the tokenizer of
         n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head
         mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1
-        mask_ratio=(0.4, 0.01): masks not one token of 16
+        mask_ratio=0.01: masks not one token of 16
         window_split=random: needs seq_len of at least 24, got 16""",
     "--n_layer=99999999": "n_layer=99999999: must be at most 1000",
     "--global_batch_tokens=3200000": "train tokens are fewer than the 3200000 of one batch",
@@ -455,13 +455,13 @@ sys.exit(f"graphs: {{torch._dynamo.utils.counters['stats']['unique_graphs']}}")
 @pytest.mark.parametrize("world, options, backend", [
     (1, "", "inductor"),
     (1, "--recompute=True", "aot_eager"),
-    (1, "--clm_windows=0.25 --mask_ratio=0.4,0.1 --micro_batch=4", "aot_eager"),
+    (1, "--clm_windows=0.25 --micro_batch=4", "aot_eager"),
     (2, "--shard=True", "aot_eager"),
 ])  # fmt: skip
 def test_a_run_compiles_the_blocks_and_the_loss_once_for_each_mask(
     undisturbed, run_world, tmp_path, world, options, backend
 ):
-    """The validation, with a smaller last batch, compiles nothing, nor do the samples, nor does a falling ratio."""
+    """The validation, with a smaller last batch, compiles nothing, and neither do the samples."""
     args, reference = undisturbed
     (tmp_path / "script.py").write_text(COMPILED.format(backend))
     args = [*args, "--compile=True", *options.split(), f"--out_dir={tmp_path / 'run'}"]

@@ -51,7 +51,7 @@ def example(state, tokenizer):
     cfg = configurator.Settings(state["settings"])
     T = state["config"]["seq_len"]
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, T)
-    objectives = {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio[0])}
+    objectives = {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio)}
     shown = {}
     for name, objective in objectives.items():
         batch = batches.batch(state["step"], objective, [0])

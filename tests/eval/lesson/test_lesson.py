@@ -99,9 +99,7 @@ def test_edit_2_keeps_40_percent_of_the_targets(tmp_path, data_dir):
 
 def test_edit_3_swaps_the_phases(tmp_path):
     objective = runpy.run_path(str(edited(DIFFS[2], tmp_path / "copy") / "train.py"))["objective"]
-    cfg = SimpleNamespace(
-        switch_step=2, max_steps=4, mask_ratio=(0.4,), predict_from="mask", mask_proportions=(1, 0, 0)
-    )
+    cfg = SimpleNamespace(switch_step=2, max_steps=4, mask_ratio=0.4, predict_from="mask", mask_proportions=(1, 0, 0))
     names = [phase_of({objective(step, 0, 8, cfg): [0]}) for step in range(4)]
     assert names == ["mlm", "mlm", "clm", "clm"]
 

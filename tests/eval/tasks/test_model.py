@@ -41,9 +41,9 @@ def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
         return found["clm_steps"], found["mask_ratio"], found["phases"]
 
     mixed = record(*({CLM(): [0], MLM(ratio, "before"): [1, 2, 3]} for ratio in (0.3, 0.1)))
-    assert facts(mixed, switch_step=20, mask_ratio=(0.5,)) == (0.5, 0.3, mixed)
+    assert facts(mixed, switch_step=20, mask_ratio=0.5) == (0.5, 0.3, mixed)
     clm = record(*[{CLM(): [0]}] * 30)
-    assert facts(clm, mask_ratio=(0.5, 0.2))[:2] == (30, 0)
+    assert facts(clm, mask_ratio=0.5)[:2] == (30, 0)
 
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
