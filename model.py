@@ -837,9 +837,9 @@ KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 # Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
 # sometimes the most registers of a thread: so few that one more program fits on a multiprocessor, or so many that the
 # compiler does not spill some to try that). "fp32" stands for fp32 inputs on any GPU, None for all other GPUs and the
-# interpreter. Where head dim 96 has no row, it has that of 128. The rows of (90, 64) and (90, 96) were the fastest of
-# about ten on an H200 (docs/results/speed). The others were never timed: they are the largest blocks that spill no more
-# than a few bytes of registers, see tests/ahead_of_time.py.
+# interpreter. Where head dim 96 has no row, it has that of 128. The rows of (90, 64) and (90, 96) were among the
+# fastest of about ten on an H200 (docs/results/speed). The others were never timed: they are the largest blocks that
+# spill no more than a few bytes of registers, see tests/ahead_of_time.py.
 LAUNCH = {
     (90, 64): ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3)),
     (90, 96): ((128, 64, 4, 3), (64, 64, 4, 2), (32, 64, 4, 3)),
