@@ -1,9 +1,9 @@
-"""Collect the fine-tunings of a study from its folder: a line for each in NAME.csv, and what lies behind the test scores.
+"""Collect the fine-tunings of a study: a line for each in NAME.csv, and their test scores in NAME.npz.
 
     python docs/results/study_cause/collect.py out/study-cause COMMIT NAME
 
-COMMIT is that of the code that trained and fine-tuned. NAME.npz has for each fine-tuning the score of each test instance
-as a numerator and a denominator, under "model seed task rate finetune_seed". What is there already stays.
+COMMIT is that of the code that was run. NAME.npz has the score of each test instance as a numerator and a
+denominator, under "model seed task rate finetune_seed". Fine-tunings that are there already stay.
 """
 
 import csv
