@@ -75,7 +75,6 @@ class MLM(Objective):
     mask_ratio: float = 0.4  # the fraction of a window's tokens that are hidden
     predict_from: str = "mask"
     proportions: tuple = (1.0, 0.0, 0.0)  # of the hidden tokens: shown as the mask token, as a random token, unchanged
-    largest_ratio: float = 0.0  # of the run: batches have its shape, so that a falling ratio compiles nothing
 
     @property
     def name(self):
@@ -89,7 +88,7 @@ class MLM(Objective):
         return f"{masked}, of these {'/'.join(f'{100 * part:.3g}' for part in self.proportions)}"
 
     def n_predicted(self, T):
-        return round(max(self.mask_ratio, self.largest_ratio) * T)
+        return round(self.mask_ratio * T)
 
     def examples(self, w):
         random = w.random()

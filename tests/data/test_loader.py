@@ -19,7 +19,7 @@ from helpers import flip_bit
 from prepare_helpers import tokens as tokens_of
 
 BERT = MLM(0.25, proportions=(0.8, 0.1, 0.1))
-BEFORE = MLM(0.2, "before", largest_ratio=0.3)
+BEFORE = MLM(0.2, "before")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def predicted(batch):
 
 @pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
 def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
-    """If other batches have a larger ratio, these are the same tokens, in tensors of the shape that those have."""
+    """A larger ratio hides the same tokens and more."""
     T, W, n = 512, 8, round(ratio * 512)
     batches = Batches([stream], tokenizer, 1, T, W)
     special = torch.tensor(sorted(tokenizer.special_tokens.values()))
@@ -157,9 +157,7 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
         assert torch.equal(shown.view(W, T), batch["tokens"])  # nothing else is touched
         if ratio < 0.8:  # these windows have few special tokens
             assert (targets >= 0).all()
-        same, more = (batches.batch(step, MLM(mask_ratio=r, largest_ratio=0.95)) for r in (ratio, 0.95))
-        assert torch.equal(same["tokens"], batch["tokens"]) and predicted(same) == predicted(batch) < predicted(more)
-        assert same["targets"].shape == more["targets"].shape == same["positions"].shape == (W * round(0.95 * T),)
+        assert predicted(batch) < predicted(batches.batch(step, MLM(mask_ratio=0.95)))
 
 
 def test_more_targets_than_an_objective_says_are_refused(stream, tokenizer):
