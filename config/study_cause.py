@@ -4,7 +4,7 @@
 #   python -m eval.study config/study_cause.py
 #
 # Model, text and tasks are those of config/study_visible.py. Each run of 41.0M tokens is trained once, and the run of
-# 10.2M tokens branches off it where its own learning rate begins to decay.
+# 10.2M tokens branches off it where its own schedule begins to differ.
 out_dir = "out/study-cause"
 train = "config/openstax.py --switch_step=0 --lr=2e-3 --eval_interval=100 --checkpoint_interval=1000 --dtype=float32"
 seeds = (9, 10, 11, 12, 13)

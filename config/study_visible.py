@@ -10,7 +10,7 @@ out_dir = "out/study-visible"
 train = "config/openstax.py"
 seeds = (4, 5, 6, 7, 8)  # 1 and 2 were pilots
 
-# name, what it begins with, arguments of train.py. A shorter budget leaves where its own rate begins to decay.
+# name, what it begins with, arguments of train.py. A shorter budget leaves where its own schedule begins to differ.
 runs = (
     ("mlm-20.9M", "", "--max_steps=10200 --switch_step=0"),
     ("mlm-10.2M", "mlm-20.9M@4700", "--switch_step=0"),

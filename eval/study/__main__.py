@@ -14,7 +14,6 @@ report/. The checkpoints of a run may be deleted; it is trained again only if so
 import re
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 
 import configurator
@@ -22,7 +21,7 @@ from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from errors import DataError
 from eval.study import report
 from eval.study.branch import range_problems, schedule_problems
-from eval.study.plan import Plan, Run, describe
+from eval.study.plan import Plan, Run, describe, misformed
 from eval.study.results import METRICS
 from eval.study.run import carry_out, grouped, problems_of
 
@@ -61,6 +60,12 @@ def check(cfg):
     yield from (f"{name}: give at least one" for name in ("seeds", "rates", "finetune_seeds") if not cfg[name])
     yield from configurator.value_problems(cfg, LIMITS, CHOICES)
     yield from Plan(cfg).problems
+
+
+def check_report(cfg):
+    """Yield what is wrong with the settings of a report on a folder."""
+    yield from configurator.value_problems(cfg, choices=CHOICES)
+    yield from (problem for *_, problem in misformed(cfg))
 
 
 def study(argv, command=COMMAND):
@@ -114,8 +119,7 @@ def main(argv):
                 study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
             case ["report", root, *args]:
                 args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
-                metrics_only = partial(configurator.value_problems, choices=CHOICES)
-                print(report.write(Plan(configurator.load(__file__, args, metrics_only, f"{COMMAND} report"))))
+                print(report.write(Plan(configurator.load(__file__, args, check_report, f"{COMMAND} report"))))
             case [] | ["report"]:
                 sys.exit(__doc__)
             case _:

@@ -111,10 +111,9 @@ class Plan:
         cfg = self.cfg = without_empty(cfg)
         self.problems = []
         self.results = Path(cfg.out_dir, "results")
-        for setting, form in FORMS.items():
-            n = form.count(",") + 1
-            self.problems += [f"{setting}: give {form}, not {entry}" for entry in cfg[setting] if len(entry) != n]
-            cfg[setting] = tuple(entry for entry in cfg[setting] if len(entry) == n)
+        for setting, entry, problem in misformed(cfg):
+            self.problems.append(problem)
+            cfg[setting] = tuple(other for other in cfg[setting] if other != entry)
         self.tasks = {}
         for entry in cfg.tasks:
             self.add_task(*self.words("tasks", entry))
@@ -262,6 +261,14 @@ def without_empty(cfg):
         if isinstance(value, tuple):
             settings[name] = tuple(item for item in value if str(item).strip("(,' )"))
     return settings
+
+
+def misformed(cfg):
+    """Yield (setting, entry, what is wrong with it) for the entries with too few or too many items."""
+    for setting, form in FORMS.items():
+        for entry in cfg[setting]:
+            if len(entry) != form.count(",") + 1:
+                yield setting, entry, f"{setting}: give {form}, not {entry}"
 
 
 def task_name(task):

@@ -210,6 +210,8 @@ def test_a_folder_without_results(tmp_path, run):
     (tmp_path / "mlm/sst2/lr-0.0001_seed-1/instances.npz").unlink()  # only comparisons need it
     code, output = run(["report", str(tmp_path), "--primary=(('mlm', 'mml'),)"], "eval.study")
     assert code == 0 and "Not run yet: mlm or mml" in output
+    code, output = run(["report", str(tmp_path), "--primary=mlm mml"], "eval.study")
+    assert code == 2 and "primary: give (model, model), not ('mlm mml',)" in output
 
 
 ROWS = (
