@@ -130,11 +130,11 @@ def candidates(path, files=HUB_FILES):
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
-def open_newest(path, weights=True, report=print, ours=True):
+def open_newest(path, weights=True, report=print):
     """Return (its Path, its dict) of the newest of the `candidates` of a path that is whole. Damaged ones are reported.
 
-    weights: see `read`. False: nothing is reported, and of a hub folder there is the config only.
-    ours: refuse an encoder of the transformers library that finetune.py has kept. Raises Damaged or DataError.
+    weights: see `read`. False: nothing is reported, and of a hub folder there is the config only. Raises Damaged or
+    DataError.
     """
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
@@ -142,13 +142,7 @@ def open_newest(path, weights=True, report=print, ours=True):
             if candidate.is_dir():
                 config = candidate / "config.json"
                 return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(config)}
-            state = read(candidate, weights)
-            if ours and "hub" in state:
-                raise DataError(
-                    f"{candidate}: its encoder is a model of transformers, which cannot be pretrained here: "
-                    f"`python -m eval.tasks export {candidate} FOLDER` exports it"
-                )
-            return candidate, state
+            return candidate, read(candidate, weights)
         except Damaged as damaged:
             if len(found) == 1:
                 raise
@@ -157,7 +151,7 @@ def open_newest(path, weights=True, report=print, ours=True):
         except FileNotFoundError:
             if not steps(path):
                 raise
-            return open_newest(path, weights, report, ours)  # a run that is writing here has deleted it
+            return open_newest(path, weights, report)  # a run that is writing here has deleted it
     raise Damaged(f"no checkpoint in {path} is whole: put back a copy of one, or give another --out_dir to start anew")
 
 
@@ -197,6 +191,11 @@ def tokenizer_of(state, path="the checkpoint"):
 
 def config_of(state, path):
     """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py does not know one of its fields."""
+    if "hub" in state:  # finetune.py has kept it
+        raise DataError(
+            f"{path}: its encoder is a model of transformers, which cannot be pretrained here: "
+            f"`python -m eval.tasks export {path} FOLDER` exports it"
+        )
     try:
         return ModelConfig(**state["config"])
     except TypeError as error:

@@ -4,7 +4,6 @@ Scripts print the message of a DataError, of which Damaged is one kind, and exit
 """
 
 import difflib
-import io
 import os
 import sys
 from contextlib import suppress
@@ -81,17 +80,12 @@ def report_ctrl_c(command):
     sys.excepthook = report
 
 
-class LogLines(tqdm):
-    """A progress bar for a log: a line each minute."""
+class LogLines:
+    """A file for a progress bar in a log: each time that the bar is drawn becomes a line of standard error."""
 
-    def __init__(self, *args, **options):
-        line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed}, about {remaining} left, {rate_fmt}{postfix}"
-        each_minute = dict(bar_format=line, mininterval=60, maxinterval=60, delay=60, leave=False)
-        super().__init__(*args, **options | each_minute, file=io.StringIO())  # `display` writes instead
-
-    def display(self, msg=None, pos=None):
-        if msg is None:  # not when it is cleared
-            print(str(self).strip(), file=sys.stderr)
+    def write(self, text):
+        if text.strip():  # not when it is cleared
+            print(text.strip(), file=sys.stderr)
 
 
 def progress(*args, **options):
@@ -99,4 +93,6 @@ def progress(*args, **options):
     protect_output()
     if sys.stderr.isatty():
         return tqdm(*args, **options, dynamic_ncols=True)
-    return LogLines(*args, **options)
+    line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed}, about {remaining} left, {rate_fmt}{postfix}"
+    each_minute = dict(bar_format=line, mininterval=60, maxinterval=60, delay=60, leave=False, file=LogLines())
+    return tqdm(*args, **options | each_minute)

@@ -31,7 +31,7 @@ from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PRESETS, PretrainingLoss, Transformer
+from model import PRESETS, PretrainingLoss, Transformer, why_not_triton
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -161,6 +161,11 @@ def check(cfg):
     elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
         config = run.model_config(cfg, vocab_size=128)
         yield from config.problems()
+        if cfg.attention == "triton":
+            machine = runtime.resolve_auto(cfg)
+            dtype = getattr(torch, machine.dtype, None)
+            if why_not := why_not_triton(machine.device, config.head_dim, dtype):
+                yield f"attention=triton: {why_not}"
         yield from run.batch_problems(cfg, config.seq_len)
         yield from run.conflicts(cfg)
         if not why:
@@ -321,9 +326,8 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     if world_size > 1:
         dist.all_reduce(sums)
     grads = [p.grad for p in transformer.parameters()]
-    norm = runtime.gather(torch.nn.utils.get_total_norm(grads))
-    *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()
-    sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
+    norm = runtime.gather(torch.nn.utils.get_total_norm(grads)).item()
+    sums = sums.cpu()
     to_mean = world_size / max(1.0, sums[:, 1].sum().item())
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))

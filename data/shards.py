@@ -202,7 +202,7 @@ def fingerprint(meta, content):
 
 
 def load_meta(folder):
-    """Return meta.json of a prepared folder, after checking the sizes of its shards; `changed_shard` reads them.
+    """Return meta.json of a prepared folder, after checking the sizes of its shards. Reads none of them.
 
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """

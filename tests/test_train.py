@@ -286,6 +286,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
     "--init_from=README.md": "README.md is damaged or not a checkpoint",
     "--max_steps=-1 --switch_step=0 --warmup_steps=0 --decay_steps=0": "max_steps=-1: must be at least 1",
     "--seq_len=1": "seq_len=1: must be at least 2",
+    "--attention=triton --device=cpu": "attention=triton: ",
     "--model=origin": "model=origin: give init_from or branch_from",
     "--device=cuda": "device=cuda: this is process 99, but there are",
 }

@@ -11,13 +11,12 @@ After an interruption at any moment, the same command continues. OUT_DIR holds r
 report/. The checkpoints of a run may be deleted; it is trained again only if something still to do begins with one.
 """
 
-import re
 import signal
 import sys
 from pathlib import Path
 
 import configurator
-from data.prepare import EMBEDDED_FOLDER, prepare_embedded
+from data.prepare import EMBEDDED_FOLDER, part_of, prepare_embedded
 from errors import DataError
 from eval.study import report
 from eval.study.branch import range_problems, schedule_problems
@@ -104,10 +103,9 @@ def selected(plan):
     if not only:
         return waves
     name, _, part = only.partition(":")
-    numbers = re.fullmatch(r"(\d+)/(\d+)", part or "1/1")
-    i, n = map(int, numbers.groups()) if numbers else (0, 0)
-    if name not in waves or not 1 <= i <= n:
+    if name not in waves:
         sys.exit(f"only={only}: give one of {', '.join(waves)}; a part of a wave is {[*waves][0]}:2/3")
+    i, n = part_of(part)
     return {name: waves[name][i - 1 :: n]}
 
 

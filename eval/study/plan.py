@@ -55,7 +55,7 @@ class Run:
         self.depth = 0  # how many runs must have ended before it can begin
         self.origin = None  # the path of the checkpoint that it begins with
         self.train_seed = seed  # the seed that train.py gets
-        self.continues = ""  # the row whose final weights it, or the run that it branches off, began with
+        self.continues = base_of(settings.init_from)  # what it, or the run that it branches off, began with, by name
         if parent:
             parent.keep |= {start} - {0, parent.max_steps}
             self.depth = parent.depth + 1
@@ -133,7 +133,6 @@ class Plan:
         for folder, n in Counter(model.folder for model in self.models).items():
             if n > 1:
                 self.problems.append(f"checkpoints: two models would be called {folder}: rename one")
-        self.problems = [*dict.fromkeys(self.problems)]
 
     def words(self, where, text):
         """Return the words of a text, as a shell splits it."""
@@ -183,6 +182,8 @@ class Plan:
             parent = self.runs.get((before, seed))
             if before and not parent:  # what is wrong with that row is told there
                 break
+            if parent and settings.model == "origin":  # it has the shape of what the first run began with
+                settings["init_from"] = parent.settings.init_from
             if at and (why := why_not_branch(settings, parent.settings, step)):
                 problems.append(f"it cannot begin with {begins}: {why}")
             else:
@@ -269,6 +270,11 @@ def misformed(cfg):
         for entry in cfg[setting]:
             if len(entry) != form.count(",") + 1:
                 yield setting, entry, f"{setting}: give {form}, not {entry}"
+
+
+def base_of(init_from):
+    """Return the name of the run, or of the model of the hub, that a setting init_from names; "" if it is empty."""
+    return SEED.sub("", Path(re.sub(r"/[^/]*\.pt$", "", init_from)).name, 1)
 
 
 def task_name(task):

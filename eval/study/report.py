@@ -153,7 +153,7 @@ def progress_of(plan, logs):
     """Yield how many runs of pretraining and of fine-tuning are there, and of which models some are missing."""
     points = plan.points()
     untrained = [row for row, seed in plan.runs if (row, seed) not in logs]
-    untuned = [model.label for model, *rest in points if not has_result(plan, (model, *rest))]
+    untuned = [point[0].label for point in points if not has_result(plan, point)]
     for name, n, missing in (("pretraining", len(plan.runs), untrained), ("fine-tuning", len(points), untuned)):
         line = f"{name}: {n - len(missing)} of {n} runs are there"
         if missing:

@@ -8,11 +8,9 @@ finished runs: a rate that lost seeds must not win on the seeds that survived. `
 import json
 import math
 import operator
-import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -23,7 +21,7 @@ from data.objective import describe
 from errors import DataError
 from eval.study import stats
 from eval.study.jobs import error_of
-from eval.study.plan import SEED
+from eval.study.plan import SEED, base_of
 from eval.tasks import metrics
 from eval.tasks.registry import REGRESSION
 
@@ -79,6 +77,8 @@ def make_row(folder, result, metric, prefix, names):
         validation = test | validation  # it may have none, and nothing is chosen by it
     if result.get("protocol") == "its own":
         pretraining += ", retrieval by its own protocol"
+    if facts["untrained"]:  # random weights of a checkpoint's shape: no steps, no tokens
+        facts = facts | dict.fromkeys(("step", "tokens", "flops", "clm_steps", "mask_ratio"), 0)
     shape, step, head = facts["model"], facts["step"], 0
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
         head = shape["vocab_size"] * shape["d_model"]
@@ -93,12 +93,12 @@ def make_row(folder, result, metric, prefix, names):
         metrics=main,  # the names of those whose mean is the score, in percent
         validation=mean(validation, main),
         test=mean(test, main),
-        # what was fine-tuned; random weights have seen no tokens
+        # what was fine-tuned
         pretraining=pretraining,  # in words
         parameters=facts["parameters"] + head,  # of pretraining, with the output head
         step=step,
-        tokens=0 if facts["untrained"] else facts["tokens"],
-        flops=0 if facts["untrained"] else facts["flops"],
+        tokens=facts["tokens"],
+        flops=facts["flops"],
         clm_fraction=facts["clm_steps"] / max(1, step),
         mask_ratio=facts["mask_ratio"],
         steps_added=step if after else 0,  # since it began with the final weights of another model
@@ -111,8 +111,7 @@ def name_of(facts):
     """Return (label, pretraining seed, the model that it continued or "") by what a result says about its model."""
     seed = SEED.search(facts["name"])
     name = "random-" * facts["untrained"] + SEED.sub("", facts["name"], 1)
-    after = Path(re.sub(r"/[^/]*\.pt$", "", facts["init_from"])).name  # the folder of its run
-    return name, int(seed[1] if seed else facts["seed"]), SEED.sub("", after, 1)
+    return name, int(seed[1] if seed else facts["seed"]), base_of(facts["init_from"])
 
 
 def pretraining_of(facts, after):

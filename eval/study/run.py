@@ -37,7 +37,8 @@ def problems_of(plan, runs, finetunes):
     commands = []
     for run in runs:
         new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
-        commands.append((run.folder.name, [*arguments(run), new_folder]))
+        shape = f"--init_from={run.settings.init_from}"  # which model=origin needs
+        commands.append((run.folder.name, [*arguments(run), new_folder, shape]))
         if why := changed(run):
             yield run.folder.name, why
     yield from refusals(TRAIN, commands)
@@ -108,7 +109,8 @@ def carry_out(plan, waves):
 
     waves: {name: Runs or points of fine-tuning}; see Plan.waves.
     """
-    cfg, runs, failed = plan.cfg, to_train(plan), []
+    cfg, failed = plan.cfg, []
+    runs = to_train(plan) if any(wave.startswith("pretrain") for wave in waves) else []  # a report needs no checkpoint
     no_rate = f"no learning rate is chosen, because the runs with seed {cfg.finetune_seeds[0]} are missing or failed"
     for wave, items in waves.items():
         pretrains = wave.startswith("pretrain")

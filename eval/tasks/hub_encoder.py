@@ -53,7 +53,7 @@ def open_newest(path, report=print):
     """As `checkpoint.open_newest`, also for model folders and saved models that are not of our kinds."""
     newest, *_ = checkpoint.candidates(path, FILES)
     if not newest.is_dir():
-        return checkpoint.open_newest(path, report=report, ours=False)
+        return checkpoint.open_newest(path, report=report)
     if is_ours(newest):
         state = checkpoint.load(newest, report=report)
     else:

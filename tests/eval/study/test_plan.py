@@ -176,9 +176,13 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         assert output.count(sentence) == 1, output
     code, output = run([f"--runs={rows}", "--train=--model=300m --global_batch_tokens=64", "--plan"], "eval.study")
     assert code == 1 and "odd-seed-1 and 1 more: model=300m: must be one of demo" in output, output
-    for only in ("finetune-1:0/3", "finetune-1:4/3", "clm-seed-1", "finetune-2:1/"):
+    wrong = "clm-seed-1", "finetune-2:1/3", "finetune-1:0/3", "finetune-1:4/3", "finetune-1:1/"
+    for only in wrong:
         code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
-        assert code == 1 and f"only={only}: give one of finetune-1, report; a part of a wave is" in output, output
+        said = f"only={only}: give one of finetune-1, report; a part of a wave is"
+        if only.startswith("finetune-1"):
+            said = f"part={only.partition(':')[2]}: expected a number and how many parts there are"
+        assert code == 1 and said in output, output
 
 
 def test_a_damaged_config_of_a_run_is_named(tmp_path):
@@ -225,6 +229,7 @@ def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     clm.checkpoint().touch()
     with pytest.raises(DataError, match="ckpt-325.pt is not there. Delete .*ckpt-650.pt, too"):
         names()
+    assert carry_out.carry_out(plan, {"report": []}) == []  # which needs no checkpoint
     clm.checkpoint().unlink()
     (split.folder / "ckpt-600.pt").touch()
     # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
@@ -249,6 +254,15 @@ def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path
         assert carry_out.chosen_rate(plan, model, "sst2") == best
         tuned(plan, model, best, seed=2)
         assert carry_out.has_result(plan, (model, "sst2", None, 2))
+
+
+def test_rows_that_continue_a_model_have_its_shape_and_say_so(tmp_path, encoder):
+    """`encoder` is of another shape than the presets."""
+    shape = f"--model=origin --init_from={encoder}"
+    rows = (("mntp", "", f"{shape} --predict_from=before"), ("mlm", "mntp", "--model=origin"))
+    plan = plan_of(runs=rows, train="--switch_step=0 --global_batch_tokens=1024", out_dir=tmp_path)
+    assert plan.problems == [] and [*carry_out.problems_of(plan, plan.runs.values(), finetunes=False)] == []
+    assert [run.continues for run in plan.runs.values()] == [encoder.parent.name, "mntp"]
 
 
 def test_given_checkpoints_are_called_as_in_their_results(tmp_path):

@@ -252,6 +252,8 @@ def test_the_answer_is_a_sentence_for_each_primary_comparison(tmp_path):
     text = study(plan)
     assert "- **split is better than mlm.** split minus mlm is +1" in text
     assert "**mlm is better than random-mlm.**" in text
+    untrained = [row for row in read_csv(tmp_path / "report", "results.csv") if row["model"] == "random-mlm"]
+    assert {(row["step"], row["tokens"], row["mask_ratio"]) for row in untrained} == {("0", "0", "0")}
     assert "- **Not decided: clm or mlm.** clm minus mlm is " in text
     rows = [row for row in read_csv(tmp_path / "report", "comparisons.csv") if row["primary"] == "True"]
     main = [row for row in rows if row["target"] == "mean of families"]
