@@ -326,8 +326,9 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     if world_size > 1:
         dist.all_reduce(sums)
     grads = [p.grad for p in transformer.parameters()]
-    norm = runtime.gather(torch.nn.utils.get_total_norm(grads)).item()
-    sums = sums.cpu()
+    norm = runtime.gather(torch.nn.utils.get_total_norm(grads))
+    *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()  # together, so that the CPU waits once
+    sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
     to_mean = world_size / max(1.0, sums[:, 1].sum().item())
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
