@@ -203,7 +203,7 @@ def config_of(state, path):
 
 
 def model_from(state, path="the checkpoint"):
-    """Return the Transformer of a dict that `load` returned, on the CPU, in fp32. path: for the message of an error.
+    """Return the Transformer of a dict that `load` returned, on the CPU, in fp32, in evaluation mode.
 
     Raises DataError if model.py makes no model with these weights.
     """
@@ -219,7 +219,7 @@ def model_from(state, path="the checkpoint"):
         model.head.weight = model.embedding.weight
     if state["settings"].get("attention") == "reference":  # its run may have edited `attention_mask`
         model.attention_backend = "reference"
-    return model
+    return model.eval()
 
 
 def check_weights(model, state, path):

@@ -142,6 +142,7 @@ def fine_tune(cfg):
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
     eval_set = subsample(dataset.validation, cfg.eval_examples)
     loss_sum = 0.0  # of the steps since the last validation
+    model.train()
 
     bar = progress(total=steps, desc=dataset.name, unit="steps", mininterval=1)
     for step in range(steps):

@@ -353,7 +353,7 @@ class Transformer(nn.Module):
         x = self.embedding(tokens).to(self.compute_dtype)  # (B, T, d_model)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                x = recompute(block, x, *args, use_reentrant=False, preserve_rng_state=False)
+                x = recompute(block, x, *args, use_reentrant=False)
             else:
                 x = block(x, *args)
         return self.norm(x)
@@ -480,7 +480,7 @@ def plain_cross_entropy(hidden, weight, targets, chunk=1024):
         return plain_loss(logits, targets)
 
     chunks = zip(hidden.split(chunk), targets.split(chunk))
-    return sum(recompute(loss_of, *rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks)
+    return sum(recompute(loss_of, *rows, use_reentrant=False) for rows in chunks)
 
 
 class PretrainingLoss(nn.Module):

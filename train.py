@@ -255,6 +255,7 @@ def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size
     That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
     objectives: those of data/validation.py. They are the same whatever the run trains.
     """
+    loss_module.eval()
     values = {}
     for what in objectives:
         name = f"val_{what.name}_loss"
@@ -275,6 +276,7 @@ def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size
         values[name] = sum(fraction * losses[folder] for folder, (fraction, _) in val_batches.items())
         if len(losses) > 1:
             values[f"{name}_by_source"] = losses
+    loss_module.train()
     return values
 
 
@@ -436,6 +438,7 @@ def train(cfg):
             groups = groups_of(step)
             names = names_of(groups)
             earlier, phase = phase, phase_of(groups)
+            torch.manual_seed(hash((cfg.seed, step, rank)))  # of dropout, if you add it: a resumed run draws the same
             sums = forward_backward(ddp, batches, parts_of(step), names, device)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
             loss = finite_loss(cfg, step, phase, sums, grad_norm)

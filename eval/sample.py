@@ -66,6 +66,7 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
 
 def print_examples(bar, step, phase, model, tokenizer, predict_from):
     """Print a few masks filled in and a few prompts continued, by the same weights, above a progress bar."""
+    model.eval()
     lines = [f"\nat step {step}, the end of {title(phase)}", "  filled in (causal=False)"]
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         for text in FILL:
@@ -76,6 +77,7 @@ def print_examples(bar, step, phase, model, tokenizer, predict_from):
         for text in CONTINUE:
             continued = continue_text(model, tokenizer, text, 24)
             lines.append("    " + continued.replace("\n", " "))
+    model.train()
     bar.write("\n".join(lines) + "\n")
 
 

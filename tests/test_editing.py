@@ -100,6 +100,18 @@ def relu2(copy, out, log, before, text):
     assert re.search("no place for blocks.0.up.weight|gate_up", export(copy, out, "eurobert"))
 
 
+def dropout(copy, out, log, before, text):
+    """It is off in validation: see SAME_WEIGHTS."""
+    assert log[1]["loss"] != before[1]["loss"]
+    again = shutil.copytree(out, out.with_name("again"))
+    (again / "ckpt-40.pt").unlink()
+    recomputed = out.with_name("recomputed")
+    data = json.loads((out / "config.json").read_text())["settings"]["data"]
+    for folder, option in (again, "--resume=True"), (recomputed, "--recompute=True"):
+        code, text = train(copy, folder, data, option)
+        assert code == 0 and metrics(folder) == metrics(out), text
+
+
 def z_loss(copy, out, log, before, text):
     assert log[1]["loss"] == pytest.approx(before[1]["loss"] + 1e-4 * math.log(4096) ** 2, abs=1e-3)
     assert log[-1]["val_mlm_loss"] == pytest.approx(before[-1]["val_mlm_loss"], abs=0.1)
@@ -122,7 +134,11 @@ def growing(copy, out, log, before, text):
 
 
 CHECKS = dict(
-    zip(EDITS, [cosine, rates, third, falling, prefix, spans, relu2, z_loss, smoothing, qk_norm, growing], strict=True)
+    zip(
+        EDITS,
+        [cosine, rates, third, falling, prefix, spans, relu2, dropout, z_loss, smoothing, qk_norm, growing],
+        strict=True,
+    )
 )
 FAST = ("A prefix LM in a quarter of the windows",)
 SAME_WEIGHTS = EDITS.keys() - {"ReLU² instead of SwiGLU", "Norms of queries and keys by default"}
