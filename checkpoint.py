@@ -27,6 +27,7 @@ from model import ModelConfig, Transformer
 
 # What each checkpoint's dict has at least. A model of the hub has no settings.
 PARTS = {"step", "model", "config", "settings", "tokenizer", "tokenizer_ranks"}
+MODEL = Path(__file__).with_name("model.py").read_text(encoding="utf-8")
 HUB_FILES = ("*.json", "model*.safetensors")  # what is downloaded of a model of the hub
 
 
@@ -142,7 +143,12 @@ def open_newest(path, weights=True, report=print):
             if candidate.is_dir():
                 config = candidate / "config.json"
                 return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(config)}
-            return candidate, read(candidate, weights)
+            state = read(candidate, weights)
+            if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
+                report(
+                    f"{candidate}: model.py has changed since. If it computes something else now, take the run's own"
+                )
+            return candidate, state
         except Damaged as damaged:
             if len(found) == 1:
                 raise
@@ -202,6 +208,11 @@ def config_of(state, path):
         raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
 
 
+def backend_of(state):
+    """Return "reference" if the run of a checkpoint's dict may have edited `attention_mask`, else "auto"."""
+    return "reference" if state["settings"].get("attention") == "reference" else "auto"
+
+
 def model_from(state, path="the checkpoint"):
     """Return the Transformer of a dict that `load` returned, on the CPU, in fp32, in evaluation mode.
 
@@ -217,8 +228,7 @@ def model_from(state, path="the checkpoint"):
     model.load_state_dict(dict(state["model"]), assign=True)  # a copy: PyTorch would note `assign` in the original
     if model.config.tie_embeddings:
         model.head.weight = model.embedding.weight
-    if state["settings"].get("attention") == "reference":  # its run may have edited `attention_mask`
-        model.attention_backend = "reference"
+    model.attention_backend = backend_of(state)
     return model.eval()
 
 

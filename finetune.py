@@ -133,9 +133,13 @@ def fine_tune(cfg):
     task, model = build(cfg, dataset, state, cfg.random_weights)
     if cfg.save_model and "hub" in state:
         export.check(task, model)
-    model.encoder.requires_grad_(not cfg.freeze)
+    if cfg.freeze:
+        model.encoder.requires_grad_(False)
     params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
+
+    for group in optimizer.param_groups:  # all follow the schedule, also one with a rate of its own
+        group.setdefault("lr_scale", group["lr"] / cfg.lr)
 
     log = MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
@@ -155,7 +159,9 @@ def fine_tune(cfg):
         batch = pack_texts([item.ids for item in items], model.capacity)
 
         # Forward, backward, update.
-        lr = optimizer.param_groups[0]["lr"] = learning_rate(cfg, step, steps)
+        lr = learning_rate(cfg, step, steps)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_scale"]
         loss = task.loss(model(**to_device(batch, model.encoder.device)), items)
         loss.backward()
         nn.utils.clip_grad_norm_(params, cfg.grad_clip)

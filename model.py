@@ -333,9 +333,11 @@ class Transformer(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         for name, p in self.named_parameters():
+            if p.is_meta or p.min() == p.max():  # without values, or a constant of the layer, such as a norm's weight
+                continue
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.02)
-            elif name.endswith("bias"):  # the other vectors are the norms' weights, which stay 1
+            elif name.endswith("bias"):
                 nn.init.zeros_(p)
 
     def forward(self, tokens, causal, doc_start=None, doc_end=None):

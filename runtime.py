@@ -247,6 +247,14 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
     return relative_error(attention_results(fused, *inputs), exact)
 
 
+@lru_cache
+def attention_is_edited():
+    """Whether the formula of the attention computes something else than PyTorch's, as after an edit of its mask."""
+    config, device = model.ModelConfig(), torch.device("cpu")
+    errors = [check_attention(config, torch.float32, device, *mask, pytorch_attention) for mask in MASKS]
+    return max(errors) > 1e-3
+
+
 def stress_attention(config, dtype, device, causal, documents, fused=fused_attention, passes=50, B=8, T=2048):
     """Return how many of so many forward and backward passes are not bitwise equal to the first.
 

@@ -31,7 +31,7 @@ from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PRESETS, PretrainingLoss, Transformer, why_not_triton
+from model import PRESETS, PretrainingLoss, Transformer, loss_and_gradient, plain_loss, why_not_triton
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -148,6 +148,10 @@ def check(cfg):
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
     if any(step <= 0 for step in cfg.keep_steps):
         yield f"keep_steps={cfg.keep_steps}: must be above 0"
+    if cfg.attention != "reference" and runtime.attention_is_edited():
+        yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
+    if cfg.loss == "fused" and loss_is_edited():
+        yield "loss=fused: `plain_loss` in model.py is edited, give --loss=plain"
     if cfg.wandb_project and not find_spec("wandb"):
         yield "wandb_project: needs the wandb package (pip install wandb)"
     if cfg.branch_from and cfg.init_from:
@@ -170,6 +174,13 @@ def check(cfg):
         yield from run.conflicts(cfg)
         if not why:
             yield from run.start_problems(cfg, config)
+
+
+def loss_is_edited():
+    """Whether `plain_loss` computes something else than the fused loss."""
+    logits, targets = torch.arange(40.0).sin().view(5, 8), torch.tensor([1, -1, 3, 0, 7])
+    fused, _ = loss_and_gradient(logits.clone(), targets, with_grad=False)
+    return not torch.allclose(plain_loss(logits, targets), fused, rtol=1e-5)
 
 
 # ----------------------------------------------------------------------------
@@ -221,6 +232,11 @@ def make_model(cfg, config, device, sharded):
     transformer.recompute = cfg.recompute
     transformer.attention_backend = cfg.attention
     loss_module = PretrainingLoss(transformer, plain=cfg.loss == "plain")
+    others = {*loss_module.parameters()} - {*transformer.parameters()}
+    if any(p.requires_grad for p in others):
+        raise DataError(
+            "PretrainingLoss has weights of its own, which nothing trains or saves: put them into Transformer"
+        )
     if cfg.compile:
         loss_module.compile_parts()
     if sharded:
@@ -231,7 +247,8 @@ def make_model(cfg, config, device, sharded):
 def make_optimizers(transformer, cfg):
     """Return {name: optimizer}. Each parameter belongs to one of them.
 
-    The schedule sets the learning rate of every group: lr, times the group's `lr_scale` where it has one.
+    The schedule sets the learning rate of every group: lr, times the group's `lr_scale`. A group that has a rate of its
+    own, and no scale, gets the scale that this is.
     """
     matrices = []
     if cfg.optimizer == "muon":
@@ -245,6 +262,9 @@ def make_optimizers(transformer, cfg):
     grouped = [p for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]]
     if sorted(map(id, grouped)) != sorted(map(id, transformer.parameters())):
         raise ValueError("make_optimizers: each parameter must be in one group of one optimizer")
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group.setdefault("lr_scale", group["lr"] / cfg.lr)
     return optimizers
 
 
@@ -357,7 +377,7 @@ def update(optimizers, lr, world_size):
     """Make a step of each optimizer, and forget the gradient."""
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)
+            group["lr"] = lr * group["lr_scale"]
         optimizer.step()
         optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
 
@@ -427,7 +447,7 @@ def train(cfg):
             log.write(step=first, phase=phase_of(groups_of(min(first, cfg.max_steps - 1))), **totals(trained), **values)
 
     received = runtime.stop_signals()
-    timed, phase = [], ""  # timed: seconds of the steps since the last line, without the first of a phase: it compiles
+    timed, phase = [], ""  # timed: of the steps since the last line, without the first of a phase, which compiles
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
     done, stopping = first, False  # done: how many steps; None while the weights change
     try:
@@ -440,6 +460,7 @@ def train(cfg):
             earlier, phase = phase, phase_of(groups)
             torch.manual_seed(hash((cfg.seed, step, rank)))  # of dropout, if you add it: a resumed run draws the same
             sums = forward_backward(ddp, batches, parts_of(step), names, device)
+            torch.manual_seed(hash((cfg.seed, step)))  # of what an update draws: the same on all processes
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
             loss = finite_loss(cfg, step, phase, sums, grad_norm)
             done = None
@@ -454,14 +475,14 @@ def train(cfg):
             flops = runtime.step_flops(config, groups, cfg.window_split)
             trained["flops"] += flops
             done = step + 1
-            timed = [*timed, seconds] if phase == earlier else []
+            timed = [*timed, (seconds, tokens, flops)] if phase == earlier else []
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
             few = len(trained["phases"]) < 5  # phases may also alternate, step by step
             switches = few and not last and phase_of(groups_of(step + 1)) != phase
             values = {}
             if (step + 1) % cfg.log_interval == 0 or last:
-                seconds = sum(timed) / max(1, len(timed))  # of a step
+                seconds, tokens, flops = map(sum, zip(*timed or [(0.0, 0, 0)]))
                 timed = []
                 speed = round(tokens / seconds) if seconds else None
                 parts = describe_step(groups, names, sums)

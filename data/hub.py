@@ -262,7 +262,8 @@ def check_function(model, folder, role, path):
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    tokens = torch.randint(model.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(0))
+    T = min(model.config.seq_len, 512)
+    tokens = torch.randint(model.config.vocab_size, (1, T), generator=torch.Generator().manual_seed(0))
     ours = model(tokens, causal=role == "decoder")
     if role in HEADS:
         ours = model.logits(ours)

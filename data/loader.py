@@ -177,6 +177,8 @@ class Batches:
         for stream, rows, index in self.by_source(draw):
             tokens[rows] = stream.windows(index, self.T)
         start, end = self.bounds(tokens, draw)  # (B, T) each
+        for bound in start, end:
+            bound.setflags(write=False)  # an objective returns new ones
         whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
         shown, targets, see_start, see_end = objective.examples(whole)
 

@@ -63,7 +63,9 @@ def rates(copy, out, log, before, text):
 
 
 def third(copy, out, log, before, text):
-    assert set(checkpoint.load(out / "ckpt-40.pt")["optimizer"]) == {"adamw", "norms"}
+    optimizer = checkpoint.load(out / "ckpt-20.pt")["optimizer"]
+    rate, slow = (optimizer[name]["param_groups"][0]["lr"] for name in ("adamw", "norms"))
+    assert slow == pytest.approx(0.1 * rate) and rate == log[20]["lr"]
     again = shutil.copytree(out, out.with_name("again"))
     (again / "ckpt-40.pt").unlink()
     data = json.loads((out / "config.json").read_text())["settings"]["data"]
@@ -95,6 +97,7 @@ def spans(copy, out, log, before, text):
 
 def relu2(copy, out, log, before, text):
     assert log[-1]["flops"] < before[-1]["flops"]
+    assert "model.py has changed since" in export(ROOT, out, "llama")
     refusal = "these weights differ: blocks.0.up.weight|was made by another model.py"
     assert re.search(refusal, export(ROOT, out, "llama"))
     assert re.search("no place for blocks.0.up.weight|gate_up", export(copy, out, "eurobert"))
@@ -150,7 +153,7 @@ NEAR = """\
 @@ -113,4 +113,5 @@
      else:
          see = torch.ones(T, T, dtype=torch.bool, device=device)
-+    see = see & (t[None, :] >= t[:, None] - 4)
++    see = see & (t[None, :] >= t[:, None] - 20)
      if doc_start is None:
          return see
 """
@@ -158,7 +161,7 @@ NEAR = """\
 
 @pytest.mark.slow
 def test_an_edited_attention_mask_is_that_of_the_trained_model(data_dir, tmp_path):
-    """No token sees further than 4 to the left, after training too: so the model cannot be exported."""
+    """No token sees further than 20 to the left, after training too: so the model cannot be exported."""
     copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
     code, text = train(copy, out, data_dir, "--attention=reference")
     assert code == 0 and "attention by its formula" in text, text
@@ -174,6 +177,27 @@ def test_a_run_that_ends_with_clm_is_validated_as_its_mlm_predicts(data_dir, tmp
     assert code == 0, text
     log = read_metrics(out)
     assert [log[1]["phase"], log[-1]["phase"]] == ["mntp", "clm"] and "val_mntp_loss" in log[-1]
+
+
+NOT_FOLLOWED = {
+    "attention=auto: `attention_mask` in model.py is edited, give --attention=reference": NEAR,
+    "loss=fused: `plain_loss` in model.py is edited, give --loss=plain": EDITS["Label smoothing"],
+    "PretrainingLoss has weights of its own": """\
+--- a/model.py
++++ b/model.py
+@@ -500,2 +500,3 @@
+         self.plain = plain  # train `plain_loss`
++        self.probe = nn.Linear(2, 2)
+         self.loss_and_gradient = loss_and_gradient
+""",
+}
+
+
+@pytest.mark.parametrize("message", NOT_FOLLOWED)
+def test_what_a_run_would_not_follow_is_refused(message, data_dir, tmp_path):
+    copy = edited(NOT_FOLLOWED[message], tmp_path / "copy")
+    code, text = train(copy, tmp_path / "run", data_dir)
+    assert code and message in text and not (tmp_path / "run/metrics.jsonl").exists(), text
 
 
 def test_each_edit_is_short():

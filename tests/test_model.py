@@ -146,6 +146,17 @@ def test_initial_weights():
     assert tied.head.weight is tied.embedding.weight
 
 
+def test_a_layer_may_set_its_own_weights_to_a_constant(monkeypatch):
+    class Zero(model.Block):
+        def __init__(self, config):
+            super().__init__(config)
+            torch.nn.init.zeros_(self.down.weight)
+
+    monkeypatch.setattr(model, "Block", Zero)
+    block = Transformer(ModelConfig()).blocks[1]
+    assert not block.down.weight.any() and abs(block.attn_out.weight.std() - 0.02) < 1e-3
+
+
 def test_impossible_shapes_are_named():
     for shape, message in (
         (dict(d_model=30, n_head=4), "d_model=30, n_head=4, head_dim=0"),

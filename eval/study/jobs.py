@@ -60,13 +60,21 @@ def start_server(environment):
     return context
 
 
-def run_job(job, environment):
-    """In a process of its own: run a job, with its output in output.txt."""
+def code_state():
+    """Return when each file of the code was changed. The server has imported some; each job reads its script anew."""
+    files = [*ROOT.glob("*.py"), *ROOT.glob("data/*.py"), *ROOT.glob("eval/**/*.py")]
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
+def run_job(job, environment, code):
+    """In a process of its own: run a job, with its output in output.txt. code: `code_state` of when the study began."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which ends its jobs itself
     job.folder.mkdir(parents=True, exist_ok=True)
     file = os.open(job.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    if code != code_state():
+        sys.exit("the code has changed since this study began: start it again")
     os.environ.update(environment)
     sys.argv = [str(word) for word in job.command]
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -88,7 +96,7 @@ def run_all(jobs, slots, name):
     if not jobs:
         return []
     waiting, running, failed, free = [*jobs], {}, [], [*slots]
-    context = start_server(slots[0])
+    context, code = start_server(slots[0]), code_state()
     bar = progress(total=len(jobs), unit="job", smoothing=0.05, desc=name)
     try:
         while waiting or running:
@@ -100,7 +108,7 @@ def run_all(jobs, slots, name):
                     waiting.remove(job)
                     (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
                     slot = free.pop()
-                    process = context.Process(target=run_job, args=(job, slot))
+                    process = context.Process(target=run_job, args=(job, slot, code))
                     process.start()
                     running[process] = job, slot
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)

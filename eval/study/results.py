@@ -116,12 +116,9 @@ def name_of(facts):
 
 def pretraining_of(facts, after):
     """Describe how a checkpoint was pretrained, in words."""
-    phases = facts["phases"]
     if facts["untrained"]:
         return "random weights"
-    text = "pretrained elsewhere"
-    if phases:
-        text = describe(phases) if "objectives" in phases[0] else "pretrained by an older version"
+    text = describe(facts["phases"]) or "pretrained elsewhere"
     return f"{text}, after {after}" if after else text
 
 

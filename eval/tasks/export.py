@@ -65,8 +65,6 @@ def export(path, folder):
         raise DataError(f"{path}: it is not of transformers, so it leaves with `python checkpoint.py export`")
     found = library_model(task, model)
     refuse_existing(folder)
-    if "files" not in state:
-        raise DataError(f"{path}: an older version kept it without files that the folder needs: fine-tune again")
     files = dict(state["files"])
     if task.dataset.family == "ir":
         made = sentence_files(model.encoder.config.d_model, task.max_len, {})

@@ -17,7 +17,7 @@ import checkpoint
 from data.hub import KINDS
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import DataError
-from model import ModelConfig, Transformer
+from model import Transformer
 
 FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
 
@@ -124,7 +124,11 @@ def max_positions(model):
 def encoder_of(state, random_weights=False):
     """Return the encoder of a dict that `open_newest` has returned; on the CPU, in fp32."""
     if "hub" not in state:
-        return Transformer(ModelConfig(**state["config"])) if random_weights else checkpoint.model_from(state)
+        if not random_weights:
+            return checkpoint.model_from(state)
+        encoder = Transformer(checkpoint.config_of(state, "the checkpoint"))
+        encoder.attention_backend = checkpoint.backend_of(state)
+        return encoder
     encoder = HubEncoder(state["config"], **state["hub"])
     if not random_weights:
         encoder.load_state_dict(state["model"], assign=True)

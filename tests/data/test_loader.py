@@ -160,6 +160,18 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
         assert predicted(batch) < predicted(batches.batch(step, MLM(mask_ratio=0.95)))
 
 
+def test_an_objective_cannot_change_the_bounds_that_it_gets(stream, tokenizer):
+    """It returns new ones: where nothing is split, the loader would take its own for those of the model."""
+
+    class InPlace(CLM):
+        def examples(self, w):
+            w.end[:] = w.position + 1
+            return super().examples(w)
+
+    with pytest.raises(ValueError, match="read-only"):
+        Batches([stream], tokenizer, 1, 64, 2).batch(0, InPlace())
+
+
 def test_more_targets_than_an_objective_says_are_refused(stream, tokenizer):
     class Few(CLM):
         def n_predicted(self, T):

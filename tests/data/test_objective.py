@@ -9,7 +9,7 @@ from data import validation
 from data.loader import Windows
 from data.objective import (
     CLM, MLM, by_objective, clm_steps, describe, is_decoder, largest_mask_ratio, micro_batches, names_of, phase_of,
-    phases_of, predicts_from, title,
+    predicts_from, title,
 )  # fmt: skip
 from data.tokenizer import Tokenizer
 from errors import DataError
@@ -73,8 +73,6 @@ def test_the_record_of_phases():
         assert describe(phases) == words and sum(its["steps"] for its in phases) == len(steps)
         assert (clm_steps(phases), largest_mask_ratio(phases)) == (clm_total, ratio)
     assert predicts_from(record(before, clm)) == "before" and predicts_from(record(clm)) == "mask"
-    with pytest.raises(DataError, match="of an older version"):
-        phases_of({"phases": [{"phase": "clm", "steps": 3}]})
     assert is_decoder(record(mlm, clm)) and not is_decoder(record(clm, mlm)) and not is_decoder(record(mixed[0]))
     assert names_of(mixed[0]) == ["clm", "mlm"] and title("clm + prefix lm, spans") == "CLM + prefix LM, spans"
 

@@ -5,10 +5,12 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
-from helpers import TINY, WORDS, Run, metrics, succeed
+from helpers import ROOT, TINY, WORDS, Run, metrics, succeed
 
 from data.files import is_locked, lock_folder
 from eval.study.jobs import error_of
@@ -96,6 +98,13 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
     assert {path.parent.name for path in parts.glob("study/runs/*/ckpt-*.pt")} == {"clm-seed-1", "split-seed-1"}
     code, output = start([f"{args[0]} --lr=1e-4", *args[1:]], parts).wait(60)
     assert code == 1 and "lr=0.0001, but the run in study/runs/clm-seed-1 has lr=0.003" in output
+
+
+def test_a_job_runs_no_code_that_has_changed_since_the_study_began(tmp_path):
+    job = f'Job("", Path({str(tmp_path)!r}), [], None)'
+    code = f"from pathlib import Path; from eval.study.jobs import Job, run_job; run_job({job}, dict(), dict())"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 1
+    assert (tmp_path / "output.txt").read_text() == "the code has changed since this study began: start it again\n"
 
 
 def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encoder, tasks_dir, run):

@@ -168,6 +168,9 @@ def test_weights_stay_in_fp32_and_random_ones_are_those_that_the_run_began_with(
         assert all(torch.equal(x, initial[name]) for name, x in model.encoder.state_dict().items())
         heads.append(next(x for x in model.head.parameters() if x.dim() == 2))
     assert not torch.equal(*heads)
+    state["settings"]["attention"] = "reference"  # the formula may have been edited
+    _, model = build(settings(), toy, state, random_weights=True)
+    assert model.encoder.attention_backend == "reference"
 
 
 def test_a_text_is_on_one_side_of_the_validation_split():

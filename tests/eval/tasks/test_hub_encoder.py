@@ -13,7 +13,7 @@ from task_helpers import load, settings
 import checkpoint
 from errors import DataError
 from eval.tasks import hub_encoder, result
-from eval.tasks.export import check, export
+from eval.tasks.export import check
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
 from eval.tasks.readers import Text
@@ -133,11 +133,6 @@ def test_a_saved_model_predicts(folders, saved, tmp_path, capsys):
         assert said == ((name, family) != ("bert", "tc"))
     with pytest.raises(DataError, match="cannot be pretrained here: `python -m eval.tasks export "):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
-    state = checkpoint.read(tmp_path / "model.pt")
-    del state["files"], state["fine_tuned"]["settings"]["protocol"]
-    checkpoint.save(tmp_path / "older.pt", state)
-    with pytest.raises(DataError, match="older.pt: an older version kept it without .*: fine-tune again"):
-        export(tmp_path / "older.pt", tmp_path / "exported")
 
 
 @pytest.mark.parametrize("config, message", [
