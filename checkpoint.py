@@ -146,7 +146,7 @@ def open_newest(path, weights=True, report=print):
             state = read(candidate, weights)
             if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
                 report(
-                    f"{candidate}: model.py has changed since. If it computes something else now, take the run's own"
+                    f"{candidate}: model.py has changed since. If it computes something else, use that in source/ of the run"
                 )
             return candidate, state
         except Damaged as damaged:
