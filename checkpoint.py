@@ -145,9 +145,7 @@ def open_newest(path, weights=True, report=print):
                 return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(config)}
             state = read(candidate, weights)
             if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
-                report(
-                    f"{candidate}: model.py has changed since. If it computes something else, use that in source/ of the run"
-                )
+                report(f"{candidate}: model.py has changed since. The one of its run is in source/ of the run's folder")
             return candidate, state
         except Damaged as damaged:
             if len(found) == 1:
