@@ -81,6 +81,8 @@ def problems(study, runs, scores):
         for name, value in FIXED.items():
             if settings[name] != value:
                 yield f"seed {seed}: {name}={settings[name]}, must be {value}"
+        if settings["micro_batch"] < 16:
+            yield f"seed {seed}: micro_batch={settings['micro_batch']}: a step must be one pass, of 16 windows"
         if model["seq_len"] != 128:
             yield f"seed {seed}: windows of {model['seq_len']} tokens, must be 128"
         if config["parameters"] > 1.9e6:
