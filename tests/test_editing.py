@@ -173,7 +173,7 @@ def test_a_run_that_ends_with_clm_is_validated_as_its_mlm_predicts(data_dir, tmp
     copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
     script = (copy / "train.py").read_text()
     (copy / "train.py").write_text(script.replace("if step < cfg.switch_step or", "if step >= cfg.switch_step or"))
-    code, text = train(copy, out, data_dir, "--predict_from=before")
+    code, text = train(copy, out, data_dir, "--predict_from=before", "--attention=reference")
     assert code == 0, text
     log = read_metrics(out)
     assert [log[1]["phase"], log[-1]["phase"]] == ["mntp", "clm"] and "val_mntp_loss" in log[-1]
