@@ -97,23 +97,16 @@ def parse(argv, defaults):
 
 
 def assignments(argv, defaults, problems):
-    """Yield (where it stands, name, value) for each assignment in argv and its files; add other words to `problems`.
-
-    The value may also be the next word, as in --lr 1e-3.
-    """
-    words = list(argv)
-    while words:
-        word = words.pop(0)
+    """Yield (where it stands, name, value) for each assignment in argv and its files; add other words to `problems`."""
+    for word in argv:
         if not word.startswith("--"):
             yield from read_config(word, problems)
             continue
         name, equals, text = word[2:].partition("=")
-        if not equals and words and not words[0].startswith("--"):
-            text = words.pop(0)
-        elif not equals and name in defaults:
+        if equals or name not in defaults:
+            yield word, name, value_of(text, type(defaults.get(name)))
+        else:
             problems.append(f"{word}: write {word}=VALUE")
-            continue
-        yield word, name, value_of(text, type(defaults.get(name)))
 
 
 def read_config(path, problems, readers=()):

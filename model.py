@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 # Configuration
 
 MAX_LAYERS = 1000
-MAX_WEIGHTS = 1e11
+MAX_WEIGHTS = 10**11
 MAX_ROTARY = 2**29  # seq_len * head_dim; the rotary tables take 3 GB then
 
 
@@ -68,18 +68,19 @@ class ModelConfig:
             found.append(f"{shape}: head_dim, by default d_model / n_head, must be an even integer above 0")
         if self.n_head % self.n_kv_head:
             found.append(f"n_head={self.n_head}, n_kv_head={self.n_kv_head}: n_head must be a multiple of n_kv_head")
-        if self.n_layer > MAX_LAYERS:
-            found.append(f"n_layer={self.n_layer}: must be at most {MAX_LAYERS}")
-        if self.seq_len * self.head_dim > MAX_ROTARY:
-            shape = f"seq_len={self.seq_len}, head_dim={self.head_dim}"
-            found.append(f"{shape}: their product must be at most {MAX_ROTARY}, or the rotary tables take all memory")
         attention = 2 * (self.n_head + self.n_kv_head) * self.head_dim * self.d_model
         mlp = 3 * self.d_ff * self.d_model
         weights = self.n_layer * (attention + mlp) + self.vocab_size * self.d_model
-        if weights > MAX_WEIGHTS:
-            names = ("n_layer", "n_head", "n_kv_head", "head_dim", "d_model", "d_ff", "vocab_size")
-            shape = ", ".join(f"{name}={getattr(self, name)}" for name in names)
-            found.append(f"{shape}: {weights:.0e} weights are more than {MAX_WEIGHTS:.0e}")
+        sizes = "n_layer n_head n_kv_head head_dim d_model d_ff vocab_size"
+        limits = [
+            ("n_layer", self.n_layer, MAX_LAYERS, "layers"),
+            ("seq_len head_dim", self.seq_len * self.head_dim, MAX_ROTARY, "entries of the rotary tables"),
+            (sizes, weights, MAX_WEIGHTS, "weights"),
+        ]
+        for names, number, most, what in limits:
+            if number > most:
+                shape = ", ".join(f"{name}={getattr(self, name)}" for name in names.split())
+                found.append(f"{shape}: {number:,} {what} are more than {most:,}")
         if self.rope_scaling:
             numbers = [x for x in self.rope_scaling if type(x) in (int, float) and 0 < x < 2**63]
             if len(self.rope_scaling) != 4 or len(numbers) != 4 or numbers[1] >= numbers[2]:
@@ -361,7 +362,10 @@ class Transformer(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden):
-        """Map hidden states (..., d_model) to logits (..., vocab_size). The loss takes head.weight instead of this."""
+        """Map hidden states (..., d_model) to logits (..., vocab_size).
+
+        The fused loss takes head.weight instead of this. To edit it, for a soft cap for example, use --loss=plain.
+        """
         return self.head(hidden)
 
     @property
@@ -462,24 +466,27 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
     return total, (targets >= 0).sum()
 
 
-def plain_loss(logits, targets):
-    """Return the summed cross entropy of logits (n, V), fp32, for targets int64 (n,), -1 where nothing is predicted.
-
-    This is the formula to edit for another training loss, with --loss=plain. Autograd does the rest. Validation does
-    not use it.
-    """
+def cross_entropy(logits, targets):
+    """Return the summed cross entropy of logits (n, V), fp32, for targets int64 (n,), -1 where nothing is predicted."""
     return F.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
 
 
-def plain_cross_entropy(hidden, weight, targets, chunk=1024):
-    """Sum `plain_loss` over chunks of rows. Their logits are computed again in the backward pass instead of being kept.
+def plain_loss(logits, targets):
+    """The formula to edit for another training loss, with --loss=plain. Autograd does the rest.
 
-    hidden: (N, d). weight: (V, d). targets: int64 (N,). Returns fp32 ().
+    See `cross_entropy`, which validation uses instead.
+    """
+    return cross_entropy(logits, targets)
+
+
+def plain_cross_entropy(hidden, logits_of, targets, loss, chunk=1024):
+    """Sum a loss over chunks of rows. Their logits are computed again in the backward pass instead of being kept.
+
+    hidden: (N, d). logits_of: maps (n, d) to (n, V). targets: int64 (N,). Returns fp32 ().
     """
 
     def loss_of(hidden, targets):
-        logits = F.linear(hidden, weight.to(hidden.dtype)).float()  # (chunk, V)
-        return plain_loss(logits, targets)
+        return loss(logits_of(hidden).float(), targets)
 
     chunks = zip(hidden.split(chunk), targets.split(chunk))
     return sum(recompute(loss_of, *rows, use_reentrant=False) for rows in chunks)
@@ -498,15 +505,16 @@ class PretrainingLoss(nn.Module):
     def __init__(self, model, plain=False):
         super().__init__()
         self.model = model
-        self.plain = plain  # train `plain_loss`
+        self.plain = plain  # train `plain_loss` of `Transformer.logits`
         self.loss_and_gradient = loss_and_gradient
 
     def forward(self, batch, causal):
         hidden = self.model(batch["tokens"], causal, batch.get("doc_start"), batch.get("doc_end"))
         predicted = hidden.flatten(0, 1)[batch["positions"]]  # (N, d): the head runs on these only
-        if self.plain and torch.is_grad_enabled():
-            loss = plain_cross_entropy(predicted, self.model.head.weight, batch["targets"])
-            return loss, (batch["targets"] >= 0).sum()
+        if self.plain:
+            loss = plain_loss if torch.is_grad_enabled() else cross_entropy
+            total = plain_cross_entropy(predicted, self.model.logits, batch["targets"], loss)
+            return total, (batch["targets"] >= 0).sum()
         return linear_cross_entropy(predicted, self.model.head.weight, batch["targets"], self.loss_and_gradient)
 
     def compile_parts(self):

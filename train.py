@@ -31,7 +31,7 @@ from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PRESETS, PretrainingLoss, Transformer, loss_and_gradient, plain_loss, why_not_triton
+from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, why_not_triton
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -146,12 +146,12 @@ def check(cfg):
     if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE)
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if any(step <= 0 for step in cfg.keep_steps):
+    if min(cfg.keep_steps, default=1) <= 0:
         yield f"keep_steps={cfg.keep_steps}: must be above 0"
     if cfg.attention != "reference" and runtime.attention_is_edited():
         yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
     if cfg.loss == "fused" and loss_is_edited():
-        yield "loss=fused: `plain_loss` in model.py is edited, give --loss=plain"
+        yield "loss=fused: `plain_loss` or `logits` in model.py is edited, give --loss=plain"
     if cfg.wandb_project and not find_spec("wandb"):
         yield "wandb_project: needs the wandb package (pip install wandb)"
     if cfg.branch_from and cfg.init_from:
@@ -177,10 +177,13 @@ def check(cfg):
 
 
 def loss_is_edited():
-    """Whether `plain_loss` computes something else than the fused loss."""
-    logits, targets = torch.arange(40.0).sin().view(5, 8), torch.tensor([1, -1, 3, 0, 7])
-    fused, _ = loss_and_gradient(logits.clone(), targets, with_grad=False)
-    return not torch.allclose(plain_loss(logits, targets), fused, rtol=1e-5)
+    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
+    transformer = Transformer(ModelConfig()).eval()
+    torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
+    t = torch.arange(5)
+    batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
+    fused, plain = (PretrainingLoss(transformer, plain)(batch, causal=True)[0] for plain in (False, True))
+    return not torch.allclose(fused, plain, rtol=1e-5)
 
 
 # ----------------------------------------------------------------------------
@@ -391,7 +394,7 @@ def describe_step(groups, names, sums):
     """Return what the log says of a step's objectives. groups: see `by_objective`. sums: of each of the names."""
     values = {}
     ratio = max(what.mask_ratio for what in groups)
-    if ratio > 0:
+    if ratio:
         values["mask_ratio"] = ratio
     if len(names) > 1:
         for name, (loss_sum, count) in zip(names, sums.tolist()):
@@ -426,7 +429,10 @@ def train(cfg):
 
     # About 50 steps, and the last one, stand for all of them.
     sampled = [groups_of(step) for step in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]
-    predict_from = predicts_from(record_of([*sampled, groups_of(cfg.max_steps - 1)]))
+    with_last = [*sampled, groups_of(cfg.max_steps - 1)]
+    predict_from = predicts_from(record_of(with_last))
+    for what in {type(what): what for groups in with_last for what in groups}.values():
+        train_batches.check_repeatable(what)
 
     steps = range(first, cfg.max_steps)
     work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from data.shards import CYCLE
-from errors import Damaged
+from errors import Damaged, DataError
 
 u64 = np.uint64
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
@@ -197,6 +197,13 @@ class Batches:
             batch["doc_start"] = see_start.astype(np.int32)
             batch["doc_end"] = see_end.astype(np.int32)
         return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def check_repeatable(self, objective):
+        """Raise DataError if an objective makes other examples of the same window when it is called again."""
+        once, again = (self.batch(0, objective, [0]) for _ in range(2))
+        if any(not torch.equal(again[name], x) for name, x in once.items()):
+            why = "its examples of a window differ from call to call"
+            raise DataError(f"{objective.name}: {why}. Take random numbers from w.random(), or hash w.seed and w.draw")
 
     def by_source(self, draw):
         """Yield for each source: its stream, which of the draws (B,) are from it, the windows that these are."""

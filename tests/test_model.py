@@ -163,12 +163,18 @@ def test_impossible_shapes_are_named():
         (dict(head_dim=7), "head_dim=7"),
         (dict(n_head=4, n_kv_head=3), "n_head=4, n_kv_head=3"),
         (dict(n_layer=0), "n_layer=0: must be above 0"),
-        (dict(n_layer=10_000_000), "n_layer=10000000: must be at most 1000"),
+        (dict(n_layer=10_000_000), "n_layer=10000000: 10,000,000 layers are more than 1,000"),
         (dict(n_layer=2.0), "n_layer=2.0: must be of type int"),
-        (dict(d_model=10**9, head_dim=2), "n_layer=4, .*d_model=1000000000, .*: 8e[+]12 weights are more than 1e[+]11"),
-        (dict(n_head=10**12, head_dim=2), "n_head=1000000000000, .*: .* weights are more than 1e[+]11"),
+        (
+            dict(d_model=10**9, head_dim=2),
+            "n_layer=4, .*d_model=1000000000, .*: 7,984,000,000,000 weights are more than 100,000,000,000",
+        ),
+        (dict(n_head=10**12, head_dim=2), "n_head=1000000000000, .*: .* weights are more than 100,000,000,000"),
         (dict(vocab_size=2**70), "vocab_size=1180591620717411303424: must be .* below 2[*][*]63"),
-        (dict(seq_len=10**9), "seq_len=1000000000, head_dim=64: their product must be at most"),
+        (
+            dict(seq_len=10**9),
+            "seq_len=1000000000, head_dim=64: 64,000,000,000 entries of the rotary tables are more than 536,870,912",
+        ),
         (dict(norm_eps=math.nan), "norm_eps=nan: must be above 0"),
         (dict(rope_theta=math.inf), "rope_theta=inf: must be above 0 and below"),
         (dict(tie_embeddings="no"), "tie_embeddings='no': must be of type bool"),
@@ -210,7 +216,22 @@ def test_the_plain_loss_equals_the_fused_one(monkeypatch):
     torch.testing.assert_close(plain, fused, rtol=1e-4, atol=1e-5)
     monkeypatch.setattr(model, "plain_loss", lambda logits, targets: logits.sum())
     with torch.no_grad():
-        assert PretrainingLoss(small_model(), plain=True)(batch, False)[0] == fused[0]
+        torch.testing.assert_close(PretrainingLoss(small_model(), plain=True)(batch, False)[0], fused[0])
+
+
+def test_the_plain_loss_is_that_of_edited_logits(monkeypatch):
+    """In training and in validation."""
+    batch, small = small_batch(), small_model()
+    torch.nn.init.normal_(small.head.weight)
+    without = PretrainingLoss(small, plain=True)(batch, False)[0]
+    monkeypatch.setattr(Transformer, "logits", lambda self, hidden: 2 * torch.tanh(self.head(hidden) / 2))
+    trained = PretrainingLoss(small, plain=True)(batch, False)[0]
+    with torch.no_grad():
+        validated = PretrainingLoss(small, plain=True)(batch, False)[0]
+        hidden = small(batch["tokens"], False, batch.get("doc_start"), batch.get("doc_end")).flatten(0, 1)
+        logits = small.logits(hidden[batch["positions"]])
+    expected = torch.nn.functional.cross_entropy(logits, batch["targets"], ignore_index=-1, reduction="sum")
+    assert trained == validated == pytest.approx(expected.item()) and abs(trained - without) > 1
 
 
 def test_logits_exist_only_in_chunks():

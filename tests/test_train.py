@@ -274,7 +274,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
         mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1
         mask_ratio=0.01: masks not one token of 16
         window_split=random: needs seq_len of at least 24, got 16""",
-    "--n_layer=99999999": "n_layer=99999999: must be at most 1000",
+    "--n_layer=99999999": "n_layer=99999999: 99,999,999 layers are more than 1,000",
     "--global_batch_tokens=3200000": "train tokens are fewer than the 3200000 of one batch",
     "--out_dir=README.md": "README.md cannot be written (File exists): give another folder",
     f"--out_dir={'x' * 300}": "File name too long: 'xxx",

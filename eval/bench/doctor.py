@@ -15,8 +15,6 @@ from eval.bench.timing import print_hardware
 head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
-QWEN_7B = dict(n_layer=28, n_head=28, n_kv_head=4, d_model=3584, d_ff=18_944, seq_len=2048, qkv_bias=True)
-SHARDED = {"continue_7b": model.ModelConfig(vocab_size=152_064, **QWEN_7B)}  # a preset for several GPUs
 AUTO = {"device": "auto", "dtype": "auto"}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 
@@ -25,24 +23,16 @@ WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 # Memory of training in bf16 with compiled blocks, in bytes: computed, not measured
 
 
-def fixed_bytes(config, gpus=1):
+def fixed_bytes(config):
     """Compute what depends neither on the micro-batch nor on the GPU, as PyTorch's allocator counts it.
 
     Weights, gradients and AdamW's moments are 16 bytes a parameter. The allocator's peaks show 20, and we do not know
     why. The weights of blocks and head are also there in bf16, and the gradient of the head twice.
-
-    gpus: how many share the weights. Then each holds its part of the 20 bytes. Embedding and head are gathered in fp32,
-    with their gradients and a copy of these to be exchanged: 12 bytes. Two blocks are gathered at a time in bf16, each
-    with a buffer for the exchange; a block's gradients are there in bf16, and two blocks' in fp32 on their way to the
-    other GPUs: 18 bytes.
     """
     with torch.device("meta"):
         parameters = sum(p.numel() for p in model.Transformer(config).parameters())
     embedding = config.vocab_size * config.d_model
-    if gpus == 1:
-        return 20 * parameters + 2 * (parameters - embedding) + 4 * embedding
-    block = (parameters - 2 * embedding) // config.n_layer
-    return 20 * parameters // gpus + 12 * 2 * embedding + 18 * block
+    return 20 * parameters + 2 * (parameters - embedding) + 4 * embedding
 
 
 def window_bytes(config):
@@ -59,9 +49,9 @@ def loss_bytes(memory):
     return 3 * 2 * min(2**30, memory // 64)  # the chunk of model.linear_cross_entropy
 
 
-def largest_micro_batch(config, memory, gpus=1):
-    """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA. gpus: that share weights."""
-    return max(0, (memory - 2**30 - fixed_bytes(config, gpus) - loss_bytes(memory)) // window_bytes(config))
+def largest_micro_batch(config, memory):
+    """Return how many windows fit into `memory` bytes of a GPU, beside 1 GiB for CUDA."""
+    return max(0, (memory - 2**30 - fixed_bytes(config) - loss_bytes(memory)) // window_bytes(config))
 
 
 # ----------------------------------------------------------------------------
@@ -106,12 +96,10 @@ def memory():
     """Print the largest micro_batch of each preset that fits and divides the windows of a step evenly."""
     if not torch.cuda.is_available():
         return print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
-    gpus = torch.cuda.device_count()
-    for name, config in {**PAPER, **SHARDED}.items():
-        most = largest_micro_batch(config, torch.cuda.mem_get_info()[0], gpus if name in SHARDED else 1)
+    for name, config in PAPER.items():
+        most = largest_micro_batch(config, torch.cuda.mem_get_info()[0])
         fits = max((n for n in range(1, most + 1) if WINDOWS % n == 0), default=0)
-        other = f"more than these {gpus} GPUs, or --recompute=True" if name in SHARDED else "--recompute=True"
-        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else other}", flush=True)
+        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}", flush=True)
 
 
 def main(cfg):

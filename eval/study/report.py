@@ -17,7 +17,7 @@ from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, Score, read
 from eval.study.run import grouped, has_result, job_folder
-from run import last_logged, read_metrics
+from run import SOURCES, last_logged, read_metrics
 
 # The columns of results.csv, comparisons.csv and losses.csv.
 RESULTS = (
@@ -133,7 +133,7 @@ def write_csv(path, columns, rows):
 
 def overview(results, plan, logs):
     """Say what was trained, how much of it is there, and what each model is."""
-    lines = [*progress_of(plan, logs)] if plan.models else []
+    lines = [*progress_of(plan, logs), *code_differences(plan)] if plan.models else []
     lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
     for task, rows in results.by_task.items():
         for name in sorted(rows[0].result["settings"].keys() - PER_RUN):
@@ -160,6 +160,14 @@ def progress_of(plan, logs):
             counts = [f"{k} of {model}" for model, k in sorted(Counter(missing).items())]
             line += f" (missing: {', '.join(counts)})"
         yield line
+
+
+def code_differences(plan):
+    """Yield each file of the code that differs between the runs of pretraining. Each run has a copy of its own."""
+    for name in SOURCES:
+        copies = [run.folder / "source" / name for run in plan.runs.values()]
+        if len({path.read_bytes() for path in copies if path.exists()}) > 1:
+            yield f"Careful: the runs of pretraining differ in `{name}`, see source/ in their folders"
 
 
 # ----------------------------------------------------------------------------

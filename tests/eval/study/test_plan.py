@@ -134,7 +134,7 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     assert name == "row0-seed-1" and "left out" in why
 
 
-FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed 2 --init_from=y"), ("q",)
+FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
 WRONG = [  # rows, other settings, what is told
     (FIVE, {}, ["runs: a b: a name has letters", "runs: x: it begins with 'y', which is no row above it",
                 "runs: x: two rows have this name", "unknown setting 'max_stepz'", "runs: z: seed is set by the study",
@@ -289,7 +289,7 @@ def test_one_job_of_a_task_scores_its_baselines():
     assert [point[2:] for point in plan.points() if point[1] == "scifact"] == [(1e-3, 1)] * 2
     plan = plan_of(tasks="scifact,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--max_steps=0")
     assert [len([point for point in plan.points() if point[1] == task]) for task in plan.tasks] == [2, 12]
-    (problem,) = plan_of(tasks="sst2", finetune="--max_steps 0").problems
+    (problem,) = plan_of(tasks="sst2", finetune="--max_steps=0").problems
     assert problem.startswith("tasks: max_steps=0: sst2 has a head, which must be trained")
 
 

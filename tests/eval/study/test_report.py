@@ -291,6 +291,17 @@ def test_the_report_on_a_study_needs_no_checkpoints(tmp_path):
     assert "It rests on one pretraining seed each: another may differ." in text and "nan" not in text
 
 
+def test_runs_of_different_code_are_named(tmp_path):
+    plan = plan_of(**STUDY, seeds="1,2", out_dir=tmp_path)
+    fill(plan)
+    for run in plan.runs.values():
+        (run.folder / "source").mkdir()
+        (run.folder / "source/model.py").write_text("one")
+        (run.folder / "source/train.py").write_text("one" if run.row == "mlm" else "two")
+    text = study(plan)
+    assert "the runs of pretraining differ in `train.py`" in text and "differ in `model.py`" not in text
+
+
 def test_a_line_of_the_table_of_figures_is_a_line_of_a_figure(tmp_path, monkeypatch):
     entries = (
         ("scores stability", "clm_fraction tokens", "mlm split clm", "three"),
