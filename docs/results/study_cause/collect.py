@@ -1,9 +1,10 @@
-"""Collect the fine-tunings of a study: a line for each in NAME.csv, and their test scores in NAME.npz.
+"""Collect the fine-tunings of a study: a line for each in NAME.csv, and their test scores in NAME.npz. The validation
+losses of pretraining go to losses.csv beside them.
 
     python docs/results/study_cause/collect.py out/study-cause COMMIT NAME
 
 COMMIT is that of the code that was run. NAME.npz has the score of each test instance as a numerator and a
-denominator, under "model seed task rate finetune_seed". Fine-tunings that are there already stay.
+denominator, under "model seed task rate finetune_seed". What is there already stays.
 """
 
 import csv
@@ -41,24 +42,50 @@ def collect(study, commit):
             yield line, file[metric]
 
 
+def losses(study):
+    """Yield the validation losses of each finished run of pretraining, a line for each evaluation."""
+    for path in sorted(study.glob("runs/*/metrics.jsonl")):
+        model, _, seed = path.parent.name.rpartition("-seed-")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        settings = json.loads((path.parent / "config.json").read_text())["settings"]
+        for line in lines if lines[-1]["step"] == settings["max_steps"] else ():
+            if "val_clm_loss" in line:
+                mlm_loss = line.get("val_mlm_loss") or line["val_mntp_loss"]
+                found = round(line["val_clm_loss"], 4), round(mlm_loss, 4)
+                yield dict(zip(("model", "seed", "step", "clm_loss", "mlm_loss"), (model, seed, line["step"], *found)))
+
+
+def read_csv(path):
+    if not Path(path).exists():
+        return []
+    with open(path, newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def write_csv(path, lines):
+    lines = [*lines]
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
 def key(line):
     return " ".join(str(line[name]) for name in ("model", "seed", "task", "rate", "finetune_seed"))
 
 
 if __name__ == "__main__":
     study, commit, name = sys.argv[1:]
-    lines, instances = {}, {}
-    if Path(f"{name}.csv").exists():
-        with open(f"{name}.csv", newline="") as file:
-            lines = {key(line): line for line in csv.DictReader(file)}
+    lines, instances = {key(line): line for line in read_csv(f"{name}.csv")}, {}
+    if lines:
         with np.load(f"{name}.npz") as file:
             instances = dict(file)
     for line, counts in collect(Path(study), commit):
         if key(line) not in lines:
             lines[key(line)] = line
             instances[key(line)] = counts
-    with open(f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, [*lines.values()][0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines[each] for each in sorted(lines))
+    write_csv(f"{name}.csv", (lines[each] for each in sorted(lines)))
+    path = Path(name).with_name("losses.csv")
+    both = [*read_csv(path), *losses(Path(study))]
+    write_csv(path, {tuple(str(line[part]) for part in ("model", "seed", "step")): line for line in both}.values())
     np.savez_compressed(f"{name}.npz", **instances)

@@ -69,11 +69,21 @@ def resample(chosen):
     return found
 
 
+def slow_start(threshold=4.5):
+    """Return {(model, seed): the step of the first evaluation whose MLM loss is below the threshold}."""
+    found = {}
+    with open(FOLDER / "losses.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            if float(row["mlm_loss"]) < threshold:
+                found.setdefault((row["model"], int(row["seed"])), int(row["step"]))
+    return found
+
+
 def print_scores(chosen, scores):
     """Print a line for each model and seed, then the mean of each model."""
-    means = defaultdict(list)
-    print("| 10.2M tokens | seed | MLM loss | CoNLL-2003 (rate) | SciFact (rate) | mean of both |")
-    print("|---|---|---|---|---|---|")
+    means, below = defaultdict(list), slow_start()
+    print("| 10.2M tokens | seed | loss below 4.5 | last loss | CoNLL-2003 (rate) | SciFact (rate) | mean of both |")
+    print("|---|---|---|---|---|---|---|")
     for model, seed in sorted({key[:2] for key in chosen}, key=lambda pair: (pair[1], pair[0])):
         cells = []
         for task in TASKS:
@@ -81,7 +91,8 @@ def print_scores(chosen, scores):
             cells.append(f"{scores[model, seed, task][0]:.1f} ({float(row['rate']):.0e})".replace("e-0", "e-"))
         means[model].append(mean(scores[model, seed, task][0] for task in TASKS))
         loss = float(row["mlm_loss"])
-        print(f"| {NAMES[model]} | {seed} | {loss:.3f} | {' | '.join(cells)} | {means[model][-1]:.1f} |")
+        step = f"{below[model, seed]:,}"
+        print(f"| {NAMES[model]} | {seed} | {step} | {loss:.3f} | {' | '.join(cells)} | {means[model][-1]:.1f} |")
     for model, values in means.items():
         center, half = stats.interval(values)
         print(f"{NAMES[model]}: {center:.1f} ± {half or 0:.1f} over {len(values)} seeds")
