@@ -95,7 +95,8 @@ def print_scores(chosen, scores):
         print(f"| {NAMES[model]} | {seed} | {step} | {loss:.3f} | {' | '.join(cells)} | {means[model][-1]:.1f} |")
     for model, values in means.items():
         center, half = stats.interval(values)
-        print(f"{NAMES[model]}: {center:.1f} ± {half or 0:.1f} over {len(values)} seeds")
+        interval = f" ± {half:.1f}" if half else ""
+        print(f"{NAMES[model]}: {center:.1f}{interval}, seeds: {len(values)}")
 
 
 def compare(scores, a, b):
