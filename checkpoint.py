@@ -96,21 +96,13 @@ def read(path, weights=True):
     """
     with refuse_damage(path):
         if weights:
-            check_records(path)
+            with zipfile.ZipFile(path) as archive:
+                if damaged := archive.testzip():
+                    raise ValueError(f"the checksum of its record {damaged} is wrong")
         state = torch.load(path, map_location="cpu" if weights else "meta", mmap=True, weights_only=True)
         if missing := PARTS - state.keys():
             raise ValueError(f"it has no {', '.join(missing)}")
     return state
-
-
-def check_records(path):
-    """Raise ValueError if a record of a zip archive does not have its checksum, or is there twice."""
-    with zipfile.ZipFile(path) as archive:
-        if damaged := archive.testzip():
-            raise ValueError(f"the checksum of its record {damaged} is wrong")
-        names = archive.namelist()
-        if len(set(names)) < len(names):
-            raise ValueError("it has two records of one name")
 
 
 def candidates(path, files=HUB_FILES):

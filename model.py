@@ -11,7 +11,7 @@ scaled rotary frequencies (Llama 3.1).
 
 from __future__ import annotations  # the kernels' type hints must not need Triton
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -53,13 +53,12 @@ class ModelConfig:
     def problems(self):
         """Return what is wrong with this shape, as a list of sentences. Builds nothing."""
         found = []
-        types = {"int": [int], "float": [float, int], "bool": [bool], "tuple": [tuple]}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) not in types[field.type]:
-                found.append(f"{field.name}={value!r:.80}: must be of type {field.type}")
-            elif field.type in ("int", "float") and field.name != "head_dim" and not 0 < value < 2**63:
-                found.append(f"{field.name}={value!r:.80}: must be above 0 and below 2**63")
+        for name, value in vars(self).items():
+            kind = type(getattr(ModelConfig, name))  # of the default
+            if type(value) is not kind and (kind, type(value)) != (float, int):
+                found.append(f"{name}={value!r:.80}: must be of type {kind.__name__}")
+            elif kind in (int, float) and name != "head_dim" and not 0 < value < 2**63:
+                found.append(f"{name}={value!r:.80}: must be above 0 and below 2**63")
         if found:
             return found
 
@@ -71,16 +70,14 @@ class ModelConfig:
         attention = 2 * (self.n_head + self.n_kv_head) * self.head_dim * self.d_model
         mlp = 3 * self.d_ff * self.d_model
         weights = self.n_layer * (attention + mlp) + self.vocab_size * self.d_model
-        sizes = "n_layer n_head n_kv_head head_dim d_model d_ff vocab_size"
         limits = [
-            ("n_layer", self.n_layer, MAX_LAYERS, "layers"),
-            ("seq_len head_dim", self.seq_len * self.head_dim, MAX_ROTARY, "entries of the rotary tables"),
-            (sizes, weights, MAX_WEIGHTS, "weights"),
+            ("n_layer", self.n_layer, MAX_LAYERS),
+            ("seq_len * head_dim", self.seq_len * self.head_dim, MAX_ROTARY),
+            ("the number of weights", weights, MAX_WEIGHTS),
         ]
-        for names, number, most, what in limits:
+        for name, number, most in limits:
             if number > most:
-                shape = ", ".join(f"{name}={getattr(self, name)}" for name in names.split())
-                found.append(f"{shape}: {number:,} {what} are more than {most:,}")
+                found.append(f"{name} is {number:,}: must be at most {most:,}")
         if self.rope_scaling:
             numbers = [x for x in self.rope_scaling if type(x) in (int, float) and 0 < x < 2**63]
             if len(self.rope_scaling) != 4 or len(numbers) != 4 or numbers[1] >= numbers[2]:
@@ -234,16 +231,11 @@ class Linear(nn.Linear):
         return F.linear(x, self.weight.to(x.dtype), bias)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.RMSNorm):
     """Compute x / sqrt(mean(x²) + eps) * weight in fp32 (Zhang and Sennrich, 2019)."""
 
-    def __init__(self, d, eps):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(d))
-        self.eps = eps
-
     def forward(self, x):
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+        return super().forward(x.float()).to(x.dtype)
 
 
 def rope_tables(seq_len, head_dim, theta, scaling=()):

@@ -16,7 +16,6 @@ import checkpoint
 import runtime
 from configurator import read_script
 from data.files import MALFORMED, refuse_malformed, write_whole
-from data.objective import phases_of
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
@@ -86,7 +85,7 @@ def batch_problems(cfg, T):
     for folder, meta in data.sources.items():
         drawn = math.ceil(windows * data.draws[folder] / CYCLE)  # windows of a step, at most
         for split, needed in (("train", drawn * T), ("val", T)):
-            tokens = meta["splits"][split]["tokens"]
+            tokens = sum(shard["tokens"] for shard in meta["splits"][split]["shards"])
             if tokens < needed:
                 yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
 
@@ -129,14 +128,15 @@ def conflicts(cfg):
             yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
         return
     try:
-        interval = cfg["checkpoint_interval"]
-        if config.exists():
-            with refuse_malformed(DataError, f"{config} is not of a run of train.py: give another --out_dir"):
-                interval = max(interval, json.loads(config.read_bytes())["settings"]["checkpoint_interval"])
         if begun:
             _, state = checkpoint.open_newest(out, weights=False)
             check_same_run(state, cfg, out)
-        elif last_logged(out) - min(logged_steps(out), default=0) > interval:  # it must have had a checkpoint
+            return
+        interval = cfg["checkpoint_interval"]
+        if config.exists():
+            with refuse_malformed(DataError, f"{config} is not of a run of train.py: give another --out_dir"):
+                interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
+        if last_logged(out) - min(logged_steps(out), default=0) > interval:  # it must have had a checkpoint
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
     except DataError as error:
         yield str(error)
@@ -229,7 +229,7 @@ def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
     if setting == "init_from":
         return 0, nothing, None
     load_optimizers(optimizers, state, path)
-    trained = {name: state.get(name, value) for name, value in nothing.items()} | {"phases": phases_of(state)}
+    trained = {name: state[name] for name in nothing}
     return state["step"], trained, state if setting == "resume" else None
 
 
@@ -282,7 +282,7 @@ def run_facts(cfg, config, data, tokenizer, device):
         versions=versions(device),
         source={file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES},
         tokenizer=tokenizer.state(),
-        tokenizer_ranks=tokenizer.file_bytes(),
+        tokenizer_ranks=tokenizer.content,
     )
 
 
@@ -346,9 +346,8 @@ def read_metrics(out_dir):
 
 def logged_steps(out_dir):
     """Return the steps of the whole lines of a run's metrics.jsonl; [] without one."""
-    path = Path(out_dir) / "metrics.jsonl"
-    content = path.read_bytes() if path.is_file() else b""
-    return [int(step) for step in re.findall(rb'"step": (\d{1,18}),.*\n', content)]
+    exists = Path(out_dir, "metrics.jsonl").is_file()
+    return [line["step"] for line in read_metrics(out_dir)] if exists else []
 
 
 def last_logged(out_dir):

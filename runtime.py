@@ -102,12 +102,11 @@ def wrap_ddp(loss_module, batch, causal, device):
     After its first backward pass DDP rearranges its buckets, and so the order of its sums. This pass makes it happen
     before any step counts: a resumed run must sum as the undisturbed one does.
     """
-    batch = {name: x.to(device) for name, x in batch.items()}
     device_ids = [device] if device.type == "cuda" else None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*broadcast_buffers")  # torch 2.13 has another name for it
         ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
-    ddp(batch, causal)[0].backward()
+    ddp(to_device(batch, device), causal)[0].backward()
     ddp.zero_grad(set_to_none=False)
     return ddp
 
@@ -412,15 +411,12 @@ def prefetch(function, jobs, depth=2):
     """Yield function(*job) for each job. A background thread works `depth` jobs ahead."""
     with ThreadPoolExecutor(1) as thread:
         ahead = deque()
-        try:
-            for job in jobs:
-                ahead.append(thread.submit(function, *job))
-                if len(ahead) > depth:
-                    yield ahead.popleft().result()
-            while ahead:
+        for job in jobs:
+            ahead.append(thread.submit(function, *job))
+            if len(ahead) > depth:
                 yield ahead.popleft().result()
-        finally:
-            thread.shutdown(cancel_futures=True)
+        for future in ahead:
+            yield future.result()
 
 
 def to_device(x, device):

@@ -453,7 +453,7 @@ def train(cfg):
             log.write(step=first, phase=phase_of(groups_of(min(first, cfg.max_steps - 1))), **totals(trained), **values)
 
     received = runtime.stop_signals()
-    timed, phase = [], ""  # timed: of the steps since the last line, without the first of a phase, which compiles
+    phase = ""
     bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
     done, stopping = first, False  # done: how many steps; None while the weights change
     try:
@@ -474,22 +474,20 @@ def train(cfg):
             update(optimizers, lr, world_size)
             stopping = runtime.any_process(received, device, world_size)  # waits for the update of several GPUs
             add_step(trained["phases"], groups)
-            tokens = sum(map(len, groups.values())) * config.seq_len
-            trained["tokens"] += tokens
-            seconds = time.perf_counter() - started
-            trained["seconds"] += seconds
-            flops = runtime.step_flops(config, groups, cfg.window_split)
-            trained["flops"] += flops
+            trained["tokens"] += sum(map(len, groups.values())) * config.seq_len
+            trained["seconds"] += time.perf_counter() - started
+            trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
             done = step + 1
-            timed = [*timed, (seconds, tokens, flops)] if phase == earlier else []
+            if phase != earlier:
+                before = dict(trained)  # the speed leaves out the first step of a phase, which compiles
 
             # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
             few = len(trained["phases"]) < 5  # phases may also alternate, step by step
             switches = few and not last and phase_of(groups_of(step + 1)) != phase
             values = {}
             if (step + 1) % cfg.log_interval == 0 or last:
-                seconds, tokens, flops = map(sum, zip(*timed or [(0.0, 0, 0)]))
-                timed = []
+                seconds, tokens, flops = (trained[name] - before[name] for name in ("seconds", "tokens", "flops"))
+                before = dict(trained)
                 speed = round(tokens / seconds) if seconds else None
                 parts = describe_step(groups, names, sums)
                 values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed, **parts)

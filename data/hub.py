@@ -142,7 +142,7 @@ def load(folder, report):
         "settings": {},
         "is_causal": read_json(folder / "config.json").get("is_causal", True),  # False: a decoder's class as an encoder
         "tokenizer": tokenizer.state(),
-        "tokenizer_ranks": tokenizer.file_bytes(),
+        "tokenizer_ranks": tokenizer.content,
     }
 
 

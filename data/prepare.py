@@ -79,7 +79,7 @@ def digest_of_plan(files, pieces, tokenizer, cfg):
     """Return a checksum of all that decides what a piece holds. Folders may have other names on other machines."""
     above = next(iter(files)).parent
     inputs = [(os.path.relpath(path, above), *status) for path, status in files.items()]
-    content = tokenizer.file_bytes().hex()
+    content = tokenizer.content.hex()
     return digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
 
 

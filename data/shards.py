@@ -30,7 +30,6 @@ from errors import DataError
 
 SPLITS = "train", "val"
 LOCK = "prepare.lock"
-MOST_IN_MEMORY = 10**8  # tokens, where a text without documents for one of the splits is cut
 CYCLE = 1000  # a mixture of sources repeats after so many windows: its fractions have at most three decimals
 
 
@@ -149,7 +148,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
         if path.name not in needed:  # of a killed process, or of a piece after max_tokens
             path.unlink()
 
-    content = tokenizer.file_bytes()
+    content = tokenizer.content
     meta = {"tokenizer": tokenizer.state(), "dtype": dtype.name, "splits": splits, "source": cfg.source}
     meta["fingerprint"] = fingerprint(meta, content)
     write_whole(shards / tokenizer.file_name, lambda file: file.write(content))
@@ -177,10 +176,6 @@ def cut_tail(folder, splits, dtype, val_fraction):
     Returns the record of the only piece that is left. The whole text is in memory.
     """
     whole = splits["train"] if splits["train"]["shards"] else splits["val"]
-    if whole["tokens"] > MOST_IN_MEMORY:
-        raise DataError(
-            f"val_fraction={val_fraction}: of {whole['documents']:,} documents, give each split at least one"
-        )
     tokens = np.concatenate([np.fromfile(folder / "shards" / shard["file"], dtype) for shard in whole["shards"]])
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
@@ -228,8 +223,6 @@ def load_meta(folder):
             size = shard["tokens"] * dtype.itemsize
             if path.stat().st_size != size:
                 raise ValueError(f"{path} is not {size} bytes long")
-        for record in meta["splits"].values():
-            record["tokens"] = sum(shard["tokens"] for shard in record["shards"])
     return meta
 
 

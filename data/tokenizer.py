@@ -53,13 +53,13 @@ BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(by
 class Tokenizer:
     """The interface; `load` and `from_state` return a RankTokenizer or a JsonTokenizer.
 
-    content         the bytes of its file, as `file_bytes()`
+    content         the bytes of its file
     name            where it came from: "embedded", "gpt2", "llama3", or the name of a rank file or a hub folder
     special_tokens  {name: id}
     mask_id, pad_id, bos_id, eos_id     in special_tokens; two of them may be equal
     vocab_size      the largest id + 1, rounded up to a multiple of 128 (the rows of an embedding), or as given
     ordinary_ids    int64 (n,): all other ids, ascending
-    file_name       what a data folder calls the file with `file_bytes()`
+    file_name       what a data folder calls the file with the content
     """
 
     def __init__(self, content, ids, name, special_tokens, vocab_size=None, **roles):
@@ -88,17 +88,14 @@ class Tokenizer:
             return read_ranks(path)
 
     @staticmethod
-    def from_state(state, file_bytes):
-        """Return the tokenizer whose state() and file_bytes() these are."""
+    def from_state(state, content):
+        """Return the tokenizer whose state() and content these are."""
         kind = JsonTokenizer if state.get("kind") == "json" else RankTokenizer
-        return kind(file_bytes, **state)
+        return kind(content, **state)
 
     def state(self):
-        """Return everything but file_bytes(), as plain values for JSON."""
+        """Return everything but the content, as plain values for JSON."""
         return {name: getattr(self, name) for name in ("name", "special_tokens", *ROLES, "vocab_size")}
-
-    def file_bytes(self):
-        return self.content
 
     def __reduce__(self):  # pickled like this on the way to a worker process
         return Tokenizer.from_state, (self.state(), self.content)

@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from checkpoint import path_of
+from checkpoint import path_of, steps
 from data.files import refuse_malformed
 from data.objective import micro_batches, title, validation_keys
 from errors import DataError
@@ -89,7 +89,8 @@ def print_end(cfg, bar, step, device):
     """Print how a run ended, its losses and costs, and what to do next. bar: of this process's steps."""
     bar.close()
     if step < cfg.max_steps:
-        print(f"\nStopped at step {step} of {cfg.max_steps}, which is saved. To continue, add --resume=True.")
+        print(f"\nStopped at step {step} of {cfg.max_steps}. Steps with checkpoints: {steps(cfg.out_dir)}.")
+        print("To continue, add --resume=True.")
         return
     log = read_metrics(cfg.out_dir)
     print(f"\n{summary(log)}\n")

@@ -47,7 +47,7 @@ def state_of(model, settings, **more):
     state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings, data="f00d")
     if settings:
         state["phases"] = phases(200, 450)
-    return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.file_bytes()) | more
+    return state | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.content) | more
 
 
 def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):

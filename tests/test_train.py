@@ -137,7 +137,7 @@ def test_a_signal_saves_and_says_how_to_continue(undisturbed, run, tmp_path, num
         lock_folder(out, shared=True)
     os.kill(attempt.process.pid, number)
     code, text = attempt.wait()
-    step = int(re.search(r"Stopped at step (\d+) of 20, which is saved.*--resume=True", text)[1])
+    step = int(re.search(r"Stopped at step (\d+) of 20. Steps with checkpoints: .*\1\]\.\n.*--resume=True", text)[1])
     assert code == 128 + number and 0 < step < 20 and step in checkpoint.steps(out)
     before = metrics(out)
     with lock_folder(out, shared=True):
@@ -274,7 +274,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
         mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1
         mask_ratio=0.01: masks not one token of 16
         window_split=random: needs seq_len of at least 24, got 16""",
-    "--n_layer=99999999": "n_layer=99999999: 99,999,999 layers are more than 1,000",
+    "--n_layer=99999999": "n_layer is 99,999,999: must be at most 1,000",
     "--global_batch_tokens=3200000": "train tokens are fewer than the 3200000 of one batch",
     "--out_dir=README.md": "README.md cannot be written (File exists): give another folder",
     f"--out_dir={'x' * 300}": "File name too long: 'xxx",

@@ -19,7 +19,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER, part_of, prepare_embedded
 from errors import DataError
 from eval.study import report
-from eval.study.branch import range_problems, schedule_problems
+from eval.study.branch import schedule_problems
 from eval.study.plan import Plan, Run, describe, misformed
 from eval.study.results import METRICS
 from eval.study.run import carry_out, grouped, problems_of
@@ -74,9 +74,7 @@ def study(argv, command=COMMAND):
     cfg, waves = plan.cfg, selected(plan)
     items = [item for items in waves.values() for item in items]
     runs = [item for item in items if isinstance(item, Run)]
-    if cfg.plan:
-        stop_at("settings of train.py:", range_problems(runs))
-    else:
+    if not cfg.plan:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it
         stop_at("nothing was started:", problems_of(plan, runs, finetunes=len(items) > len(runs)))

@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
-from configurator import value_problems
 from data.objective import by_objective
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
@@ -79,14 +78,6 @@ class Schedule:
             groups = by_objective(self.objective, self.cfg, self.n_windows, step, every)
             total += step_flops(self.config, groups, "none")
         return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
-
-
-def range_problems(runs):
-    """Yield (name, sentence) for each setting of the Runs that train.py never takes. Needs no data."""
-    train = globals_of(TRAIN)
-    for run in runs:
-        for sentence in value_problems(run.settings, train["LIMITS"], train["CHOICES"]):
-            yield run.folder.name, sentence
 
 
 def schedule_problems(runs, script=TRAIN):

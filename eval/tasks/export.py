@@ -74,7 +74,7 @@ def export(path, folder):
         for name, text in files.items():
             (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_text(text, encoding="utf-8")
-        (partial / "tokenizer.json").write_bytes(task.tokenizer.file_bytes())
+        (partial / "tokenizer.json").write_bytes(task.tokenizer.content)
         found.save_pretrained(partial)
 
 

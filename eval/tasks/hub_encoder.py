@@ -90,14 +90,14 @@ def read_folder(folder):
         "config": read_json(folder / "config.json"),
         "settings": {},
         "tokenizer": tokenizer.state(),
-        "tokenizer_ranks": tokenizer.file_bytes(),
+        "tokenizer_ranks": tokenizer.content,
         "hub": {"before": before, "pad_id": tokenizer.pad_id, "seq_len": seq_len},
     }
 
 
 def engine_of(tokenizer):
     """Return the Tokenizer of a model folder as one of the tokenizers library, which adds special tokens itself."""
-    engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.file_bytes())
+    engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.content)
     engine.no_padding()
     engine.no_truncation()
     return engine

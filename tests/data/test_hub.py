@@ -457,7 +457,7 @@ def test_train_from_a_folder(run, tmp_path):
     assert code == 0, text
     first = checkpoint.load(tmp_path / "out")
     assert first["config"] == vars(ModelConfig(**QWEN3)) | dict(seq_len=32)
-    assert checkpoint.tokenizer_of(first).file_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert checkpoint.tokenizer_of(first).content == (folder / "tokenizer.json").read_bytes()
     for name, p in checkpoint.load_model(folder).state_dict().items():
         torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
     again = copy_up_to(2, tmp_path / "out", tmp_path / "again")
@@ -511,7 +511,7 @@ REFUSED = [  # changes of config.json, what the error says
     (dict(hidden_size=None), "d_model=None: must be of type int"),
     (dict(model_type="mistral", sliding_window="wide"), "config.json: damaged, or not of a model: TypeError"),
     (dict(num_key_value_heads=3), "n_kv_head=3: n_head must be a multiple"),
-    (dict(num_hidden_layers=10_000_000), "n_layer=10000000: 10,000,000 layers are more than 1,000"),
+    (dict(num_hidden_layers=10_000_000), "n_layer is 10,000,000: must be at most 1,000"),
     (dict(rms_norm_eps=float("nan"), vocab_size=2**70), "vocab_size=.*: must be above 0 .*; norm_eps=nan: must be"),
     (dict(hidden_act="gelu", mlp_bias=True), "hidden_act='gelu': must be silu; mlp_bias=True: must be False$"),
     (dict(rope_scaling=dict(rope_type="yarn", factor=4.0)), "rope_type='yarn': must be default"),

@@ -55,7 +55,7 @@ def test_dtype_follows_the_vocabulary(sources, tmp_path, monkeypatch):
     small = Tokenizer.load("embedded")
     expected = prepare(**sources, out=tmp_path / "out") and tokens(tmp_path / "out", "train")
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
-        large = Tokenizer.from_state({**small.state(), "vocab_size": vocab_size}, small.file_bytes())
+        large = Tokenizer.from_state({**small.state(), "vocab_size": vocab_size}, small.content)
         monkeypatch.setattr(Tokenizer, "load", lambda spec: large)
         assert prepare(**sources, out=tmp_path / dtype)["dtype"] == dtype
         assert tokens(tmp_path / dtype, "train") == expected

@@ -107,9 +107,9 @@ def test_any_other_rank_file(tmp_path, tokenizer):
     plain = Tokenizer.load(path)
     assert (plain.name, plain.vocab_size, plain.mask_id, plain.eos_id) == ("bytes", 384, 256, 259)
     assert plain.encode("é!") == list("é!".encode())
-    path.write_bytes(tokenizer.file_bytes())  # a changed file is seen
+    path.write_bytes(tokenizer.content)  # a changed file is seen
     assert Tokenizer.load(path).encode("the file") == tokenizer.encode("the file")
-    assert tokenizer.file_bytes() == EMBEDDED.read_bytes()
+    assert tokenizer.content == EMBEDDED.read_bytes()
 
 
 def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
@@ -206,8 +206,8 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     assert there("one", "two").input_ids == [*one.encode("one"), one.eos_id, *one.encode("two"), one.eos_id]
 
     state = json.loads(json.dumps(one.state()))
-    for other in Tokenizer.from_state(state, one.file_bytes()), pickle.loads(pickle.dumps(one)):
-        assert other.state() == one.state() and other.file_bytes() == one.file_bytes() and other.encodes_like(one)
+    for other in Tokenizer.from_state(state, one.content), pickle.loads(pickle.dumps(one)):
+        assert other.state() == one.state() and other.content == one.content and other.encodes_like(one)
     words = "the list of the strings is empty".split()
     ids = [one.encode(one.word_prefix + word) for word in words]
     assert sum(ids[1:], []) == one.encode(one.word_prefix + " ".join(words))[len(ids[0]) :] and ids[0] == ids[3]

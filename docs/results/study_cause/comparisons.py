@@ -82,8 +82,10 @@ def slow_start(threshold=4.5):
 def print_scores(chosen, scores):
     """Print a line for each model and seed, then the mean of each model."""
     means, below = defaultdict(list), slow_start()
-    print("| 10.2M tokens | seed | loss below 4.5 at step | last loss | CoNLL-2003 (rate) | SciFact (rate) | mean of both |")
-    print("|---|---|---|---|---|---|---|")
+    columns = "10.2M tokens,seed,loss below 4.5 at step,last loss,CoNLL-2003 (rate),SciFact (rate),mean of both".split(
+        ","
+    )
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for model, seed in sorted({key[:2] for key in chosen}, key=lambda pair: (pair[1], pair[0])):
         cells = []
         for task in TASKS:

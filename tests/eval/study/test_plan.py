@@ -161,13 +161,13 @@ def test_wrong_settings_are_told_together_and_without_a_traceback(run, rows, set
 
 def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, run):
     rows = (("odd", "", "--switch_step=700"), ("other", "", ""))
-    args = [f"--runs={rows}", "--train=--beta1=2", f"--out_dir={tmp_path}/study", "--checkpoints=nowhere"]
+    args = [f"--runs={rows}", "--train=--mask_proportions=1", f"--out_dir={tmp_path}/study", "--checkpoints=nowhere"]
     args += ["--tasks=sst2 --dropout=2,wnut17", f"--finetune=--tasks_dir={tmp_path}", "--rates=1e-3,1e-4"]
     code, output = run(args, "eval.study")
     assert code == 1 and not (tmp_path / "study").exists()
     _, output = output.split("nothing was started:")
     for sentence in (
-        "odd-seed-1 and 1 more: beta1=2.0",
+        "odd-seed-1 and 1 more: mask_proportions=(1.0,)",
         "odd-seed-1: max_steps=650: the schedule has 700 steps",
         "sst2: dropout=2.0: must be",
         "\nwnut17: missing:",
@@ -175,7 +175,7 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
     ):
         assert output.count(sentence) == 1, output
     code, output = run([f"--runs={rows}", "--train=--model=300m --global_batch_tokens=64", "--plan"], "eval.study")
-    assert code == 1 and "odd-seed-1 and 1 more: model=300m: must be one of demo" in output, output
+    assert code == 2 and "runs: odd: model=300m: must be one of demo" in output, output
     wrong = "clm-seed-1", "finetune-2:1/3", "finetune-1:0/3", "finetune-1:4/3", "finetune-1:1/"
     for only in wrong:
         code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
