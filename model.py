@@ -55,7 +55,8 @@ class ModelConfig:
         found = []
         for name, value in vars(self).items():
             kind = type(getattr(ModelConfig, name))  # of the default
-            if type(value) is not kind and (kind, type(value)) != (float, int):
+            fits = type(value) is kind or (kind is float and type(value) is int)
+            if not fits:
                 found.append(f"{name}={value!r:.80}: must be of type {kind.__name__}")
             elif kind in (int, float) and name != "head_dim" and not 0 < value < 2**63:
                 found.append(f"{name}={value!r:.80}: must be above 0 and below 2**63")
@@ -464,9 +465,9 @@ def cross_entropy(logits, targets):
 
 
 def plain_loss(logits, targets):
-    """The formula to edit for another training loss, with --loss=plain. Autograd does the rest.
+    """Return the summed training loss with --loss=plain, fp32. Edit this to train another one: autograd does the rest.
 
-    See `cross_entropy`, which validation uses instead.
+    logits, targets: see `cross_entropy`, which validation uses instead.
     """
     return cross_entropy(logits, targets)
 

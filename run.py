@@ -136,7 +136,8 @@ def conflicts(cfg):
         if config.exists():
             with refuse_malformed(DataError, f"{config} is not of a run of train.py: give another --out_dir"):
                 interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
-        if last_logged(out) - min(logged_steps(out), default=0) > interval:  # it must have had a checkpoint
+        logged = logged_steps(out) or [0]
+        if logged[-1] - logged[0] > interval:  # it must have had a checkpoint
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
     except DataError as error:
         yield str(error)

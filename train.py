@@ -146,7 +146,7 @@ def check(cfg):
     if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE)
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if min(cfg.keep_steps, default=1) <= 0:
+    if any(step <= 0 for step in cfg.keep_steps):
         yield f"keep_steps={cfg.keep_steps}: must be above 0"
     if cfg.attention != "reference" and runtime.attention_is_edited():
         yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
@@ -176,6 +176,7 @@ def check(cfg):
             yield from run.start_problems(cfg, config)
 
 
+@lru_cache  # a study asks for each of its runs
 def loss_is_edited():
     """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
     transformer = Transformer(ModelConfig()).eval()
@@ -269,6 +270,18 @@ def make_optimizers(transformer, cfg):
         for group in optimizer.param_groups:
             group.setdefault("lr_scale", group["lr"] / cfg.lr)
     return optimizers
+
+
+def look_ahead(groups_of, max_steps, batches):
+    """Return what about 50 steps train, which stand for all, and the position that predicts a hidden token at the end.
+
+    groups_of: a function of the step, see `by_objective`. Raises DataError if an objective is not repeatable.
+    """
+    sampled = [groups_of(step) for step in range(0, max_steps, math.ceil(max_steps / 50))]
+    with_last = [*sampled, groups_of(max_steps - 1)]
+    for what in set().union(*with_last):
+        batches.check_repeatable(what)
+    return sampled, predicts_from(record_of(with_last))
 
 
 @torch.no_grad()
@@ -427,13 +440,7 @@ def train(cfg):
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
-    # About 50 steps, and the last one, stand for all of them.
-    sampled = [groups_of(step) for step in range(0, cfg.max_steps, math.ceil(cfg.max_steps / 50))]
-    with_last = [*sampled, groups_of(cfg.max_steps - 1)]
-    predict_from = predicts_from(record_of(with_last))
-    for what in {type(what): what for groups in with_last for what in groups}.values():
-        train_batches.check_repeatable(what)
-
+    sampled, predict_from = look_ahead(groups_of, cfg.max_steps, train_batches)
     steps = range(first, cfg.max_steps)
     work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))
     batches = runtime.prefetch(train_batches.batch, work)

@@ -163,7 +163,7 @@ SAME_WEIGHTS = EDITS.keys() - {"ReLU² instead of SwiGLU", "Norms of queries and
 NEAR = """\
 --- a/model.py
 +++ b/model.py
-@@ -110,4 +110,5 @@
+@@ -111,4 +111,5 @@
      else:
          see = torch.ones(T, T, dtype=torch.bool, device=device)
 +    see = see & (t[None, :] >= t[:, None] - 20)
@@ -198,7 +198,7 @@ NOT_FOLLOWED = {
     "loss=fused": """\
 --- a/model.py
 +++ b/model.py
-@@ -361,3 +361,3 @@
+@@ -362,3 +362,3 @@
 -        return self.head(hidden)
 +        return 30 * torch.tanh(self.head(hidden) / 30)
  
@@ -216,7 +216,7 @@ NOT_FOLLOWED = {
     "PretrainingLoss has weights of its own": """\
 --- a/model.py
 +++ b/model.py
-@@ -500,2 +500,3 @@
+@@ -501,2 +501,3 @@
          self.plain = plain  # train `plain_loss` of `Transformer.logits`
 +        self.probe = nn.Linear(2, 2)
          self.loss_and_gradient = loss_and_gradient

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import configurator
 import model
 from eval.bench.timing import alternating, print_hardware
-from runtime import attention_inputs, relative_error
+from runtime import relative_error
 
 lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
@@ -39,16 +39,17 @@ class Case:
     """One problem: q and k are views of one packed projection, v is a tensor of its own, as the kernels want it."""
 
     def __init__(self, T, D, group, causal, mean, tokens):
+        generator = torch.Generator().manual_seed(T + mean)
         B = max(1, tokens // T)
-        config = model.ModelConfig(n_head=H, n_kv_head=H // group, head_dim=D)
-        q, k, v, d_out, *_ = attention_inputs(config, DTYPE, DEVICE, causal, False, B, T)
+        heads = (H, H // group, H // group)
+        packed = torch.randn(B, T, sum(heads), D, generator=generator).to(DEVICE, DTYPE)
+        q, k, v = packed.split(heads, dim=2)
         self.inputs = [x.requires_grad_() for x in (q, k, v.contiguous())]
-        self.d_out = d_out.contiguous()
+        self.d_out = torch.randn(B, T, H, D, generator=generator).to(DEVICE, DTYPE)
         self.causal = causal
         self.group = group
         self.bounds = (None, None)
         if mean:  # each token begins a document with probability 1 / mean
-            generator = torch.Generator().manual_seed(T + mean)
             document = (torch.rand(B, T, generator=generator) < 1 / mean).cumsum(1)  # (B, T): each token's document
             start = torch.searchsorted(document, document)
             end = torch.searchsorted(document, document, right=True)
