@@ -21,11 +21,10 @@ METRICS = {"conll2003": "entity_f1", "scifact": "ndcg@10_judged"}
 def collect(study, commit):
     """Yield (the line of the table, the instances) of each fine-tuning."""
     for path in sorted(study.glob("results/*/*/*/result.json")):
-        result = json.loads(path.read_bytes())
+        result, run = read_json(path), study / "runs" / path.parts[-4]
         metric = METRICS[result["task"]]
-        name, _, seed = path.parts[-4].rpartition("-seed-")
-        log = (study / "runs" / path.parts[-4] / "metrics.jsonl").read_text().splitlines()
-        losses = json.loads(log[-1])
+        name, _, seed = run.name.rpartition("-seed-")
+        losses = read_log(run)[-1]
         line = {
             "model": name,
             "seed": int(seed),
@@ -35,6 +34,8 @@ def collect(study, commit):
             "validation": round(result["metrics"]["validation"][metric], 4),
             "test": round(result["metrics"]["test"][metric], 4),
             "mlm_loss": round(losses.get("val_mlm_loss") or losses["val_mntp_loss"], 4),
+            "pretrained_on": read_json(run / "config.json")["versions"]["device"],
+            "finetuned_on": result["versions"]["device"],
             "commit": commit,
             "day": time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime)),
         }
@@ -42,13 +43,26 @@ def collect(study, commit):
             yield line, file[metric]
 
 
+def read_json(path):
+    return json.loads(path.read_bytes())
+
+
+def read_log(run):
+    """Return the lines of a run's log; before them those of the run that it branched off."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    origin = read_json(run / "config.json")["settings"]["branch_from"]
+    if origin:
+        parent = run.parent / Path(origin).parent.name
+        lines = [line for line in read_log(parent) if line["step"] < lines[0]["step"]] + lines
+    return lines
+
+
 def losses(study):
     """Yield the validation losses of each finished run of pretraining, a line for each evaluation."""
-    for path in sorted(study.glob("runs/*/metrics.jsonl")):
-        model, _, seed = path.parent.name.rpartition("-seed-")
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        settings = json.loads((path.parent / "config.json").read_text())["settings"]
-        for line in lines if lines[-1]["step"] == settings["max_steps"] else ():
+    for run in sorted(study.glob("runs/*")):
+        model, _, seed = run.name.rpartition("-seed-")
+        lines = read_log(run)
+        for line in lines if lines[-1]["step"] == read_json(run / "config.json")["settings"]["max_steps"] else ():
             if "val_clm_loss" in line:
                 mlm_loss = line.get("val_mlm_loss") or line["val_mntp_loss"]
                 found = round(line["val_clm_loss"], 4), round(mlm_loss, 4)

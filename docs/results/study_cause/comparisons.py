@@ -1,4 +1,4 @@
-"""Print the scores of part A's models, and the comparisons whose models have two seeds in common.
+"""Print the scores of the models of parts A and B, and the comparisons whose models have two seeds in common.
 
     python docs/results/study_cause/comparisons.py
 
@@ -19,39 +19,55 @@ from eval.study import stats
 
 FOLDER = Path(__file__).parent
 TASKS = ("conll2003", "scifact")
+RATES = {5e-4, 1e-3, 2e-3, 4e-3}
 NAMES = {
-    "mlm-80-0-20-10.2M": "80/0/20",
-    "mlm-80-20-0-10.2M": "80/20/0",
-    "mntp-10.2M": "MNTP",
-    "mlm-10.2M": "pure MLM",
-    "mlm-80-10-10-10.2M": "80/10/10",
-    "clm25-mlm-10.2M": "25 % CLM, then MLM",
+    "mlm-80-0-20": "80/0/20",
+    "mlm-80-20-0": "80/20/0",
+    "mntp": "MNTP",
+    "mlm": "pure MLM",
+    "mlm-80-10-10": "80/10/10",
+    "clm25-mlm": "25 % CLM, then MLM",
 }
-PRIMARY = (
-    ("mlm-80-0-20-10.2M", "mlm-80-20-0-10.2M"),
-    ("mntp-10.2M", "mlm-10.2M"),
-    ("mlm-80-10-10-10.2M", "mlm-10.2M"),
-    ("clm25-mlm-10.2M", "mlm-10.2M"),
-    ("clm25-mlm-10.2M", "mntp-10.2M"),
-)
+PRIMARY = {  # by tokens: parts A and B
+    "10.2M": (
+        ("mlm-80-0-20", "mlm-80-20-0"),
+        ("mntp", "mlm"),
+        ("mlm-80-10-10", "mlm"),
+        ("clm25-mlm", "mlm"),
+        ("clm25-mlm", "mntp"),
+    ),
+    "41M": (("mlm-80-10-10", "mlm"), ("clm25-mlm", "mlm")),
+}
 
 
-def read_chosen():
-    """Return {(model, seed, task): the rows at the rate that validation chose with the first fine-tuning seed}."""
-    tried = defaultdict(list)
-    with open(FOLDER / "results.csv", newline="") as file:
+def read(name, tokens):
+    """Yield ((recipe, seed), row) of the models that saw so many tokens, from a csv."""
+    with open(FOLDER / name, newline="") as file:
         for row in csv.DictReader(file):
-            tried[row["model"], int(row["seed"]), row["task"]].append(row)
+            recipe, _, model_tokens = row["model"].rpartition("-")
+            if model_tokens == tokens:
+                yield (recipe, int(row["seed"])), row
+
+
+def read_chosen(tokens):
+    """Return {(recipe, seed, task): the rows at the rate that validation chose with the first fine-tuning seed}.
+
+    Those of a model are left out until it has been fine-tuned on both tasks at the four rates of the design.
+    """
+    tried = defaultdict(list)
+    for model, row in read("results.csv", tokens):
+        tried[(*model, row["task"])].append(row)
     chosen = {}
     for key, rows in tried.items():
         first = [row for row in rows if row["finetune_seed"] == "1"]
         best = max(first, key=lambda row: float(row["validation"]))
-        chosen[key] = [row for row in rows if row["rate"] == best["rate"]]
-    return chosen
+        if RATES <= {float(row["rate"]) for row in first}:
+            chosen[key] = [row for row in rows if row["rate"] == best["rate"]]
+    return {key: rows for key, rows in chosen.items() if all((*key[:2], task) in chosen for task in TASKS)}
 
 
 def resample(chosen):
-    """Return {(model, seed, task): scores (1 + resamples,)}, the mean over fine-tuning seeds: on the test set, then on
+    """Return {(recipe, seed, task): scores (1 + resamples,)}, the mean over fine-tuning seeds: on the test set, then on
     resamples of it, which are the same for all models."""
     found = {}
     with np.load(FOLDER / "results.npz") as file:
@@ -69,45 +85,42 @@ def resample(chosen):
     return found
 
 
-def slow_start(threshold=4.5):
-    """Return {(model, seed): the step of the first evaluation whose MLM loss is below the threshold}."""
+def slow_start(tokens, threshold=4.5):
+    """Return {(recipe, seed): the step of the first evaluation whose MLM loss is below the threshold}."""
     found = {}
-    with open(FOLDER / "losses.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            if float(row["mlm_loss"]) < threshold:
-                found.setdefault((row["model"], int(row["seed"])), int(row["step"]))
+    for model, row in read("losses.csv", tokens):
+        if float(row["mlm_loss"]) < threshold:
+            found.setdefault(model, int(row["step"]))
     return found
 
 
-def print_scores(chosen, scores):
-    """Print a line for each model and seed, then the mean of each model."""
-    means, below = defaultdict(list), slow_start()
-    columns = "10.2M tokens,seed,loss below 4.5 at step,last loss,CoNLL-2003 (rate),SciFact (rate),mean of both".split(
-        ","
-    )
-    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    for model, seed in sorted({key[:2] for key in chosen}, key=lambda pair: (pair[1], pair[0])):
+def print_scores(tokens, chosen, scores):
+    """Print a line for each recipe and seed, then the mean of each recipe."""
+    means, below = defaultdict(list), slow_start(tokens)
+    columns = (f"{tokens} tokens", "seed", "loss below 4.5 at step", "last loss", "CoNLL-2003 (rate)", "SciFact (rate)")
+    print(f"| {' | '.join(columns)} | mean of both |\n|{'---|' * (len(columns) + 1)}")
+    for recipe, seed in sorted({key[:2] for key in chosen}):
         cells = []
         for task in TASKS:
-            row = chosen[model, seed, task][0]
-            cells.append(f"{scores[model, seed, task][0]:.1f} ({float(row['rate']):.0e})".replace("e-0", "e-"))
-        means[model].append(mean(scores[model, seed, task][0] for task in TASKS))
+            row = chosen[recipe, seed, task][0]
+            cells.append(f"{scores[recipe, seed, task][0]:.1f} ({float(row['rate']):.0e})".replace("e-0", "e-"))
+        means[recipe].append(mean(scores[recipe, seed, task][0] for task in TASKS))
         loss = float(row["mlm_loss"])
-        step = f"{below[model, seed]:,}"
-        print(f"| {NAMES[model]} | {seed} | {step} | {loss:.3f} | {' | '.join(cells)} | {means[model][-1]:.1f} |")
-    for model, values in means.items():
+        step = f"{below[recipe, seed]:,}"
+        print(f"| {NAMES[recipe]} | {seed} | {step} | {loss:.3f} | {' | '.join(cells)} | {means[recipe][-1]:.1f} |")
+    for recipe, values in means.items():
         center, half = stats.interval(values)
         interval = f" ± {half:.1f}" if half else ""
-        print(f"{NAMES[model]}: {center:.1f}{interval}, seeds: {len(values)}")
+        print(f"{NAMES[recipe]}: {center:.1f}{interval}, seeds: {len(values)}")
 
 
 def compare(scores, a, b):
     """Return (difference, half of its 95 % interval, p, differences by seed) of the mean of both tasks, paired by seed.
 
-    None if the models do not have two seeds in common.
+    None if the recipes do not have two seeds in common.
     """
     seeds = sorted(
-        {seed for model, seed, _ in scores if model == a} & {seed for model, seed, _ in scores if model == b}
+        {seed for recipe, seed, _ in scores if recipe == a} & {seed for recipe, seed, _ in scores if recipe == b}
     )
     if len(seeds) < 2:
         return None
@@ -116,18 +129,20 @@ def compare(scores, a, b):
     return *stats.compare([(d[:, 0], np.cov(d[:, 1:]))]), dict(zip(seeds, d[:, 0]))
 
 
-def print_primary(scores):
+def print_primary(pairs, scores):
     """Print the primary comparisons. Holm's correction counts those that are not run yet with p = 1."""
-    found = [compare(scores, a, b) for a, b in PRIMARY]
+    found = [compare(scores, a, b) for a, b in pairs]
     corrected = stats.holm([result[2] if result else 1 for result in found])
-    for (a, b), result, p_holm in zip(PRIMARY, found, corrected):
+    for (a, b), result, p_holm in zip(pairs, found, corrected):
         if result:
             difference, half, p, by_seed = result
             each = ", ".join(f"{value:.1f}" for value in by_seed.values())
             print(f"{NAMES[a]} − {NAMES[b]}: {difference:.1f} ± {half:.1f}, p {p:.2g}, corrected {p_holm:.2g}; {each}")
 
 
-chosen = read_chosen()
-scores = resample(chosen)
-print_scores(chosen, scores)
-print_primary(scores)
+for tokens, pairs in PRIMARY.items():
+    chosen = read_chosen(tokens)
+    if chosen:
+        scores = resample(chosen)
+        print_scores(tokens, chosen, scores)
+        print_primary(pairs, scores)
