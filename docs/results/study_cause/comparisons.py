@@ -1,4 +1,5 @@
-"""Print the scores of the models of parts A and B, and the comparisons whose models have two seeds in common.
+"""Print the scores of the models of parts A and B, and the comparisons whose models have two seeds in common. Draw the
+losses and the leads as leads.png.
 
     python docs/results/study_cause/comparisons.py
 
@@ -12,6 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 sys.path.insert(0, ".")
@@ -19,6 +21,7 @@ from eval.study import stats
 
 FOLDER = Path(__file__).parent
 TASKS = ("conll2003", "scifact")
+COLORS = {"mlm": "black", "mlm-80-10-10": "#d55e00", "clm25-mlm": "#0072b2"}
 RATES = {5e-4, 1e-3, 2e-3, 4e-3}
 NAMES = {
     "mlm-80-0-20": "80/0/20",
@@ -140,9 +143,73 @@ def print_primary(pairs, scores):
             print(f"{NAMES[a]} − {NAMES[b]}: {difference:.1f} ± {half:.1f}, p {p:.2g}, corrected {p_holm:.2g}; {each}")
 
 
+def earlier_leads(recipe, tokens):
+    """Return the leads over pure MLM in the study of visible tokens, one for each of its seeds."""
+    scores, found = defaultdict(list), {}
+    with open(FOLDER.parent / "study_visible" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        scores[row["model"], row["pretraining_seed"], row["task"], row["lr"]].append(float(row["test"]))
+    for (model, seed, task, _), tests in scores.items():
+        if len(tests) == 2:  # only the rate that validation chose has two fine-tuning seeds
+            found[model, seed, task] = mean(tests)
+    seeds = {seed for model, seed, _ in found if model == f"{recipe}-{tokens}"}
+    pairs = [[(f"{name}-{tokens}", seed) for name in (recipe, "mlm")] for seed in seeds]
+    return [mean(found[(*a, task)] - found[(*b, task)] for task in TASKS) for a, b in pairs]
+
+
+def draw_losses(axes):
+    """Draw the validation losses of the long runs, the mean of five seeds."""
+    for recipe, color in COLORS.items():
+        losses = defaultdict(list)
+        for (name, _), row in read("losses.csv", "41M"):
+            if name == recipe:
+                losses[int(row["step"])].append(float(row["mlm_loss"]))
+        losses = dict(sorted(losses.items()))
+        axes.plot([*losses], [mean(each) for each in losses.values()], color=color, label=NAMES[recipe], linewidth=1.2)
+    axes.set(ylim=(3.1, 4.6), xlabel="steps", ylabel="validation MLM loss", title="losses, 41M tokens")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def draw_leads(axes, recipe, leads):
+    """Draw the leads of a recipe over pure MLM, a dot for each seed. leads: {tokens: leads in this study}."""
+    earlier = {tokens: earlier_leads(recipe, tokens) for tokens in ("10.2M", "20.9M")}
+    for found, color, shift, label in (
+        (earlier, "gray", 0.97, "the earlier study"),
+        (leads, COLORS[recipe], 1.03, "this study"),
+    ):
+        points = {float(tokens[:-1]) * shift: each for tokens, each in found.items() if each}
+        for x, each in points.items():
+            axes.plot([x] * len(each), each, "o", color=color, alpha=0.6, markersize=4)
+        axes.plot([*points], [mean(each) for each in points.values()], color=color, label=label, linewidth=1.2)
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.set(xscale="log", xlim=(8.5, 50), xlabel="tokens (millions)", title=f"{NAMES[recipe]}")
+    axes.set_xticks([10.2, 20.9, 41], ["10.2", "20.9", "41"])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8)
+
+
+def draw(leads):
+    """Draw leads.png. leads: {recipe: {tokens: its leads over pure MLM, one for each seed}}."""
+    figure, (left, *others) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
+    draw_losses(left)
+    for axes, (recipe, its_leads) in zip(others, leads.items()):
+        draw_leads(axes, recipe, its_leads)
+    others[1].sharey(others[0])
+    others[0].set_ylabel("points ahead of pure MLM")
+    for axes in (left, *others):
+        axes.title.set_fontsize(10)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FOLDER / "leads.png", dpi=130)
+
+
+leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}
 for tokens, pairs in PRIMARY.items():
     chosen = read_chosen(tokens)
-    if chosen:
-        scores = resample(chosen)
-        print_scores(tokens, chosen, scores)
-        print_primary(pairs, scores)
+    scores = resample(chosen)
+    print_scores(tokens, chosen, scores)
+    print_primary(pairs, scores)
+    for recipe in leads:
+        result = compare(scores, recipe, "mlm")
+        leads[recipe][tokens] = [*result[3].values()] if result else []
+draw(leads)
