@@ -56,7 +56,11 @@ CHOICES = {"metrics": METRICS}
 
 def check(cfg):
     """Yield what is wrong with the settings, a sentence each."""
-    yield from (f"{name}: give at least one" for name in ("seeds", "rates", "finetune_seeds") if not cfg[name])
+    for name in ("seeds", "rates", "finetune_seeds"):
+        if not cfg[name]:
+            yield f"{name}: give at least one"
+        if len(set(cfg[name])) < len(cfg[name]):
+            yield f"{name}={cfg[name]}: give each only once"
     yield from configurator.value_problems(cfg, LIMITS, CHOICES)
     yield from Plan(cfg).problems
 
