@@ -183,7 +183,7 @@ def draw_leads(axes, recipe, leads):
             axes.plot([x] * len(each), each, "o", color=color, alpha=0.6, markersize=4)
         axes.plot([*points], [mean(each) for each in points.values()], color=color, label=label, linewidth=1.2)
     axes.axhline(0, color="black", linewidth=0.6)
-    axes.set(xscale="log", xlim=(8.5, 50), ylim=(-2.2, 10.4), xlabel="tokens (millions)", title=f"{NAMES[recipe]}")
+    axes.set(xscale="log", xlim=(8.5, 50), xlabel="tokens (millions)", title=f"{NAMES[recipe]}")
     axes.set_xticks([10.2, 20.9, 41], ["10.2", "20.9", "41"])
     axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8)
@@ -191,7 +191,9 @@ def draw_leads(axes, recipe, leads):
 
 def draw(leads):
     """Draw leads.png. leads: {recipe: {tokens: its leads over pure MLM, one for each seed}}."""
-    figure, (left, *others) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
+    figure = plt.figure(figsize=(10, 3.3), layout="constrained")
+    left, middle = figure.add_subplot(1, 3, 1), figure.add_subplot(1, 3, 2)
+    others = middle, figure.add_subplot(1, 3, 3, sharey=middle)
     draw_losses(left)
     for axes, (recipe, its_leads) in zip(others, leads.items()):
         draw_leads(axes, recipe, its_leads)

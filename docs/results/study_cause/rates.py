@@ -1,6 +1,8 @@
 """Print the test scores of part A at each rate of fine-tuning. Draw how they depend on the pretraining rate, rates.png.
 
-python docs/results/study_cause/rates.py
+    python docs/results/study_cause/rates.py
+
+The left panel has the trials of the study of visible tokens, where recipes were pretrained at several rates.
 """
 
 import csv
@@ -20,7 +22,11 @@ RECIPES = {  # name in results.csv: name, pretraining rate
     "mlm-80-20-0-10.2M": ("80/20/0", 2e-3),
 }
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
-LABELS = ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3")
+
+
+def short(rate):
+    """Write a rate as on the pages: 1e-3, 2.5e-4."""
+    return f"{rate:.1e}".replace(".0e", "e").replace("e-0", "e-")
 
 
 def read(path):
@@ -39,11 +45,11 @@ def scores_of(task):
 
 def print_table(task):
     scores = scores_of(task)
-    print(f"| {task} | pretraining rate | {' | '.join(LABELS)} |\n|{'---|' * (len(LABELS) + 2)}")
+    print(f"| {task} | pretraining rate | {' | '.join(map(short, RATES))} |\n|{'---|' * (len(RATES) + 2)}")
     for recipe, (name, pretraining_rate) in RECIPES.items():
         values = [scores[recipe, rate] for rate in RATES]
         cells = " | ".join(f"{mean(each):.1f} ± {stdev(each):.1f}" for each in values)
-        print(f"| {name} | {pretraining_rate:.0e} | {cells} |".replace("e-0", "e-"))
+        print(f"| {name} | {short(pretraining_rate)} | {cells} |")
 
 
 def draw_trials(axes):
@@ -60,7 +66,7 @@ def draw_trials(axes):
     axes.set(
         xscale="log", xlabel="rate of pretraining", ylabel="points", title="SciFact, fine-tuned at 3e-3 minus 1e-3"
     )
-    axes.set_xticks(ticks, [f"{rate:.0e}".replace("e-0", "e-") for rate in ticks])
+    axes.set_xticks(ticks, [*map(short, ticks)])
 
 
 def draw_rates(axes):
@@ -69,10 +75,10 @@ def draw_rates(axes):
     for (recipe, (name, pretraining_rate)), marker in zip(RECIPES.items(), "osv^<>"):
         color, style = ("black", "-") if pretraining_rate == 1e-3 else ("#d55e00", "--")
         values = [mean(scores[recipe, rate]) for rate in RATES]
-        label = f"{name}, {pretraining_rate:.0e}".replace("e-0", "e-")
+        label = f"{name}, {short(pretraining_rate)}"
         axes.plot(RATES, values, style, marker=marker, color=color, label=label, markersize=4, linewidth=1.2)
     axes.set(xscale="log", xlabel="rate of fine-tuning", ylabel="nDCG@10", title="SciFact, five seeds of part A")
-    axes.set_xticks(RATES, LABELS)
+    axes.set_xticks(RATES, [*map(short, RATES)])
 
 
 print_table("conll2003")
