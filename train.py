@@ -66,6 +66,7 @@ optimizer = "adamw"  # adamw, or muon: Muon for the matrices of the blocks, Adam
 global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
 micro_batch = 32  # windows per process and micro-step, at most
 lr = 3e-3  # peak learning rate
+embedding_lr_scale = 1.0  # the learning rate of the embedding is this times lr
 warmup_steps = 50  # linear warmup from 0
 decay_steps = 200  # linear decay to 0 over the last steps; constant in between (WSD)
 beta1 = 0.9  # AdamW
@@ -121,7 +122,7 @@ LIMITS = [
     ("at least", 1, ["max_steps", "global_batch_tokens", "micro_batch", "eval_windows", "keep_last"]),
     ("at least", 1, ["log_interval", "eval_interval", "checkpoint_interval"]),
     ("at least", 0, [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"]),
-    ("above", 0, ["lr", "grad_clip", "mask_ratio"]),
+    ("above", 0, ["lr", "embedding_lr_scale", "grad_clip", "mask_ratio"]),
     ("below", 1, ["beta1", "beta2", "clm_windows", "mask_ratio"]),
     ("below", 2**63, ["seed"]),
 ]
@@ -257,8 +258,10 @@ def make_optimizers(transformer, cfg):
     matrices = []
     if cfg.optimizer == "muon":
         matrices = [p for p in transformer.blocks.parameters() if p.ndim == 2]
-    of_muon = set(matrices)
-    rest = [p for p in transformer.parameters() if p not in of_muon]
+    embedding = transformer.embedding.weight
+    apart = {embedding, *matrices}
+    others = [p for p in transformer.parameters() if p not in apart]
+    rest = [{"params": [embedding], "lr_scale": cfg.embedding_lr_scale}, {"params": others}]
     betas = (cfg.beta1, cfg.beta2)
     optimizers = {"adamw": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
     if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
