@@ -261,9 +261,9 @@ def make_optimizers(transformer, cfg):
     embedding = transformer.embedding.weight
     apart = {embedding, *matrices}
     others = [p for p in transformer.parameters() if p not in apart]
-    rest = [{"params": [embedding], "lr_scale": cfg.embedding_lr_scale}, {"params": others}]
+    groups = [{"params": [embedding], "lr_scale": cfg.embedding_lr_scale}, {"params": others}]
     betas = (cfg.beta1, cfg.beta2)
-    optimizers = {"adamw": torch.optim.AdamW(rest, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
+    optimizers = {"adamw": torch.optim.AdamW(groups, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
     if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
         optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
     grouped = [p for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]]

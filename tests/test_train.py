@@ -233,9 +233,12 @@ def test_branch_shares_the_trunk(undisturbed, run, tmp_path):
 def test_a_branch_follows_its_own_settings_and_init_from_takes_weights_only(undisturbed, run, tmp_path):
     args, reference = undisturbed
     branch = [*args, f"--out_dir={tmp_path / 'branch'}", f"--branch_from={reference / 'ckpt-15.pt'}"]
-    succeed([run([*branch, "--beta1=0.8", "--beta2=0.9", "--eps=0.001", "--weight_decay=0.2"])])
-    group = checkpoint.load(tmp_path / "branch")["optimizer"]["adamw"]["param_groups"][0]
+    others = "--beta1=0.8 --beta2=0.9 --eps=0.001 --weight_decay=0.2 --embedding_lr_scale=3".split()
+    succeed([run([*branch, *others])])
+    state = checkpoint.load(tmp_path / "branch")
+    embedding, group = state["optimizer"]["adamw"]["param_groups"]
     assert (tuple(group["betas"]), group["eps"], group["weight_decay"]) == ((0.8, 0.9), 0.001, 0.2)
+    assert embedding["lr"] == pytest.approx(3 * group["lr"]) and len(embedding["params"]) == 1
     succeed([run([*args, f"--init_from={reference / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'new'}"])])
     old, new = read_metrics(reference), read_metrics(tmp_path / "new")
     assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]
