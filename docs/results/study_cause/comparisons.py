@@ -1,5 +1,5 @@
-"""Print the scores of the models of parts A and B, and the comparisons whose models have two seeds in common. Draw the
-losses and the leads as leads.png.
+"""Print the scores of the models of parts A, B and C, and the comparisons whose models have two seeds in common. Draw
+the losses and the leads as leads.png.
 
     python docs/results/study_cause/comparisons.py
 
@@ -31,7 +31,7 @@ NAMES = {
     "mlm-80-10-10": "80/10/10",
     "clm25-mlm": "25 % CLM, then MLM",
 }
-PRIMARY = {  # by tokens: parts A and B
+PRIMARY = {  # by the end of the names of the models: the tokens of parts A and B, the width of part C
     "10.2M": (
         ("mlm-80-0-20", "mlm-80-20-0"),
         ("mntp", "mlm"),
@@ -40,6 +40,7 @@ PRIMARY = {  # by tokens: parts A and B
         ("clm25-mlm", "mntp"),
     ),
     "41M": (("mlm-80-10-10", "mlm"), ("clm25-mlm", "mlm")),
+    "192": (("clm25-mlm", "mlm"),),
 }
 
 
@@ -117,30 +118,37 @@ def print_scores(tokens, chosen, scores):
         print(f"{NAMES[recipe]}: {center:.1f}{interval}, seeds: {len(values)}")
 
 
-def compare(scores, a, b):
-    """Return (difference, half of its 95 % interval, p, differences by seed) of the mean of both tasks, paired by seed.
+def means_of(scores, recipe):
+    """Return {seed: the mean of both tasks (1 + resamples,)} of a recipe."""
+    seeds = {seed for name, seed, _ in scores if name == recipe}
+    return {seed: np.mean([scores[recipe, seed, task] for task in TASKS], axis=0) for seed in seeds}
 
-    None if the recipes do not have two seeds in common.
-    """
-    seeds = sorted(
-        {seed for recipe, seed, _ in scores if recipe == a} & {seed for recipe, seed, _ in scores if recipe == b}
-    )
-    if len(seeds) < 2:
+
+def differences(a, b):
+    """Return {seed: a's value minus b's (1 + resamples,)} for the seeds that both have."""
+    return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
+
+
+def compare(by_seed):
+    """Return (mean, half of its 95 % interval, p, value of each seed) of differences; None for less than two seeds."""
+    if len(by_seed) < 2:
         return None
-    rows = [np.mean([scores[a, seed, task] - scores[b, seed, task] for task in TASKS], axis=0) for seed in seeds]
-    d = np.stack(rows)  # (seeds, 1 + resamples)
-    return *stats.compare([(d[:, 0], np.cov(d[:, 1:]))]), dict(zip(seeds, d[:, 0]))
+    d = np.stack([*by_seed.values()])  # (seeds, 1 + resamples)
+    return *stats.compare([(d[:, 0], np.cov(d[:, 1:]))]), d[:, 0]
 
 
 def print_primary(pairs, scores):
     """Print the primary comparisons. Holm's correction counts those that are not run yet with p = 1."""
-    found = [compare(scores, a, b) for a, b in pairs]
+    found = [compare(differences(means_of(scores, a), means_of(scores, b))) for a, b in pairs]
     corrected = stats.holm([result[2] if result else 1 for result in found])
     for (a, b), result, p_holm in zip(pairs, found, corrected):
         if result:
-            difference, half, p, by_seed = result
-            each = ", ".join(f"{value:.1f}" for value in by_seed.values())
-            print(f"{NAMES[a]} − {NAMES[b]}: {difference:.1f} ± {half:.1f}, p {p:.2g}, corrected {p_holm:.2g}; {each}")
+            print(f"{NAMES[a]} − {NAMES[b]}: {as_text(result)}, corrected {p_holm:.2g}")
+
+
+def as_text(result):
+    mean, half, p, by_seed = result
+    return f"{mean:.1f} ± {half:.1f} ({', '.join(f'{value:.1f}' for value in by_seed)}), p {p:.2g}"
 
 
 def earlier_leads(recipe, tokens):
@@ -204,13 +212,16 @@ def draw(leads):
     figure.savefig(FOLDER / "leads.png", dpi=130)
 
 
-leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}
-for tokens, pairs in PRIMARY.items():
-    chosen = read_chosen(tokens)
+leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}  # {recipe: {tokens or width: its leads over pure MLM}}
+for end, pairs in PRIMARY.items():
+    chosen = read_chosen(end)
     scores = resample(chosen)
-    print_scores(tokens, chosen, scores)
+    print_scores(end, chosen, scores)
     print_primary(pairs, scores)
     for recipe in leads:
-        result = compare(scores, recipe, "mlm")
-        leads[recipe][tokens] = [*result[3].values()] if result else []
-draw(leads)
+        leads[recipe][end] = differences(means_of(scores, recipe), means_of(scores, "mlm"))
+for recipe, each in leads.items():
+    for what, a, b in (("41M − 10.2M tokens", "41M", "10.2M"), ("width 192 − width 128", "192", "10.2M")):
+        if result := compare(differences(each[a], each[b])):
+            print(f"lead of {NAMES[recipe]}, {what}: {as_text(result)}")
+draw({recipe: {end: [d[0] for d in each[end].values()] for end in ("10.2M", "41M")} for recipe, each in leads.items()})
