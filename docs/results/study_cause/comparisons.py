@@ -1,5 +1,5 @@
-"""Print the scores of the models of parts A, B and C, and the comparisons whose models have two seeds in common. Draw
-the losses and the leads as leads.png.
+"""Print the scores of the models of parts A and B, and the comparisons whose models have two seeds in common. Draw the
+losses and the leads as leads.png.
 
     python docs/results/study_cause/comparisons.py
 
@@ -31,7 +31,7 @@ NAMES = {
     "mlm-80-10-10": "80/10/10",
     "clm25-mlm": "25 % CLM, then MLM",
 }
-PRIMARY = {  # by the end of the names of the models: the tokens of parts A and B, the width of part C
+PRIMARY = {  # by tokens: parts A and B
     "10.2M": (
         ("mlm-80-0-20", "mlm-80-20-0"),
         ("mntp", "mlm"),
@@ -40,7 +40,6 @@ PRIMARY = {  # by the end of the names of the models: the tokens of parts A and 
         ("clm25-mlm", "mntp"),
     ),
     "41M": (("mlm-80-10-10", "mlm"), ("clm25-mlm", "mlm")),
-    "192": (("clm25-mlm", "mlm"),),
 }
 
 
@@ -198,13 +197,13 @@ def draw_leads(axes, recipe, leads):
 
 
 def draw(leads):
-    """Draw leads.png. leads: {recipe: {tokens: its leads over pure MLM, one for each seed}}."""
+    """Draw leads.png. leads: {recipe: {tokens: {seed: (its lead over pure MLM, resamples of it)}}}."""
     figure = plt.figure(figsize=(10, 3.3), layout="constrained")
     left, middle = figure.add_subplot(1, 3, 1), figure.add_subplot(1, 3, 2)
     others = middle, figure.add_subplot(1, 3, 3, sharey=middle)
     draw_losses(left)
     for axes, (recipe, its_leads) in zip(others, leads.items()):
-        draw_leads(axes, recipe, its_leads)
+        draw_leads(axes, recipe, {tokens: [lead[0] for lead in each.values()] for tokens, each in its_leads.items()})
     others[0].set_ylabel("points ahead of pure MLM")
     for axes in (left, *others):
         axes.title.set_fontsize(10)
@@ -212,16 +211,15 @@ def draw(leads):
     figure.savefig(FOLDER / "leads.png", dpi=130)
 
 
-leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}  # {recipe: {tokens or width: its leads over pure MLM}}
-for end, pairs in PRIMARY.items():
-    chosen = read_chosen(end)
+leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}  # {recipe: {tokens: its leads over pure MLM}}
+for tokens, pairs in PRIMARY.items():
+    chosen = read_chosen(tokens)
     scores = resample(chosen)
-    print_scores(end, chosen, scores)
+    print_scores(tokens, chosen, scores)
     print_primary(pairs, scores)
     for recipe in leads:
-        leads[recipe][end] = differences(means_of(scores, recipe), means_of(scores, "mlm"))
+        leads[recipe][tokens] = differences(means_of(scores, recipe), means_of(scores, "mlm"))
 for recipe, each in leads.items():
-    for what, a, b in (("41M − 10.2M tokens", "41M", "10.2M"), ("width 192 − width 128", "192", "10.2M")):
-        if result := compare(differences(each[a], each[b])):
-            print(f"lead of {NAMES[recipe]}, {what}: {as_text(result)}")
-draw({recipe: {end: [d[0] for d in each[end].values()] for end in ("10.2M", "41M")} for recipe, each in leads.items()})
+    change = compare(differences(each["41M"], each["10.2M"]))
+    print(f"lead of {NAMES[recipe]}, 41M − 10.2M tokens: {as_text(change)}")
+draw(leads)
