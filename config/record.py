@@ -1,11 +1,11 @@
-# The newest record of docs/records.md, the fewest steps to a good small encoder. It is record 3: 25 % CLM,
-# then MLM, with beta2 0.99 and a higher learning rate for the embedding, which is the output head too. The parameters
-# that this saves make two more layers and a wider MLP.
+# The newest record of docs/records.md, the fewest steps to a good small encoder. It is record 3: 25 % CLM, then MLM,
+# with beta2 0.99 and a higher learning rate for the embedding, which is the output head too. The parameters that this
+# saves make two more layers and a wider MLP.
 #
 #   python train.py config/record.py
 #
-# 6 layers of width 128 with an MLP of 448: 1.9M parameters. The text is that of config/openstax.py. The
-# run takes 6 to 12 minutes on one core of a shared AMD EPYC (Zen 5) in fp32 (five runs on November 27, 2026).
+# 6 layers of width 128 with an MLP of 448: 1.9M parameters. The text is that of config/openstax.py. The run takes
+# 6 to 12 minutes on one core of a shared AMD EPYC (Zen 5) in fp32 (five runs on November 27, 2026).
 n_layer = 6
 d_ff = 448
 tie_embeddings = True

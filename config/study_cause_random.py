@@ -8,5 +8,5 @@ out_dir = "out/study-cause-random"
 # A model comes from a run. A single step at a rate of almost zero leaves the initial weights as they are.
 runs = (("random", "", "--max_steps=1 --warmup_steps=0 --decay_steps=0 --lr=1e-12"),)
 primary = ()
-rates = (1.25e-4, 2.5e-4, 5e-4, 1e-3)
+rates = (6.25e-5, 1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 figures = ()

@@ -239,6 +239,7 @@ def test_a_branch_follows_its_own_settings_and_init_from_takes_weights_only(undi
     embedding, group = state["optimizer"]["adamw"]["param_groups"]
     assert (tuple(group["betas"]), group["eps"], group["weight_decay"]) == ((0.8, 0.9), 0.001, 0.2)
     assert embedding["lr"] == pytest.approx(3 * group["lr"]) and len(embedding["params"]) == 1
+    assert group["lr"] == read_metrics(tmp_path / "branch")[-1]["lr"]  # the log has the common rate
     succeed([run([*args, f"--init_from={reference / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'new'}"])])
     old, new = read_metrics(reference), read_metrics(tmp_path / "new")
     assert new[0]["step"] == 0 and new[0]["val_mlm_loss"] == old[-1]["val_mlm_loss"] and new[1]["lr"] == old[1]["lr"]

@@ -1,5 +1,4 @@
-"""Print the scores of the models of parts A and B, and the comparisons whose models have two seeds in common. Draw the
-losses and the leads as leads.png.
+"""Print the scores of the models of parts A and B, and their comparisons. Draw the losses and the leads as leads.png.
 
     python docs/results/study_cause/comparisons.py
 
@@ -129,25 +128,23 @@ def differences(a, b):
 
 
 def compare(by_seed):
-    """Return (mean, half of its 95 % interval, p, value of each seed) of differences; None for less than two seeds."""
-    if len(by_seed) < 2:
-        return None
+    """Return (mean, half of its 95 % interval, p, value of each seed) of differences."""
     d = np.stack([*by_seed.values()])  # (seeds, 1 + resamples)
     return *stats.compare([(d[:, 0], np.cov(d[:, 1:]))]), d[:, 0]
 
 
-def print_primary(pairs, scores):
-    """Print the primary comparisons. Holm's correction counts those that are not run yet with p = 1."""
-    found = [compare(differences(means_of(scores, a), means_of(scores, b))) for a, b in pairs]
-    corrected = stats.holm([result[2] if result else 1 for result in found])
-    for (a, b), result, p_holm in zip(pairs, found, corrected):
-        if result:
-            print(f"{NAMES[a]} − {NAMES[b]}: {as_text(result)}, corrected {p_holm:.2g}")
-
-
 def as_text(result):
-    mean, half, p, by_seed = result
-    return f"{mean:.1f} ± {half:.1f} ({', '.join(f'{value:.1f}' for value in by_seed)}), p {p:.2g}"
+    """Write what `compare` returns."""
+    center, half, p, by_seed = result
+    return f"{center:.1f} ± {half:.1f} ({', '.join(f'{value:.1f}' for value in by_seed)}), p {p:.2g}"
+
+
+def print_primary(pairs, scores):
+    """Print the primary comparisons, with Holm's correction."""
+    found = [compare(differences(means_of(scores, a), means_of(scores, b))) for a, b in pairs]
+    corrected = stats.holm([p for _, _, p, _ in found])
+    for (a, b), result, p_holm in zip(pairs, found, corrected):
+        print(f"{NAMES[a]} − {NAMES[b]}: {as_text(result)}, corrected {p_holm:.2g}")
 
 
 def earlier_leads(recipe, tokens):
@@ -197,7 +194,7 @@ def draw_leads(axes, recipe, leads):
 
 
 def draw(leads):
-    """Draw leads.png. leads: {recipe: {tokens: {seed: (its lead over pure MLM, resamples of it)}}}."""
+    """Draw leads.png. leads: see below."""
     figure = plt.figure(figsize=(10, 3.3), layout="constrained")
     left, middle = figure.add_subplot(1, 3, 1), figure.add_subplot(1, 3, 2)
     others = middle, figure.add_subplot(1, 3, 3, sharey=middle)
@@ -211,7 +208,7 @@ def draw(leads):
     figure.savefig(FOLDER / "leads.png", dpi=130)
 
 
-leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}  # {recipe: {tokens: its leads over pure MLM}}
+leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}  # {recipe: {tokens: {seed: (its lead over pure MLM, resamples of it)}}}
 for tokens, pairs in PRIMARY.items():
     chosen = read_chosen(tokens)
     scores = resample(chosen)

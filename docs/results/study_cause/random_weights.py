@@ -35,23 +35,24 @@ def chosen(rates):
     return rate, mean(test for _, test in rates[rate])
 
 
-def differences(a, b):
-    return [x - y for x, y in zip(a, b, strict=True)]
+def print_interval(what, tagging, retrieval):
+    """Print the mean over the seeds and its 95 % interval: of each task, then of the mean of both."""
+    both = [mean(pair) for pair in zip(tagging, retrieval, strict=True)]
+    for task, values in zip((*TASKS, "mean of both"), (tagging, retrieval, both)):
+        center, half = stats.interval(values)
+        print(f"{what}, {task}: {center:.1f} ± {half:.1f}")
 
 
 random, mlm = read("random.csv", "random"), read("results.csv", "mlm-10.2M")
 seeds = sorted(random["scifact"])
-scores = {"random weights": [], "pure MLM − random weights": []}
+scores, leads = [], []  # of random weights, of pure MLM over them: for each task, one for each seed
 for task in TASKS:
     for rate in sorted(random[task][seeds[0]]):
         tests = [random[task][seed][rate][0][1] for seed in seeds]
         print(f"{task} at {rate}: {mean(tests):.1f} ± {stdev(tests):.1f}")
-    print(f"{task}, chosen rates: {[chosen(random[task][seed])[0] for seed in seeds]}")
-    ours, others = ([chosen(model[task][seed])[1] for seed in seeds] for model in (random, mlm))
-    scores["random weights"].append(ours)
-    scores["pure MLM − random weights"].append(differences(others, ours))
-for name, (tagging, retrieval) in scores.items():
-    both = [mean(pair) for pair in zip(tagging, retrieval)]
-    for what, values in (*zip(TASKS, (tagging, retrieval)), ("mean of both", both)):
-        center, half = stats.interval(values)
-        print(f"{name}, {what}: {center:.1f} ± {half:.1f}")
+    best = [chosen(random[task][seed]) for seed in seeds]
+    print(f"{task}, chosen rates: {[rate for rate, _ in best]}")
+    scores.append([score for _, score in best])
+    leads.append([chosen(mlm[task][seed])[1] - score for seed, (_, score) in zip(seeds, best)])
+print_interval("random weights", *scores)
+print_interval("pure MLM − random weights", *leads)
