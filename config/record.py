@@ -5,7 +5,7 @@
 #   python train.py config/record.py
 #
 # 6 layers of width 128 with an MLP of 448: 1.9M parameters. The text is that of config/openstax.py. The run takes
-# 6 to 12 minutes on one core of a shared AMD EPYC (Zen 5) in fp32 (five runs on November 27, 2026).
+# 6 to 12 minutes on one core of a shared AMD EPYC (Zen 5) in bf16 (five runs on November 27, 2026).
 n_layer = 6
 d_ff = 448
 tie_embeddings = True

@@ -16,7 +16,7 @@ from statistics import mean
 RECORDS = Path(__file__).parent
 TASKS = {"conll2003", "scifact"}
 FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"  # of the text and its tokenizer
-FIXED = {"global_batch_tokens": 2048, "eval_windows": 128}
+FIXED = {"global_batch_tokens": 2048, "eval_windows": 128, "init_from": "", "branch_from": ""}
 RATES = [0.001, 0.002, 0.003]  # of fine-tuning, with one seed; a second seed has the rate that validation chose
 LAST_LINES = 5
 
