@@ -6,7 +6,6 @@ Run in the main folder:
 """
 
 import csv
-from math import comb
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -106,7 +105,6 @@ slope, start = np.polyfit(loss, score, 1)
 residual = np.sum((score - slope * loss - start) ** 2) / 3
 error = (residual / np.sum((loss - loss.mean()) ** 2)) ** 0.5
 print(f"\nPure MLM: {slope:.0f} points per nat, standard error {error:.0f}, 95 % interval ± {3.182 * error:.0f}")
-print(f"All five counted losses above all four earlier ones: p = 1/{comb(9, 4)}")
 
 
 def bare(axis):
