@@ -78,10 +78,11 @@ def study(argv, command=COMMAND):
     cfg, waves = plan.cfg, selected(plan)
     items = [item for items in waves.values() for item in items]
     runs = [item for item in items if isinstance(item, Run)]
+    points = [item for item in items if not isinstance(item, Run)]
     if not cfg.plan:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it
-        stop_at("nothing was started:", problems_of(plan, runs, finetunes=len(items) > len(runs)))
+        stop_at("nothing was started:", problems_of(plan, runs, points))
     stop_at("nothing was started:", schedule_problems(runs))
     if cfg.plan or not cfg.only:
         print(describe(plan))

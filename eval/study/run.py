@@ -19,16 +19,19 @@ from eval.tasks.hub_encoder import problem
 from eval.tasks.registry import missing
 from run import check_same_run, last_logged
 
+# Settings that `finetuning` gives, and one that may vary
+OF_THE_JOB = ("task", "init_from", "random_weights", "lr", "seed", "device")
+
 
 # ----------------------------------------------------------------------------
 # Checks before anything starts
 
 
-def problems_of(plan, runs, finetunes):
-    """Yield (name, sentence) for all that stands in the way of some runs and, if `finetunes`, of the fine-tuning runs.
+def problems_of(plan, runs, points):
+    """Yield (name, sentence) for all that stands in the way of some runs and of some points of fine-tuning.
 
-    It looks at the arguments of every run and of every task, at the files of each task, and at the checkpoints that
-    were given.
+    It looks at the arguments of every run and of every task, at the files of each task, at the checkpoints that were
+    given, and at what is done already.
     """
     cfg = plan.cfg
     n_gpus = torch.cuda.device_count()
@@ -42,8 +45,9 @@ def problems_of(plan, runs, finetunes):
         if why := changed(run):
             yield run.folder.name, why
     yield from refusals(TRAIN, commands)
-    if not finetunes:
+    if not points:
         return
+    yield from changed_results(plan, points)
     commands, causal = [], False
     for name, planned in plan.tasks.items():
         causal |= planned.settings.causal
@@ -85,6 +89,20 @@ def changed(run):
     except DataError as error:
         return f"{error}. Give the row another name, or remove {run.folder}"
     return ""
+
+
+def changed_results(plan, points):
+    """Yield (task, sentence) for each setting of a fine-tuning run that is done and that would have another one now."""
+    for point in points:
+        job, task = finetuning(plan, *point), point[1]
+        if not (job and job.result.exists()):
+            continue
+        with refuse_malformed(DataError, f"{job.result} is damaged, or not a result of finetune.py: remove it"):
+            before = json.loads(job.result.read_bytes())["settings"]
+        for name, now in plan.tasks[task].settings.items():
+            if name in before and name not in OF_THE_JOB and now not in ("auto", before[name]):
+                where = f"results in {plan.results} have {name}={before[name]}"
+                yield task_name(task), f"{name}={now}, but {where}. Give another out_dir, or remove them"
 
 
 def refusals(script, commands, **options):

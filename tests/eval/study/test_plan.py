@@ -261,7 +261,7 @@ def test_rows_that_continue_a_model_have_its_shape_and_say_so(tmp_path, encoder)
     shape = f"--model=origin --init_from={encoder}"
     rows = (("mntp", "", f"{shape} --predict_from=before"), ("mlm", "mntp", "--model=origin"))
     plan = plan_of(runs=rows, train="--switch_step=0 --global_batch_tokens=1024", out_dir=tmp_path)
-    assert plan.problems == [] and [*carry_out.problems_of(plan, plan.runs.values(), finetunes=False)] == []
+    assert plan.problems == [] and [*carry_out.problems_of(plan, plan.runs.values(), points=[])] == []
     assert [run.continues for run in plan.runs.values()] == [encoder.parent.name, "mntp"]
 
 

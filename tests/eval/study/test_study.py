@@ -133,3 +133,6 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     code, output = run(["sweep", *args], "eval.study")
     assert code == 0 and len(list((tmp_path / "r").rglob("result.json"))) == 4, output
     assert not (failed / "error.txt").exists() and "sc mean" in output
+
+    code, output = run(["sweep", *args, "--finetune=--max_steps=3 --batch_size=8"], "eval.study")
+    assert code == 1 and f"max_steps=3, but results in {tmp_path}/r/results have max_steps=2" in output, output
