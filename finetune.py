@@ -24,7 +24,7 @@ from errors import DataError, progress
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts
-from eval.tasks.registry import FIELDS, find_task
+from eval.tasks.registry import FIELDS, find_task, missing
 from eval.tasks.result import advice, build, evaluate, main_metrics, mean_score, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
@@ -99,8 +99,11 @@ def check(cfg, needs_checkpoint=True):
     yield from configurator.value_problems(cfg, LIMITS, {"protocol": ["auto", "study", "own"]})
     yield from device_problems(cfg)
     try:
-        if describe_task(cfg).family == "ir" and cfg.freeze:
+        task = describe_task(cfg)
+        if task.family == "ir" and cfg.freeze:
             yield "freeze: retrieval has no head of its own to train"
+        if absent := missing(task):
+            yield absent
     except DataError as error:
         yield str(error)
     if needs_checkpoint and (why := hub_encoder.problem(cfg.init_from, cfg.causal)):

@@ -210,6 +210,9 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
     for message in messages:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()
+    absent = ["--family=sc", "--train=no.csv", "--test=no.csv", f"--init_from={encoder}", "--check"]
+    code, text = run(absent, "finetune.py")
+    assert code == 2 and "missing:\n  no.csv\n" in text, text
     for file, what in ("config.json", "a model"), ("result.json", "a result"):
         (tmp_path / file).write_text("")
         code, text = run(["--task=embedded-sc", f"--init_from={encoder}", f"--out_dir={tmp_path}"], "finetune.py")
@@ -217,7 +220,6 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
 
 
 WRONG = {
-    "no such file": ("", "--family=sc --train=no.csv --test=no.csv", "no.csv"),
     "fine-tuned": ("sc", "--init_from={}/model.pt", "fine-tuned already"),
     "a loss that is not finite": ("sc", "--lr=1e30 --eval_interval=5", "no result. A smaller --lr may help"),
 }
@@ -226,7 +228,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, case):
     family, more, message = WRONG[case]
-    given = [*(args(data, family) if family else ()), f"--init_from={encoder}", *more.format(tuned[1]).split()]
+    given = [*args(data, family), f"--init_from={encoder}", *more.format(tuned[1]).split()]
     code, text = run([*given, f"--out_dir={tmp_path}/out"], "finetune.py")
     assert code == 1 and message in text and "Traceback" not in text, text
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}

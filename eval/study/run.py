@@ -16,7 +16,6 @@ from eval.study.jobs import Job, run_all, slots
 from eval.study.plan import FINETUNE, task_name
 from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
-from eval.tasks.registry import missing
 from run import check_same_run, last_logged
 
 # Settings that `finetuning` gives, and one that may vary
@@ -51,8 +50,6 @@ def problems_of(plan, runs, points):
     commands, causal = [], False
     for name, planned in plan.tasks.items():
         causal |= planned.settings.causal
-        if absent := missing(planned.task):
-            yield task_name(name), absent
         commands.append((task_name(name), [*planned.args, f"--task={name}", f"--lr={min(cfg.rates)}"]))
     yield from refusals(FINETUNE, commands, needs_checkpoint=False)
     for model in plan.models:
