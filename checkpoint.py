@@ -137,7 +137,7 @@ def open_newest(path, weights=True, report=print):
                 return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(config)}
             state = read(candidate, weights)
             if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
-                report(f"{candidate}: model.py has changed since. The one of its run is in source/ of the run's folder")
+                report(f"{candidate}: model.py has changed since. Its own is in the checkpoint, as source['model.py']")
             return candidate, state
         except Damaged as damaged:
             if len(found) == 1:

@@ -7,7 +7,6 @@ import itertools
 import math
 import shlex
 import sys
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -72,8 +71,7 @@ def print_start(cfg, transformer, batches, sampled, rates, step, world_size, ver
     backend = transformer.attention_backend  # "auto" on a CPU only
     attention = {"triton": "fused kernels", "reference": "attention by its formula"}.get(backend, "PyTorch's attention")
     machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
-    plural = "es" if most > 1 else ""
-    print(f"machine  {machine}, {most} micro-batch{plural} a step; {cfg.out_dir}")
+    print(f"machine  {machine}, micro-batches a step: {most}; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")
 
@@ -98,7 +96,6 @@ def print_end(cfg, bar, step, device):
     for name in ("step", "tokens", "seconds", "flops", "loss", *validation_keys(last).values()):
         if name in last:
             print(f"{name}: {last[name]}")
-    print(f"minutes_with_evaluation: {(time.time() - bar.start_t) / 60:.1f}")
     print(f"peak_memory_gb: {peak_memory(device) / 1e9:.2f}")
     show(plot_run, cfg.out_dir)
     checkpoint = path_of(cfg.out_dir, step)

@@ -76,9 +76,9 @@ def study(argv, command=COMMAND):
     args = ["--plan=True" if arg == "--plan" else arg for arg in argv]
     plan = Plan(configurator.load(__file__, args, check, command))
     cfg, waves = plan.cfg, selected(plan)
-    items = [item for items in waves.values() for item in items]
+    items = sum(waves.values(), [])
     runs = [item for item in items if isinstance(item, Run)]
-    points = [item for item in items if not isinstance(item, Run)]
+    points = [item for item in items if item not in runs]
     if not cfg.plan:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it

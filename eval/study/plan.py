@@ -24,7 +24,7 @@ from errors import DataError, nearest
 from eval.study import figures
 from eval.study.branch import PLANNED, TRAIN, Schedule, globals_of, why_not_branch
 from eval.study.jobs import ROOT
-from eval.tasks.registry import Task, find_task
+from eval.tasks.registry import find_task
 from runtime import PEAK_FLOPS
 
 FINETUNE = ROOT / "finetune.py"
@@ -94,7 +94,6 @@ class Model(NamedTuple):
 class PlannedTask(NamedTuple):
     """A data set that every model is fine-tuned on."""
 
-    task: Task  # of eval/tasks
     args: list  # of finetune.py
     settings: configurator.Settings  # that these arguments make
 
@@ -154,12 +153,11 @@ class Plan:
             self.problems.append(f"tasks: two are called {task_name(name)}")
         args = [*self.words("finetune", self.cfg.finetune), *args]
         settings, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
-        found = None
         try:
-            found = find_task(name, settings.tasks_dir, settings.max_steps == 0)
+            find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:
             self.problems.append(f"tasks: {error}")
-        self.tasks[name] = PlannedTask(found, args, settings)
+        self.tasks[name] = PlannedTask(args, settings)
 
     def add_row(self, name, begins, text):
         """Add the runs of a row, one for each of its seeds."""
@@ -303,12 +301,8 @@ def describe(plan):
             f"steps shared {sum(run.start for run in runs)}",
             "",
         ]
-    lines += [f"wave {name}: {len(items)} jobs" for name, items in plan.waves().items()]
-    lines.append("")
-    points = Counter(model.kind for model, *_ in plan.points())
-    for kind, what in (("random", "random weights"), ("given", "given checkpoints")):
-        if points[kind]:
-            lines.append(f"fine-tuning runs of {what} {points[kind]}")
+    lines += [*(f"wave {name}: {len(items)} jobs" for name, items in plan.waves().items()), ""]
     models = Counter(model.kind for model in plan.models)
-    lines += [f"{kind} models {models[kind]}" for kind in ("final", "intermediate")]
-    return "\n".join([*lines, f"fine-tuning runs {points['final'] + points['intermediate']}"])
+    points = Counter(model.kind for model, *_ in plan.points())
+    lines += [f"{kind} models {models[kind]}, fine-tuning runs {points[kind]}" for kind in models]
+    return "\n".join(lines)

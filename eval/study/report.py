@@ -15,7 +15,7 @@ import numpy as np
 
 from errors import DataError
 from eval.study import figures, stats
-from eval.study.results import Results, Score, read
+from eval.study.results import Results, Score, group, read
 from eval.study.run import grouped, has_result, job_folder
 from run import SOURCES, last_logged, read_metrics
 
@@ -39,7 +39,7 @@ pairs."""
 RATES = "The learning rates of fine-tuning that validation chose, over all pretraining seeds:"
 ABOUT_LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
-interval. The windows and masks, which hide 40 % of the tokens, are the same for every model."""
+interval. The masks hide 40 % of the tokens. Compare models with the same data, seq_len and eval_windows only."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
 has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \
@@ -247,10 +247,11 @@ def score_table(results):
 def comparisons_section(results, compared):
     """Return a table of differences: of the primary pairs, or of all if none is primary."""
     shown = [c for c in compared if c.primary] or compared
-    rows = defaultdict(dict)
-    for c in shown:
-        rows[c.model_a, c.model_b] |= {"A": c.model_a, "B": c.model_b, c.target: c, "over": c.over}
-    text = table(["A", "B", *results.targets, "over"], rows.values())
+    rows = []
+    for (a, b), pair in group(shown, "model_a", "model_b").items():
+        fewest = min(pair, key=lambda c: c.units)
+        rows.append({"A": a, "B": b, "over": fewest.over} | {c.target: c for c in pair})
+    text = table(["A", "B", *results.targets, "over"], rows)
     return ["## Comparisons", DESCRIPTION, text] if rows else []
 
 

@@ -19,7 +19,7 @@ from eval.tasks.hub_encoder import problem
 from run import check_same_run, last_logged
 
 # Settings that `finetuning` gives, and one that may vary
-OF_THE_JOB = ("task", "init_from", "random_weights", "lr", "seed", "device")
+OF_THE_JOB = {"random_weights", "lr", "seed", "device"}
 
 
 # ----------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def problems_of(plan, runs, points):
         new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
         shape = f"--init_from={run.settings.init_from}"  # which model=origin needs
         commands.append((run.folder.name, [*arguments(run), new_folder, shape]))
-        if why := changed(run):
+        if why := changed(run, run.folder / "config.json"):
             yield run.folder.name, why
     yield from refusals(TRAIN, commands)
     if not points:
@@ -69,37 +69,52 @@ def grouped(pairs):
     return lines
 
 
-def changed(run):
-    """Return how a run that is there differs from its row, or that its record is damaged; "" if neither."""
-    path = run.folder / "config.json"
+def changed(run, path):
+    """Return how a run that is there differs from its row, or that its record is damaged; "" if neither.
+
+    path: of its record, config.json, or of the result.json of a fine-tuning run that began with it.
+    """
     if not path.exists():
         return ""
     now = json.loads(json.dumps(run.settings | {"seed": run.train_seed}))  # tuples are lists in the record, too
+    begins = "branch_from" if run.start else "init_from"
     try:
         with refuse_malformed(DataError, f"{path} is damaged, or not the record of a run"):
             record = json.loads(path.read_bytes())
-            before = record["settings"]
+            record = record.get("checkpoint", record)
+            before, data = record["settings"], record.get("data") or record["data_fingerprint"]
             for name in now:
                 if now[name] == "auto" or run.parent and name in ("branch_from", "init_from"):
                     now[name] = before.get(name)
-            check_same_run({"settings": before, "data": record["data_fingerprint"]}, now, run.folder)
+            if run.parent and Path(before[begins]).parts[-2:] != run.origin.parts[-2:]:
+                now[begins] = str(run.origin)
+            check_same_run({"settings": before, "data": data}, now, path.parent)
     except DataError as error:
-        return f"{error}. Give the row another name, or remove {run.folder}"
+        return f"{error}. Give the row another name, or remove {path.parent}"
     return ""
 
 
 def changed_results(plan, points):
-    """Yield (task, sentence) for each setting of a fine-tuning run that is done and that would have another one now."""
+    """Yield (name, sentence) for each fine-tuning run that is done, and would be another one now."""
     for point in points:
-        job, task = finetuning(plan, *point), point[1]
-        if not (job and job.result.exists()):
+        if not has_result(plan, point):
             continue
-        with refuse_malformed(DataError, f"{job.result} is damaged, or not a result of finetune.py: remove it"):
-            before = json.loads(job.result.read_bytes())["settings"]
-        for name, now in plan.tasks[task].settings.items():
-            if name in before and name not in OF_THE_JOB and now not in ("auto", before[name]):
-                where = f"results in {plan.results} have {name}={before[name]}"
-                yield task_name(task), f"{name}={now}, but {where}. Give another out_dir, or remove them"
+        model, task, *_ = point
+        path = finetuning(plan, *point).result
+        if model.run and (why := changed(model.run, path)):
+            yield model.folder, why
+            continue
+        with refuse_malformed(DataError, f"{path} is damaged, or not a result of finetune.py: remove it"):
+            before = json.loads(path.read_bytes())["settings"]
+        begins = before["init_from"] if model.run else str(model.checkpoint)
+        now = plan.tasks[task].settings | {"task": task, "init_from": begins}
+        for name in now.keys() & before.keys() - OF_THE_JOB:
+            if now[name] not in ("auto", before[name]):
+                yield (
+                    task_name(task),
+                    f"{name}={now[name]}, but results in {plan.results} have {name}={before[name]}. "
+                    "Give another out_dir, or remove them",
+                )
 
 
 def refusals(script, commands, **options):

@@ -206,7 +206,7 @@ def origin(state, path, name, random_weights):
     phases, step = phases_of(state), state["step"]
     settings = dict(seed=0, init_from="") | state["settings"]  # a hub model has none
     if state["settings"]:
-        name = f"{Path(path).resolve().parent.name}-{step}"
+        name = f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
     return dict(
         name=name,
         path=str(path),

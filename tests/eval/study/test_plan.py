@@ -29,8 +29,8 @@ def test_the_plan_of_the_papers_study(monkeypatch):
     plan = plan_of("config/study_paper.py")
     assert plan.problems == []
     text = describe(plan)
-    assert text.endswith("\nfinal models 39\nintermediate models 12\nfine-tuning runs 15300")
-    for line in ("fine-tuning runs of random weights 900", "steps trained 844000", "steps shared 364000"):
+    assert text.endswith("\nintermediate models 12, fine-tuning runs 3600\nrandom models 3, fine-tuning runs 900")
+    for line in ("final models 39, fine-tuning runs 11700", "steps trained 844000", "steps shared 364000"):
         assert f"\n{line}\n" in text
     assert "\nFLOPs of pretraining 8.4e+21\nGPU-hours of pretraining 5,1" in text
     trunk, runs = plan.runs["610m-clm-42k", 1], {name: run for (name, _), run in plan.runs.items()}
@@ -190,7 +190,26 @@ def test_a_damaged_config_of_a_run_is_named(tmp_path):
     run.folder.mkdir(parents=True)
     for text in ("", "{", "[" * 10**5, "\xff", "null", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'):
         (run.folder / "config.json").write_text(text, encoding="latin-1")
-        assert f"{run.folder}/config.json is damaged" in carry_out.changed(run), text
+        assert f"{run.folder}/config.json is damaged" in carry_out.changed(run, run.folder / "config.json"), text
+
+
+def test_a_run_and_a_result_must_be_of_their_row(tmp_path):
+    runs = (("a", "", ""), ("b", "a", "--lr=1e-4"))
+    run = plan_of(out_dir=tmp_path, runs=runs, train="--data=elsewhere --dtype=float32 --device=cpu").runs["b", 1]
+    settings = run.settings | {"seed": run.train_seed, "init_from": f"moved/a-seed-1/{run.origin.name}"}
+    run.folder.mkdir(parents=True)
+    for name in ("config.json", "result.json"):
+        for change, why in (
+            ({}, ""),
+            ({"init_from": f"{tmp_path}/runs/c-seed-1/{run.origin.name}"}, f"init_from={run.origin}, but the run in"),
+            ({"lr": 0.5}, "lr=0.0001, but the run in"),
+        ):
+            record = {"settings": settings | change, "data_fingerprint": "0" * 64}
+            if name == "result.json":
+                record = {"checkpoint": {"settings": settings | change, "data": "0" * 64}}
+            (run.folder / name).write_text(json.dumps(record))
+            found = carry_out.changed(run, run.folder / name)
+            assert found.startswith(why) and bool(found) == bool(why), found
 
 
 def ended(run):

@@ -136,3 +136,8 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
 
     code, output = run(["sweep", *args, "--finetune=--max_steps=3 --batch_size=8"], "eval.study")
     assert code == 1 and f"max_steps=3, but results in {tmp_path}/r/results have max_steps=2" in output, output
+    moved = tmp_path / "moved" / encoder.parent.name / encoder.name  # another checkpoint of the same name
+    moved.parent.mkdir(parents=True)
+    shutil.copy(encoder, moved)
+    code, output = run(["sweep", *args, f"--checkpoints={moved}"], "eval.study")
+    assert code == 1 and f"init_from={moved}, but results in {tmp_path}/r/results have" in output, output
