@@ -172,6 +172,14 @@ def test_what_is_paired(tmp_path):
     assert ["a", "b", "-", "0 fine-tuning seeds in common: give more"] in cells(write(tmp_path))
 
 
+def test_a_row_of_comparisons_says_the_fewest_seeds(tmp_path):
+    for model, task, seed in itertools.product(("clm", "mlm"), ("mrpc", "sst2"), (1, 2, 3)):
+        if (model, task, seed) != ("clm", "mrpc", 3):
+            make_result(tmp_path, model, task=task, seed=seed)
+    (row,) = (row for row in cells(write(tmp_path)) if row[:2] == ["clm", "mlm"])
+    assert row[-1].startswith("2 fine-tuning seeds"), row
+
+
 def edit(folder, change):
     """Change the result.json of a folder."""
     result = json.loads((folder / "result.json").read_text())

@@ -1,5 +1,7 @@
 """The task model: predictions that do not depend on the company of other texts, and saved models."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -37,7 +39,9 @@ def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
     state = checkpoint.load(encoder) | {"step": 30}
 
     def facts(phases, **settings):
-        found = origin(state | {"settings": state["settings"] | settings, "phases": phases}, encoder, "", False)
+        changed = state | {"settings": state["settings"] | settings, "phases": phases}
+        found = origin(changed, Path("kept/clm.pt"), "", False)
+        assert found["name"] == "kept-clm"  # not the folder alone: another checkpoint beside it is another model
         return found["clm_steps"], found["mask_ratio"], found["phases"]
 
     mixed = record(*({CLM(): [0], MLM(ratio, "before"): [1, 2, 3]} for ratio in (0.3, 0.1)))
