@@ -68,8 +68,6 @@ class Run:
         if self.parent:
             begins = f"from step {self.start:,} of" if self.start else "after"
             text += f", {begins} {self.parent.folder.name}"
-        if self.keep:
-            text += f", keeps the checkpoints of {' '.join(f'{step:,}' for step in sorted(self.keep))}"
         return text
 
     def checkpoint(self, step=0):

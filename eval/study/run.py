@@ -18,8 +18,8 @@ from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from run import check_same_run, last_logged
 
-# Settings that `finetuning` gives, and one that may vary
-OF_THE_JOB = {"random_weights", "lr", "seed", "device"}
+# Settings that `finetuning` gives, and those that may vary
+OF_THE_JOB = {"random_weights", "lr", "seed", "device", "tasks_dir", "eval_interval", "eval_examples"}
 
 
 # ----------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def problems_of(plan, runs, points):
         new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
         shape = f"--init_from={run.settings.init_from}"  # which model=origin needs
         commands.append((run.folder.name, [*arguments(run), new_folder, shape]))
-        if why := changed(run, run.folder / "config.json"):
+        if why := changed(run, run.folder / "config.json", run.folder):
             yield run.folder.name, why
     yield from refusals(TRAIN, commands)
     if not points:
@@ -69,10 +69,11 @@ def grouped(pairs):
     return lines
 
 
-def changed(run, path):
+def changed(run, path, folder):
     """Return how a run that is there differs from its row, or that its record is damaged; "" if neither.
 
-    path: of its record, config.json, or of the result.json of a fine-tuning run that began with it.
+    path: of its record, config.json, or of the result.json of a fine-tuning run that began with it. folder: what to
+    remove if it differs.
     """
     if not path.exists():
         return ""
@@ -86,28 +87,28 @@ def changed(run, path):
             for name in now:
                 if now[name] == "auto" or run.parent and name in ("branch_from", "init_from"):
                     now[name] = before.get(name)
-            if run.parent and Path(before[begins]).parts[-2:] != run.origin.parts[-2:]:
-                now[begins] = str(run.origin)
-            check_same_run({"settings": before, "data": data}, now, path.parent)
+            if run.parent and (before[begins] or not run.start):  # a branch may also have been trained from the start
+                if Path(before[begins]).parts[-2:] != run.origin.parts[-2:]:
+                    now[begins] = str(run.origin)
+            check_same_run({"settings": before, "data": data}, now, folder)
     except DataError as error:
-        return f"{error}. Give the row another name, or remove {path.parent}"
+        return f"{error}. Give the row another name, or remove {folder}"
     return ""
 
 
 def changed_results(plan, points):
-    """Yield (name, sentence) for each fine-tuning run that is done, and would be another one now."""
-    for point in points:
-        if not has_result(plan, point):
-            continue
-        model, task, *_ = point
+    """Yield (name, sentence) for what is fine-tuned already, and would be with other settings or weights now."""
+    done = {point[:2]: point for point in points if has_result(plan, point)}  # one of each model and task
+    for (model, task), point in done.items():
         path = finetuning(plan, *point).result
-        if model.run and (why := changed(model.run, path)):
+        if model.run and (why := changed(model.run, path, plan.results / model.folder)):
             yield model.folder, why
-            continue
         with refuse_malformed(DataError, f"{path} is damaged, or not a result of finetune.py: remove it"):
             before = json.loads(path.read_bytes())["settings"]
-        begins = before["init_from"] if model.run else str(model.checkpoint)
-        now = plan.tasks[task].settings | {"task": task, "init_from": begins}
+        now = plan.tasks[task].settings | {
+            "task": task,
+            "init_from": before["init_from"] if model.run else str(model.checkpoint),
+        }
         for name in now.keys() & before.keys() - OF_THE_JOB:
             if now[name] not in ("auto", before[name]):
                 yield (

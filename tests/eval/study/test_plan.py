@@ -190,26 +190,33 @@ def test_a_damaged_config_of_a_run_is_named(tmp_path):
     run.folder.mkdir(parents=True)
     for text in ("", "{", "[" * 10**5, "\xff", "null", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'):
         (run.folder / "config.json").write_text(text, encoding="latin-1")
-        assert f"{run.folder}/config.json is damaged" in carry_out.changed(run, run.folder / "config.json"), text
+        assert f"{run.folder}/config.json is damaged" in carry_out.changed(run, run.folder / "config.json", tmp_path), (
+            text
+        )
 
 
 def test_a_run_and_a_result_must_be_of_their_row(tmp_path):
-    runs = (("a", "", ""), ("b", "a", "--lr=1e-4"))
-    run = plan_of(out_dir=tmp_path, runs=runs, train="--data=elsewhere --dtype=float32 --device=cpu").runs["b", 1]
+    runs = (("a", "", ""), ("b", "a", "--lr=1e-4"), ("c", "a@300", ""))
+    runs = plan_of(out_dir=tmp_path, runs=runs, train="--data=elsewhere --dtype=float32 --device=cpu").runs
+    run, branch = runs["b", 1], runs["c", 1]
     settings = run.settings | {"seed": run.train_seed, "init_from": f"moved/a-seed-1/{run.origin.name}"}
     run.folder.mkdir(parents=True)
     for name in ("config.json", "result.json"):
         for change, why in (
             ({}, ""),
             ({"init_from": f"{tmp_path}/runs/c-seed-1/{run.origin.name}"}, f"init_from={run.origin}, but the run in"),
+            ({"init_from": ""}, f"init_from={run.origin}, but the run in"),
             ({"lr": 0.5}, "lr=0.0001, but the run in"),
         ):
             record = {"settings": settings | change, "data_fingerprint": "0" * 64}
             if name == "result.json":
                 record = {"checkpoint": {"settings": settings | change, "data": "0" * 64}}
             (run.folder / name).write_text(json.dumps(record))
-            found = carry_out.changed(run, run.folder / name)
+            found = carry_out.changed(run, run.folder / name, tmp_path)
             assert found.startswith(why) and bool(found) == bool(why), found
+    record = {"settings": branch.settings | {"seed": branch.train_seed}, "data_fingerprint": "0" * 64}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    assert carry_out.changed(branch, tmp_path / "config.json", tmp_path) == ""  # it was trained from the start
 
 
 def ended(run):
