@@ -1,4 +1,4 @@
-"""Print the scores of the models of parts A and B, and their comparisons. Draw the losses and the leads as leads.png.
+"""Print the scores of all models, and their comparisons. Draw the losses and the leads of parts A and B as leads.png.
 
     python docs/results/study_cause/comparisons.py
 
@@ -30,7 +30,7 @@ NAMES = {
     "mlm-80-10-10": "80/10/10",
     "clm25-mlm": "25 % CLM, then MLM",
 }
-PRIMARY = {  # by tokens: parts A and B
+PRIMARY = {  # by what the names of the models end in: parts A, B and C
     "10.2M": (
         ("mlm-80-0-20", "mlm-80-20-0"),
         ("mntp", "mlm"),
@@ -39,25 +39,27 @@ PRIMARY = {  # by tokens: parts A and B
         ("clm25-mlm", "mntp"),
     ),
     "41M": (("mlm-80-10-10", "mlm"), ("clm25-mlm", "mlm")),
+    "192": (("clm25-mlm", "mlm"),),
 }
+TITLES = {"10.2M": "10.2M tokens", "41M": "41M tokens", "192": "width 192"}
 
 
-def read(name, tokens):
-    """Yield ((recipe, seed), row) of the models that saw so many tokens, from a csv."""
+def read(name, ending):
+    """Yield ((recipe, seed), row) of the models whose names end so, from a csv."""
     with open(FOLDER / name, newline="") as file:
         for row in csv.DictReader(file):
-            recipe, _, model_tokens = row["model"].rpartition("-")
-            if model_tokens == tokens:
+            recipe, _, model_ending = row["model"].rpartition("-")
+            if model_ending == ending:
                 yield (recipe, int(row["seed"])), row
 
 
-def read_chosen(tokens):
+def read_chosen(ending):
     """Return {(recipe, seed, task): the rows at the rate that validation chose with the first fine-tuning seed}.
 
     Those of a model are left out until it has been fine-tuned on both tasks at the four rates of the design.
     """
     tried = defaultdict(list)
-    for model, row in read("results.csv", tokens):
+    for model, row in read("results.csv", ending):
         tried[(*model, row["task"])].append(row)
     chosen = {}
     for key, rows in tried.items():
@@ -87,19 +89,19 @@ def resample(chosen):
     return found
 
 
-def slow_start(tokens, threshold=4.5):
+def slow_start(ending, threshold=4.5):
     """Return {(recipe, seed): the step of the first evaluation whose MLM loss is below the threshold}."""
     found = {}
-    for model, row in read("losses.csv", tokens):
+    for model, row in read("losses.csv", ending):
         if float(row["mlm_loss"]) < threshold:
             found.setdefault(model, int(row["step"]))
     return found
 
 
-def print_scores(tokens, chosen, scores):
+def print_scores(ending, chosen, scores):
     """Print a line for each recipe and seed, then the mean of each recipe."""
-    means, below = defaultdict(list), slow_start(tokens)
-    columns = (f"{tokens} tokens", "seed", "loss below 4.5 at step", "last loss", "CoNLL-2003 (rate)", "SciFact (rate)")
+    means, below = defaultdict(list), slow_start(ending)
+    columns = (TITLES[ending], "seed", "loss below 4.5 at step", "last loss", "CoNLL-2003 (rate)", "SciFact (rate)")
     print(f"| {' | '.join(columns)} | mean of both |\n|{'---|' * (len(columns) + 1)}")
     for recipe, seed in sorted({key[:2] for key in chosen}):
         cells = []
@@ -116,10 +118,10 @@ def print_scores(tokens, chosen, scores):
         print(f"{NAMES[recipe]}: {center:.1f}{interval}, seeds: {len(values)}")
 
 
-def means_of(scores, recipe):
-    """Return {seed: the mean of both tasks (1 + resamples,)} of a recipe."""
+def means_of(scores, recipe, tasks=TASKS):
+    """Return {seed: the mean of the tasks (1 + resamples,)} of a recipe."""
     seeds = {seed for name, seed, _ in scores if name == recipe}
-    return {seed: np.mean([scores[recipe, seed, task] for task in TASKS], axis=0) for seed in seeds}
+    return {seed: np.mean([scores[recipe, seed, task] for task in tasks], axis=0) for seed in seeds}
 
 
 def differences(a, b):
@@ -145,6 +147,14 @@ def print_primary(pairs, scores):
     corrected = stats.holm([p for _, _, p, _ in found])
     for (a, b), result, p_holm in zip(pairs, found, corrected):
         print(f"{NAMES[a]} − {NAMES[b]}: {as_text(result)}, corrected {p_holm:.2g}")
+
+
+def print_leads(scores):
+    """Print the lead of each recipe over pure MLM: on the mean of both tasks, then on each task."""
+    for recipe in sorted({recipe for recipe, _, _ in scores} - {"mlm"}):
+        for tasks in (TASKS, *((task,) for task in TASKS)):
+            lead = differences(means_of(scores, recipe, tasks), means_of(scores, "mlm", tasks))
+            print(f"lead of {NAMES[recipe]}, {' and '.join(tasks)}: {as_text(compare(lead))}")
 
 
 def earlier_leads(recipe, tokens):
@@ -194,7 +204,7 @@ def draw_leads(axes, recipe, leads):
 
 
 def draw(leads):
-    """Draw leads.png. leads: see below."""
+    """Draw leads.png. leads: {recipe: {tokens: {seed: (its lead over pure MLM, resamples of it)}}}."""
     figure = plt.figure(figsize=(10, 3.3), layout="constrained")
     left, middle = figure.add_subplot(1, 3, 1), figure.add_subplot(1, 3, 2)
     others = middle, figure.add_subplot(1, 3, 3, sharey=middle)
@@ -208,15 +218,24 @@ def draw(leads):
     figure.savefig(FOLDER / "leads.png", dpi=130)
 
 
-leads = {"clm25-mlm": {}, "mlm-80-10-10": {}}  # {recipe: {tokens: {seed: (its lead over pure MLM, resamples of it)}}}
-for tokens, pairs in PRIMARY.items():
-    chosen = read_chosen(tokens)
+def report(ending):
+    """Print the tables of a part. Return {recipe: {seed: (its lead over pure MLM, resamples of it)}}."""
+    chosen = read_chosen(ending)
     scores = resample(chosen)
-    print_scores(tokens, chosen, scores)
-    print_primary(pairs, scores)
-    for recipe in leads:
-        leads[recipe][tokens] = differences(means_of(scores, recipe), means_of(scores, "mlm"))
-for recipe, each in leads.items():
-    change = compare(differences(each["41M"], each["10.2M"]))
-    print(f"lead of {NAMES[recipe]}, 41M − 10.2M tokens: {as_text(change)}")
-draw(leads)
+    print_scores(ending, chosen, scores)
+    print_primary(PRIMARY[ending], scores)
+    print_leads(scores)
+    mlm = means_of(scores, "mlm")
+    return {recipe: differences(means_of(scores, recipe), mlm) for recipe in ("clm25-mlm", "mlm-80-10-10")}
+
+
+def print_change(recipe, name, after, before):
+    """Print how the lead of a recipe changes, paired by seed."""
+    print(f"lead of {NAMES[recipe]}, {name}: {as_text(compare(differences(after[recipe], before[recipe])))}")
+
+
+short, long, wide = report("10.2M"), report("41M"), report("192")
+for recipe in short:
+    print_change(recipe, "41M − 10.2M tokens", long, short)
+print_change("clm25-mlm", "width 192 − width 128", wide, short)
+draw({recipe: {"10.2M": short[recipe], "41M": long[recipe]} for recipe in short})
