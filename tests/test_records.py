@@ -10,7 +10,9 @@ from helpers import ROOT
 
 CHECK = ROOT / "docs/results/records/check.py"
 FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"
-SETTINGS = dict(max_steps=3000, global_batch_tokens=2048, eval_windows=128, micro_batch=32)
+SETTINGS = dict(
+    max_steps=3000, global_batch_tokens=2048, eval_windows=128, micro_batch=32, init_from="", branch_from=""
+)
 
 
 def write_study(
@@ -72,6 +74,7 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
         (dict(finetune_seeds=1), "1 seeds of fine-tuning"),
         (dict(data_fingerprint="0123456789"), "another text or tokenizer"),
         (dict(global_batch_tokens=4096), "global_batch_tokens=4096, must be 2048"),
+        (dict(init_from="out/other"), "init_from=out/other, must be"),
         (dict(micro_batch=8), "a step must be one pass"),
         (dict(seq_len=256), "windows of 256 tokens"),
         (dict(parameters=2_000_000), "2,000,000 parameters"),
