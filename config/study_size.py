@@ -18,6 +18,6 @@ runs = (
     ("mlm-192", "", "--lr=1e-3"),
     ("clm25-mlm-192", "", "--switch_step=1250 --lr=2e-3"),
 )
-rates = (5e-4, 1e-3, 2e-3, 4e-3)
+rates = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 primary = (("clm25-mlm-192", "mlm-192"),)
 figures = ()

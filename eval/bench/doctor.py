@@ -104,7 +104,7 @@ def memory():
 
 def main(cfg):
     print_hardware()
-    print(f"compiler: {compiler()}\ndevice: {device()}")
+    print(f"compiler: {compiler()}\ndevice: {device()}", flush=True)
     memory()
     if torch.cuda.is_available():
         kernels(cfg.head_dims)

@@ -78,7 +78,7 @@ def study(argv, command=COMMAND):
     cfg, waves = plan.cfg, selected(plan)
     items = sum(waves.values(), [])
     runs = [item for item in items if isinstance(item, Run)]
-    points = [item for item in items if item not in runs]
+    points = [item for item in items if not isinstance(item, Run)]
     if not cfg.plan:
         if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
             prepare_embedded()  # once, before several runs do it

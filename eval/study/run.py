@@ -18,8 +18,8 @@ from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from run import check_same_run, last_logged
 
-# Settings that `finetuning` gives, and those that may vary
-OF_THE_JOB = {"random_weights", "lr", "seed", "device", "tasks_dir", "eval_interval", "eval_examples"}
+# In these settings a result may differ from its study: `finetuning` gives them, or no score depends on them
+MAY_DIFFER = {"random_weights", "lr", "seed", "device", "tasks_dir", "eval_interval", "eval_examples"}
 
 
 # ----------------------------------------------------------------------------
@@ -109,11 +109,11 @@ def changed_results(plan, points):
             "task": task,
             "init_from": before["init_from"] if model.run else str(model.checkpoint),
         }
-        for name in now.keys() & before.keys() - OF_THE_JOB:
-            if now[name] not in ("auto", before[name]):
+        for name, value in now.items():
+            if name not in MAY_DIFFER and value not in ("auto", before.get(name, value)):
                 yield (
                     task_name(task),
-                    f"{name}={now[name]}, but results in {plan.results} have {name}={before[name]}. "
+                    f"{name}={value}, but results in {plan.results} have {name}={before[name]}. "
                     "Give another out_dir, or remove them",
                 )
 

@@ -188,11 +188,10 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
 def test_a_damaged_config_of_a_run_is_named(tmp_path):
     run = plan_of(out_dir=tmp_path).runs["mlm", 1]
     run.folder.mkdir(parents=True)
+    path = run.folder / "config.json"
     for text in ("", "{", "[" * 10**5, "\xff", "null", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'):
-        (run.folder / "config.json").write_text(text, encoding="latin-1")
-        assert f"{run.folder}/config.json is damaged" in carry_out.changed(run, run.folder / "config.json", tmp_path), (
-            text
-        )
+        path.write_text(text, encoding="latin-1")
+        assert f"{path} is damaged" in carry_out.changed(run, path, tmp_path), text
 
 
 def test_a_run_and_a_result_must_be_of_their_row(tmp_path):
