@@ -40,6 +40,14 @@ def path_of(out_dir, step):
     return Path(out_dir) / f"ckpt-{step}.pt"
 
 
+def label(path):
+    """Return what results call a checkpoint: its folder and its step, such as demo-650; a hub model has its name."""
+    path = Path(path).resolve()
+    if path.suffix == ".pt":
+        return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}"
+    return path.name
+
+
 def steps(out_dir):
     """Return the steps of the checkpoints in out_dir, ascending. Opens none."""
     names = [path.name for path in Path(out_dir).glob("ckpt-*.pt") if path.is_file()]

@@ -218,9 +218,15 @@ def value_problems(cfg, limits=(), choices={}):
     """
     for relation, bound, names in limits:
         for name in names:
-            if not RELATIONS[relation](cfg[name], bound):
-                yield f"{name}={cfg[name]}: must be {relation} {bound}"
+            for value in items_of(cfg[name]):
+                if not RELATIONS[relation](value, bound):
+                    yield f"{name}={value}: must be {relation} {bound}"
     for name, values in choices.items():
-        for value in cfg[name] if isinstance(cfg[name], tuple) else [cfg[name]]:
+        for value in items_of(cfg[name]):
             if value not in values:
                 yield f"{name}={value}: must be one of {', '.join(values)}"
+
+
+def items_of(value):
+    """Return the items of a tuple, or a value that is none as the only one."""
+    return value if isinstance(value, tuple) else (value,)

@@ -23,9 +23,10 @@ from data.files import lock_folder
 from errors import DataError, progress
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
+from eval.tasks.metrics import main_of
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task, missing
-from eval.tasks.result import advice, build, evaluate, main_metrics, mean_score, origin, table, write_result
+from eval.tasks.result import advice, build, evaluate, mean_score, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
 from runtime import device_problems, resolve_auto, show, to_device, use_determinism
@@ -183,13 +184,13 @@ def fine_tune(cfg):
         scores = {}
         if not last:  # after the last step all of the validation set is scored, below
             scores, *_ = evaluate(task, model, eval_set)
-            score = mean_score(scores, main_metrics(dataset.main))
+            score = mean_score(scores, main_of(dataset.main))
             bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
 
     bar.close()
     task.finish(model)
-    facts = origin(state, path, Path(cfg.init_from).name, cfg.random_weights)
+    facts = origin(state, path, cfg.init_from, cfg.random_weights)
     result = write_result(
         cfg, dataset, task, model, dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts), state
     )

@@ -121,8 +121,9 @@ SCHEDULE = ["switch_step", "warmup_steps", "decay_steps"]
 LIMITS = [
     ("at least", 1, ["max_steps", "global_batch_tokens", "micro_batch", "eval_windows", "keep_last"]),
     ("at least", 1, ["log_interval", "eval_interval", "checkpoint_interval"]),
-    ("at least", 0, [*SCHEDULE, "seed", "beta1", "beta2", "eps", "weight_decay", "vocab_size", "clm_windows"]),
-    ("above", 0, ["lr", "embedding_lr_scale", "grad_clip", "mask_ratio"]),
+    ("at least", 0, [*SCHEDULE, "seed", "clm_windows", "mask_proportions", "vocab_size"]),
+    ("at least", 0, ["beta1", "beta2", "eps", "weight_decay"]),
+    ("above", 0, ["lr", "embedding_lr_scale", "grad_clip", "mask_ratio", "keep_steps"]),
     ("below", 1, ["beta1", "beta2", "clm_windows", "mask_ratio"]),
     ("below", 2**63, ["seed"]),
 ]
@@ -141,14 +142,12 @@ def check(cfg):
     yield from configurator.value_problems(cfg, LIMITS, CHOICES)
     yield from runtime.device_problems(cfg)
     shown = cfg.mask_proportions
-    if len(shown) != 3 or min(shown) < 0 or abs(sum(shown) - 1) > 1e-6:
+    if len(shown) != 3 or abs(sum(shown) - 1) > 1e-6:
         yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
     needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
     if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE)
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if any(step <= 0 for step in cfg.keep_steps):
-        yield f"keep_steps={cfg.keep_steps}: must be above 0"
     if cfg.attention != "reference" and runtime.attention_is_edited():
         yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
     if cfg.loss == "fused" and loss_is_edited():

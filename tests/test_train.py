@@ -272,7 +272,7 @@ BAD_INPUT = {  # settings, and the lines that the message has
     "--n_kv_head=3 --mask_proportions=0.8,0.1 --mask_ratio=0.01 --window_split=random --seq_len=16": """
         global_batch_tokens=100: must be a multiple of seq_len = 16
         max_steps=20: the schedule has 21 steps; --switch_step=10 --warmup_steps=7 --decay_steps=2 fits
-        keep_steps=(-5,): must be above 0
+        keep_steps=-5: must be above 0
         vocab_size=100: the tokenizer of
         n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head
         mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1

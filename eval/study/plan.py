@@ -36,7 +36,7 @@ FORMS = {  # of the entries of some settings
     "primary": "(model, model)",
     "figures": "(kinds, x, models of a line, its name)",
 }
-GPU, MFU = "H100", 0.46  # for the predicted hours: docs/speed.md, with the FLOPs of whole windows
+MFU = 0.46  # of an H100, for the predicted hours: docs/speed.md, with the FLOPs of whole windows
 
 
 class Run:
@@ -202,10 +202,7 @@ class Plan:
         for path in self.cfg.checkpoints:
             steps = checkpoint.steps(path)  # only names are read
             path = checkpoint.path_of(path, steps[-1]) if steps else Path(path)
-            name = path.resolve().name  # as in result.json
-            if path.suffix == ".pt":
-                name = f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
-            yield Model("given", name, path)
+            yield Model("given", checkpoint.label(path), path)
 
     def on_the_way(self, entry):
         """Yield the Models of an entry of `also`, such as "mlm@1000 2000": one for each step and seed of the row."""
@@ -289,12 +286,12 @@ def describe(plan):
     runs, lines = plan.runs.values(), []
     if runs:
         flops = sum(Schedule(run).flops() for run in runs)
-        hours = flops / PEAK_FLOPS[GPU] / MFU / 3600
+        hours = flops / PEAK_FLOPS["H100"] / MFU / 3600
         lines = [
             *map(str, runs),
             "",
             f"FLOPs of pretraining {flops:.2g}",
-            f"GPU-hours of pretraining {hours:,.0f} (predicted for one {GPU} at {MFU:.0%} of its peak)",
+            f"GPU-hours of pretraining {hours:,.0f} (predicted for one H100 at {MFU:.0%} of its peak)",
             f"steps trained {sum(run.steps for run in runs)}",
             f"steps shared {sum(run.start for run in runs)}",
             "",

@@ -26,8 +26,7 @@ RESULTS = (
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
-LOSS_KEYS = {"val_clm_loss": "CLM loss", "val_mlm_loss": "MLM loss"}
-LOSSES = ["model", "pretraining_seed", "step", "tokens", *LOSS_KEYS]
+LOSSES = ["model", "pretraining_seed", "step", "tokens", *figures.LOSSES.values()]
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
@@ -36,7 +35,9 @@ DESCRIPTION = """\
 Differences in points with 95 % intervals, of the primary pairs if there are any. These are description: the \
 intervals are not corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all \
 pairs."""
-RATES = "The learning rates of fine-tuning that validation chose, over all pretraining seeds:"
+RATES = """\
+The learning rates of fine-tuning that validation chose, over all pretraining seeds. A star marks an end of the grid: \
+a better rate may lie beyond it."""
 ABOUT_LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
 interval. The masks hide 40 % of the tokens. Compare models with the same data, seq_len and eval_windows only."""
@@ -222,9 +223,12 @@ def scores_section(results):
     if not results.rows:
         return []
     chosen = {label: {"model": label} for label in results.labels}
-    for label, task in itertools.product(results.labels, results.by_task):
-        found = sorted({row.lr for row in results.chosen[label, task]})
-        chosen[label][task] = ", ".join(f"{rate:g}" for rate in found)
+    for task, rows in results.by_task.items():
+        grid = sorted({row.lr for row in rows})
+        ends = grid[1:] and (grid[0], grid[-1])  # of one rate, none was chosen
+        for label in results.labels:
+            found = sorted({row.lr for row in results.chosen[label, task]})
+            chosen[label][task] = ", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in found)
     return ["## Scores", score_table(results), RATES, table(["model", *results.by_task], chosen.values())]
 
 
@@ -288,7 +292,7 @@ def losses_section(folder, logs):
     rows = []
     for row, of_row in ends.items():
         rows.append({"model": row})
-        for key, title in LOSS_KEYS.items():
+        for title, key in figures.LOSSES.items():
             losses = [line[key] for line in of_row if key in line]
             rows[-1][title] = losses and Score(*stats.interval(losses), digits=3)
-    return ["## Losses", ABOUT_LOSSES, table(["model", *LOSS_KEYS.values()], rows)]
+    return ["## Losses", ABOUT_LOSSES, table(["model", *figures.LOSSES], rows)]

@@ -69,7 +69,7 @@ def make_row(folder, result, metric, prefix, names):
     """Return one fine-tuning on one test set. prefix: of this set's metrics, such as "nq/"."""
     facts = result["checkpoint"]
     label, seed, after = names.get(folder.parts[0]) or name_of(facts)
-    main = [name for name in result["main"][metric] or result["main"]["paper"] if name.startswith(prefix)]
+    main = [name for name in metrics.main_of(result["main"], metric) if name.startswith(prefix)]
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
     task, pretraining = result["task"], pretraining_of(facts, after)
     if result.get("zero_shot"):

@@ -40,6 +40,12 @@ def in_set(name, what):
     return f"{name}/{what}" if name else what
 
 
+def main_of(main, kind="field"):
+    """Return the names of the metrics whose mean is a task's score: the field's, or the paper's; these also if the
+    field has none. main: see `splits.Dataset`."""
+    return main[kind] or main["paper"]
+
+
 def rounded(score, digits=1):
     """Round a score for text, to 0.0 and never to -0.0."""
     return round(float(score), digits) + 0.0

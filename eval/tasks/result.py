@@ -151,7 +151,7 @@ def table(result):
     """Return the scores of a result.json as text: a row for each metric, a column for each split and baseline."""
     columns = {split: result["metrics"][split] for split in ("test", "validation")}
     columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
-    main = main_metrics(result["main"])
+    main = metrics.main_of(result["main"])
     row = "{:24}" + "{:>23}" * len(columns)
     lines = [row.format("zero-shot, in percent" if result["zero_shot"] else "in percent", *columns)]
     for metric in sorted(columns["test"], key=lambda metric: metric not in main):
@@ -167,7 +167,7 @@ def advice(result):
 
     Where a task has no such baseline, a model that has learned nothing has a score of 0.
     """
-    main = main_metrics(result["main"])
+    main = metrics.main_of(result["main"])
     baselines = result["baselines"]
     trivial = baselines.get("majority") or baselines.get("no_answer") or dict.fromkeys(main, 0.0)  # learn nothing
     score, trivial = (metrics.rounded(mean_score(scores, main)) for scores in (result["metrics"]["test"], trivial))
@@ -177,11 +177,6 @@ def advice(result):
         f"{' and '.join(main)} {score} is no better than the {trivial} of a model that ignores the texts. Try a higher "
         f"--lr, such as {10 * result['lr']:g}, or more --epochs: there were {result['steps']:,} steps"
     )
-
-
-def main_metrics(main):
-    """Return the names of the metrics whose mean is the score: the field's, if there are any. main: see `Dataset`."""
-    return main["field"] or main["paper"]
 
 
 def mean_score(scores, names):
@@ -196,19 +191,18 @@ def test_set_id(test):
     return f"{zlib.crc32(repr(test).encode()):08x}"
 
 
-def origin(state, path, name, random_weights):
+def origin(state, path, given, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
-    state, path: the checkpoint. name: what to call a model of the hub, about whose training nothing is known.
+    state, path: the checkpoint. given: by which path it was given. Of a model of the hub, whose folder may have another
+    name, it is the only name; nothing is known about its training.
     `phases` is the record of what was trained, which took so many `tokens` and `flops`. `mask_ratio` is the largest in
     the record, 0 for pure CLM. `data` is the fingerprint of the prepared data.
     """
     phases, step = phases_of(state), state["step"]
     settings = dict(seed=0, init_from="") | state["settings"]  # a hub model has none
-    if state["settings"]:
-        name = f"{path.resolve().parent.name}-{path.stem.removeprefix('ckpt-')}"
     return dict(
-        name=name,
+        name=checkpoint.label(path if state["settings"] else given),
         path=str(path),
         revision=state.get("revision", ""),  # of a model of the hub
         step=step,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from errors import DataError
-from eval.tasks.metrics import in_set
+from eval.tasks.metrics import in_set, main_of
 from eval.tasks.readers import READERS, SPLITS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
 from eval.tasks.registry import VALIDATION_FRACTION, missing
 
@@ -51,8 +51,7 @@ class Dataset:
 
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""
-        main = self.main["field"] or self.main["paper"]
-        lines = [f"{self.name} ({self.family}), {' and '.join(main)}"]
+        lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}"]
         if self.labels:
             lines.append(f"labels: {', '.join(self.labels)}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]

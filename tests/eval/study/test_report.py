@@ -56,6 +56,7 @@ def test_scores_by_hand(tmp_path):
     text = write(tmp_path)
     assert ["mlm", "60.0 ± 2.5"] in cells(text) and ["*majority*", "40.0"] in cells(text)  # 4.303 * 1 / sqrt(3)
     assert ["mlm", "MLM (40 % masked) for 2,000 steps", "1.72M", "8.19M", "1"] in cells(text)
+    assert ["mlm", "0.0001*"] in cells(text)  # an end of the grid
     runs = read_csv(tmp_path / "report", "results.csv")
     assert {run["lr"] for run in runs if run["chosen"] == "True"} == {"0.0001"}
     assert sorted(float(run["test"]) for run in runs) == [59, 60, 61, 80, 80, 80, 90, 90, 90]
@@ -74,6 +75,9 @@ def test_each_pretraining_seed_has_its_own_rate_and_is_the_unit(tmp_path):
     assert found["mlm", "sst2"] == "54.0 ± 5.0"  # of 52, 54, 56: a standard deviation of 2
     c = results.compare("clm", "mlm", "sst2")
     assert (c.units, c.unit) == (3, "pretraining seed") and c.difference == pytest.approx(10)
+    for pretraining in (1, 2, 3):
+        make_result(tmp_path, f"mlm-seed-{pretraining}", "sst2", 4e-4, 1, dict(seed=pretraining, clm=0), validation=1)
+    assert ["mlm", "0.0001*, 0.0002"] in cells(write(tmp_path))  # now 2e-4 lies inside the grid
     shutil.rmtree(tmp_path / "clm-seed-3")
     c = results_in(tmp_path).compare("clm", "mlm", "sst2")
     assert c.units == 2 and c.difference == pytest.approx(10)  # paired, whatever the missing one scores
