@@ -54,13 +54,6 @@ def steps(out_dir):
     return sorted(int(name[5:-3]) for name in names if re.fullmatch(r"ckpt-(0|[1-9][0-9]*)\.pt", name))
 
 
-def others(path):
-    """Return which checkpoints lie beside a path at which there is none, for the end of a message."""
-    folder = Path(path).parent
-    names = ", ".join(f"ckpt-{step}.pt" for step in steps(folder))
-    return names and f" ({folder} has {names})"
-
-
 def save(path, state):
     """Write a dict of tensors and plain values, all of it or nothing. Raises OSError where the disk is full."""
     try:
@@ -127,7 +120,7 @@ def candidates(path, files=HUB_FILES):
         return found
     if local.is_file() or hub.is_model(local):
         return [local]
-    hint = "" if local.exists() else f": no such file{others(local)}; a model of the hub is hf:ORGANIZATION/NAME"
+    hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 

@@ -9,6 +9,7 @@ executed. All mistakes are reported before any work starts.
 
 import ast
 import operator
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ def load(script, argv, check=None, command=""):
     settings, problems = parse([word for word in argv if word != "--check"], defaults)
     if check:
         try:
-            problems += check(settings) or ()
+            problems += check(settings)
         except OSError as error:  # such as a path that is too long
             problems.append(str(error))
     if problems:
@@ -140,8 +141,9 @@ def read_config(path, problems, readers=()):
 def read_script(path):
     """Return the settings of a script as {name: default}, and for --help its docstring and the lines that set them.
 
-    Settings are the module-level `name = literal` lines before the first other assignment, def or block. Imports and
-    bare expressions in between do not count, and names in capitals are constants.
+    Settings are the module-level `name = literal` lines before the first def, block or constant that is no literal.
+    Imports and bare expressions in between do not count, and names in capitals are constants. Raises SystemExit for a
+    setting with another value, such as 12 * 2048: nothing is executed.
     """
     source = Path(path).read_text(encoding="utf-8")
     tree = ast.parse(source, path)
@@ -153,6 +155,9 @@ def read_script(path):
             defaults[name] = value
             last = node.end_lineno
         elif not name and not isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)):
+            statement = ast.get_source_segment(source, node).splitlines()[0]
+            if re.match(r"[a-z_0-9]+(: \w+)? = ", statement):
+                sys.exit(f"{path}:{node.lineno}: a setting is `name = literal`, not `{statement}`")
             break
         elif not defaults:
             first = node.end_lineno

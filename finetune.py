@@ -23,10 +23,10 @@ from data.files import lock_folder
 from errors import DataError, progress
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
-from eval.tasks.metrics import main_of
+from eval.tasks.metrics import main_of, mean_score
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task, missing
-from eval.tasks.result import advice, build, evaluate, mean_score, origin, table, write_result
+from eval.tasks.result import advice, build, evaluate, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
 from runtime import device_problems, resolve_auto, show, to_device, use_determinism

@@ -7,6 +7,7 @@ import platform
 import re
 import time
 import zlib
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from model import PRESETS, ModelConfig, Transformer
 from runtime import resolve_auto, show
 
 ROOT = Path(__file__).resolve().parent
-SOURCES = "train.py", "model.py", "data/loader.py", "data/objective.py"  # what decides what a run learns
+SOURCES = sorted(glob("*.py", root_dir=ROOT) + glob("data/*.py", root_dir=ROOT))  # a run keeps a copy of these
 
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
 RESUME_MAY_CHANGE = set(

@@ -234,12 +234,12 @@ def relative_error(found, exact):
     return torch.stack(errors).nan_to_num(nan=torch.inf).max().item()
 
 
-def check_attention(config, dtype, device, causal, documents, fused=fused_attention):
+def check_attention(config, dtype, device, causal, documents, fused=fused_attention, T=304):
     """Return the largest relative error of the output and gradients of the fused attention for a small random batch.
 
-    The formula in float64 is the measure. Raises what the kernels raise.
+    The formula in float64 is the measure. T: tokens of a row; 304 are whole blocks of the kernels and a part of one,
+    and a multiple of 16, so that training uses the same compiled kernels. Raises what the kernels raise.
     """
-    T = 304  # whole blocks and a part of one; a multiple of 16, so that training uses the same compiled kernels
     inputs = attention_inputs(config, dtype, device, causal, documents, 2, T)
     in_float64 = [x.double() for x in inputs[:4]]
     exact = attention_results(exact_attention, *in_float64, *inputs[4:])
@@ -247,11 +247,15 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
 
 
 @lru_cache
-def attention_is_edited():
-    """Whether the formula of the attention computes something else than PyTorch's, as after an edit of its mask."""
+def attention_is_edited(seq_len):
+    """Whether the formula of the attention computes something else than PyTorch's, as after an edit of its mask.
+
+    seq_len: the tokens of a row, of which at most 2,048 are compared.
+    """
     config, device = model.ModelConfig(), torch.device("cpu")
     masks = (True, False), (False, False)  # with documents, PyTorch's calls `attention_mask`, too
-    errors = [check_attention(config, torch.float32, device, *mask, pytorch_attention) for mask in masks]
+    T = max(304, min(seq_len, 2048))
+    errors = [check_attention(config, torch.float32, device, *mask, pytorch_attention, T) for mask in masks]
     return max(errors) > 1e-3
 
 
@@ -359,7 +363,7 @@ def step_flops(config, groups, window_split):
     seen = 2 / 3 if window_split == "random" else 1.0
     flops = 0
     for objective, windows in groups.items():
-        per_token = flops_per_token(config, T, objective.causal, objective.mask_ratio or 1, seen)
+        per_token = flops_per_token(config, T, objective.causal, objective.n_predicted(T) / T, seen)
         flops += len(windows) * T * per_token
     return flops
 

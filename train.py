@@ -148,10 +148,8 @@ def check(cfg):
     if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE)
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if cfg.attention != "reference" and runtime.attention_is_edited():
-        yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
     if cfg.loss == "fused" and loss_is_edited():
-        yield "loss=fused: `plain_loss` or `logits` in model.py is edited, give --loss=plain"
+        yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.wandb_project and not find_spec("wandb"):
         yield "wandb_project: needs the wandb package (pip install wandb)"
     if cfg.branch_from and cfg.init_from:
@@ -165,6 +163,8 @@ def check(cfg):
     elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
         config = run.model_config(cfg, vocab_size=128)
         yield from config.problems()
+        if cfg.attention != "reference" and runtime.attention_is_edited(config.seq_len):
+            yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
         if cfg.attention == "triton":
             machine = runtime.resolve_auto(cfg)
             dtype = getattr(torch, machine.dtype, None)
@@ -277,13 +277,15 @@ def make_optimizers(transformer, cfg):
 def look_ahead(groups_of, max_steps, batches):
     """Return what about 50 steps train, which stand for all, and the position that predicts a hidden token at the end.
 
-    groups_of: a function of the step, see `by_objective`. Raises DataError if an objective is not repeatable.
+    groups_of: a function of the step, see `by_objective`. Raises DataError if what a step trains is not repeatable.
     """
-    sampled = [groups_of(step) for step in range(0, max_steps, math.ceil(max_steps / 50))]
-    with_last = [*sampled, groups_of(max_steps - 1)]
-    for what in set().union(*with_last):
+    steps = [*range(0, max_steps, math.ceil(max_steps / 50)), max_steps - 1]
+    sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
+    if sampled != again:
+        raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
+    for what in set().union(*sampled):
         batches.check_repeatable(what)
-    return sampled, predicts_from(record_of(with_last))
+    return sampled[:-1], predicts_from(record_of(sampled))
 
 
 @torch.no_grad()
@@ -365,7 +367,7 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     """
     if world_size > 1:
         dist.all_reduce(sums)
-    grads = [p.grad for p in transformer.parameters()]
+    grads = [p.grad for p in transformer.parameters() if p.grad is not None]  # others are frozen, or had no part
     norm = runtime.gather(torch.nn.utils.get_total_norm(grads))
     *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()  # together, so that the CPU waits once
     sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
@@ -415,7 +417,6 @@ def describe_step(groups, names, sums):
         for name, (loss_sum, count) in zip(names, sums.tolist()):
             key = name.replace(" ", "_")
             values[f"{key}_loss"] = loss_sum / max(1.0, count)
-            values[f"{key}_tokens"] = count / sums[:, 1].sum().item()  # the fraction of the predicted tokens
     return values
 
 
@@ -442,7 +443,7 @@ def train(cfg):
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
-    sampled, predict_from = look_ahead(groups_of, cfg.max_steps, train_batches)
+    sampled, predict_from = look_ahead(groups_of.__wrapped__, cfg.max_steps, train_batches)
     steps = range(first, cfg.max_steps)
     work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))
     batches = runtime.prefetch(train_batches.batch, work)

@@ -41,7 +41,6 @@ TEMPLATES = read_parts("export.txt")
 EXPORTS = "eurobert", "llama", "qwen3"  # what --as may be
 HEADS = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}  # with our output head
 SENTENCES = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"
-PROMPTS = {"query": "Query: ", "document": "Document: "}  # as InformationRetrieval puts them before its texts
 
 
 def download(name, files):
@@ -327,7 +326,7 @@ def hub_texts(state, path, title, kind, role, parameters):
     files = {"config.json": config}
     files |= tokenizer_files(tokenizer, max_len, is_decoder=role == "decoder", for_words=role == "tc")
     if role in ("fill-mask", "encoder", "ir"):
-        files |= sentence_files(ours["d_model"], max_len, PROMPTS if role == "ir" else {})
+        files |= sentence_files(ours["d_model"], max_len, state["fine_tuned"]["prompts"] if role == "ir" else {})
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
     texts["README.md"] = model_card(state, path, note, title=title, tag=tag, max_len=max_len, parameters=parameters)

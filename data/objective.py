@@ -187,8 +187,8 @@ def add_step(phases, groups):
     """Add a step to the record of a run's phases, a list of dicts, in place. groups: see `by_objective`.
 
     The dict of a phase has `phase` (see `phase_of`), `steps`, and `objectives`. That is a dict by name: `steps` (those
-    of the phase, times the fraction of their windows), `causal`, `predict_from`, and [at first, at last] the
-    `mask_ratio` and the `details`.
+    of the phase, times the fraction of their windows), `causal`, `predict_from`, `mask_ratio` [at first, at last, the
+    largest] and `details` [at first, at last].
     """
     name = phase_of(groups)
     if not phases or phases[-1]["phase"] != name:
@@ -204,7 +204,7 @@ def add_step(phases, groups):
         before = phase["objectives"].get(name, dict(steps=0.0, mask_ratio=[ratio], details=[details]))
         phase["objectives"][name] = dict(
             steps=before["steps"] + windows / n_windows,
-            mask_ratio=[before["mask_ratio"][0], ratio],
+            mask_ratio=[before["mask_ratio"][0], ratio, max(ratio, *before["mask_ratio"])],
             details=[before["details"][0], details],
             causal=same[0].causal,
             predict_from=same[0].predict_from,

@@ -53,6 +53,11 @@ SMALLEST, LARGEST = 4 << 20, 256 << 20  # of the text of a shard, if shard_bytes
 # The plan
 
 
+def cores():
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def size_and_time(path):
     """Return the size of a file in bytes, and its time of change in ns."""
     status = path.stat()
@@ -221,8 +226,7 @@ def prepare(source, out, tokenizer="embedded", **settings):
     files = {path: size_and_time(path) for path in found}
     size = sum(file_size for file_size, _ in files.values())
     pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = cfg.workers or min(cores, size // SMALLEST + 1)
+    workers = cfg.workers or min(cores(), size // SMALLEST + 1)
     plan = digest_of_plan(files, pieces, tokenizer, cfg)
     number, parts = part_of(cfg.part)
     mine = list(enumerate(pieces))[number - 1 :: parts]

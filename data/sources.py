@@ -245,12 +245,6 @@ def find_files(source, text_field):
     return files, sorted(set(found) - set(files))
 
 
-def read_documents(source, text_field):
-    """Yield the documents of a source as strings."""
-    for file in find_files(source, text_field)[0]:
-        yield from read_file(file, text_field)
-
-
 def read_file(file, text_field, start=0, end=END):
     """Yield the text of each document of a range of a file that is not empty. Raises DataError."""
     place = "the start"

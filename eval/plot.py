@@ -68,10 +68,8 @@ def print_start(cfg, transformer, batches, sampled, rates, step, world_size, ver
     rate = f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
     print(f"budget   {', '.join(parts)}; {mix}; {rate}; about {flops * each:.1e} FLOPs")
 
-    backend = transformer.attention_backend  # "auto" on a CPU only
-    attention = {"triton": "fused kernels", "reference": "attention by its formula"}.get(backend, "PyTorch's attention")
-    machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, {attention}, processes: {world_size}"
-    print(f"machine  {machine}, micro-batches a step: {most}; {cfg.out_dir}")
+    machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
+    print(f"machine  {machine}, processes: {world_size}, micro-batches a step: {most}; {cfg.out_dir}")
     if step:
         print(f"This run goes on at step {step:,}.")
 

@@ -11,6 +11,7 @@ import pytest
 
 from data.prepare import prepare
 from data.shards import load_data, load_meta, load_tokenizer
+from data.sources import find_files, read_file
 from errors import DataError
 from helpers import on_changes, server
 
@@ -34,6 +35,12 @@ def write_texts(path, texts):
     lines = "".join(json.dumps(record) + "\n" for record in records).encode()
     path.write_bytes(compress(path, lines))
     return path
+
+
+def read_documents(source, field):
+    """Yield the documents of a source as strings."""
+    for file in find_files(source, field)[0]:
+        yield from read_file(file, field)
 
 
 def compress(path, content):

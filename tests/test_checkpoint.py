@@ -45,7 +45,7 @@ def test_a_flipped_byte_is_noticed_or_harmless_and_a_missing_end_noticed(state, 
         path.write_bytes(content[:size])
         with pytest.raises(Damaged, match="ckpt-7.pt"):
             checkpoint.load(path)
-    with pytest.raises(DataError, match=r"none.pt is neither a .*: no such file \(.* has ckpt-7.pt\)"):
+    with pytest.raises(DataError, match=r"none.pt is neither a .*: no such file"):
         checkpoint.load(tmp_path / "none.pt")
 
 

@@ -37,8 +37,9 @@ PATIENCE = 3           # a constant, not a setting
 offset = -3
 compile = True
 
-settings = dict(x=1)
-late = 3               # not a setting: it comes after the first value that is no literal
+def settings():
+    pass
+late = 3               # not a setting: it comes after the first def
 raise SystemExit("the script was executed")
 '''
 DEFAULTS = dict(out_dir="out/#1", max_steps=600, keep_steps=(), resume=False, lr=5e-4, betas=(0.9, 0.95))
@@ -160,7 +161,7 @@ def test_help_shows_the_lines_of_the_script(capsys):
     usage, text = capsys.readouterr().out.split("\n\n", 1)
     assert stop.value.code == 0 and usage.startswith("usage: python train.py ")
     assert text.startswith("A sample script.")
-    assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\nsettings = dict")])
+    assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\ndef settings")])
 
 
 WORDS = [
@@ -176,6 +177,14 @@ def test_words_that_are_not_understood(problems, words, problem):
     assert problems("--lr", "1e-3")[0] == "--lr: write --lr=VALUE"
     assert problems(*words.split()) == [problem]
     assert problems(*words.split(), "--resume=True", config("lr = 1.0\n")) == [problem]
+
+
+@pytest.mark.parametrize("line", ["max_steps = 10 * 60", "lr: float = 5e-4", "compile = not True"])
+def test_a_setting_that_is_no_literal_is_refused(line):
+    Path("train.py").write_text(SCRIPT.replace("resume = False", line))
+    with pytest.raises(SystemExit) as stop:
+        load()
+    assert stop.value.code == f"train.py:12: a setting is `name = literal`, not `{line}`"
 
 
 @pytest.mark.parametrize("command", [["train.py"], ["-m", "train"]])

@@ -174,7 +174,7 @@ def test_mfu_counts_both_objectives(monkeypatch, split, seen):
     """A step with 3 windows of CLM and 1 of MLM, in which 40 % of the tokens are predicted."""
     config, gpu, parts = ModelConfig(), torch.device("cuda"), {CLM(): [0, 1, 2], MLM(0.4): [3]}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    of_clm, of_mlm = flops_per_token(config, 128, True, 1, seen), flops_per_token(config, 128, False, 0.4, seen)
+    of_clm, of_mlm = flops_per_token(config, 128, True, 1, seen), flops_per_token(config, 128, False, 51 / 128, seen)
     flops = step_flops(config, parts, split)
     assert flops == pytest.approx(128 * (3 * of_clm + of_mlm))
     seconds = 2 * flops / 989e12

@@ -93,13 +93,12 @@ def test_a_mixture_counts_exactly(run, tiny, tmp_path):
     assert [line["step"] for line in lines] == [*range(9, 18)]
     for line in lines:
         assert line["mask_ratio"] == 0.25
-        clm = 4 * 31 / (4 * 31 + 12 * 8)
-        assert line["clm_tokens"] == pytest.approx(clm, abs=0.02)  # special tokens are not predicted by MLM
-        mean = line["clm_tokens"] * line["clm_loss"] + (1 - line["clm_tokens"]) * line["mlm_loss"]
-        assert line["loss"] == pytest.approx(mean, rel=1e-6)
+        clm = 4 * 31 / (4 * 31 + 12 * 8)  # of the predicted tokens; a little more, as MLM predicts no special tokens
+        mean, gap = clm * line["clm_loss"] + (1 - clm) * line["mlm_loss"], abs(line["clm_loss"] - line["mlm_loss"])
+        assert line["loss"] == pytest.approx(mean, abs=0.02 * gap + 1e-6)
     phases = checkpoint.load(checkpoint.path_of(out, 17))["phases"]
     assert [(its["phase"], its["steps"]) for its in phases] == [("clm", 8), ("clm + mlm", 9)]
-    assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.25, 0.25]
+    assert clm_steps(phases) == 8 + 2.25 and phases[1]["objectives"]["mlm"]["mask_ratio"] == [0.25, 0.25, 0.25]
 
 
 # --- Starting, stopping, going on ---
@@ -180,6 +179,7 @@ def test_the_checkpoint_says_what_a_run_is(undisturbed, run, tmp_path):
 
     state = dict(torch.load(checkpoint.path_of(out, 20), weights_only=True))
     edited = state["source"] | {"model.py": "# an edit"}
+    assert state["source"].keys() >= {"train.py", "run.py", "data/loader.py", "data/validation.py"}
     checkpoint.save(checkpoint.path_of(out, 20), state | {"source": edited})
     text = succeed([run(resume)])
     assert "model.py: changed since step 20" in text and "train.py: " not in text, text

@@ -25,7 +25,7 @@ import configurator
 from data.prepare import EMBEDDED_FOLDER
 from eval.bench.timing import print_hardware
 from model import PRESETS
-from run import last_logged, model_config, read_metrics
+from run import ROOT, last_logged, model_config, read_metrics
 from runtime import peak_flops, resolve_auto
 
 model = "demo"  # demo (train.py's default), or 210m, 610m or 1b: a preset in config/
@@ -35,7 +35,6 @@ micro_steps = 1  # micro-batches of a step
 steps = 20  # steps of each phase; the first one does not count
 repeats = 3  # runs of each variant; the median of all their steps counts
 
-ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = {
     "ours": ["--compile=False"],
     "compiled": ["--compile=True"],

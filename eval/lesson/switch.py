@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 import checkpoint
+from data import validation
 from data.loader import Batches, streams_of
-from data.objective import CLM, MLM
 from data.shards import load_data
 from errors import DataError, progress
 from eval.lesson.explain import aligned, read
@@ -68,8 +68,7 @@ def measure(run):
         T = model.config.seq_len
         stream = streams_of(load_data(state["settings"]["data"]), "val")[0]  # of a mixture: the first source
         batches = Batches([stream], tokenizer, 0, T, min(WINDOWS, len(stream) // T))
-        clm = batches.batch(0, CLM())
-        mlm = batches.batch(0, MLM())
+        clm, mlm = (batches.batch(0, what) for what in validation.objectives("mask"))
         loss = PretrainingLoss(model)
         clm_sum, clm_count = loss(clm, causal=True)
         mlm_sum, mlm_count = loss(mlm, causal=False)

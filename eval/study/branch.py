@@ -4,8 +4,8 @@ import math
 import runpy
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 
+from configurator import Settings
 from data.objective import by_objective
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
@@ -52,7 +52,8 @@ class Schedule:
         self.learning_rate, self.objective = train["learning_rate"], train["objective"]
         self.config = model_config(settings, vocab_size(settings))
         self.n_windows = max(1, settings.global_batch_tokens // self.config.seq_len)
-        self.cfg = SimpleNamespace(**settings)  # faster
+        self.cfg = Settings(settings)
+        vars(self.cfg).update(settings)  # attributes of its own, which are faster
         self.steps = range(run.start, run.max_steps)
 
     def trained(self, step):

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import torch
 
 from data.files import is_locked
+from data.prepare import cores
 from errors import progress
+from run import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
 
 
@@ -40,9 +41,8 @@ def slots(jobs, processes=0):
     """
     n_gpus, group = torch.cuda.device_count(), max(1, processes)
     if not n_gpus:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        n = jobs or max(1, cores // group)
-        return [{"OMP_NUM_THREADS": str(max(1, cores // (n * group)))}] * n
+        n = jobs or max(1, cores() // group)
+        return [{"OMP_NUM_THREADS": str(max(1, cores() // (n * group)))}] * n
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
     groups = zip(*[iter(visible.split(","))] * group)
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in groups] * (1 if processes > 1 else jobs or 1)

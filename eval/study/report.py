@@ -137,7 +137,7 @@ def overview(results, plan, logs):
     lines = [*progress_of(plan, logs), *code_differences(plan)] if plan.models else []
     lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
     for task, rows in results.by_task.items():
-        for name in sorted(rows[0].result["settings"].keys() - PER_RUN):
+        for name in sorted(set().union(*(row.result["settings"] for row in rows)) - PER_RUN):
             found = sorted({str(row.result["settings"].get(name)) for row in rows})
             if len(found) > 1:
                 lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")

@@ -6,7 +6,6 @@ finished runs: a rate that lost seeds must not win on the seeds that survived. `
 """
 
 import json
-import math
 import operator
 import zlib
 from collections import defaultdict
@@ -91,8 +90,8 @@ def make_row(folder, result, metric, prefix, names):
         lr=result["lr"],
         seed=result["seed"],  # of fine-tuning
         metrics=main,  # the names of those whose mean is the score, in percent
-        validation=mean(validation, main),
-        test=mean(test, main),
+        validation=metrics.mean_score(validation, main),
+        test=metrics.mean_score(test, main),
         # what was fine-tuned
         pretraining=pretraining,  # in words
         parameters=facts["parameters"] + head,  # of pretraining, with the output head
@@ -120,14 +119,6 @@ def pretraining_of(facts, after):
         return "random weights"
     text = describe(facts["phases"]) or "pretrained elsewhere"
     return f"{text}, after {after}" if after else text
-
-
-def mean(scores, names):
-    """Return the mean of those of some metrics that there are."""
-    values = [scores[name] for name in names if name in scores]
-    if not math.isfinite(sum(values)):
-        raise ValueError(f"the metric's values are {values}, must be finite numbers")
-    return sum(values) / len(values)
 
 
 # ----------------------------------------------------------------------------

@@ -46,6 +46,14 @@ def main_of(main, kind="field"):
     return main[kind] or main["paper"]
 
 
+def mean_score(scores, names):
+    """Return the mean of some metrics of {metric: percentage}, of those that there are."""
+    values = [scores[name] for name in names if name in scores]
+    if not np.isfinite(values).all():
+        raise ValueError(f"the metric's values are {values}, must be finite numbers")
+    return sum(values) / len(values)
+
+
 def rounded(score, digits=1):
     """Round a score for text, to 0.0 and never to -0.0."""
     return round(float(score), digits) + 0.0

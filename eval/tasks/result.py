@@ -21,11 +21,13 @@ from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import Dataset
 from model import Transformer
-from run import set_attention, versions
+from run import ROOT, set_attention, versions
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 READ = "columns label names form metric outside".split()  # what of a Task the readers need
 NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
+FILES = [ROOT / "finetune.py", ROOT / "model.py", *sorted(ROOT.glob("eval/tasks/*.py"))]
+CODE = zlib.crc32(b"".join(map(Path.read_bytes, FILES)))  # by which a report tells results of other code apart
 
 
 def build(cfg, dataset, state, random_weights=False):
@@ -64,6 +66,7 @@ def save_model(cfg, dataset, task, model, run, state):
         settings=dict(cfg),
         may_be_none=task.may_be_none,
         threshold=task.threshold,
+        prompts={"query": task.protocol.query, "document": task.protocol.document},
         task={name: getattr(dataset.task, name) for name in READ},
         done=run,
     )
@@ -121,7 +124,7 @@ def write_result(cfg, dataset, task, model, run, state):
         protocol=task.protocol.name,
         metrics={"validation": validation, "test": test},
         examples={split: len(getattr(dataset, split)) for split in SPLITS},
-        settings={name: value for name, value in cfg.items() if name not in NO_PART},
+        settings={name: value for name, value in cfg.items() if name not in NO_PART} | {"code": CODE},
         versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
@@ -154,7 +157,7 @@ def table(result):
     main = metrics.main_of(result["main"])
     row = "{:24}" + "{:>23}" * len(columns)
     lines = [row.format("zero-shot, in percent" if result["zero_shot"] else "in percent", *columns)]
-    for metric in sorted(columns["test"], key=lambda metric: metric not in main):
+    for metric in columns["test"]:
         cells = [f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "" for scores in columns.values()]
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
     if result["family"] == "ir":
@@ -170,18 +173,15 @@ def advice(result):
     main = metrics.main_of(result["main"])
     baselines = result["baselines"]
     trivial = baselines.get("majority") or baselines.get("no_answer") or dict.fromkeys(main, 0.0)  # learn nothing
-    score, trivial = (metrics.rounded(mean_score(scores, main)) for scores in (result["metrics"]["test"], trivial))
+    score, trivial = (
+        metrics.rounded(metrics.mean_score(scores, main)) for scores in (result["metrics"]["test"], trivial)
+    )
     if score > trivial:
         return ""
     return (
         f"{' and '.join(main)} {score} is no better than the {trivial} of a model that ignores the texts. Try a higher "
         f"--lr, such as {10 * result['lr']:g}, or more --epochs: there were {result['steps']:,} steps"
     )
-
-
-def mean_score(scores, names):
-    """Return the mean of some of the {metric: percentage}."""
-    return np.mean([scores[name] for name in names])
 
 
 def test_set_id(test):

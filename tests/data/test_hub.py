@@ -367,7 +367,7 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, monkeypatch, kind):
     model = found["model"]
     assert model.max_seq_length == 40 and model.similarity_fn_name == "cosine" and found["documents"].shape == (2, 32)
     texts = [*TEXTS, "word " * 60]
-    for encode, prompt in (model.encode_query, "Query: "), (model.encode_document, "Document: "):
+    for encode, prompt in (model.encode_query, task.protocol.query), (model.encode_document, task.protocol.document):
         ours = torch.stack([*map(torch.from_numpy, predict([task.item(prompt, text) for text in texts]))])
         there = torch.from_numpy(encode(texts, normalize_embeddings=True))
         torch.testing.assert_close(there, ours, atol=1e-5, rtol=1e-5)

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from data.prepare import prepare
-from data.sources import EMBEDDED, cut_places, find_files, read_documents, read_file
+from data.sources import EMBEDDED, cut_places, find_files, read_file
 from errors import DataError
-from prepare_helpers import compress, texts, write_texts
+from prepare_helpers import compress, read_documents, texts, write_texts
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 IN_TEXT = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]

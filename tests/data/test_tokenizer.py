@@ -13,10 +13,10 @@ import pytest
 
 import encoder_helpers
 from data.hub import tokenizer_files
-from data.sources import read_documents
 from data.tokenizer import EMBEDDED, RankTokenizer, Tokenizer, rank_file
 from errors import DataError
 from helpers import ROOT
+from prepare_helpers import read_documents
 
 SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if there are any
 HARD_TEXTS = [

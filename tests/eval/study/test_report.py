@@ -314,6 +314,15 @@ def test_runs_of_different_code_are_named(tmp_path):
     assert "the runs of pretraining differ in `train.py`" in text and "differ in `model.py`" not in text
 
 
+def test_fine_tunings_of_different_code_are_named(tmp_path):
+    for seed in (1, 2):
+        make_result(tmp_path, seed=seed)
+    path = tmp_path / "mlm/sst2/lr-0.0001_seed-2/result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps(result | {"settings": result["settings"] | {"code": 7}}))
+    assert "Careful: the runs of sst2 differ in `code`: 7, None" in write(tmp_path)
+
+
 def test_a_line_of_the_table_of_figures_is_a_line_of_a_figure(tmp_path, monkeypatch):
     entries = (
         ("scores stability", "clm_fraction tokens", "mlm split clm", "three"),
