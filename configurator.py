@@ -233,5 +233,5 @@ def value_problems(cfg, limits=(), choices={}):
 
 
 def items_of(value):
-    """Return the items of a tuple, or a value that is none as the only one."""
+    """Return a tuple as it is, and any other value as a tuple of one."""
     return value if isinstance(value, tuple) else (value,)

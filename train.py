@@ -443,7 +443,7 @@ def train(cfg):
     def parts_of(step):
         return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
 
-    sampled, predict_from = look_ahead(groups_of.__wrapped__, cfg.max_steps, train_batches)
+    sampled, predict_from = look_ahead(groups_of.__wrapped__, cfg.max_steps, train_batches)  # past the cache
     steps = range(first, cfg.max_steps)
     work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))
     batches = runtime.prefetch(train_batches.batch, work)

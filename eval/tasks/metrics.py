@@ -41,8 +41,10 @@ def in_set(name, what):
 
 
 def main_of(main, kind="field"):
-    """Return the names of the metrics whose mean is a task's score: the field's, or the paper's; these also if the
-    field has none. main: see `splits.Dataset`."""
+    """Return the names of the metrics whose mean is a task's score. kind: "field" or "paper".
+
+    They are the paper's also if the field has none. main: see `splits.Dataset`.
+    """
     return main[kind] or main["paper"]
 
 

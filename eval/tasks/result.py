@@ -194,8 +194,8 @@ def test_set_id(test):
 def origin(state, path, given, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
-    state, path: the checkpoint. given: by which path it was given. Of a model of the hub, whose folder may have another
-    name, it is the only name; nothing is known about its training.
+    state, path: the checkpoint. given: the setting init_from, which names a model of the hub: its folder may have
+    another name. Nothing is known about the training of such a model.
     `phases` is the record of what was trained, which took so many `tokens` and `flops`. `mask_ratio` is the largest in
     the record, 0 for pure CLM. `data` is the fingerprint of the prepared data.
     """
