@@ -216,9 +216,14 @@ def model_from(state, path="the checkpoint"):
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
     check_weights(model, state, path)
+    shared = {}  # the names of each weight: a tied embedding has two, and so have weights that blocks share
+    for name, p in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(p, []).append(name)
     model.load_state_dict(dict(state["model"]), assign=True)  # a copy: PyTorch would note `assign` in the original
-    if model.config.tie_embeddings:
-        model.head.weight = model.embedding.weight
+    for first, *others in shared.values():
+        for name in others:
+            module, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(module), attribute, model.get_parameter(first))
     model.attention_backend = backend_of(state)
     return model.eval()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from string import Template
 
 import torch
+import torch.nn.functional as F
 
 from data.card import model_card, read_parts
 from data.files import refuse_malformed, sync
@@ -39,7 +40,7 @@ HEAD = "lm_head.weight"
 # on gives a decoder the full mask.)
 TEMPLATES = read_parts("export.txt")
 EXPORTS = "eurobert", "llama", "qwen3"  # what --as may be
-HEADS = {"decoder": "AutoModelForCausalLM", "fill-mask": "AutoModelForMaskedLM"}  # with our output head
+HEADS = "decoder", "fill-mask"  # what is exported with our output head
 SENTENCES = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"
 
 
@@ -201,13 +202,14 @@ def write_folder(state, model, path, folder, kind):
         role = role_of(state, kind, path)
         weights = hub_weights(state, kind, role)
         texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))
+        sample = state["fine_tuned"]["sample"] if "fine_tuned" in state else sample_of(model, role)
     with new_folder(folder) as partial:
         for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(text, encoding="utf-8")
         library = optional_package("safetensors.torch")
         library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-        check_function(model, partial, role, path)
+        check_function(sample, lambda tokens: output_there(partial, kind, role, tokens), path)
         sync(partial / "model.safetensors")
 
 
@@ -247,12 +249,36 @@ def role_of(state, kind, path):
     return role
 
 
-@torch.no_grad()
-def check_function(model, folder, role, path):
-    """Raise DataError unless transformers computes from a folder what the model does, on a few random tokens.
+def random_tokens(vocab_size, seq_len):
+    """Return a text of random tokens, (T,), on which an exported model is compared with ours."""
+    T = min(seq_len, 512)
+    return torch.randint(vocab_size, (T,), generator=torch.Generator().manual_seed(0))
 
-    So an edit of model.py that the format cannot express, such as another activation, does not leave as a folder that
-    computes something else. Without transformers nothing is compared.
+
+@torch.no_grad()
+def sample_of(model, role):
+    """Return random tokens, (T,), and what a Transformer computes from them, (T, d_model) or (T, vocab_size)."""
+    tokens = random_tokens(model.config.vocab_size, model.config.seq_len)
+    hidden = model(tokens[None], causal=role == "decoder")[0]
+    return tokens, model.logits(hidden) if role in HEADS else hidden
+
+
+def output_there(folder, kind, role, tokens):
+    """Return what transformers computes from a folder and a text, (T,), as our model returns it."""
+    import transformers
+
+    name, *_ = CLASSES[f"{kind} {role}"]
+    output = getattr(transformers, name).from_pretrained(folder)(tokens[None])[0][0]
+    return F.normalize(output.mean(0), dim=0) if role == "ir" else output
+
+
+@torch.no_grad()
+def check_function(sample, theirs, path):
+    """Raise DataError unless an exported model computes what ours does, on a few random tokens.
+
+    So an edit that the format cannot express, such as another activation or pooling, does not leave as a folder that
+    computes something else. sample: the tokens, (T,), and the output of our model. theirs: a function of the tokens.
+    Without transformers nothing is compared.
     """
     if not find_spec("transformers"):
         print(f"{path}: not compared with transformers, which is not installed")
@@ -261,18 +287,14 @@ def check_function(model, folder, role, path):
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    T = min(model.config.seq_len, 512)
-    tokens = torch.randint(model.config.vocab_size, (1, T), generator=torch.Generator().manual_seed(0))
-    ours = model(tokens, causal=role == "decoder")
-    if role in HEADS:
-        ours = model.logits(ours)
+    tokens, ours = sample
     try:
-        theirs = getattr(transformers, HEADS.get(role, "AutoModel")).from_pretrained(folder)(tokens)[0]
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 * theirs.abs().max().item())
+        output = theirs(tokens)
+        torch.testing.assert_close(ours, output, rtol=1e-3, atol=1e-3 * output.abs().max().item())
     except Exception as error:  # of many kinds
         raise DataError(
-            f"{path}: transformers {transformers.__version__} does not compute from it what model.py does: "
-            f"was model.py edited, or is transformers too old (docs/hub.md)? {error}"
+            f"{path}: transformers {transformers.__version__} does not compute from it what this project does. Was "
+            f"model.py or eval/tasks/model.py edited, or is transformers too old (docs/hub.md)? {error}"
         ) from error
 
 

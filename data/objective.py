@@ -104,7 +104,10 @@ class MLM(Objective):
 
 def choose_hidden(w, random, mask_ratio):
     """Return which tokens are hidden, bool (B, T): those with a window's lowest numbers, but no special tokens."""
-    n = round(mask_ratio * w.tokens.shape[1])
+    T = w.tokens.shape[1]
+    n = round(mask_ratio * T)
+    if not 0 < n <= T:
+        raise DataError(f"mask_ratio={mask_ratio}: it hides {n} of the {T} tokens of a window, must be 1 to {T}")
     ordinary = ~np.isin(w.tokens, list(w.tokenizer.special_tokens.values()))
     score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
     highest = np.partition(score, n - 1, axis=1)[:, n - 1 : n]  # (B, 1), of the n lowest

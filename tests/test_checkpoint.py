@@ -49,6 +49,22 @@ def test_a_flipped_byte_is_noticed_or_harmless_and_a_missing_end_noticed(state, 
         checkpoint.load(tmp_path / "none.pt")
 
 
+def test_weights_that_blocks_share_are_shared_when_loaded(monkeypatch, tmp_path):
+    init = Transformer.__init__
+
+    def shared(self, config):
+        init(self, config)
+        self.blocks[1].qkv.weight = self.blocks[0].qkv.weight
+
+    monkeypatch.setattr(Transformer, "__init__", shared)
+    model = Transformer(ModelConfig(vocab_size=30, n_layer=2, d_model=8, d_ff=8, tie_embeddings=True))
+    checkpoint.save(tmp_path / "ckpt-7.pt", state_of(model, {"seed": 1}, step=7))
+    loaded = checkpoint.load_model(tmp_path)
+    assert loaded.blocks[1].qkv.weight is loaded.blocks[0].qkv.weight
+    assert loaded.head.weight is loaded.embedding.weight
+    assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in model.parameters())
+
+
 def test_a_pickle_is_never_executed(tmp_path):
     class Bomb:
         def __reduce__(self):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from data.files import refuse_existing
-from data.hub import new_folder, sentence_files
+from data.hub import check_function, new_folder, sentence_files
 from data.tokenizer import optional_package
 from errors import DataError
 from eval.tasks.result import load
@@ -63,8 +63,15 @@ def export(path, folder):
     state, task, model = load(path)
     if "hub" not in state:
         raise DataError(f"{path}: it is not of transformers, so it leaves with `python checkpoint.py export`")
-    found = library_model(task, model)
     refuse_existing(folder)
+    found = library_model(task, model).eval()
+    if task.dataset.family != "ir":
+        before = torch.tensor(model.encoder.before, dtype=torch.int64)
+
+        def theirs(tokens):
+            return found(torch.cat((before, tokens))[None]).logits[0, len(before) :]
+
+        check_function(state["fine_tuned"]["sample"], theirs, path)
     files = dict(state["files"])
     if task.dataset.family == "ir":
         made = sentence_files(model.encoder.config.d_model, task.max_len, {})

@@ -9,12 +9,13 @@ import torch
 
 import checkpoint
 import configurator
+from data import hub
 from data.files import write_whole
 from data.objective import clm_steps, largest_mask_ratio, phases_of
 from errors import DataError
 from eval.tasks import hub_encoder, metrics
 from eval.tasks.baselines import baselines
-from eval.tasks.families import FAMILIES
+from eval.tasks.families import FAMILIES, Item
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
 from eval.tasks.registry import Task
@@ -38,6 +39,8 @@ def build(cfg, dataset, state, random_weights=False):
     if random_weights and state["settings"]:  # the initial weights of the run that made the checkpoint
         torch.manual_seed(state["settings"]["seed"])
     encoder = hub_encoder.encoder_of(state, random_weights)
+    if isinstance(encoder, Transformer) and depends_on_row(encoder):
+        encoder.row_tokens = 0  # each text has a row of its own; see TaskModel.capacity
     torch.manual_seed(cfg.seed)  # of the head and dropout
     dtype = getattr(torch, cfg.dtype)
     encoder.compute_dtype = dtype
@@ -57,6 +60,15 @@ def build(cfg, dataset, state, random_weights=False):
     return task, model.to(cfg.device)
 
 
+@torch.no_grad()
+def depends_on_row(encoder):
+    """Whether a text has other hidden states in the middle of a row, as in a Transformer with absolute positions."""
+    tokens = torch.tensor([[0, 1, 0, 1]])  # a text twice, side by side
+    start, end = torch.tensor([[0, 0, 2, 2], [2, 2, 4, 4]], dtype=torch.int32)
+    first, second = encoder(tokens, False, start[None], end[None])[0].split(2)
+    return not torch.allclose(first, second, rtol=1e-3, atol=1e-3 * first.abs().max().item())
+
+
 def save_model(cfg, dataset, task, model, run, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without optimizers, and how to use the head."""
     fine_tuned = dict(
@@ -72,6 +84,10 @@ def save_model(cfg, dataset, task, model, run, state):
     )
     kept = {name: part for name, part in state.items() if name != "optimizer"}
     kept |= {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
+    _, copy = rebuild(kept)
+    tokens = hub.random_tokens(task.tokenizer.vocab_size, task.max_len)
+    (output,) = predict(copy, [Item(tokens.tolist(), None)])
+    fine_tuned["sample"] = tokens, torch.from_numpy(output)  # an exported model is compared with it
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
 
 
@@ -80,15 +96,20 @@ def load(path, device="cpu", dtype="float32"):
     _, state = hub_encoder.open_newest(path)
     if "fine_tuned" not in state:
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
-    saved = state["fine_tuned"]
     with checkpoint.refuse_damage(path):
-        settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
-        spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
-        dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
-        task, model = build(settings, dataset, state)
-        model.head.load_state_dict(saved["head"])
-        task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
-    return state, task, model
+        return state, *rebuild(state, device, dtype)
+
+
+def rebuild(state, device="cpu", dtype="float32"):
+    """Return the Family and the TaskModel of the dict of a model.pt."""
+    saved = state["fine_tuned"]
+    settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
+    spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
+    dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
+    task, model = build(settings, dataset, state)
+    model.head.load_state_dict(saved["head"])
+    task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
+    return task, model
 
 
 def evaluate(task, model, examples, split=None):

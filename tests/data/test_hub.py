@@ -23,7 +23,7 @@ from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from eval.sample import continue_text
 from eval.tasks import metrics
-from eval.tasks.model import predict
+from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
@@ -218,6 +218,24 @@ def test_encoders_of_texts(transformers, shape, phase, kind, name, tmp_path, mon
     again = json.loads((tmp_path / "again/config.json").read_text())
     assert again.get("is_causal") == there.config.to_dict().get("is_causal") == (False if kind == "qwen3" else None)
     run_card(tmp_path / "out", monkeypatch)
+
+
+def test_an_edited_head_or_pooling_does_not_go_out(transformers, tuned, monkeypatch):
+    """A model that was fine-tuned with another activation, or with the largest value instead of the mean."""
+    forward = TaskModel.forward
+
+    def relu(self, **batch):
+        self.head[1] = torch.nn.ReLU()
+        return forward(self, **batch)
+
+    def maximum(self, tokens, doc_start, doc_end, positions, lengths):
+        hidden = self.encoder(tokens, self.causal, doc_start, doc_end).flatten(0, 1)[positions]
+        return torch.stack([text.amax(0) for text in hidden.split(lengths.tolist())])
+
+    for family, edited in ("sc", relu), ("ir", maximum):
+        with monkeypatch.context() as patch, pytest.raises(DataError, match="does not compute from it what"):
+            patch.setattr(TaskModel, "forward", edited)
+            tuned(family, LABELS)
 
 
 def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_path):

@@ -160,6 +160,12 @@ def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer,
         assert predicted(batch) < predicted(batches.batch(step, MLM(mask_ratio=0.95)))
 
 
+@pytest.mark.parametrize("ratio, hidden", [(0.0, 0), (0.001, 0), (1.5, 96)])
+def test_a_mask_ratio_that_hides_no_token_or_too_many_is_refused(stream, tokenizer, ratio, hidden):
+    with pytest.raises(DataError, match=f"mask_ratio={ratio}: it hides {hidden} of the 64 tokens of a window"):
+        Batches([stream], tokenizer, 1, 64, 2).batch(0, MLM(mask_ratio=ratio))
+
+
 def test_an_objective_cannot_change_the_bounds_that_it_gets(stream, tokenizer):
     """It returns new ones: where nothing is split, the loader would take its own for those of the model."""
 

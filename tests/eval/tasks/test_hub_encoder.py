@@ -13,9 +13,9 @@ from task_helpers import load, settings
 import checkpoint
 from errors import DataError
 from eval.tasks import hub_encoder, result
-from eval.tasks.export import check
+from eval.tasks.export import check, export
 from eval.tasks.families import subsample
-from eval.tasks.model import pack_texts
+from eval.tasks.model import TaskModel, pack_texts
 from eval.tasks.readers import Text
 from eval.tasks.result import build, evaluate, origin
 
@@ -133,6 +133,17 @@ def test_a_saved_model_predicts(folders, saved, tmp_path, capsys):
         assert said == ((name, family) != ("bert", "tc"))
     with pytest.raises(DataError, match="cannot be pretrained here: `python -m eval.tasks export "):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
+    export(tmp_path / "model.pt", tmp_path / "exported")
+    assert (tmp_path / "exported/model.safetensors").exists()
+
+
+def test_a_model_with_an_edited_head_does_not_go_out(folders, saved, tmp_path, monkeypatch):
+    forward = TaskModel.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskModel, "forward", lambda self, **batch: forward(self, **batch).tanh())
+        saved("tc", hub_encoder.open_newest(folders["bert"])[1])
+    with pytest.raises(DataError, match="does not compute from it what"):
+        export(tmp_path / "model.pt", tmp_path / "exported")
 
 
 @pytest.mark.parametrize("config, message", [

@@ -14,6 +14,7 @@ from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.result import evaluate, load, origin
 from helpers import record
+from model import Transformer
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -33,6 +34,20 @@ def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, causal
             expected = model.eval().head(hidden)
         assert output.shape == expected.shape
         torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_not_packed_if_the_position_in_a_row_matters(saved, monkeypatch):
+    """As in a model that was edited to have absolute positions."""
+    assert saved("ir")[1].capacity > 0
+    forward = Transformer.forward
+    positions = torch.linspace(0, 1, 128)[:, None]
+    edited = lambda self, tokens, *more: forward(self, tokens, *more) + positions[: tokens.shape[1]]
+    monkeypatch.setattr(Transformer, "forward", edited)
+    _, model = saved("ir")
+    items = [Item([*range(n)], None) for n in (7, 30, 3)]
+    for item, output in zip(items, predict(model, items)):
+        (alone,) = predict(model, [item])
+        np.testing.assert_allclose(output, alone, atol=1e-5)
 
 
 def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
