@@ -1,6 +1,7 @@
 # Part B of config/study_cause.py again, on a CPU. The long runs are fine-tuned at both rates beyond the design's grid,
 # and at one inside it. Short runs that branch off them have part A's rates, and show whether its mixed machines matter.
-# docs/results/study_cause has the results, and says which seeds were run.
+# The last two rows are pretrained at pure MLM's rate. docs/results/study_cause has the results, and says which seeds
+# were run.
 #
 #   python -m eval.study config/study_cause_ends.py
 base = "study_cause.py"  # the same model, text and tasks
@@ -16,6 +17,8 @@ runs = (
     ("mlm-10.2M-again", "mlm-41M-again@4700", "--lr=1e-3"),
     ("mlm-80-10-10-10.2M-again", "mlm-80-10-10-41M-again@4700", "--mask_proportions=0.8,0.1,0.1"),
     ("clm25-mlm-10.2M-again", "clm25-mlm-41M-again@1250", "--switch_step=1250"),
+    ("mlm-80-10-10-1e-3-41M-again", "", "--max_steps=20000 --lr=1e-3 --mask_proportions=0.8,0.1,0.1"),
+    ("clm25-mlm-1e-3-41M-again", "", "--max_steps=20000 --lr=1e-3 --switch_step=5000"),
 )
 primary = ()
 figures = ()
