@@ -22,7 +22,7 @@ import torch
 from data import hub
 from data.files import refuse_existing, write_whole
 from data.tokenizer import Tokenizer
-from errors import Damaged, DataError, protect_output
+from errors import Damaged, DataError, exit_with_message, protect_output
 from model import ModelConfig, Transformer
 
 # What each checkpoint's dict has at least. A model of the hub has no settings.
@@ -250,6 +250,7 @@ def export(path, folder, kind):
     hub.write_folder(state, model_from(state, found), found, folder, kind)
 
 
+@exit_with_message()
 def main():
     protect_output()
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
@@ -260,8 +261,6 @@ def main():
     words = parser.parse_args()
     try:
         export(words.path, words.folder, words.kind)
-    except (DataError, OSError) as error:
-        sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit(f"stopped by Ctrl-C: {words.folder} was not written")
     print(f"wrote {words.folder}")

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import DataError, nearest, protect_output, report_ctrl_c
+from errors import exit_with_message, nearest, protect_output, report_ctrl_c
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
@@ -61,6 +61,7 @@ def load(script, argv, check=None, command=""):
     return settings
 
 
+@exit_with_message()
 def run_tool(command, about, tools):
     """Run the tool that the first word names, with the settings of the others. tools: {name: module with a main(cfg)}.
 
@@ -71,10 +72,7 @@ def run_tool(command, about, tools):
         print(about.strip())
         sys.exit(0 if name in ("-h", "--help") else 2)
     tool = tools[name]
-    try:
-        tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
-    except (DataError, OSError) as error:
-        sys.exit(str(error))
+    tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
 
 
 # ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Scripts print the message of a DataError, of which Damaged is one kind, and exit
 import difflib
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
@@ -24,6 +24,15 @@ class DataError(ValueError):
 
 class Damaged(DataError):
     """A file that cannot be trusted. The message names the file and the fault."""
+
+
+@contextmanager
+def exit_with_message():
+    """Make a DataError or an OSError end this process with its message instead of a traceback. Decorates a main()."""
+    try:
+        yield
+    except (DataError, OSError) as error:
+        sys.exit(str(error))
 
 
 def nearest(word, words):

@@ -20,7 +20,7 @@ import torch.nn as nn
 
 import configurator
 from data.files import lock_folder
-from errors import DataError, progress
+from errors import DataError, exit_with_message, progress
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.metrics import main_of, mean_score
@@ -201,6 +201,7 @@ def fine_tune(cfg):
     show(print, f"{steps:,} steps and the scoring took {took}; wrote {cfg.out_dir}/result.json")
 
 
+@exit_with_message()
 def main():
     cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     use_determinism()
@@ -211,8 +212,6 @@ def main():
                 raise DataError(f"{cfg.out_dir} already holds {what}: give another --out_dir")
         remove_partial_files(Path(cfg.out_dir))
         fine_tune(cfg)
-    except (DataError, OSError) as error:
-        sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("stopped by Ctrl-C: a result is written at the end only")
 

@@ -28,7 +28,7 @@ from data.objective import CLM, MLM, add_step, by_objective, micro_batches, name
 from data.objective import predicts_from, record_of
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
-from errors import Damaged, DataError, progress
+from errors import Damaged, DataError, exit_with_message, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
 from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, why_not_triton
@@ -191,11 +191,10 @@ def loss_is_edited():
 # The parts of a run
 
 
+@exit_with_message()
 def main():
     try:
         train(runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check)))
-    except DataError as error:
-        sys.exit(str(error))
     except torch.OutOfMemoryError as error:
         smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"
         sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")

@@ -34,7 +34,7 @@ from data.files import refuse_existing
 from data.shards import digest, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
 from data.sources import READABLE, cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
-from errors import DataError, progress
+from errors import DataError, exit_with_message, progress
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
 val_fraction = 0.01  # of the documents, chosen by a hash of the text, are for validation; below 0.5
@@ -251,14 +251,9 @@ def prepare_embedded():
     return prepare("embedded", EMBEDDED_FOLDER, val_fraction=0.05)
 
 
+@exit_with_message()
 def main():
-    cfg = configurator.load(__file__, sys.argv[1:], check, "python -m data.prepare")
-    try:
-        prepare(**cfg)
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
-    except (DataError, OSError) as error:
-        sys.exit(f"error: {error}")
+    prepare(**configurator.load(__file__, sys.argv[1:], check, "python -m data.prepare"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import configurator
 from data.prepare import EMBEDDED_FOLDER, part_of, prepare_embedded
-from errors import DataError
+from errors import exit_with_message
 from eval.study import report
 from eval.study.branch import schedule_problems
 from eval.study.plan import Plan, Run, describe, misformed
@@ -112,21 +112,19 @@ def selected(plan):
     return {name: waves[name][i - 1 :: n]}
 
 
+@exit_with_message()
 def main(argv):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started is ended too
-    try:
-        match argv:
-            case ["sweep", *args]:
-                study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
-            case ["report", root, *args]:
-                args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
-                print(report.write(Plan(configurator.load(__file__, args, check_report, f"{COMMAND} report"))))
-            case [] | ["report"]:
-                sys.exit(__doc__)
-            case _:
-                study(argv)
-    except (DataError, OSError) as error:
-        sys.exit(str(error))
+    match argv:
+        case ["sweep", *args]:
+            study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
+        case ["report", root, *args]:
+            args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
+            print(report.write(Plan(configurator.load(__file__, args, check_report, f"{COMMAND} report"))))
+        case [] | ["report"]:
+            sys.exit(__doc__)
+        case _:
+            study(argv)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,16 @@ python -m eval.tasks export out/model.pt FOLDER  # write a fine-tuned model of t
 
 import sys
 
-from eval.tasks import export
+from errors import exit_with_message
+from eval.tasks.export import export
 from eval.tasks.registry import TASKS, find_task, missing
 
 
+@exit_with_message()
 def main():
     command, *args = sys.argv[1:] or [""]
     if command == "export" and len(args) == 2:
-        return export.main(*args)
+        return export(*args)
     if command:
         print(__doc__.strip())
         sys.exit(0 if {"--help", "-h"} & {*sys.argv} else 2)

@@ -6,7 +6,6 @@ Models for retrieval open with sentence-transformers, too. (Models of this proje
 """
 
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -83,10 +82,3 @@ def export(path, folder):
             (partial / name).write_text(text, encoding="utf-8")
         (partial / "tokenizer.json").write_bytes(task.tokenizer.content)
         found.save_pretrained(partial)
-
-
-def main(path, folder):
-    try:
-        export(path, folder)
-    except (DataError, OSError) as error:
-        sys.exit(str(error))
