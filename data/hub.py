@@ -41,6 +41,8 @@ HEAD = "lm_head.weight"
 TEMPLATES = read_parts("export.txt")
 EXPORTS = "eurobert", "llama", "qwen3"  # what --as may be
 HEADS = "decoder", "fill-mask"  # what is exported with our output head
+# For sentence-transformers: the mean of the hidden states, compared by cosine. encode_query and encode_document put a
+# prompt before a text.
 SENTENCES = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"
 
 
@@ -203,10 +205,7 @@ def write_folder(state, model, path, folder, kind):
         weights = hub_weights(state, kind, role)
         texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))
         sample = state["fine_tuned"]["sample"] if "fine_tuned" in state else sample_of(model, role)
-    with new_folder(folder) as partial:
-        for file, text in texts.items():
-            (partial / file).parent.mkdir(exist_ok=True)
-            (partial / file).write_text(text, encoding="utf-8")
+    with new_folder(folder, texts) as partial:
         library = optional_package("safetensors.torch")
         library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         check_function(sample, lambda tokens: output_there(partial, kind, role, tokens), path)
@@ -214,11 +213,14 @@ def write_folder(state, model, path, folder, kind):
 
 
 @contextmanager
-def new_folder(folder):
-    """Yield an empty folder that becomes `folder` at the end. After an error nothing is left, after a kill FOLDER.*."""
+def new_folder(folder, texts):
+    """Yield a folder of {file name: text} that becomes `folder` at the end. An error leaves nothing, a kill FOLDER.*."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:
+        for file, text in texts.items():
+            (partial / file).parent.mkdir(exist_ok=True)
+            (partial / file).write_text(text, encoding="utf-8")
         yield partial
         os.rename(partial, folder)
     finally:
@@ -331,11 +333,12 @@ def hub_texts(state, path, title, kind, role, parameters):
     name, tag, _ = CLASSES[f"{kind} {role}"]
     ours = vars(ModelConfig(**state["config"]))
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    max_len = ours["seq_len"]
+    max_len, prompts = ours["seq_len"], {}
     if "fine_tuned" in state:
         max_len = min(max_len, state["fine_tuned"]["settings"]["max_len"])
+        prompts = state["fine_tuned"]["prompts"]
     facts = {theirs: ours[field] for field, theirs in FIELDS.items()}
-    facts |= {"architecture": name, "model_type": kind, "max_len": max_len, **tokenizer.state()}
+    facts |= {"architecture": name, "model_type": kind, "max_len": max_len, "prompts": prompts, **tokenizer.state()}
     config = filled("config.json", facts) | filled("decoder" if role == "decoder" else kind, facts)
     if ours["rope_scaling"]:
         config["rope_scaling"] = dict(zip(TABLES["llama3"], ours["rope_scaling"]), rope_type="llama3")
@@ -348,20 +351,11 @@ def hub_texts(state, path, title, kind, role, parameters):
     files = {"config.json": config}
     files |= tokenizer_files(tokenizer, max_len, is_decoder=role == "decoder", for_words=role == "tc")
     if role in ("fill-mask", "encoder", "ir"):
-        files |= sentence_files(ours["d_model"], max_len, state["fine_tuned"]["prompts"] if role == "ir" else {})
+        files |= {file: filled(file, facts) for file in SENTENCES}
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
     texts["README.md"] = model_card(state, path, note, title=title, tag=tag, max_len=max_len, parameters=parameters)
     return texts
-
-
-def sentence_files(d_model, max_len, prompts):
-    """Return {file name: content} for sentence-transformers: the mean of the hidden states, compared by cosine.
-
-    prompts: what encode_query and encode_document put before a text.
-    """
-    facts = {"hidden_size": d_model, "max_len": max_len, "prompts": prompts}
-    return {file: filled(file, facts) for file in SENTENCES}
 
 
 def tokenizer_files(tokenizer, max_len, is_decoder=False, for_words=False):

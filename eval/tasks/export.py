@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from data.files import refuse_existing
-from data.hub import check_function, new_folder, sentence_files
+from data.hub import SENTENCES, check_function, filled, new_folder
 from data.tokenizer import optional_package
 from errors import DataError
 from eval.tasks.result import load
@@ -73,12 +73,9 @@ def export(path, folder):
         check_function(state["fine_tuned"]["sample"], theirs, path)
     files = dict(state["files"])
     if task.dataset.family == "ir":
-        made = sentence_files(model.encoder.config.d_model, task.max_len, {})
-        made = {name: json.dumps(content) for name, content in made.items()}
+        facts = {"hidden_size": model.encoder.config.d_model, "max_len": task.max_len, "prompts": {}}
+        made = {name: json.dumps(filled(name, facts)) for name in SENTENCES}
         files = made | files | {"sentence_bert_config.json": made["sentence_bert_config.json"]}
-    with new_folder(Path(folder)) as partial:
-        for name, text in files.items():
-            (partial / name).parent.mkdir(exist_ok=True)
-            (partial / name).write_text(text, encoding="utf-8")
+    with new_folder(Path(folder), files) as partial:
         (partial / "tokenizer.json").write_bytes(task.tokenizer.content)
         found.save_pretrained(partial)
