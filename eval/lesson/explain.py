@@ -43,20 +43,25 @@ def encode(text, model, tokenizer):
     return ids
 
 
+def batches_of(state, tokenizer):
+    """Return the Batches of training and of validation of a run, whose checkpoint this is; see `make_batches`."""
+    cfg = configurator.Settings(state["settings"])
+    return make_batches(cfg, load_data(cfg.data), tokenizer, state["config"]["seq_len"])
+
+
 def example(state, tokenizer):
     """Return {objective: (inputs, targets)} of the first tokens of a run's next batch, as text; "" for no target.
 
     state: the run's checkpoint. A target is at the position that predicts it.
     """
-    cfg = configurator.Settings(state["settings"])
-    T = state["config"]["seq_len"]
-    batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, T)
-    objectives = {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio)}
+    batches, _ = batches_of(state, tokenizer)
+    objectives = {"CLM": CLM(), "MLM": MLM(state["settings"]["mask_ratio"])}
     shown = {}
     for name, objective in objectives.items():
         batch = batches.batch(state["step"], objective, [0])
-        targets = torch.full((T,), -1).scatter(0, batch["positions"], batch["targets"])
-        rows = torch.stack([batch["tokens"][0], targets])[:, :TOKENS].tolist()
+        (inputs,) = batch["tokens"]
+        targets = torch.full_like(inputs, -1).scatter(0, batch["positions"], batch["targets"])
+        rows = torch.stack([inputs, targets])[:, :TOKENS].tolist()
         shown[name] = [[token_name(tokenizer, i) for i in ids] for ids in rows]
     return shown
 

@@ -16,17 +16,14 @@ import torch.nn.functional as F
 
 import checkpoint
 from data import validation
-from data.loader import Batches, streams_of
-from data.shards import load_data
 from errors import DataError, progress
-from eval.lesson.explain import aligned, read
+from eval.lesson.explain import aligned, batches_of, read
 from eval.plot import new_figure, save_figure
 from model import PretrainingLoss
 
 run = "out/lesson"  # the folder of a run with checkpoints
 out = "out/switch.png"  # the figure
 
-WINDOWS = 64  # validation windows, at most
 MIDDLE = 8  # masked tokens nearest the middle of each window
 COLUMNS = ("step", "CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right")
 STYLES = {"both sides": "ks-", "left only": "bo--", "right only": "y^:"}  # of the curves
@@ -46,12 +43,11 @@ def context_losses(model, batch, middle=MIDDLE):
     position = position.gather(1, nearest).flatten()  # (n,)
     target = batch["targets"].view(B, -1).gather(1, nearest).flatten()  # -1 where there is none
     tokens = tokens.repeat_interleave(nearest.shape[1], dim=0)  # (n, T)
+    first, end = torch.zeros_like(position), torch.full_like(position, T)  # (n,) each
     losses = []
-    for split in (torch.full_like(position, T), position + 1, position):  # after the window, after and before the token
-        split = split[:, None]
-        is_left = torch.arange(T) < split  # (n, T): the tokens of one side do not see those of the other
-        doc_start = torch.where(is_left, 0, split).int()
-        doc_end = torch.where(is_left, split, T).int()
+    # All tokens of a row have the same bounds, so that none brings in what the hidden side holds.
+    for seen in (first, end), (first, position + 1), (position, end):  # both sides, left, right
+        doc_start, doc_end = (x[:, None].expand_as(tokens).int() for x in seen)  # (n, T) each
         hidden = model(tokens, False, doc_start, doc_end)[torch.arange(len(tokens)), position]  # (n, d_model)
         losses.append(F.cross_entropy(model.logits(hidden), target, ignore_index=-1).item())
     return losses
@@ -65,15 +61,15 @@ def measure(run):
         raise DataError(f"run={run}: has no checkpoint; train.py keeps those that --keep_steps names")
     for step in progress(steps, "checkpoints", leave=False):
         state, model, tokenizer = read(checkpoint.path_of(run, step))
-        T = model.config.seq_len
-        stream = streams_of(load_data(state["settings"]["data"]), "val")[0]  # of a mixture: the first source
-        batches = Batches([stream], tokenizer, 0, T, min(WINDOWS, len(stream) // T))
-        clm, mlm = (batches.batch(0, what) for what in validation.objectives("mask"))
-        loss = PretrainingLoss(model)
-        clm_sum, clm_count = loss(clm, causal=True)
-        mlm_sum, mlm_count = loss(mlm, causal=False)
-        both, left, right = context_losses(model, mlm)
-        yield step, clm_sum / clm_count, mlm_sum / mlm_count, both, left, right, left - both
+        _, val = batches_of(state, tokenizer)
+        _, batches = next(iter(val.values()))  # of a mixture: the first source
+        losses = []
+        for what in validation.objectives("mask"):  # CLM, then MLM
+            batch = batches.batch(0, what)
+            loss_sum, count = PretrainingLoss(model)(batch, what.causal)
+            losses.append(loss_sum / count)
+        both, left, right = context_losses(model, batch)
+        yield step, *losses, both, left, right, left - both
 
 
 def main(cfg):
