@@ -86,7 +86,7 @@ def batch_problems(cfg, T):
     for folder, meta in data.sources.items():
         drawn = math.ceil(windows * data.draws[folder] / CYCLE)  # windows of a step, at most
         for split, needed in (("train", drawn * T), ("val", T)):
-            tokens = sum(shard["tokens"] for shard in meta["splits"][split]["shards"])
+            tokens = meta["splits"][split]["tokens"]
             if tokens < needed:
                 yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
 

@@ -190,9 +190,8 @@ class Batches:
             raise ValueError(f"{objective.name}: a window has {most} targets, but n_predicted says {n} at most")
         order = np.argsort(targets < 0, axis=1, kind="stable")
         positions = np.sort(order[:, :n], axis=1)  # (B, n)
-        targets = np.take_along_axis(targets, positions, axis=1)
-        positions += np.arange(len(draw))[:, None] * self.T
-        batch = {"tokens": shown, "positions": positions.reshape(-1), "targets": targets.reshape(-1)}
+        positions = (positions + np.arange(len(draw))[:, None] * self.T).reshape(-1)
+        batch = {"tokens": shown, "positions": positions, "targets": targets.reshape(-1)[positions]}
         if self.window_split != "none" or see_start is not start or see_end is not end:  # set by the objective
             batch["doc_start"] = see_start.astype(np.int32)
             batch["doc_end"] = see_end.astype(np.int32)
