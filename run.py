@@ -16,7 +16,7 @@ import torch
 import checkpoint
 import runtime
 from configurator import read_script
-from data.files import MALFORMED, refuse_malformed, write_whole
+from data.files import MALFORMED, refuse_malformed, write_json, write_whole
 from data.prepare import EMBEDDED_FOLDER
 from data.shards import CYCLE, draws_of, load_data
 from errors import Damaged, DataError
@@ -305,7 +305,7 @@ def open_records(facts, params, processes, resumed):
         data_fingerprint=facts["data"],
         versions=facts["versions"],
     )
-    write_whole(out / "config.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
+    write_json(out / "config.json", record)
     for name, text in facts["source"].items():
         path = out / "source" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Write files so that a crash leaves all of the new content or all of the old, never a part; lock folders."""
 
 import fcntl
+import json
 import os
 import platform
 import time
@@ -64,6 +65,11 @@ def write_whole(path, write):
         partial.unlink(missing_ok=True)
         raise
     sync(real.parent)  # so that the rename survives a power cut
+
+
+def write_json(path, value):
+    """Write plain values as JSON; see `write_whole`."""
+    write_whole(path, lambda file: file.write(json.dumps(value, indent=1).encode()))
 
 
 def lock_folder(folder, name="lock", shared=False):

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.files import MALFORMED, lock_folder, refuse_existing, refuse_malformed, sync, write_whole
+from data.files import MALFORMED, lock_folder, refuse_existing, refuse_malformed, sync, write_json, write_whole
 from data.tokenizer import Tokenizer
 from errors import DataError
 
@@ -93,8 +93,7 @@ def write_shards(folder, number, encoded):
 
 def save_record(folder, number, record):
     """Write the record of a piece whose shards are on the disk, with a checksum of its own."""
-    path = folder / f"{number:05d}.json"
-    write_whole(path, lambda file: file.write(json.dumps([record, digest(record)]).encode()))
+    write_json(folder / f"{number:05d}.json", [record, digest(record)])
 
 
 def load_record(folder, number):
@@ -152,7 +151,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     meta = {"tokenizer": tokenizer.state(), "dtype": dtype.name, "splits": splits, "source": cfg.source}
     meta["fingerprint"] = fingerprint(meta, content)
     write_whole(shards / tokenizer.file_name, lambda file: file.write(content))
-    write_whole(shards / "meta.json", lambda file: file.write(json.dumps(meta, indent=1).encode()))
+    write_json(shards / "meta.json", meta)
     refuse_existing(out)  # again: the preparation may have taken days
     shards.rename(out)
     sync(out.parent)

@@ -10,7 +10,7 @@ import torch
 import checkpoint
 import configurator
 from data import hub
-from data.files import write_whole
+from data.files import write_json, write_whole
 from data.objective import clm_steps, largest_mask_ratio, phases_of
 from errors import DataError
 from eval.tasks import hub_encoder, metrics
@@ -153,7 +153,7 @@ def write_result(cfg, dataset, task, model, run, state):
         write_whole(out / "predictions.jsonl", lambda f: f.writelines(prediction_lines(answers, dataset.test)))
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
-    write_whole(out / "result.json", lambda f: f.write(json.dumps(result, indent=1).encode()))
+    write_json(out / "result.json", result)
     return result
 
 
