@@ -135,7 +135,7 @@ def conflicts(cfg):
             return
         interval = cfg["checkpoint_interval"]
         if config.exists():
-            with refuse_malformed(DataError, f"{config} is not of a run of train.py: give another --out_dir"):
+            with refuse_malformed(f"{config} is not of a run of train.py: give another --out_dir"):
                 interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
         logged = logged_steps(out) or [0]
         if logged[-1] - logged[0] > interval:  # it must have had a checkpoint

@@ -9,7 +9,7 @@ import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from errors import DataError
+from errors import Damaged, DataError
 
 # What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
@@ -22,14 +22,14 @@ def refuse_existing(path):
 
 
 @contextmanager
-def refuse_malformed(kind, what):
-    """Raise `kind`, an exception whose message is `what` and the reason, for content that is not as expected."""
+def refuse_malformed(what):
+    """Raise Damaged, whose message is `what` and the reason, for content that is not as expected."""
     try:
         yield
     except DataError:
         raise
     except MALFORMED as error:
-        raise kind(f"{what}: {type(error).__name__}: {error!s:.200}") from error
+        raise Damaged(f"{what}: {type(error).__name__}: {error!s:.200}") from error
 
 
 def sync(path):

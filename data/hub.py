@@ -70,7 +70,7 @@ def shape(file):
     kind = content.get("model_type")
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
-    with refuse_malformed(DataError, f"{file}: damaged, or not of a model"):
+    with refuse_malformed(f"{file}: damaged, or not of a model"):
         rope = content.get("rope_parameters") or content.get("rope_scaling") or {}  # of transformers 5, or of 4
         given = content | rope | TABLES["implied"].get(kind, {})
         c = TABLES["defaults"] | {name: value for name, value in given.items() if value is not None}
@@ -200,7 +200,7 @@ def write_folder(state, model, path, folder, kind):
     transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
     """
     folder = Path(folder)
-    with refuse_malformed(Damaged, f"{path}: its records are not as train.py or finetune.py writes them"):
+    with refuse_malformed(f"{path}: its records are not as train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
         weights = hub_weights(state, kind, role)
         texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))

@@ -209,9 +209,8 @@ def load_meta(folder):
             f"python -m data.prepare --source={folder} --out=data/prepared/{folder.resolve().stem}"
         )
     with refuse_malformed(
-        DataError,
         f"{folder} is damaged, or was not prepared by this version: prepare the text again, into another folder "
-        "(python -m data.prepare --source=... --out=...)",
+        "(python -m data.prepare --source=... --out=...)"
     ):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         dtype = token_dtype(meta["tokenizer"]["vocab_size"])

@@ -80,7 +80,7 @@ class Tokenizer:
         """
         spec = str(spec)
         path = EMBEDDED if spec == "embedded" else Path(spec)
-        with refuse_malformed(DataError, f"tokenizer {spec!r} cannot be read"):
+        with refuse_malformed(f"tokenizer {spec!r} cannot be read"):
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
             if path.is_dir() or path.suffix == ".json":
@@ -386,5 +386,5 @@ def read_hub(path):
 
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
-    with refuse_malformed(DataError, f"{path}: not a JSON object"):
+    with refuse_malformed(f"{path}: not a JSON object"):
         return dict(json.loads(path.read_bytes())) if path.is_file() else {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from checkpoint import path_of, steps
 from data.files import refuse_malformed
 from data.objective import micro_batches, title, validation_keys
-from errors import DataError, exit_with_message
+from errors import exit_with_message
 from run import read_metrics
 from runtime import peak_memory, show, step_flops
 
@@ -161,5 +161,5 @@ def draw_training(axes, lines):
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m eval.plot OUT_DIR    (the folder of a run, with its metrics.jsonl)")
-    with exit_with_message(), refuse_malformed(DataError, f"{sys.argv[1]}: has no log of train.py"):
+    with exit_with_message(), refuse_malformed(f"{sys.argv[1]}: has no log of train.py"):
         plot_run(sys.argv[1])

@@ -55,7 +55,7 @@ def read(root, folders, metric, names):
         path, file = folder.relative_to(root), folder / "result.json"
         if file.exists():  # it counts, whatever failed before
             damaged = f"{file}: not a result of finetune.py, or damaged; delete it or run it again"
-            with refuse_malformed(DataError, damaged):
+            with refuse_malformed(damaged):
                 result = json.loads(file.read_bytes())
                 sets = dict.fromkeys(name[: name.rfind("/") + 1] for name in result["main"]["paper"])
                 rows += [make_row(path, result, metric, prefix, names) for prefix in sets]

@@ -80,7 +80,7 @@ def changed(run, path, folder):
     now = json.loads(json.dumps(run.settings | {"seed": run.train_seed}))  # tuples are lists in the record, too
     begins = "branch_from" if run.start else "init_from"
     try:
-        with refuse_malformed(DataError, f"{path} is damaged, or not the record of a run"):
+        with refuse_malformed(f"{path} is damaged, or not the record of a run"):
             record = json.loads(path.read_bytes())
             record = record.get("checkpoint", record)
             before, data = record["settings"], record.get("data") or record["data_fingerprint"]
@@ -103,7 +103,7 @@ def changed_results(plan, points):
         path = finetuning(plan, *point).result
         if model.run and (why := changed(model.run, path, plan.results / model.folder)):
             yield model.folder, why
-        with refuse_malformed(DataError, f"{path} is damaged, or not a result of finetune.py: remove it"):
+        with refuse_malformed(f"{path} is damaged, or not a result of finetune.py: remove it"):
             before = json.loads(path.read_bytes())["settings"]
         now = plan.tasks[task].settings | {
             "task": task,
