@@ -94,8 +94,6 @@ def kernels(head_dims):
 
 def memory():
     """Print the largest micro_batch of each preset that fits and divides the windows of a step evenly."""
-    if not torch.cuda.is_available():
-        return print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
     for name, config in PAPER.items():
         most = largest_micro_batch(config, torch.cuda.mem_get_info()[0])
         fits = max((n for n in range(1, most + 1) if WINDOWS % n == 0), default=0)
@@ -105,6 +103,8 @@ def memory():
 def main(cfg):
     print_hardware()
     print(f"compiler: {compiler()}\ndevice: {device()}", flush=True)
+    if not torch.cuda.is_available():
+        print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
+        return
     memory()
-    if torch.cuda.is_available():
-        kernels(cfg.head_dims)
+    kernels(cfg.head_dims)
