@@ -218,18 +218,17 @@ class Batches:
     def bounds(self, tokens, draw):
         """Return the bounds [start, end) of each token's document in its window: two int64 (B, T)."""
         B, T = tokens.shape
-        t = np.arange(T)
         last = np.zeros((B, T), bool)  # is it the last token of a document?
         if self.window_split == "random":
             cut = 12 + hashed(self.seed, draw, 1) % u64(T - 23)
-            last = t + 1 == cut.astype(np.int64)[:, None]
+            last = np.arange(1, T + 1) == cut[:, None]
         elif self.window_split == "document":
             last = tokens == self.tokenizer.eos_id
         last[:, -1] = True
-        first = np.roll(last, 1, axis=1)
-        start = np.maximum.accumulate(np.where(first, t, 0), axis=1)
-        backward = np.where(last, t + 1, T)[:, ::-1]
-        end = np.minimum.accumulate(backward, axis=1)[:, ::-1]
+        ends = np.flatnonzero(last) + 1  # of all documents, in the flattened batch
+        lengths = np.diff(ends, prepend=0)
+        row = np.arange(0, B * T, T)[:, None]
+        start, end = (np.repeat(x, lengths).reshape(B, T) - row for x in (ends - lengths, ends))
         return start, end
 
 
