@@ -27,13 +27,7 @@ def model_card(state, path, note="", **facts):
     state, path: the checkpoint; its scores lie beside it. note: the part of card.txt that stands before the code, if
     any. facts: `title`, the folder's name; `tag`, see hub.CLASSES; `max_len`, in tokens; `parameters`, how many.
     """
-    facts = {
-        "data": "unknown",
-        **state,
-        **facts,
-        "base": short(path),
-        "objectives": describe(phases_of(state)),
-    }
+    facts = state | facts | {"base": short(path), "objectives": describe(phases_of(state))}
     cfg = state["settings"]
     training = ["pretraining"] if cfg else ["weights of another"]  # of the hub
     part = facts["tag"]
@@ -50,7 +44,7 @@ def model_card(state, path, note="", **facts):
         task = fine_tuned["task"]
         facts["base"] = fine_tuned["done"]["checkpoint"]["name"]
         facts["name"] = Path(cfg["task"] or cfg["train"] or cfg["corpus"]).name
-        facts["form"] = task.get("form") or "\n".join(["{}"] * len(task.get("columns") or "1"))
+        facts["form"] = task["form"] or "\n".join(["{}"] * len(task["columns"] or "1"))
     facts["what"], _, code = PARTS[part].partition("\n\n")
     facts["training"] = "".join(PARTS[name].format(**facts) for name in training)
     facts["code"] = code.format(**facts)

@@ -180,8 +180,6 @@ def place(found, config, folder, report):
     if wrong := list(misfits(found, hub_views(shapes))):
         raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}")
     model = {name: torch.empty(x.shape) for name, x in shapes.items()}
-    if config["tie_embeddings"]:
-        model["head.weight"] = model["embedding.weight"]
     for name, x in hub_views(model).items():
         x.copy_(found[name])
     return model

@@ -14,7 +14,6 @@ from data.objective import Examples
 MASK_RATIO = 0.4
 
 
-@dataclass(frozen=True)
 class NextToken:
     """Each token predicts the next one of its document, with the causal mask."""
 
