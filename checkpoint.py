@@ -257,7 +257,7 @@ def main():
     parser.add_argument("command", choices=["export"])
     parser.add_argument("path", help="a checkpoint, or the folder of a run")
     parser.add_argument("folder", help="where to write the model; a new folder")
-    parser.add_argument("--as", dest="kind", choices=list(hub.EXPORTS), required=True)
+    parser.add_argument("--as", dest="kind", choices=hub.EXPORTS, required=True)
     words = parser.parse_args()
     try:
         export(words.path, words.folder, words.kind)

@@ -185,8 +185,14 @@ def document_after(path, position):
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
-READERS = {".txt": read_text, ".md": read_text, ".jsonl": read_jsonl, ".json": read_jsonl}
-READERS |= {".parquet": read_parquet, ".arrow": read_arrow}
+READERS = {
+    ".txt": read_text,
+    ".md": read_text,
+    ".jsonl": read_jsonl,
+    ".json": read_jsonl,
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
+}
 READABLE = ".txt, .md, .jsonl and .json lines with the text field, each also .gz or .zst, .parquet, and .arrow"
 NOT_TEXT = {".csv", ".tsv", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
 WHOLE = ".gz", ".zst", ".arrow"  # what is cut nowhere

@@ -181,9 +181,7 @@ class RankTokenizer(Tokenizer):
         Special tokens appear by name ([MASK], [PAD], [BOS], [EOS], or their own), ids without a token as [UNUSED],
         invalid UTF-8 as U+FFFD.
         """
-        tokens = []
-        for i in map(int, ids):
-            tokens.append(self.tokens.get(i) or self.shown.get(i, "[UNUSED]").encode())
+        tokens = [self.tokens.get(i) or self.shown.get(i, "[UNUSED]").encode() for i in map(int, ids)]
         return b"".join(tokens).decode("utf-8", "replace")
 
     def to_json(self):
