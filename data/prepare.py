@@ -101,21 +101,16 @@ def part_of(text):
 # One piece
 
 
-def make_piece(folder, files, tokenizer, cfg, number, ranges, limit=math.inf):
-    """Write the shards of a piece and its record, and return the record; see `write_shards`.
-
-    A piece that is whole already is not made again. limit: stop before the document with which train would have more
-    tokens, and keep no record, so that this piece is not taken for a whole one.
-    """
+def make_piece(folder, files, tokenizer, cfg, number, ranges):
+    """Write the shards of a piece and its record, unless it is whole already. Returns the record; see `write_shards`."""
     record = load_record(folder, number)
-    if record is None or record["train"]["tokens"] > limit:
-        record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges, limit))
-        if limit == math.inf:
-            save_record(folder, number, record)
+    if record is None:
+        record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges))
+        save_record(folder, number, record)
     return record
 
 
-def encoded_piece(files, tokenizer, cfg, ranges, limit):
+def encoded_piece(files, tokenizer, cfg, ranges, limit=math.inf):
     """Yield (split, tokens, bytes of text) of each document of a piece. Raises DataError if a file is not what it was.
 
     A hash of the text chooses the split, so that a document keeps it when the corpus grows. The piece ends before the
@@ -238,7 +233,9 @@ def prepare(source, out, tokenizer="embedded", **settings):
         is_full = len(records) < len(pieces)
         if is_full:
             left = cfg.max_tokens - sum(record["train"]["tokens"] for record in records)
-            records.append(make(*mine[len(records)], limit=left))
+            number, ranges = mine[len(records)]
+            cut = encoded_piece(files, tokenizer, cfg, ranges, limit=left)
+            records.append(write_shards(folder, number, cut))  # it no longer fits its record: a kill undoes this
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():
         counts = f"{split['documents']:,} documents, {split['tokens']:,} tokens"
