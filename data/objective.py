@@ -4,7 +4,6 @@ An objective is a frozen dataclass, based on `Objective`. To try another one, wr
 it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
 """
 
-import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -165,10 +164,8 @@ def micro_batches(groups, micro_batch, rank, world_size):
     for objective, windows in groups.items():
         own = windows[rank::world_size]
         n = math.ceil(len(windows) / world_size / micro_batch)
-        cuts = [i * len(own) // n for i in range(n + 1)]
-        for start, end in itertools.pairwise(cuts):
-            part = own[start:end]
-            found.append(MicroBatch(objective, part or windows[:1], counts=len(part) > 0))
+        for part in np.array_split(own, n):
+            found.append(MicroBatch(objective, part.tolist() or windows[:1], counts=len(part) > 0))
     return found
 
 
