@@ -79,7 +79,7 @@ def train(args, n_steps):
             for phase, last in (("CLM", n_steps), ("MLM", 2 * n_steps)):
                 while last_logged(out_dir) < last:
                     if process.poll() is not None and last_logged(out_dir) < last:
-                        raise RuntimeError(output.read_text().strip().splitlines()[-1])
+                        raise RuntimeError(output.read_text().strip().rpartition("\n")[2])
                     time.sleep(0.1)
                 yield phase, [line for line in read_metrics(out_dir) if last - n_steps < line["step"] <= last]
         finally:
