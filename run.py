@@ -409,7 +409,7 @@ def check_data(changed, trained, first, wait=False, received=()):
     `received`.
     """
     if wait and changed and not changed.done():
-        print("waiting for the checksums of the data", flush=True)
+        print("waiting for the checksums of the data")
         while not changed.done() and not received:
             time.sleep(1)
     if not changed or not changed.done():

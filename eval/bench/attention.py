@@ -150,7 +150,7 @@ def runnable(case, names):
                 raise ValueError(f"its output or gradients differ by {error:.0%} from those of the first")
             found[name] = {"forward": forward, "backward": backward}
         except Exception as error:  # whatever goes wrong in another implementation, measure the rest
-            print(f"  left out: {name}: {error!r}"[:500], flush=True)
+            print(f"  left out: {name}: {error!r}"[:500])
     return found
 
 
@@ -165,7 +165,7 @@ def measure(functions, repeats, flops, columns):
         cells = ""
         for name, s in seconds.items():
             cells += f"   {name} {cost * flops / 1e12 / s:.3g} ({s / [*seconds.values()][0]:.2f})"
-        print(f"{columns}{which}{cells}", flush=True)
+        print(f"{columns}{which}{cells}")
 
 
 def bare_speeds(repeats):
@@ -180,7 +180,7 @@ def bare_speeds(repeats):
     seconds = alternating(functions, repeats)
     tflops = 2 * n**3 / seconds["product"] / 1e12
     gigabytes = 2 * source.nbytes / seconds["copy"] / 1e9
-    print(f"medians: a bare matrix product {tflops:.3g} TFLOP/s, a copy {gigabytes:,.0f} GB/s", flush=True)
+    print(f"medians: a bare matrix product {tflops:.3g} TFLOP/s, a copy {gigabytes:,.0f} GB/s")
 
 
 def main(cfg):

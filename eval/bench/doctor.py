@@ -84,7 +84,7 @@ def kernels(head_dims):
     for D in head_dims:
         config = model.ModelConfig(n_head=18, n_kv_head=6, head_dim=D)
         why = runtime.fused_attention_fails(config, dtype, torch.device(MACHINE["device"]))
-        print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}", flush=True)
+        print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}")
         failed = failed or why
     if failed:
         sys.exit("where they failed, runs use PyTorch's attention, which is slower")
@@ -95,12 +95,12 @@ def memory():
     for name, config in PAPER.items():
         most = largest_micro_batch(config, torch.cuda.mem_get_info()[0])
         fits = max((n for n in range(1, most + 1) if WINDOWS % n == 0), default=0)
-        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}", flush=True)
+        print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}")
 
 
 def main(cfg):
     print_hardware()
-    print(f"compiler: {compiler()}\ndevice: {device()}", flush=True)
+    print(f"compiler: {compiler()}\ndevice: {device()}")
     if not torch.cuda.is_available():
         print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
         return

@@ -91,7 +91,7 @@ def main(cfg):
     print_hardware()
     args, settings = arguments(cfg)
     windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
-    print(f"{cfg.model}: {windows}, {settings.dtype}; medians of all steps so far", flush=True)
+    print(f"{cfg.model}: {windows}, {settings.dtype}; medians of all steps so far")
     peak = peak_flops(torch.device(settings.device)) if settings.dtype == "bfloat16" else None
     speeds = {}  # by phase and variant: tokens/s of the steps so far
     for name in cfg.only * cfg.repeats:
@@ -108,8 +108,8 @@ def main(cfg):
                 if settings.device == "cuda":
                     free, total = torch.cuda.mem_get_info()
                     text += f"{(total - free) / 1e9:>8.1f} GB in use"
-                print(text, flush=True)
+                print(text)
         except RuntimeError as error:  # out of memory, for example: measure the rest
-            print(f"left out: {name}: {str(error)[:300]}", flush=True)
+            print(f"left out: {name}: {str(error)[:300]}")
     if not speeds:
         sys.exit("none of the variants ran")

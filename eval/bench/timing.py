@@ -14,7 +14,7 @@ def print_hardware():
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     triton = getattr(model.triton, "__version__", "missing")
     software = f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
-    print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}", flush=True)
+    print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}")
 
 
 def seconds_of(function):
