@@ -32,7 +32,7 @@ def exit_with_message():
     try:
         yield
     except (DataError, OSError) as error:
-        sys.exit(str(error))
+        sys.exit(error)
 
 
 def nearest(word, words):

@@ -102,7 +102,7 @@ def main(argv):
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
     except (ValueError, OSError) as error:  # such as a DataError, or a text that is longer than seq_len
-        sys.exit(str(error))
+        sys.exit(error)
 
 
 if __name__ == "__main__":
