@@ -137,8 +137,8 @@ def conflicts(cfg):
         if config.exists():
             with refuse_malformed(f"{config} is not of a run of train.py: give another --out_dir"):
                 interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
-        logged = logged_steps(out) or [0]
-        if logged[-1] - logged[0] > interval:  # it must have had a checkpoint
+        log = read_metrics(out)
+        if log and log[-1]["step"] - log[0]["step"] > interval:  # it must have had a checkpoint
             yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
     except DataError as error:
         yield str(error)
@@ -329,9 +329,11 @@ def remove_partial_files(out):
 
 
 def read_metrics(out_dir):
-    """Return the whole lines of a run's metrics.jsonl, a dict each. Raises DataError if a line is something else."""
+    """Return the whole lines of a run's metrics.jsonl, a dict each; [] without one. Raises DataError for other lines."""
     path = Path(out_dir) / "metrics.jsonl"
     lines = []
+    if not path.exists():
+        return lines
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):  # a process is writing it, or was killed
@@ -346,15 +348,9 @@ def read_metrics(out_dir):
     return lines
 
 
-def logged_steps(out_dir):
-    """Return the steps of the whole lines of a run's metrics.jsonl; [] without one."""
-    exists = Path(out_dir, "metrics.jsonl").is_file()
-    return [line["step"] for line in read_metrics(out_dir)] if exists else []
-
-
 def last_logged(out_dir):
     """Return the last step in a run's metrics.jsonl; 0 without one."""
-    return max(logged_steps(out_dir), default=0)
+    return max((line["step"] for line in read_metrics(out_dir)), default=0)
 
 
 class MetricsLog:
@@ -367,8 +363,7 @@ class MetricsLog:
     """
 
     def __init__(self, path, after=-1, wandb_project="", settings=None):
-        path = Path(path)
-        lines = read_metrics(path.parent) if after >= 0 and path.exists() else []
+        lines = read_metrics(path.parent) if after >= 0 else []
         kept = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= after).encode()
         write_whole(path, lambda file: file.write(kept))
         self.file = open(path, "ab")
