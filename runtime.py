@@ -340,9 +340,11 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
     return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * config.d_model)
 
 
-def peak_flops(device):
-    """The bf16 peak of a torch.device in FLOP/s, or None where it is not known."""
-    name = torch.cuda.get_device_name(device).replace("-", " ") if device.type == "cuda" else ""
+def peak_flops(device, dtype):
+    """The peak of a torch.device in FLOP/s with the setting dtype, or None where it is not known."""
+    if device.type != "cuda" or dtype != "bfloat16":
+        return None
+    name = torch.cuda.get_device_name(device).replace("-", " ")
     other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
     return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
 
@@ -370,10 +372,8 @@ def step_flops(config, groups, window_split):
 
 def utilization(dtype, flops, seconds, device):
     """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known."""
-    peak = peak_flops(device) if dtype == "bfloat16" else None
-    if not peak or not seconds:
-        return {}
-    return {"mfu": f"{flops / seconds / peak:.1%}"}
+    peak = peak_flops(device, dtype)
+    return {"mfu": f"{flops / seconds / peak:.1%}"} if peak and seconds else {}
 
 
 def show(function, *args):

@@ -162,11 +162,11 @@ def test_flops_count_matches_pytorchs(D):
 
 
 def test_peak_flops_by_name(monkeypatch):
-    assert peak_flops(CPU) is None
+    assert peak_flops(CPU, "bfloat16") is None
     peaks = {"A100-SXM4-80GB": 312e12, "H100 PCIe": 756e12, "GeForce RTX 4090 Laptop GPU": None}
     for name, peak in peaks.items():
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA {name}")
-        assert peak_flops(torch.device("cuda")) == peak, name
+        assert peak_flops(torch.device("cuda"), "bfloat16") == peak, name
 
 
 @pytest.mark.parametrize("split, seen", [("none", 1), ("random", 2 / 3)])

@@ -92,7 +92,7 @@ def main(cfg):
     args, settings = arguments(cfg)
     windows = f"{cfg.micro_steps} x {settings.micro_batch} windows, window_split={settings.window_split}"
     print(f"{cfg.model}: {windows}, {settings.dtype}; medians of all steps so far")
-    peak = peak_flops(torch.device(settings.device)) if settings.dtype == "bfloat16" else None
+    peak = peak_flops(torch.device(settings.device), settings.dtype)
     speeds = {}  # by phase and variant: tokens/s of the steps so far
     for name in cfg.only * cfg.repeats:
         try:
