@@ -443,10 +443,9 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 @torch.compiler.disable(recursive=False)  # torch 2.11 compiles this function to one whose gradients are 0
 def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gradient):
-    """Return (sum, count): the fp32 cross entropy in nats, summed over the predicted tokens, and their number.
+    """Return the fp32 cross entropy in nats, summed over the predicted tokens.
 
-    hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. Divide by the
-    count of the whole step, over all micro-batches and processes.
+    hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted.
     """
     N, V = len(hidden), len(weight)
     chunk = max(64, 2**21 // V // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
@@ -455,8 +454,7 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
         largest = min(2**30, memory // 64) // V
         n_chunks = max(1, -(-N // largest))
         chunk = max(1, -(-N // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
-    total = LinearCrossEntropy.apply(hidden, weight, targets, chunk, torch.is_grad_enabled(), loss_and_gradient)
-    return total, (targets >= 0).sum()
+    return LinearCrossEntropy.apply(hidden, weight, targets, chunk, torch.is_grad_enabled(), loss_and_gradient)
 
 
 def cross_entropy(logits, targets):
@@ -488,6 +486,8 @@ def plain_cross_entropy(hidden, logits_of, targets, loss, chunk=1024):
 class PretrainingLoss(nn.Module):
     """batch -> (sum of losses, number of predicted tokens). This is the module that DDP wraps.
 
+    Divide by the number of the whole step, over all micro-batches and processes.
+
     batch: a dict with `tokens` (B, T), `positions` (N,) in the flattened batch, `targets` (N,), and, where rows
         hold several documents, `doc_start` and `doc_end` (B, T).
 
@@ -504,11 +504,13 @@ class PretrainingLoss(nn.Module):
     def forward(self, batch, causal):
         hidden = self.model(batch["tokens"], causal, batch.get("doc_start"), batch.get("doc_end"))
         predicted = hidden.flatten(0, 1)[batch["positions"]]  # (N, d): the head runs on these only
+        targets = batch["targets"]
         if self.plain:
             loss = plain_loss if torch.is_grad_enabled() else cross_entropy
-            total = plain_cross_entropy(predicted, self.model.logits, batch["targets"], loss)
-            return total, (batch["targets"] >= 0).sum()
-        return linear_cross_entropy(predicted, self.model.head.weight, batch["targets"], self.loss_and_gradient)
+            total = plain_cross_entropy(predicted, self.model.logits, targets, loss)
+        else:
+            total = linear_cross_entropy(predicted, self.model.head.weight, targets, self.loss_and_gradient)
+        return total, (targets >= 0).sum()
 
     def compile_parts(self):
         """Compile each block and the loss of a chunk, in place. The names of the weights stay the same.
