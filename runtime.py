@@ -102,10 +102,9 @@ def wrap_ddp(loss_module, batch, causal, device):
     After its first backward pass DDP rearranges its buckets, and so the order of its sums. This pass makes it happen
     before any step counts: a resumed run must sum as the undisturbed one does.
     """
-    device_ids = [device] if device.type == "cuda" else None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*broadcast_buffers")  # torch 2.13 has another name for it
-        ddp = DistributedDataParallel(loss_module, device_ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+        ddp = DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
     ddp(to_device(batch, device), causal)[0].backward()
     ddp.zero_grad(set_to_none=False)
     return ddp
