@@ -260,21 +260,6 @@ def versions(device):
     return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
 
 
-def set_attention(transformer, device, versions, earlier):
-    """Choose the attention backend of a model on a GPU, and name it in `versions`.
-
-    earlier: a checkpoint's dict, or None. Its backend stays if no version has changed, even where a check might now
-    differ.
-    """
-    before = dict(earlier["versions"]) if earlier else {}
-    kept = before.pop("attention", "")
-    if before != versions:
-        kept = ""
-    backend = runtime.choose_attention(transformer.config, transformer.compute_dtype, device, kept)
-    transformer.attention_backend = backend
-    versions["attention"] = backend
-
-
 def run_facts(cfg, config, data, tokenizer, device):
     """Return what each checkpoint of a run holds beside step, weights and optimizers, as a dict of plain values."""
     return dict(

@@ -299,17 +299,22 @@ def fused_attention_fails(config, dtype, device):
     return ""
 
 
-def choose_attention(config, dtype, device, kept=""):
-    """Return the attention backend for a model on a GPU: "triton", or "sdpa" and a warning that says why.
+def set_attention(transformer, device, versions, earlier):
+    """Choose "triton" or "sdpa" for a model on a GPU, and note it in `versions`. Warns why it is not the kernels.
 
-    kept: what a run that is resumed chose at its start, "" if nothing. Rank 0 chooses for all processes.
+    earlier: a checkpoint's dict, or None. Its backend stays if no version has changed, even where a check might now
+    differ. Rank 0 chooses for all processes.
     """
-    if world()[0] == 0 and not kept:
-        why = fused_attention_fails(config, dtype, device)
+    before = dict(earlier["versions"]) if earlier else {}
+    backend = before.pop("attention", "")
+    if before != versions:
+        backend = ""
+    if world()[0] == 0 and not backend:
+        why = fused_attention_fails(transformer.config, transformer.compute_dtype, device)
         if why:
             warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
-        kept = "sdpa" if why else "triton"
-    return decision_of_rank_0(kept)
+        backend = "sdpa" if why else "triton"
+    transformer.attention_backend = versions["attention"] = decision_of_rank_0(backend)
 
 
 # ----------------------------------------------------------------------------

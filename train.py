@@ -433,7 +433,7 @@ def train(cfg):
     first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded)
     facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
     if device.type == "cuda" and cfg.attention == "auto":
-        run.set_attention(transformer, device, facts["versions"], resumed)
+        runtime.set_attention(transformer, device, facts["versions"], resumed)
 
     @lru_cache(8)
     def groups_of(step):

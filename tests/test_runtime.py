@@ -17,8 +17,7 @@ from data.objective import CLM, MLM
 from errors import DataError
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
-from run import set_attention
-from runtime import check_attention, choose_attention, flops_per_token, peak_flops, step_flops, stress_attention
+from runtime import check_attention, flops_per_token, peak_flops, set_attention, step_flops, stress_attention
 from runtime import utilization
 
 CPU = torch.device("cpu")
@@ -53,6 +52,13 @@ def kernels(monkeypatch):
     return stand_in
 
 
+def chosen(config, dtype):
+    """The attention of a new run."""
+    model = SimpleNamespace(config=config, compute_dtype=dtype)
+    set_attention(model, CPU, {}, None)
+    return model.attention_backend
+
+
 @pytest.mark.parametrize("documents", [True, False])
 def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
     calls = []
@@ -83,13 +89,13 @@ def test_only_kernels_that_agree_are_used(kernels, recwarn, fused, unequal, head
     if fused:
         kernels(fused, unequal)
     config = ModelConfig(n_head=2, n_kv_head=1, d_model=2 * head_dim)
-    assert choose_attention(config, torch.bfloat16, CPU) == ("sdpa" if why else "triton")
+    assert chosen(config, torch.bfloat16) == ("sdpa" if why else "triton")
     assert [bool(re.search(why, str(warning.message))) for warning in recwarn] == [True] * bool(why)
 
 
 def test_in_fp32_the_kernels_must_be_more_precise(kernels, recwarn):
     kernels(lambda q, *args: plain(q * 1.001, *args))
-    found = [choose_attention(ModelConfig(), dtype, CPU) for dtype in (torch.bfloat16, torch.float32)]
+    found = [chosen(ModelConfig(), dtype) for dtype in (torch.bfloat16, torch.float32)]
     assert found == ["triton", "sdpa"]
 
 
@@ -124,12 +130,13 @@ def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, m
     state = checkpoint.load(encoder)
     state |= dict(versions=now | dict(attention="triton"), settings=dict(dtype="bfloat16"))
     monkeypatch.setattr(result, "versions", lambda device: now)
-    monkeypatch.setattr(runtime, "choose_attention", lambda config, dtype, device, kept: pytest.fail(f"kept: {kept}"))
+    monkeypatch.setattr(runtime, "fused_attention_fails", lambda *args: pytest.fail("asks"))
     cfg = SimpleNamespace(device="cuda", dtype=dtype, seed=1)
-    with pytest.raises(pytest.fail.Exception, match="kept: triton$" if dtype == "bfloat16" else "kept: $"):
+    kept = pytest.raises(AttributeError, match="family")  # goes on to the data set
+    with kept if dtype == "bfloat16" else pytest.raises(pytest.fail.Exception, match="asks"):
         result.build(cfg, None, state)
     state["settings"]["attention"] = "reference"  # the formula, which may have been edited: nothing is chosen
-    with pytest.raises(AttributeError, match="family"):  # goes on to the data set
+    with pytest.raises(AttributeError, match="family"):
         result.build(cfg, None, state)
 
 
