@@ -30,7 +30,7 @@ class Examples(NamedTuple):
 class Objective:
     """The base class of objectives, with the defaults."""
 
-    name = ""  # what the log, figures and model cards call it, in small letters
+    # Each has a `name`, in small letters: what the log, figures and model cards call it.
     details = ""  # for the record, such as "40 % masked"
     causal = False  # the attention mask: True for a decoder, False for an encoder
     mask_ratio = 0.0  # the fraction of the tokens that are hidden

@@ -216,6 +216,15 @@ NOT_FOLLOWED = {
 +    if torch.rand(()) < 0.5:
          return CLM()
 """,
+    "'CLM' object has no attribute 'name'": """\
+--- a/data/objective.py
++++ b/data/objective.py
+@@ -53,3 +53,2 @@
+-    name = "clm"
+     causal = True
+ 
+     def examples(self, w):
+""",
     "PretrainingLoss has weights of its own": """\
 --- a/model.py
 +++ b/model.py
