@@ -146,16 +146,17 @@ class Plan:
                 self.problems.append(f"{setting}: there is no {name!r}.{nearest(name, known)}")
 
     def add_task(self, name="", *args):
-        """Add a data set with its own arguments of finetune.py."""
-        if task_name(name) in map(task_name, self.tasks):
-            self.problems.append(f"tasks: two are called {task_name(name)}")
-        args = [*self.words("finetune", self.cfg.finetune), *args]
+        """Add a data set, given by its name or as a task file, with its own arguments of finetune.py."""
+        args = [*self.words("finetune", self.cfg.finetune), *args, f"--task={name}"]
         settings, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
         try:
-            find_task(name, settings.tasks_dir, settings.max_steps == 0)
+            task = find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:
             self.problems.append(f"tasks: {error}")
-        self.tasks[name] = PlannedTask(args, settings)
+            return
+        if task.name in self.tasks:
+            self.problems.append(f"tasks: two are called {task.name}")
+        self.tasks[task.name] = PlannedTask(args, settings)
 
     def add_row(self, name, begins, text):
         """Add the runs of a row, one for each of its seeds."""
@@ -270,11 +271,6 @@ def misformed(cfg):
 def base_of(init_from):
     """Return the name of the run, or of the model of the hub, that a setting init_from names; "" if it is empty."""
     return SEED.sub("", Path(re.sub(r"/[^/]*\.pt$", "", init_from)).name, 1)
-
-
-def task_name(task):
-    """Return the name of a data set, which may be given as a task file."""
-    return Path(task).stem if task.endswith(".py") else task
 
 
 # ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from data.files import is_locked, refuse_malformed
 from errors import DataError
 from eval.study.branch import TRAIN, globals_of
 from eval.study.jobs import Job, run_all, slots
-from eval.study.plan import FINETUNE, task_name
+from eval.study.plan import FINETUNE
 from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from run import check_same_run, last_logged
@@ -50,7 +50,7 @@ def problems_of(plan, runs, points):
     commands, causal = [], False
     for name, planned in plan.tasks.items():
         causal |= planned.settings.causal
-        commands.append((task_name(name), [*planned.args, f"--task={name}", f"--lr={min(cfg.rates)}"]))
+        commands.append((name, [*planned.args, f"--lr={min(cfg.rates)}"]))
     yield from refusals(FINETUNE, commands, needs_checkpoint=False)
     for model in plan.models:
         if model.kind == "given" and (why := problem(model.checkpoint, causal)):
@@ -105,17 +105,12 @@ def changed_results(plan, points):
             yield model.folder, why
         with refuse_malformed(f"{path} is damaged, or not a result of finetune.py: remove it"):
             before = json.loads(path.read_bytes())["settings"]
-        now = plan.tasks[task].settings | {
-            "task": task,
-            "init_from": before["init_from"] if model.run else str(model.checkpoint),
-        }
+        init_from = before["init_from"] if model.run else str(model.checkpoint)
+        now = plan.tasks[task].settings | {"init_from": init_from}
         for name, value in now.items():
             if name not in MAY_DIFFER and value not in ("auto", before.get(name, value)):
-                yield (
-                    task_name(task),
-                    f"{name}={value}, but results in {plan.results} have {name}={before[name]}. "
-                    "Give another out_dir, or remove them",
-                )
+                why = f"{name}={value}, but results in {plan.results} have {name}={before[name]}"
+                yield task, f"{why}. Give another out_dir, or remove them"
 
 
 def refusals(script, commands, **options):
@@ -205,7 +200,7 @@ def training(run, processes):
 
 def job_folder(model, task, rate, seed):
     """Return the folder of a fine-tuning run, relative to that of all results."""
-    return Path(model.folder, task_name(task), f"lr-{rate:g}_seed-{seed}")
+    return Path(model.folder, task, f"lr-{rate:g}_seed-{seed}")
 
 
 def finetuning(plan, model, task, rate, seed):
@@ -219,7 +214,7 @@ def finetuning(plan, model, task, rate, seed):
     if not rate:
         return None
     folder = plan.results / job_folder(model, task, rate, seed)
-    ours = dict(task=task, init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
+    ours = dict(init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
     ours["random_weights"] = model.kind == "random"
     command = [FINETUNE, *plan.tasks[task].args, *(f"--{name}={value}" for name, value in ours.items())]
     return Job(f"{model.folder} on {task}, lr {rate:g}, seed {seed}", folder, command, folder / "result.json")

@@ -143,9 +143,10 @@ WRONG = [  # rows, other settings, what is told
     ([("a", "", ""), ("b", "a", "")],
      dict(also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c"))),
      ["a@900: give a step", "no 'c'", "no 'd'", "no 'e'", "not ('a', 'b', 'c')"]),
-    ([("a", "", "")], dict(rates=(), seeds=(9, 9), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2"),
+    ([("a", "", "")],
+     dict(rates=(), seeds=(9, 9), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2,sst2"),
      ["rates: give at least one", "seeds=(9, 9): give each only once", "metrics=x", "jobs=-1",
-      "finetune: \"'\": No closing", "sst3", "tasks: two are called sst2"]),
+      "finetune: \"'\": No closing", "sst3", "there is a task sst2 already", "tasks: two are called sst2"]),
     ([("mlm", "", "")],
      dict(figures=(("score", "step", "mlm", "a"), ("losses", "flops", "mlm", ""), ("scores", "step", "elm", ""), "d")),
      ["no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"]),
@@ -376,5 +377,5 @@ def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
     assert plan.problems == []
     rows = {run.row: run for run in plan.runs.values()}  # seeds of a row differ in names only
     assert problems([(arguments(run), plan.cfg.processes) for run in rows.values()]) == []
-    commands = [("", [*its.args, f"--task={task}", "--out_dir=nowhere"]) for task, its in plan.tasks.items()]
+    commands = [("", [*its.args, "--out_dir=nowhere"]) for its in plan.tasks.values()]
     assert [its for _, its in refusals(FINETUNE, commands) if not MISSING.search(its)] == []
