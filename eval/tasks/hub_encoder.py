@@ -49,13 +49,13 @@ def problem(path, causal=False):
     return f"{path}: causal=True: this encoder has its own mask; causal is for {', '.join(KINDS)}" if causal else ""
 
 
-def open_newest(path, report=print):
+def open_newest(path):
     """As `checkpoint.open_newest`, also for model folders and saved models that are not of our kinds."""
     newest, *_ = checkpoint.candidates(path, FILES)
     if not newest.is_dir():
-        return checkpoint.open_newest(path, report=report)
+        return checkpoint.open_newest(path)
     if is_ours(newest):
-        state = checkpoint.load(newest, report=report)
+        state = checkpoint.load(newest)
     else:
         if str(path).startswith("hf:") and not list(newest.glob("*.safetensors")):
             checkpoint.candidates(path, ("pytorch_model*.bin",))
