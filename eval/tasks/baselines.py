@@ -17,10 +17,10 @@ from eval.tasks.readers import by_set
 
 WORD = r"\w+"
 # Words that say little about the topic of a text: Lucene's stop words, and the words that questions begin with.
-STOP_WORDS = frozenset(
+STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with what which who whom whose when where why how do does did".split()
-)
+    "to was will with what which who whom whose when where why how do does did"
+).split()
 
 
 def baselines(dataset):
@@ -77,7 +77,7 @@ def rank(dataset):
     return runs
 
 
-def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
+def bm25(queries, corpus, k=100):
     """Return {document id: score} for each query: of its best k documents, and only of those that share a word with it.
 
     queries: texts. corpus: {document id: text}. The formula is Lucene's; k1 and b are Anserini's defaults, but words
@@ -85,10 +85,10 @@ def bm25(queries, corpus, k1=0.9, b=0.4, k=100):
     """
     import bm25s
 
-    options = dict(token_pattern=WORD, stopwords=list(STOP_WORDS), show_progress=False)
+    options = dict(token_pattern=WORD, stopwords=STOP_WORDS, show_progress=False)
     ids = list(corpus)
     texts = progress(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False)
-    index = bm25s.BM25(k1=k1, b=b, method="lucene")
+    index = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
     index.index(bm25s.tokenize(texts, **options), show_progress=False)
     words = bm25s.tokenize(queries, return_ids=False, **options)
     found = index.retrieve(words, corpus=ids, k=min(k, len(ids)), show_progress=False)
