@@ -288,11 +288,10 @@ def retrieval(runs, grades):
     ideal = gains(grades, grades)[:, :10]
     n_relevant = [sum(grade > 0 for grade in grade_of.values()) for grade_of in grades]
     ten = gain[:, :10]
-    is_relevant = ten > 0
-    first_rank = is_relevant.argmax(1) + 1
+    reciprocal_ranks = (ten > 0) / np.arange(1, 11)  # 0 where the document is not relevant
     return {
         "ndcg@10": one_class(ten @ DISCOUNT / (ideal @ DISCOUNT)),
-        "mrr@10": one_class(is_relevant.any(1) / first_rank),
+        "mrr@10": one_class(reciprocal_ranks.max(1)),
         "recall@100": one_class((gain > 0).sum(1) / n_relevant),
     }
 
