@@ -33,18 +33,18 @@ class Job(NamedTuple):
     result: Path
 
 
-def slots(jobs, processes=0):
+def slots(jobs, processes):
     """Return the environment variables of each job that may run at the same time.
 
     On GPUs: `jobs` (0 = one) on each, or one on every `processes` of them. Without a GPU: `jobs` in all (0 = one for
     each core, or for every `processes` cores), each with its part of the cores.
     """
-    n_gpus, group = torch.cuda.device_count(), max(1, processes)
+    n_gpus = torch.cuda.device_count()
     if not n_gpus:
-        n = jobs or max(1, cores() // group)
-        return [{"OMP_NUM_THREADS": str(max(1, cores() // (n * group)))}] * n
+        n = jobs or max(1, cores() // processes)
+        return [{"OMP_NUM_THREADS": str(max(1, cores() // (n * processes)))}] * n
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
-    groups = zip(*[iter(visible.split(","))] * group)
+    groups = zip(*[iter(visible.split(","))] * processes)
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in groups] * (1 if processes > 1 else jobs or 1)
 
 
@@ -70,9 +70,9 @@ def run_job(job, environment, code):
     """In a process of its own: run a job, with its output in output.txt. code: `code_state` of when the study began."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which ends its jobs itself
     job.folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(job.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    output = open(job.folder / "output.txt", "ab")
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
     if code != code_state():
         sys.exit("the code has changed since this study began: start it again")
     os.environ.update(environment)

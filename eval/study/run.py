@@ -145,7 +145,7 @@ def carry_out(plan, waves):
         else:
             jobs = [finetuning(plan, *point) for point in items]
             failed += [(point[0].folder, no_rate) for point, job in zip(items, jobs) if not job]
-        failed += run_all([*filter(None, jobs)], slots(cfg.jobs, pretrains * cfg.processes), wave)
+        failed += run_all([*filter(None, jobs)], slots(cfg.jobs, cfg.processes if pretrains else 1), wave)
     return failed
 
 
