@@ -11,12 +11,11 @@ import itertools
 from collections import Counter, defaultdict
 from pathlib import Path
 
-import numpy as np
-
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, Score, group, read
 from eval.study.run import grouped, has_result, job_folder
+from eval.tasks.metrics import mean_score
 from run import SOURCES, last_logged, read_metrics
 
 # The columns of results.csv, comparisons.csv and losses.csv.
@@ -241,7 +240,7 @@ def score_table(results):
         for row in rows:
             for name, baseline in row.result["baselines"].items():  # one run of each task has them
                 if baseline.keys() >= {*row.metrics}:
-                    score = np.mean([baseline[metric] for metric in row.metrics])
+                    score = mean_score(baseline, row.metrics)
                     scores.setdefault(f"*{name}*", {"model": f"*{name}*"})[titles[task]] = Score(score)
     for label, target in itertools.product(results.labels, titles):
         scores[label][titles[target]] = results.score(label, target)
