@@ -30,7 +30,6 @@ OWN_QUERIES = "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or valida
 TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
 TABLE.read_string(Path(__file__).with_name("datasets.ini").read_text(encoding="utf-8"))
 TASKS = {name: fields for name, fields in TABLE.items() if fields and "/" not in name}
-SETS = {tuple(name.split("/")): paths for name, paths in TABLE.items() if "/" in name}  # {(task, set): its paths}
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,8 @@ def made(name, given, folder, zero_shot):
     fields |= {key: tuple(fields[key].split(",")) for key in ("columns", "names", "outside") if key in fields}
     fields["form"] = fields["form"].replace(r"\n", "\n")
     if family == "ir":
-        sets = {part: in_folder(paths, folder) for (task, part), paths in SETS.items() if task == name}
+        begin = f"{name}/"
+        sets = {key.removeprefix(begin): in_folder(TABLE[key], folder) for key in TABLE if key.startswith(begin)}
         fields = retrieval_fields(fields, sets, zero_shot)
     elif zero_shot:
         raise DataError(f"max_steps=0: {name or family} has a head, which must be trained: only ir has none")
