@@ -13,6 +13,8 @@ from errors import progress
 from eval.tasks.retriever import STUDY
 from runtime import to_device
 
+BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of a batch of predictions; on a CPU so many suit its caches
+
 
 def pack_texts(sequences, capacity):
     """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
@@ -101,18 +103,15 @@ class TaskModel(nn.Module):
 
 
 @torch.no_grad()
-def predict(model, items, batch_tokens=None):
+def predict(model, items):
     """Run a TaskModel on items, which have a list `ids` of token ids. Leaves the model in training mode.
 
     Returns a list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the
-    item, n_outputs) for tc and qa. batch_tokens: tokens of a batch; None = 2,048 on a CPU, which suits its caches, and
-    16,384 on a GPU.
+    item, n_outputs) for tc and qa.
     """
     device = model.encoder.device
-    if batch_tokens is None:
-        batch_tokens = 2**14 if device.type == "cuda" else 2**11
     sequences = [item.ids for item in items]
-    batches = batches_of([len(ids) for ids in sequences], batch_tokens)
+    batches = batches_of([len(ids) for ids in sequences], BATCH_TOKENS[device.type])
     outputs = [None] * len(items)
     model.eval()
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):

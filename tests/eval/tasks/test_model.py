@@ -10,7 +10,7 @@ import checkpoint
 from data.objective import CLM, MLM
 from errors import Damaged, DataError
 from eval.tasks.families import Item
-from eval.tasks.model import TaskModel, predict
+from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.result import evaluate, load, origin
 from helpers import record
@@ -19,12 +19,13 @@ from model import Transformer
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("family", ["sc", "tc", "ir"])
-def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, causal):
+def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, causal, monkeypatch):
     torch.manual_seed(1)
+    monkeypatch.setitem(BATCH_TOKENS, "cpu", 80)
     model = TaskModel(checkpoint.load_model(encoder), family, 3, causal, 0.1)
     rng = np.random.default_rng(0)
     items = [Item(rng.integers(1, 4000, n).tolist(), None) for n in (1, 7, 30, 64, 12, 3)]
-    for item, output in zip(items, predict(model, items, batch_tokens=80)):
+    for item, output in zip(items, predict(model, items)):
         with torch.no_grad():
             hidden = model.encoder(torch.tensor([item.ids]), causal)[0]
             if family != "tc":
