@@ -217,7 +217,7 @@ def to_bio(tags, outside=()):
 # The families' examples
 
 
-def read_texts(path, task, counts=None):
+def read_texts(path, task, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns = task.columns or ("text",)
     label = task.label or "label"
@@ -245,7 +245,7 @@ def read_label(value, task, location):
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
-def read_sentences(path, task, counts=None):
+def read_sentences(path, task, counts):
     """Return the Sentences of a file in CoNLL columns, with tags in BIO.
 
     Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence. The
@@ -277,7 +277,7 @@ def read_sentences(path, task, counts=None):
     return found
 
 
-def read_questions(path, task, counts=None):
+def read_questions(path, task, counts):
     """Yield the Questions of a table. An answer starts where the context has its text, else at -1."""
     table = rows(path, {"question": str, "context": str, "answers": dict})
     for number, (location, row) in enumerate(table, 1):
@@ -313,7 +313,7 @@ def to_train_on(questions, counts):
     return kept
 
 
-def read_pairs(path, task, counts=None):
+def read_pairs(path, task, counts):
     """Yield the Pairs of a table with query and document."""
     for _, row in rows(path, {"query": str, "document": str}):
         yield Pair(row["query"], row["document"])
