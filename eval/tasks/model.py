@@ -59,7 +59,7 @@ class TaskModel(nn.Module):
         super().__init__()
         d = encoder.config.d_model
         self.encoder, self.causal = encoder, causal
-        self.pools, self.pooling = family in ("sc", "ir"), protocol.pooling
+        self.pooling = protocol.pooling if family in ("sc", "ir") else ""  # "": an output for each token
         self.normalizes = family == "ir" and protocol.cosine
         self.head = nn.Sequential()
         if family == "sc":
@@ -89,13 +89,13 @@ class TaskModel(nn.Module):
         hidden = self.encoder(tokens, self.causal, doc_start, doc_end)  # (B, T, d)
         hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
         last = lengths.cumsum(0) - 1  # (n,)
-        if self.pools and self.pooling == "mean":
+        if self.pooling == "mean":
             n, N = len(lengths), len(positions)
             numbers = torch.arange(n, device=hidden.device)
             text_of = numbers.repeat_interleave(lengths, output_size=N)  # (N,)
             total = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text_of, hidden)  # (n, d)
             hidden = total / lengths[:, None]
-        elif self.pools:
+        elif self.pooling:
             hidden = hidden[last if self.pooling == "lasttoken" else last - lengths + 1]
         if self.normalizes:
             hidden = F.normalize(hidden, dim=-1)
@@ -117,7 +117,7 @@ def predict(model, items):
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
         packed = pack_texts([sequences[i] for i in batch], model.capacity)
         parts = model(**to_device(packed, device)).cpu()
-        if not model.pools:
+        if not model.pooling:
             parts = parts.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):
             outputs[i] = part.numpy()
