@@ -274,11 +274,11 @@ class Results:
             limit = 10.5 * min(row.lr for row in rows)
             low = [row for row in rows if row.lr < limit]
             n_runs = len(group(low, "lr")) * len(group(rows, "seed"))
-            own = [row for row in low if row.model == label]
-            for same in group(own, "pretraining_seed").values():
-                if len(same) < n_runs:
+            own = group([row for row in low if row.model == label], "pretraining_seed")
+            for seed in self.seeds[label]:
+                if len(own[seed]) < n_runs:
                     return None
-                variances.append(np.var([row.test for row in same], ddof=1))
+                variances.append(np.var([row.test for row in own[seed]], ddof=1))
         return Score(float(np.sqrt(np.mean(variances)))) if variances else None
 
 
