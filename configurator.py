@@ -220,7 +220,7 @@ def value_problems(cfg, limits=(), choices={}):
     limits: (one of RELATIONS, bound, names of settings), ... choices: {name: the values that there are}.
     """
     for relation, bound, names in limits:
-        for name in names:
+        for name in names.split():
             for value in items_of(cfg[name]):
                 if not RELATIONS[relation](value, bound):
                     yield f"{name}={value}: must be {relation} {bound}"

@@ -78,12 +78,11 @@ device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 if the device has it
 
 LIMITS = [
-    ("at least", 8, ["max_len"]),
-    ("at least", 1, ["epochs", "batch_size", "eval_interval", "eval_examples"]),
-    ("at least", 0, ["max_steps", "seed", "test_examples", "eps", "weight_decay"]),
-    ("at least", 0, ["beta1", "beta2", "dropout", "warmup_fraction"]),
-    ("below", 1, ["beta1", "beta2", "dropout", "warmup_fraction"]),
-    ("above", 0, ["lr", "grad_clip", "temperature"]),
+    ("at least", 8, "max_len"),
+    ("at least", 1, "epochs batch_size eval_interval eval_examples"),
+    ("at least", 0, "max_steps seed test_examples eps weight_decay beta1 beta2 dropout warmup_fraction"),
+    ("below", 1, "beta1 beta2 dropout warmup_fraction"),
+    ("above", 0, "lr grad_clip temperature"),
 ]
 
 

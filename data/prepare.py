@@ -201,7 +201,7 @@ def check(cfg):
             yield str(error)
     if not 0 < cfg.val_fraction < 0.5:
         yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"
-    yield from configurator.value_problems(cfg, [("at least", 0, ["shard_bytes", "workers", "max_tokens"])])
+    yield from configurator.value_problems(cfg, [("at least", 0, "shard_bytes workers max_tokens")])
 
 
 def prepare(source, out, tokenizer="embedded", **settings):

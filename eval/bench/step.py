@@ -47,7 +47,7 @@ SHORT = """--warmup_steps=0 --decay_steps=0 --keep_steps=() --log_interval=1 --e
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    limits = [("at least", 2, ["steps"]), ("at least", 1, ["micro_steps", "repeats"]), ("at least", 0, ["micro_batch"])]
+    limits = [("at least", 2, "steps"), ("at least", 1, "micro_steps repeats"), ("at least", 0, "micro_batch")]
     yield from configurator.value_problems(cfg, limits, {"model": PRESETS, "only": VARIANTS})
 
 
