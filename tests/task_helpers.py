@@ -12,6 +12,7 @@ from data.tokenizer import Tokenizer
 from eval.tasks import metrics
 from eval.tasks.families import FAMILIES
 from eval.tasks.registry import find_task
+from eval.tasks.retriever import STUDY
 from eval.tasks.splits import Dataset, read
 from helpers import ROOT
 
@@ -31,7 +32,7 @@ def load(task="", folder="data/tasks", full_corpus=True, zero_shot=False, **fiel
 
 def family(name, max_len=64, **parts):
     parts = dict(labels=[], train=[], validation=[], test=[], main={"field": ["ndcg@10"]}) | parts
-    return FAMILIES[name](Dataset("toy", name, counts={}, **parts), TOKENIZER, max_len)
+    return FAMILIES[name](Dataset("toy", name, counts={}, **parts), TOKENIZER, max_len, 0.05, STUDY)
 
 
 def score(task, forward, examples, split):

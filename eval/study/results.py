@@ -179,7 +179,7 @@ class Results:
     that is there twice, different test sets of a task.
     """
 
-    def __init__(self, root, rows, failed, labels=()):
+    def __init__(self, root, rows, failed, labels):
         self.root, self.rows, self.failed = root, rows, failed
         check_rows(rows)
         of_model = group(rows, "model")

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from eval.tasks import metrics
 from eval.tasks.hub_encoder import engine_of
 from eval.tasks.readers import by_set
-from eval.tasks.retriever import STUDY
 from runtime import to_device
 
 
@@ -46,7 +45,7 @@ class Family:
     threshold = 0.0  # these two: see QuestionAnswering
     may_be_none = False
 
-    def __init__(self, dataset, tokenizer, max_len, temperature=0.05, protocol=STUDY):
+    def __init__(self, dataset, tokenizer, max_len, temperature, protocol):
         self.dataset = dataset
         self.labels = dataset.labels
         self.index = {label: i for i, label in enumerate(dataset.labels)}
@@ -335,7 +334,7 @@ def softmax(logits):
     return torch.from_numpy(logits).softmax(-1).numpy()
 
 
-def nearest_documents(queries, documents, ids, rows=slice(None), k=100, memory=2**28):
+def nearest_documents(queries, documents, ids, rows, k=100, memory=2**28):
     """Find the k documents with the largest scalar product for each query. Returns {document id: product} for each.
 
     queries: (n, d). documents: (m, d), of which `rows` are compared. ids: of these rows. memory: products at a time.

@@ -1,6 +1,6 @@
 """The model that is fine-tuned: an encoder with a head, its batches without padding, and its predictions.
 
-model = TaskModel(encoder, "sc", n_outputs=2, causal=False, dropout=0.1)
+model = TaskModel(encoder, "sc", n_outputs=2, causal=False, dropout=0.1, protocol=STUDY)
 logits = predict(model, items)  # a list with one array for each item
 """
 
@@ -10,7 +10,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from errors import progress
-from eval.tasks.retriever import STUDY
 from runtime import to_device
 
 BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of a batch of predictions; on a CPU so many suit its caches
@@ -55,7 +54,7 @@ class TaskModel(nn.Module):
     and ir, a text is the mean of its hidden states. protocol: of ir, which may say something else.
     """
 
-    def __init__(self, encoder, family, n_outputs, causal, dropout, protocol=STUDY):
+    def __init__(self, encoder, family, n_outputs, causal, dropout, protocol):
         super().__init__()
         d = encoder.config.d_model
         self.encoder, self.causal = encoder, causal

@@ -13,6 +13,7 @@ from eval.tasks.families import Item
 from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.result import evaluate, load, origin
+from eval.tasks.retriever import STUDY
 from helpers import record
 from model import Transformer
 
@@ -22,7 +23,7 @@ from model import Transformer
 def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, causal, monkeypatch):
     torch.manual_seed(1)
     monkeypatch.setitem(BATCH_TOKENS, "cpu", 80)
-    model = TaskModel(checkpoint.load_model(encoder), family, 3, causal, 0.1)
+    model = TaskModel(checkpoint.load_model(encoder), family, 3, causal, 0.1, STUDY)
     rng = np.random.default_rng(0)
     items = [Item(rng.integers(1, 4000, n).tolist(), None) for n in (1, 7, 30, 64, 12, 3)]
     for item, output in zip(items, predict(model, items)):
