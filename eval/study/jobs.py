@@ -82,7 +82,7 @@ def run_job(job, environment, code):
 
 def error_of(path):
     """Return the last line of an error.txt, which says what was wrong."""
-    lines = path.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.endswith("--help lists every setting.")]
     return ["no output", *lines][-1]
 
