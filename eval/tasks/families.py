@@ -307,16 +307,14 @@ class InformationRetrieval(Family):
         answers = []
         for part in by_set(queries).values():
             name = part[0].corpus
-            corpus = self.dataset.corpora[name]
+            corpus, vectors = self.dataset.corpora[name], self.vectors
             if split is None:
-                corpus = {document: corpus[document] for query in part for document in query.grades}
-            if split is None or name not in self.vectors:
-                self.vectors[name] = self.embed(forward, list(corpus.values()))
+                corpus, vectors = {document: corpus[document] for query in part for document in query.grades}, {}
+            if name not in vectors:
+                vectors[name] = self.embed(forward, list(corpus.values()))
             outputs = np.stack(forward([self.item(self.protocol.query, query.text) for query in part]))
-            find = partial(nearest_documents, outputs, self.vectors[name])
+            find = partial(nearest_documents, outputs, vectors[name])
             answers += map(ten_best, self.dataset.search(name, corpus, find))
-            if split is None:
-                self.vectors.clear()
         return answers
 
     def metrics(self, answers, queries):
