@@ -138,7 +138,7 @@ def fine_tune(cfg):
         export.check(task, model)
     if cfg.freeze:
         model.encoder.requires_grad_(False)
-    params = [p for name, p in model.named_parameters() if p.requires_grad and name != "encoder.head.weight"]
+    params = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
