@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.files import MALFORMED
-from data.sources import decode, json_object, open_lines
+from data.sources import END, decode, format_of, json_object, read_lines
 from errors import DataError, progress
 from eval.tasks.metrics import entities
 
 SPLITS = ("train", "validation", "test")
-TABLES = ("tsv", "txt", "csv", "jsonl")
+TABLES = (".tsv", ".txt", ".csv", ".jsonl")
 OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
@@ -105,21 +105,15 @@ def find_files(path):
     return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
 
 
-def file_format(path):
-    """Return "jsonl" for a.jsonl and for a.jsonl.gz."""
-    name = path.lower().removesuffix(".gz")
-    return Path(name).suffix.removeprefix(".")
-
-
 def lines(path):
     """Yield (location, text) of each line of a file, without the line end; location is "PATH, line N", from 1."""
-    with open_lines(Path(path)) as stream:
-        bar = progress(stream, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
-        try:
-            for number, line in enumerate(bar, 1):
-                yield f"{path}, line {number}", decode(line.removesuffix(b"\n"), number)
-        except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: {error}") from None
+    numbered = read_lines(Path(path), 0, END)
+    bar = progress(numbered, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
+    try:
+        for number, line in bar:
+            yield f"{path}, line {number}", decode(line, number)
+    except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 # ----------------------------------------------------------------------------
@@ -135,10 +129,10 @@ def rows(path, columns, counts=None):
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
-    kind = file_format(path)
+    kind = format_of(Path(path))
     if kind not in TABLES:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz); {OTHER_FORM}")
-    for location, row in json_rows(path) if kind == "jsonl" else delimited_rows(path, columns, counts):
+    for location, row in json_rows(path) if kind == ".jsonl" else delimited_rows(path, columns, counts):
         for column, expected in columns.items():
             if column not in row:
                 names = f"the columns are {', '.join(row)} (in a file without a header, they are numbers, from 0)"
@@ -150,7 +144,7 @@ def rows(path, columns, counts=None):
 
 def delimited_rows(path, columns, counts):
     """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    if file_format(path) == "csv":
+    if format_of(Path(path)) == ".csv":
         table = csv_fields(path)
     else:
         table = ((location, text.split("\t")) for location, text in lines(path))

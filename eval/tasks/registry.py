@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import configurator
+from data.sources import format_of
 from errors import DataError, nearest
-from eval.tasks.readers import SPLITS, TABLES, file_format, find_files
+from eval.tasks.readers import SPLITS, TABLES, find_files
 
 ROOT = Path(__file__).parents[2]
 REGRESSION = ("pearson", "spearman")
@@ -166,7 +167,7 @@ def retrieval_fields(fields, sets, zero_shot):
     is the corpus, and what to train on. Zero-shot, nothing is trained on, and nothing is held out to validate on.
     """
     train = fields.get("train") or fields.get("corpus", "")
-    is_folder = file_format(train) not in ("json", *TABLES)  # and not a table of pairs
+    is_folder = format_of(Path(train)) not in (".json", *TABLES)  # and not a table of pairs
     if not (sets or "corpus" in fields or train and is_folder):
         raise DataError("family=ir: give --corpus")
     table = [Judged("train", f"{train}/qrels/train.tsv")] if is_folder else []
