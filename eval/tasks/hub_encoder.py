@@ -81,7 +81,8 @@ def read_folder(folder):
         seq_len = max_positions(model) - len(before)
     except Exception as error:  # of many kinds
         raise DataError(f"{folder}: transformers cannot open it: {error}") from error
-    weights = {name: x for name, x in model.state_dict().items() if not name.startswith("pooler.")}
+    model.pooler = None  # see HubEncoder
+    weights = model.state_dict()
     if missing := sorted({*info["missing_keys"]} & weights.keys()):
         raise DataError(f"{folder}: tensors are missing: {', '.join(missing)}")
     return {
