@@ -70,14 +70,17 @@ def make_row(folder, result, metric, prefix, names):
     label, seed, after = names.get(folder.parts[0]) or name_of(facts)
     main = [name for name in metrics.main_of(result["main"], metric) if name.startswith(prefix)]
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
-    task, pretraining = result["task"], pretraining_of(facts, after)
+    task, pretraining = result["task"], describe(facts["phases"]) or "pretrained elsewhere"
+    if after:
+        pretraining += f", after {after}"
+    if facts["untrained"]:  # random weights of a checkpoint's shape: no steps, no tokens
+        pretraining = "random weights"
+        facts = facts | dict.fromkeys(("step", "tokens", "flops", "clm_steps", "mask_ratio"), 0)
     if result.get("zero_shot"):
         task += " (zero-shot)"
         validation = test | validation  # it may have none, and nothing is chosen by it
     if result.get("protocol") == "its own":
         pretraining += ", retrieval by its own protocol"
-    if facts["untrained"]:  # random weights of a checkpoint's shape: no steps, no tokens
-        facts = facts | dict.fromkeys(("step", "tokens", "flops", "clm_steps", "mask_ratio"), 0)
     shape, step, head = facts["model"], facts["step"], 0
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
         head = shape["vocab_size"] * shape["d_model"]
@@ -111,14 +114,6 @@ def name_of(facts):
     seed = SEED.search(facts["name"])
     name = "random-" * facts["untrained"] + SEED.sub("", facts["name"], 1)
     return name, int(seed[1] if seed else facts["seed"]), base_of(facts["init_from"])
-
-
-def pretraining_of(facts, after):
-    """Describe how a checkpoint was pretrained, in words."""
-    if facts["untrained"]:
-        return "random weights"
-    text = describe(facts["phases"]) or "pretrained elsewhere"
-    return f"{text}, after {after}" if after else text
 
 
 # ----------------------------------------------------------------------------
