@@ -314,17 +314,13 @@ class InformationRetrieval(Family):
                 vectors[name] = self.embed(forward, list(corpus.values()))
             outputs = np.stack(forward([self.item(self.protocol.query, query.text) for query in part]))
             find = partial(nearest_documents, outputs, vectors[name])
-            answers += map(ten_best, self.dataset.search(name, corpus, find))
+            for run in self.dataset.search(name, corpus, find):
+                cosines, best = zip(*metrics.ranking(run.get("corpus", run["judged"]))[:10])
+                answers.append(Answer(best, cosines, run))
         return answers
 
     def metrics(self, answers, queries):
         return metrics.retrieval_scores([answer.extra for answer in answers], queries)
-
-
-def ten_best(run):
-    """Return the Answer of a query: the ten best documents of its run."""
-    cosines, best = zip(*metrics.ranking(run.get("corpus", run["judged"]))[:10])
-    return Answer(best, cosines, run)
 
 
 def softmax(logits):
