@@ -142,6 +142,15 @@ def test_missing_and_failed_runs_are_shown_as_such(tmp_path):
     assert "\n- `clm/sst2/lr-0.0001_seed-2` and 1 more: RuntimeError: out of memory\n" in text and "earlier" not in text
 
 
+def test_the_stability_of_a_model_takes_all_tasks(tmp_path):
+    for model, task, seed in itertools.product(("mlm", "clm"), ("sst2", "mnli"), (1, 2)):
+        if (model, task) != ("clm", "mnli"):
+            make_result(tmp_path, model, task, seed=seed, test=50 + seed)
+    results = results_in(tmp_path)
+    assert results.deviation("mlm", "sc mean").mean == results.deviation("clm", "sst2").mean == pytest.approx(0.5**0.5)
+    assert results.deviation("clm", "sc mean") is None
+
+
 def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
     for seed in (1, 2, 3):
         make_result(tmp_path, seed=seed, lr=1e-4, test=50, validation=60)
