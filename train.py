@@ -12,7 +12,6 @@ import sys
 import time
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -26,7 +25,7 @@ from data.files import lock_folder
 from data.loader import make_batches
 from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of
 from data.objective import predicts_from, record_of
-from data.prepare import EMBEDDED_FOLDER, prepare_embedded
+from data.prepare import prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, exit_with_message, progress
 from eval.plot import print_end, print_losses, print_start
@@ -207,8 +206,8 @@ def open_folders(cfg, rank, world_size):
     Returns (the lock, the Data, tokenizer, the model's config, the Batches of training, those of validation).
     """
     lock = lock_folder(cfg.out_dir) if rank == 0 else None
-    if rank == 0 and cfg.data == EMBEDDED_FOLDER and not Path(cfg.data).exists():
-        prepare_embedded()
+    if rank == 0:
+        prepare_embedded(cfg.data)
     problems = list(check(cfg)) if rank == 0 else []  # again, now with the data and the lock
     if problems:
         raise DataError("; ".join(problems))

@@ -243,9 +243,10 @@ def prepare(source, out, tokenizer="embedded", **settings):
     return meta
 
 
-def prepare_embedded():
-    """Prepare the embedded corpus with the embedded tokenizer, as train.py does when its default data are missing."""
-    return prepare("embedded", EMBEDDED_FOLDER, val_fraction=0.05)
+def prepare_embedded(data):
+    """Prepare the embedded corpus with the embedded tokenizer, if `data` is its folder and it is not there yet."""
+    if data == EMBEDDED_FOLDER and not Path(data).exists():
+        prepare("embedded", data, val_fraction=0.05)
 
 
 @exit_with_message()

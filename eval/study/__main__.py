@@ -13,10 +13,9 @@ report/. The checkpoints of a run may be deleted; it is trained again only if so
 
 import signal
 import sys
-from pathlib import Path
 
 import configurator
-from data.prepare import EMBEDDED_FOLDER, part_of, prepare_embedded
+from data.prepare import part_of, prepare_embedded
 from errors import exit_with_message
 from eval.study import report
 from eval.study.branch import schedule_problems
@@ -80,8 +79,8 @@ def study(argv, command=COMMAND):
     runs = [item for item in items if isinstance(item, Run)]
     points = [item for item in items if not isinstance(item, Run)]
     if not cfg.plan:
-        if EMBEDDED_FOLDER in {run.settings.data for run in runs} and not Path(EMBEDDED_FOLDER).exists():
-            prepare_embedded()  # once, before several runs do it
+        for run in runs:  # once, before several of them do it
+            prepare_embedded(run.settings.data)
         stop_at("nothing was started:", problems_of(plan, runs, points))
     stop_at("nothing was started:", schedule_problems(runs))
     if cfg.plan or not cfg.only:
