@@ -110,16 +110,16 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
         raise DataError(f"{', '.join(given)}: task={task} says this itself: give either a task or your own data")
     if task in TASKS:
         return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
-    name, folder, problems = Path(task).stem, Path(task).parent, []
+    name, folder = Path(task).stem, Path(task).parent
     if task.endswith(".py"):
         given, problems = configurator.parse([task], FIELDS)
         if name in TASKS:
             problems.append(f"{task}: there is a task {name} already: rename the file")
+        if problems:
+            raise DataError("; ".join(problems))
     elif task:
         names = ", ".join(TASKS)
-        problems.append(f"task={task}: no such task.{nearest(task, TASKS)} There are {names}; a task file ends in .py")
-    if problems:
-        raise DataError("; ".join(problems))
+        raise DataError(f"task={task}: no such task.{nearest(task, TASKS)} There are {names}; a task file ends in .py")
     found = made(name, given, folder, zero_shot)
     allowed = ["family", "metric", *SPLITS, *SETTINGS[found.family].split()]
     if unused := [f"{name}={value}" for name, value in given.items() if value and name not in allowed]:
