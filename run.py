@@ -314,11 +314,14 @@ def remove_partial_files(out):
 
 
 def read_metrics(out_dir):
-    """Return the whole lines of a run's metrics.jsonl, a dict each; [] without one. Raises DataError for other lines."""
+    """Return the whole lines of a run's metrics.jsonl, a dict each; [] if there is none.
+
+    Raises DataError if a line is something else.
+    """
     path = Path(out_dir) / "metrics.jsonl"
-    lines = []
     if not path.exists():
-        return lines
+        return []
+    lines = []
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):  # a process is writing it, or was killed

@@ -212,7 +212,10 @@ def write_folder(state, model, path, folder, kind):
 
 @contextmanager
 def new_folder(folder, texts):
-    """Yield a folder of {file name: text} that becomes `folder` at the end. An error leaves nothing, a kill FOLDER.*."""
+    """Yield a folder with these {file name: text}, which becomes `folder` at the end.
+
+    After an error nothing is left, after a kill FOLDER.*.partial.
+    """
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:

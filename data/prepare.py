@@ -102,7 +102,7 @@ def part_of(text):
 
 
 def make_piece(folder, files, tokenizer, cfg, number, ranges):
-    """Write the shards of a piece and its record, unless it is whole already. Returns the record; see `write_shards`."""
+    """Write the shards of a piece and its record, if it is not whole already. Returns the record of `write_shards`."""
     record = load_record(folder, number)
     if record is None:
         record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges))

@@ -95,9 +95,8 @@ def draw_lines(path, panels, x_label, y_label):
                     handles[name] = axes.axhline(*y, ls=":", **style)
                     continue
                 ticks = ticks or x  # those of the first curve
-                if len(x) < 20:
-                    style |= dict(marker=marker, ms=5, elinewidth=0.9, capsize=2)
-                handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style)
+                marks = dict(marker=marker, ms=5, elinewidth=0.9, capsize=2) if len(x) < 20 else {}
+                handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style, **marks)
     if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
         axes.set_xscale("log")
         axes.set_xticks(ticks, map(short, ticks))
@@ -110,8 +109,8 @@ def draw_lines(path, panels, x_label, y_label):
 
 def short(n):
     """Return a number in short: 1.3M, 99B, 4.5e+18."""
-    for power, name in enumerate("KMBT", 1):
-        if 1000**power <= n < 1000 ** (power + 1):
+    for power, name in enumerate(("", *"KMBT")):
+        if n < 999.5 * 1000**power:
             return f"{n / 1000**power:.3g}{name}"
     return f"{n:.3g}"
 

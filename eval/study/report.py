@@ -16,7 +16,7 @@ from eval.study import figures, stats
 from eval.study.results import Results, Score, group, read
 from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import mean_score
-from run import SOURCES, last_logged, read_metrics
+from run import SOURCES, read_metrics
 
 # The columns of results.csv, comparisons.csv and losses.csv.
 RESULTS = (
@@ -267,9 +267,9 @@ def whole_log(run, last):
 
     A parent may have been stopped where its branch begins.
     """
-    if last_logged(run.folder) < last:
-        return []
     log = read_metrics(run.folder)
+    if not log or log[-1]["step"] < last:
+        return []
     for line in log:
         if "val_mntp_loss" in line:  # the same masks, predicted from the position before
             line["val_mlm_loss"] = line["val_mntp_loss"]

@@ -271,7 +271,7 @@ class Results:
             n_runs = len(group(low, "lr")) * len(group(rows, "seed"))
             own = group([row for row in low if row.model == label], "pretraining_seed")
             for seed in self.seeds[label]:
-                if len(own[seed]) < n_runs:
+                if len(own[seed]) < max(2, n_runs):
                     return None
                 variances.append(np.var([row.test for row in own[seed]], ddof=1))
         return Score(float(np.sqrt(np.mean(variances)))) if variances else None
