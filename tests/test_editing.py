@@ -173,7 +173,7 @@ def test_an_edited_attention_mask_is_that_of_the_trained_model(data_dir, tmp_pat
     copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
     code, text = train(copy, out, data_dir, "--attention=reference")
     assert code == 0 and ", attention reference, " in text, text
-    assert "does not compute from it what model.py does" in export(copy, out, "eurobert")
+    assert "does not compute from it what this project does" in export(copy, out, "eurobert")
 
 
 @pytest.mark.slow
