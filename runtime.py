@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import signal
+import sys
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -245,6 +246,17 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
     return relative_error(attention_results(fused, *inputs), exact)
 
 
+@lru_cache  # a study asks for each of its runs
+def loss_is_edited():
+    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
+    transformer = model.Transformer(model.ModelConfig()).eval()
+    torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
+    t = torch.arange(5)
+    batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
+    fused, plain = (model.PretrainingLoss(transformer, plain)(batch, causal=True)[0] for plain in (False, True))
+    return not torch.allclose(fused, plain, rtol=1e-5)
+
+
 @lru_cache
 def attention_is_edited(seq_len):
     """Whether the formula of the attention computes something else than PyTorch's, as after an edit of its mask.
@@ -357,7 +369,8 @@ def peak_memory(device):
     """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def step_flops(config, groups, window_split):

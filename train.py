@@ -23,14 +23,13 @@ import runtime
 from data import validation
 from data.files import lock_folder
 from data.loader import make_batches
-from data.objective import CLM, MLM, add_step, by_objective, micro_batches, names_of, phase_of
-from data.objective import predicts_from, record_of
+from data.objective import CLM, MLM, add_step, by_objective, look_ahead, micro_batches, names_of, phase_of
 from data.prepare import prepare_embedded
 from data.shards import changed_shard_in_background, load_data, load_tokenizer
 from errors import Damaged, DataError, exit_with_message, progress
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PRESETS, ModelConfig, PretrainingLoss, Transformer, why_not_triton
+from model import PRESETS, PretrainingLoss, Transformer, why_not_triton
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -146,7 +145,7 @@ def check(cfg):
     if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE.split())
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if cfg.loss == "fused" and loss_is_edited():
+    if cfg.loss == "fused" and runtime.loss_is_edited():
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.wandb_project and not find_spec("wandb"):
         yield "wandb_project: needs the wandb package (pip install wandb)"
@@ -172,17 +171,6 @@ def check(cfg):
         yield from run.conflicts(cfg)
         if not why:
             yield from run.start_problems(cfg, config)
-
-
-@lru_cache  # a study asks for each of its runs
-def loss_is_edited():
-    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
-    transformer = Transformer(ModelConfig()).eval()
-    torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
-    t = torch.arange(5)
-    batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
-    fused, plain = (PretrainingLoss(transformer, plain)(batch, causal=True)[0] for plain in (False, True))
-    return not torch.allclose(fused, plain, rtol=1e-5)
 
 
 # ----------------------------------------------------------------------------
@@ -269,20 +257,6 @@ def make_optimizers(transformer, cfg):
         for group in optimizer.param_groups:
             group.setdefault("lr_scale", group["lr"] / cfg.lr)
     return optimizers
-
-
-def look_ahead(groups_of, max_steps, batches):
-    """Return what about 50 steps train, which stand for all, and the position that predicts a hidden token at the end.
-
-    groups_of: a function of the step, see `by_objective`. Raises DataError if what a step trains is not repeatable.
-    """
-    steps = [*range(0, max_steps, math.ceil(max_steps / 50)), max_steps - 1]
-    sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
-    if sampled != again:
-        raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
-    for what in set().union(*sampled):
-        batches.check_repeatable(what)
-    return sampled[:-1], predicts_from(record_of(sampled))
 
 
 @torch.no_grad()

@@ -179,6 +179,20 @@ def phase_of(groups):
     return " + ".join(names_of(groups))
 
 
+def look_ahead(groups_of, max_steps, batches):
+    """Return what about 50 steps train, which stand for all, and the position that predicts a hidden token at the end.
+
+    groups_of: a function of the step, see `by_objective`. Raises DataError if what a step trains is not repeatable.
+    """
+    steps = [*range(0, max_steps, math.ceil(max_steps / 50)), max_steps - 1]
+    sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
+    if sampled != again:
+        raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
+    for what in set().union(*sampled):
+        batches.check_repeatable(what)
+    return sampled[:-1], predicts_from(record_of(sampled))
+
+
 # ----------------------------------------------------------------------------
 # The record of a run's phases
 
