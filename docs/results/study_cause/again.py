@@ -1,32 +1,43 @@
-"""Print the validation scores of part B's models that were trained again, at both ends of the fine-tuning grid and
-between them, and how far their test scores and losses are from those of the counted models.
+"""Print what the models of parts A and B that a CPU trained again show.
 
     python docs/results/study_cause/again.py
+
+First the long runs: their validation scores at both ends of the fine-tuning grid and between them, and how far their
+test scores and losses are from those of the counted models. Then part A's comparisons with models from a CPU only.
 """
 
 import csv
-from pathlib import Path
+import re
 
 import numpy as np
+from comparisons import FOLDER, NAMES, PRIMARY, choose, print_primary, resample
 
-FOLDER = Path(__file__).parent
-RECIPES = {"mlm-41M": "pure MLM", "mlm-80-10-10-41M": "80/10/10", "clm25-mlm-41M": "25 % CLM, then MLM"}
 RATES = {"conll2003": ("0.00025", "0.002", "0.008"), "scifact": ("0.00025", "0.001", "0.008")}  # ends, the middle one
+LONG = {"mlm-41M": "pure MLM", "mlm-80-10-10-41M": "80/10/10", "clm25-mlm-41M": "25 % CLM, then MLM"}
 
 
-def read(name):
-    """Return {(model, seed, task, rate): row} of the first fine-tuning seed, from a csv."""
-    with open(FOLDER / name, newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["finetune_seed"] == "1"]
+def read(*names):
+    """Return the rows of csv files."""
+    rows = []
+    for name in names:
+        with open(FOLDER / name, newline="") as file:
+            rows += csv.DictReader(file)
+    return rows
+
+
+def by_run(rows):
+    """Return {(model, seed, task, rate): row} of the first fine-tuning seed."""
+    rows = [row for row in rows if row["finetune_seed"] == "1"]
     return {(row["model"].removesuffix("-again"), row["seed"], row["task"], row["rate"]): row for row in rows}
 
 
-if __name__ == "__main__":
-    again, counted = read("again.csv"), read("results.csv")
+def print_ends():
+    """Print the validation scores of the long runs at three rates, and what differs from the counted models."""
+    again, counted = by_run(read("again.csv")), by_run(read("results.csv"))
     print("| trained again | seed | CoNLL-2003: 2.5e-4 | 2e-3 | 8e-3 | SciFact: 2.5e-4 | 1e-3 | 8e-3 |")
     print("|" + "---|" * 8)
     ends, differences = [], {"loss": [], **{task: [] for task in RATES}}
-    for model, name in RECIPES.items():
+    for model, name in LONG.items():
         for seed in sorted({key[1] for key in again if key[0] == model}, key=int):
             cells = []
             for task, rates in RATES.items():
@@ -41,3 +52,22 @@ if __name__ == "__main__":
     print(f"\n{sum(ends)} of {len(ends)} have a better score at an end.")
     for what, values in differences.items():
         print(f"{what}, again minus counted: mean {np.mean(values):.3f}, from {min(values):.3f} to {max(values):.3f}")
+
+
+def trained_on_a_cpu(rows):
+    """Yield ((recipe, seed), row) of the models of 10.2M tokens that a CPU trained, whatever their name adds."""
+    for row in rows:
+        match = re.fullmatch("(.+?)(-cpu)?-10.2M(-again)?", row["model"])
+        if match and match[1] in NAMES and row["pretrained_on"] == "x86_64":
+            yield (match[1], int(row["seed"])), row
+
+
+if __name__ == "__main__":
+    print_ends()
+    names = "results", "checks", "again"
+    chosen = choose(trained_on_a_cpu(read(*(f"{name}.csv" for name in names))))
+    scores = resample(chosen, *(f"{name}.npz" for name in names))
+    for recipe, seed in sorted({key[:2] for key in chosen}):
+        each = [scores[recipe, seed, task][0] for task in RATES]
+        print(f"{NAMES[recipe]}, seed {seed}: {each[0]:.1f}, {each[1]:.1f}, mean {np.mean(each):.1f}")
+    print_primary(PRIMARY["10.2M"], scores)

@@ -53,13 +53,14 @@ def read(name, ending):
                 yield (recipe, int(row["seed"])), row
 
 
-def read_chosen(ending):
+def choose(models):
     """Return {(recipe, seed, task): the rows at the rate that validation chose with the first fine-tuning seed}.
 
-    Those of a model are left out until it has been fine-tuned on both tasks at the four rates of the design.
+    models: ((recipe, seed), row), ... Those of a model are left out until it has been fine-tuned on both tasks at the
+    four rates of the design.
     """
     tried = defaultdict(list)
-    for model, row in read("results.csv", ending):
+    for model, row in models:
         tried[(*model, row["task"])].append(row)
     chosen = {}
     for key, rows in tried.items():
@@ -70,22 +71,22 @@ def read_chosen(ending):
     return {key: rows for key, rows in chosen.items() if all((*key[:2], task) in chosen for task in TASKS)}
 
 
-def resample(chosen):
+def resample(chosen, *files):
     """Return {(recipe, seed, task): scores (1 + resamples,)}, the mean over fine-tuning seeds: on the test set, then on
-    resamples of it, which are the same for all models."""
-    found = {}
-    with np.load(FOLDER / "results.npz") as file:
-        for task in TASKS:
-            rows = [(key, row) for key, rows in chosen.items() if key[2] == task for row in rows]
-            names = [
-                " ".join(row[part] for part in ("model", "seed", "task", "rate", "finetune_seed")) for _, row in rows
-            ]
-            instances = np.stack([file[name].astype(np.float32) for name in names])
-            resampled = stats.bootstrap(instances, stats.RESAMPLES, zlib.crc32(f"{task}/".encode()))
-            scores = defaultdict(list)
-            for (key, row), others in zip(rows, resampled.T):
-                scores[key].append([float(row["test"]), *others])
-            found |= {key: np.mean(values, axis=0) for key, values in scores.items()}
+    resamples of it, which are the same for all models. files: with the instances."""
+    found, by_name = {}, {}
+    for file in files:
+        with np.load(FOLDER / file) as arrays:
+            by_name |= arrays
+    for task in TASKS:
+        rows = [(key, row) for key, rows in chosen.items() if key[2] == task for row in rows]
+        names = [" ".join(row[part] for part in ("model", "seed", "task", "rate", "finetune_seed")) for _, row in rows]
+        instances = np.stack([by_name[name].astype(np.float32) for name in names])
+        resampled = stats.bootstrap(instances, stats.RESAMPLES, zlib.crc32(f"{task}/".encode()))
+        scores = defaultdict(list)
+        for (key, row), others in zip(rows, resampled.T):
+            scores[key].append([float(row["test"]), *others])
+        found |= {key: np.mean(values, axis=0) for key, values in scores.items()}
     return found
 
 
@@ -220,8 +221,8 @@ def draw(leads):
 
 def report(ending):
     """Print the tables of a part. Return {recipe: {seed: (its lead over pure MLM, resamples of it)}}."""
-    chosen = read_chosen(ending)
-    scores = resample(chosen)
+    chosen = choose(read("results.csv", ending))
+    scores = resample(chosen, "results.npz")
     print_scores(ending, chosen, scores)
     print_primary(PRIMARY[ending], scores)
     print_leads(scores)
@@ -234,8 +235,9 @@ def print_change(recipe, name, after, before):
     print(f"lead of {NAMES[recipe]}, {name}: {as_text(compare(differences(after[recipe], before[recipe])))}")
 
 
-short, long, wide = report("10.2M"), report("41M"), report("192")
-for recipe in short:
-    print_change(recipe, "41M − 10.2M tokens", long, short)
-print_change("clm25-mlm", "width 192 − width 128", wide, short)
-draw({recipe: {"10.2M": short[recipe], "41M": long[recipe]} for recipe in short})
+if __name__ == "__main__":
+    short, long, wide = report("10.2M"), report("41M"), report("192")
+    for recipe in short:
+        print_change(recipe, "41M − 10.2M tokens", long, short)
+    print_change("clm25-mlm", "width 192 − width 128", wide, short)
+    draw({recipe: {"10.2M": short[recipe], "41M": long[recipe]} for recipe in short})
