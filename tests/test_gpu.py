@@ -96,7 +96,7 @@ def test_a_fine_tuning_step_never_waits(encoder, tmp_path, family):
     options = (
         f"--task=embedded-{family} --init_from={encoder} --eval_interval=1000 --epochs=100 --batch_size=4 --device=cuda"
     )
-    options = options.split() + "--test_examples=5 --eval_examples=5 --baseline=False".split()
+    options = options.split() + "--test_examples=5 --eval_examples=5 --baseline=False --save_model=True".split()
     counts = [waits("finetune.py", [*options, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (5, 15)]
     assert counts[1] == counts[0]
 

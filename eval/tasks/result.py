@@ -102,12 +102,13 @@ def load(path, device="cpu", dtype="float32"):
 
 
 def rebuild(state, device="cpu", dtype="float32"):
-    """Return the Family and the TaskModel of the dict of a model.pt."""
+    """Return the Family and the TaskModel of the dict of a model.pt, whose weights may be on a GPU."""
     saved = state["fine_tuned"]
+    weights = {name: x.cpu() for name, x in state["model"].items()}
     settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
     spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
     dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
-    task, model = build(settings, dataset, state)
+    task, model = build(settings, dataset, state | {"model": weights})
     model.head.load_state_dict(saved["head"])
     task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
     return task, model
