@@ -8,6 +8,7 @@ test scores and losses are from those of the counted models. Then part A's compa
 
 import csv
 import re
+from collections import defaultdict
 
 import numpy as np
 from comparisons import FOLDER, NAMES, PRIMARY, choose, print_primary, resample
@@ -36,7 +37,7 @@ def print_ends():
     again, counted = by_run(read("again.csv")), by_run(read("results.csv"))
     print("| trained again | seed | CoNLL-2003: 2.5e-4 | 2e-3 | 8e-3 | SciFact: 2.5e-4 | 1e-3 | 8e-3 |")
     print("|" + "---|" * 8)
-    ends, differences = [], {"loss": [], **{task: [] for task in RATES}}
+    ends, differences = [], defaultdict(list)  # differences: by what differs, and by that of a recipe
     for model, name in LONG.items():
         for seed in sorted({key[1] for key in again if key[0] == model}, key=int):
             cells = []
@@ -46,7 +47,8 @@ def print_ends():
                 cells += [f"{score:.1f}" for score in scores]
                 ends.append(max(scores[0], scores[2]) > scores[1])
                 before = counted[model, seed, task, middle["rate"]]
-                differences[task].append(float(middle["test"]) - float(before["test"]))
+                for what in (task, f"mean of both, {name}"):
+                    differences[what].append(float(middle["test"]) - float(before["test"]))
             differences["loss"].append(float(middle["mlm_loss"]) - float(before["mlm_loss"]))
             print(f"| {name} | {seed} | {' | '.join(cells)} |")
     print(f"\n{sum(ends)} of {len(ends)} have a better score at an end.")
