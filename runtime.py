@@ -312,7 +312,7 @@ def fused_attention_fails(config, dtype, device):
 
 
 def set_attention(transformer, device, versions, earlier):
-    """Choose "triton" or "sdpa" for a model on a GPU, and note it in `versions`. Warns why it is not the kernels.
+    """Choose "triton" or "sdpa" for a model on a GPU, and note it in `versions`. If it is "sdpa", warn why.
 
     earlier: a checkpoint's dict, or None. Its backend stays if no version has changed, even where a check might now
     differ. Rank 0 chooses for all processes.

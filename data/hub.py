@@ -198,7 +198,7 @@ def write_folder(state, model, path, folder, kind):
     transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
     """
     folder = Path(folder)
-    with refuse_malformed(f"{path}: its records are not as train.py or finetune.py writes them"):
+    with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
         weights = hub_weights(state, kind, role)
         texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))

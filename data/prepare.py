@@ -235,7 +235,7 @@ def prepare(source, out, tokenizer="embedded", **settings):
             left = cfg.max_tokens - sum(record["train"]["tokens"] for record in records)
             number, ranges = mine[len(records)]
             cut = encoded_piece(files, tokenizer, cfg, ranges, limit=left)
-            records.append(write_shards(folder, number, cut))  # it no longer fits its record: a kill undoes this
+            records.append(write_shards(folder, number, cut))  # its record no longer fits: after a kill it is made anew
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():
         counts = f"{split['documents']:,} documents, {split['tokens']:,} tokens"

@@ -86,9 +86,7 @@ def open_lines(path):
     if compression == ".gz":
         return io.BufferedReader(gzip.open(path))
     if compression == ".zst":
-        from pyarrow import CompressedInputStream
-
-        return io.BufferedReader(CompressedInputStream(str(path), "zstd"))
+        return io.BufferedReader(optional_package("pyarrow").CompressedInputStream(str(path), "zstd"))
     return open(path, "rb")
 
 

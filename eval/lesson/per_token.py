@@ -75,6 +75,8 @@ def main(cfg):
     if len({config["data_fingerprint"] for config in configs}) != 1:
         raise DataError("runs: expected folders of runs of train.py on the same data")
     logs = {run: read_metrics(run) for run in cfg.runs}
+    if empty := [run for run, log in logs.items() if not log]:
+        raise DataError(f"runs: {empty[0]} has no log (metrics.jsonl)")
     curves = {run: loss_curve(logs[run], config["model"]["seq_len"]) for run, config in zip(cfg.runs, configs)}
     rows = [["step", "tokens seen"]]
     for run in cfg.runs:

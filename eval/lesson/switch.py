@@ -3,9 +3,9 @@
     python train.py --keep_steps=200,205,210,220,240,280,350,450 --out_dir=out/lesson
     python -m eval.lesson switch --run=out/lesson
 
-For each checkpoint, on the validation windows and masks of the run's own evaluation (the windows are not split):
+For each checkpoint, on the first 64 validation windows of the run's own evaluation (not split), with its masks:
 
-1. Both validation losses, as train.py computes them.
+1. Both validation losses, as train.py computes them on these windows.
 2. The loss of masked tokens when the model sees the whole window, only the left context, or only the right context.
    Only the masked tokens nearest the middle of each window count, because they have as much text on either side.
    The loss with the left context only minus the loss with both sides is the gain from the right context.
@@ -24,6 +24,7 @@ from model import PretrainingLoss
 run = "out/lesson"  # the folder of a run with checkpoints
 out = "out/switch.png"  # the figure
 
+WINDOWS = 64  # validation windows, at most: the tokens of each are computed up to 26 times
 MIDDLE = 8  # masked tokens nearest the middle of each window
 COLUMNS = ("step", "CLM loss", "MLM loss", "both sides", "left only", "right only", "gain from right")
 STYLES = {"both sides": "ks-", "left only": "bo--", "right only": "y^:"}  # of the curves
@@ -65,7 +66,7 @@ def measure(run):
         _, batches = next(iter(val.values()))  # of a mixture: the first source
         losses = []
         for what in validation.objectives("mask"):  # CLM, then MLM
-            batch = batches.batch(0, what)
+            batch = batches.batch(0, what, range(min(WINDOWS, batches.windows_per_step)))
             loss_sum, count = PretrainingLoss(model)(batch, what.causal)
             losses.append(loss_sum / count)
         both, left, right = context_losses(model, batch)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from data.files import refuse_existing
+from data.files import refuse_existing, refuse_malformed
 from data.hub import SENTENCES, check_function, filled, new_folder
 from data.tokenizer import optional_package
 from errors import DataError
@@ -70,7 +70,9 @@ def export(path, folder):
         def theirs(tokens):
             return found(torch.cat((before, tokens))[None]).logits[0, len(before) :]
 
-        check_function(state["fine_tuned"]["sample"], theirs, path)
+        with refuse_malformed(f"{path}: its records are not as this version of finetune.py writes them"):
+            sample = state["fine_tuned"]["sample"]
+        check_function(sample, theirs, path)
     files = dict(state["files"])
     if task.dataset.family == "ir":
         facts = {"hidden_size": model.encoder.config.d_model, "max_len": task.max_len, "prompts": {}}

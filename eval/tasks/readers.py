@@ -9,7 +9,6 @@ how often it applied a rule.
 
 import csv
 import glob
-import gzip
 import re
 import zlib
 from contextlib import suppress
@@ -112,7 +111,7 @@ def lines(path):
     try:
         for number, line in bar:
             yield f"{path}, line {number}", decode(line, number)
-    except (DataError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (DataError, OSError, EOFError, zlib.error) as error:  # OSError: also of a damaged .gz or .zst
         raise DataError(f"{path}: {error}") from None
 
 
@@ -131,7 +130,7 @@ def rows(path, columns, counts=None):
     """
     kind = format_of(Path(path))
     if kind not in TABLES:
-        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz); {OTHER_FORM}")
+        raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz or .zst); {OTHER_FORM}")
     for location, row in json_rows(path) if kind == ".jsonl" else delimited_rows(path, columns, counts):
         for column, expected in columns.items():
             if column not in row:

@@ -3,7 +3,8 @@
     python docs/results/study_cause/again.py
 
 First the long runs: their validation scores at both ends of the fine-tuning grid and between them, and how far their
-test scores and losses are from those of the counted models. Then part A's comparisons with models from a CPU only.
+test scores and losses are from those of the counted models. Then part A's comparisons with models from a CPU only, once
+there are two seeds of each pair.
 """
 
 import csv
@@ -72,4 +73,10 @@ if __name__ == "__main__":
     for recipe, seed in sorted({key[:2] for key in chosen}):
         each = [scores[recipe, seed, task][0] for task in RATES]
         print(f"{NAMES[recipe]}, seed {seed}: {each[0]:.1f}, {each[1]:.1f}, mean {np.mean(each):.1f}")
-    print_primary(PRIMARY["10.2M"], scores)
+    seeds = defaultdict(set)
+    for recipe, seed, _ in scores:
+        seeds[recipe].add(seed)
+    if all(len(seeds[a] & seeds[b]) > 1 for a, b in PRIMARY["10.2M"]):
+        print_primary(PRIMARY["10.2M"], scores)
+    else:
+        print("part A's comparisons need two seeds of each pair: more runs have to be trained on a CPU")

@@ -235,6 +235,13 @@ def test_the_switch_has_a_row_for_each_checkpoint(undisturbed, tmp_path, capsys)
         start(switch, f"--run={tmp_path}")
 
 
+def test_a_run_without_a_log_is_not_compared(undisturbed, tmp_path):
+    _, run = undisturbed
+    (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
+    with pytest.raises(DataError, match=f"runs: {tmp_path} has no log"):
+        start(per_token, f"--runs={run},{tmp_path}")
+
+
 def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path, monkeypatch):
     _, run = undisturbed
     (tmp_path / "figure.png").write_bytes(b"figure")

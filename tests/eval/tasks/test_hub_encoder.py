@@ -135,6 +135,11 @@ def test_a_saved_model_predicts(folders, saved, tmp_path, capsys):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
     export(tmp_path / "model.pt", tmp_path / "exported")
     assert (tmp_path / "exported/model.safetensors").exists()
+    older = checkpoint.load(tmp_path / "model.pt")
+    del older["fine_tuned"]["sample"]
+    checkpoint.save(tmp_path / "older.pt", older)
+    with pytest.raises(DataError, match="older.pt: its records are not as this version of finetune.py writes them"):
+        export(tmp_path / "older.pt", tmp_path / "again")
 
 
 def test_a_model_with_an_edited_head_does_not_go_out(folders, saved, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Each file format, and each fault in a file."""
 
 import gzip
+import sys
 from collections import Counter
 
 import pytest
@@ -26,6 +27,20 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:20])
     with pytest.raises(DataError, match="a.jsonl.gz: Compressed file ended"):
         read(read_texts, paths[2])
+
+
+def test_a_file_of_zstandard_needs_pyarrow(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"")
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="a.jsonl.zst: .*pip install pyarrow"):
+        patch.setitem(sys.modules, "pyarrow", None)
+        read(read_texts, str(path))
+    content = pytest.importorskip("pyarrow").compress(b'{"text": "x", "label": 1}\n', "zstd", asbytes=True)
+    path.write_bytes(content)
+    assert read(read_texts, str(path)) == ([Text("x", "1")], {})
+    path.write_bytes(content[:-5])
+    with pytest.raises(DataError, match="a.jsonl.zst: "):
+        read(read_texts, str(path))
 
 
 BY_NUMBER = dict(columns=("2",), label="0")
