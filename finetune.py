@@ -114,10 +114,10 @@ def check(cfg, needs_checkpoint=True):
 # The run
 
 
-def lr_factor(cfg, step, steps):
-    """Return the learning rate of step number `step`, from 0, divided by lr: linear warmup, then linear decay to 0."""
+def learning_rate(cfg, step, steps):
+    """Return the learning rate of step number `step`, from 0: linear warmup, then linear decay to 0."""
     warmup = int(cfg.warmup_fraction * steps)
-    return min((step + 1) / max(1, warmup), (steps - step) / max(1, steps - warmup))
+    return cfg.lr * min((step + 1) / max(1, warmup), (steps - step) / (steps - warmup))
 
 
 def fine_tune(cfg):
@@ -140,11 +140,13 @@ def fine_tune(cfg):
         model.encoder.requires_grad_(False)
     params = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
-    steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
-    steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(cfg, step, steps))
+
+    for group in optimizer.param_groups:  # all follow the schedule, also one with a rate of its own
+        group.setdefault("lr_scale", group["lr"] / cfg.lr)
 
     log = MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
+    steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
+    steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
     eval_set = subsample(dataset.validation, cfg.eval_examples)
     loss_sum = 0.0  # of the steps since the last validation
     model.train()
@@ -160,12 +162,13 @@ def fine_tune(cfg):
         batch = pack_texts([item.ids for item in items], model.capacity)
 
         # Forward, backward, update.
-        lr, *_ = schedule.get_last_lr()
+        lr = learning_rate(cfg, step, steps)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_scale"]
         loss = task.loss(model(**to_device(batch, model.encoder.device)), items)
         loss.backward()
         nn.utils.clip_grad_norm_(params, cfg.grad_clip)
         optimizer.step()
-        schedule.step()
         optimizer.zero_grad()
         loss_sum += loss.detach()
         bar.update()
