@@ -15,7 +15,7 @@ from eval.bench.timing import print_hardware
 head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
 PAPER = {name: model.ModelConfig(vocab_size=128_256, **model.PRESETS[name]) for name in ("210m", "610m", "1b")}
-MACHINE = runtime.resolve_auto({"device": "auto", "dtype": "auto"})  # what train.py chooses here
+AUTO = {"device": "auto", "dtype": "auto"}
 WINDOWS = 144  # windows of a step on one GPU: the paper's batch on eight
 
 
@@ -70,8 +70,9 @@ def compiler():
 
 def device():
     """Return what train.py will run on, as text."""
-    line = f"device={MACHINE['device']}, dtype={MACHINE['dtype']}"
-    if MACHINE["device"] == "cpu":
+    settings = runtime.resolve_auto(AUTO)
+    line = f"device={settings['device']}, dtype={settings['dtype']}"
+    if settings["device"] == "cpu":
         return f"{line}; PyTorch finds no GPU"
     free, total = torch.cuda.mem_get_info()
     return f"{line}, {torch.cuda.device_count()} GPUs, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
@@ -79,11 +80,12 @@ def device():
 
 def kernels(head_dims):
     """Compare the fused attention kernels with float64 for every mask, and look for rare differences."""
-    dtype = getattr(torch, MACHINE["dtype"])
+    settings = runtime.resolve_auto(AUTO)
     failed = False
     for D in head_dims:
         config = model.ModelConfig(n_head=18, n_kv_head=6, head_dim=D)
-        why = runtime.fused_attention_fails(config, dtype, torch.device(MACHINE["device"]))
+        dtype = getattr(torch, settings["dtype"])
+        why = runtime.fused_attention_fails(config, dtype, torch.device(settings["device"]))
         print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}")
         failed = failed or why
     if failed:
