@@ -319,7 +319,7 @@ def read_metrics(out_dir):
     Raises DataError if a line is something else.
     """
     path = Path(out_dir) / "metrics.jsonl"
-    if not path.exists():
+    if not path.is_file():
         return []
     lines = []
     with open(path, "rb") as file:

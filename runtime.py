@@ -357,7 +357,7 @@ def flops_per_token(config, T, causal, predicted, seen=1.0):
 
 
 def peak_flops(device, dtype):
-    """The peak of a torch.device in FLOP/s with the setting dtype, or None where it is not known."""
+    """The peak of a torch.device in FLOP/s for activations of this dtype, or None where it is not known."""
     if device.type != "cuda" or dtype != "bfloat16":
         return None
     name = torch.cuda.get_device_name(device).replace("-", " ")

@@ -13,7 +13,7 @@ from pathlib import Path
 from checkpoint import path_of, steps
 from data.files import refuse_malformed
 from data.objective import micro_batches, title, validation_keys
-from errors import exit_with_message
+from errors import DataError, exit_with_message
 from run import read_metrics
 from runtime import peak_memory, show, step_flops
 
@@ -124,8 +124,10 @@ def save_figure(figure, path):
 
 def plot_run(out_dir):
     """Write out_dir/loss.png and say so."""
-    figure = new_figure(7, 4.2)
     lines = read_metrics(out_dir)
+    if not lines:
+        raise DataError(f"{out_dir}: has no metrics.jsonl of train.py")
+    figure = new_figure(7, 4.2)
     axes = figure.subplots()
     draw_training(axes, [line for line in lines if "loss" in line])
     evaluated = [line for line in lines if "val_clm_loss" in line]
