@@ -191,7 +191,7 @@ def scatter_optimizer(optimizer, state):
 
 
 # ----------------------------------------------------------------------------
-# Is the fused attention right on this GPU?
+# Is the fused attention right on this GPU? Is model.py edited?
 
 MASKS = [(causal, documents) for causal in (True, False) for documents in (True, False)]
 fused_attention = partial(model.attention, backend="triton")

@@ -31,7 +31,7 @@ def loss_curve(lines, T):
     """
     points = {}
     predicted = of_window = 0
-    for before, line in itertools.pairwise([*lines[:1], *lines]):
+    for before, line in itertools.pairwise([lines[0], *lines]):
         if line["phase"] == "clm":
             of_window = T - 1
         elif "mask_ratio" in line:
