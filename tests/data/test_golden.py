@@ -1,0 +1,76 @@
+"""Frozen values: the batches of a fixed stream, and the log of a short run.
+
+Every published number depends on the batches. A change of these values changes all runs, so it must be on purpose.
+"""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from data.loader import Batches
+from data.objective import CLM, MLM
+from data.tokenizer import Tokenizer
+from data.validation import HiddenTokens, NextToken
+from helpers import metrics, succeed
+
+OBJECTIVES = {
+    "CLM": CLM(),
+    "MLM": MLM(0.4),
+    "80/10/10": MLM(0.15, proportions=(0.8, 0.1, 0.1)),
+    "MNTP": MLM(0.2, "before"),
+    "validation CLM": NextToken(),
+    "validation MLM": HiddenTokens(),
+}
+BATCHES = {  # checksums with window_split none, random and document
+    "CLM": ("a5280259a1e850be", "7d049e8b738500ae", "6a4d91479b5c3e1b"),
+    "MLM": ("b2fb65fe2727f320", "8da0b6c4a9f2cccc", "6437b63b4c1690b4"),
+    "80/10/10": ("07ac7b1a84bba03a", "2e08d3f7a7127c87", "c4fcb20964396f1b"),
+    "MNTP": ("6b7471d6f3e0db85", "f2ea2658c20b6b39", "486bcb71b516fa84"),
+    "validation CLM": ("a5280259a1e850be", "7d049e8b738500ae", "6a4d91479b5c3e1b"),
+    "validation MLM": ("b2fb65fe2727f320", "8da0b6c4a9f2cccc", "6437b63b4c1690b4"),
+}
+LOSSES = [  # both validation losses at the start, 20 training losses, some of them with validation losses
+    8.35952, 8.32877, 8.32966, 8.31896, 8.23595, 8.06605, 7.91204, 7.63731, 7.51963, 7.33813, 7.50790, 7.52189,
+    7.26438, 7.22964, 7.24372, 7.23833, 7.06195, 7.20655, 7.36664, 7.35609, 7.15012, 6.95497, 6.98714, 7.07889,
+    7.40301, 7.42932,
+]  # fmt: skip
+
+
+class Stream:
+    """10,000 tokens that no library's random numbers make, in documents of 1 to 96 tokens."""
+
+    def __init__(self, tokenizer):
+        i = np.arange(10_000)
+        self.tokens = i * i * 31 % 4093
+        self.tokens[i * i % 97 == 1] = tokenizer.eos_id
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def windows(self, index, T):
+        return self.tokens[index[:, None] * T + np.arange(T)]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_batches(name):
+    tokenizer = Tokenizer.load("embedded")
+    for split, expected in zip(("none", "random", "document"), BATCHES[name]):
+        checksum = hashlib.sha256()
+        for draws in [1000], [700, 300]:
+            batches = Batches([Stream(tokenizer)] * len(draws), tokenizer, 3, 64, 12, split, draws)
+            for step in 0, 1234:
+                for key, x in sorted(batches.batch(step, OBJECTIVES[name]).items()):
+                    checksum.update(f"{key} {x.dtype} {tuple(x.shape)}".encode() + x.numpy().tobytes())
+        assert checksum.hexdigest()[:16] == expected, (name, split)
+
+
+def test_the_log_of_a_short_run(run, tmp_path):
+    """The demo's recipe with 1,024 tokens a step, in fp32: each loss to 1e-4, as processors differ in their sums."""
+    short = "--max_steps=20 --switch_step=8 --warmup_steps=4 --decay_steps=6 --global_batch_tokens=1024 --log_interval=1"
+    args = f"{short} --eval_interval=20 --eval_windows=16 --dtype=float32 --out_dir={tmp_path / 'run'}"
+    succeed([run(args.split(), OMP_NUM_THREADS="1")])
+    lines = metrics(tmp_path / "run")
+    losses = [line[key] for line in lines for key in ("loss", "val_clm_loss", "val_mlm_loss") if key in line]
+    assert losses == pytest.approx(LOSSES, abs=1e-4)
+    assert [line["phase"] for line in lines] == ["clm"] * 9 + ["mlm"] * 12
