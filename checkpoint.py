@@ -13,6 +13,7 @@ import pickle
 import re
 import sys
 import zipfile
+import zlib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,6 +131,9 @@ def open_newest(path, weights=True, report=print):
     weights: see `read`. False: nothing is reported, and of a hub folder there is the config only. Raises Damaged or
     DataError.
     """
+    for link in Path(path).glob("ckpt-*.pt") if weights else ():
+        if not link.exists():
+            report(f"{link} is a link to {link.readlink()}, which is not there; it is passed over.")
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
         try:
@@ -174,6 +178,28 @@ def problem(path):
     except DataError as error:
         return str(error)
     return ""
+
+
+def checksum(x, value=0):
+    """Return a CRC-32 of a checkpoint's dict or of a part of it, after `value`, that of what comes before."""
+    if isinstance(x, dict):
+        x = [*x.items()]
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            value = checksum(item, value)
+        return value
+    is_tensor = isinstance(x, torch.Tensor)
+    return zlib.crc32(x.reshape(-1).view(torch.uint8).numpy() if is_tensor else repr(x).encode(), value)
+
+
+def not_finite(x, name=""):
+    """Return the name of the first tensor of a state dict with a number that is not finite, such as "model.head.weight".
+
+    Returns an empty string if there is none.
+    """
+    if isinstance(x, dict):
+        return next(filter(None, (not_finite(item, f"{name}.{key}".strip(".")) for key, item in x.items())), "")
+    return name if isinstance(x, torch.Tensor) and not x.isfinite().all() else ""
 
 
 # ----------------------------------------------------------------------------
@@ -244,10 +270,11 @@ def load_model(path):
 
 
 def export(path, folder, kind):
-    """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`."""
+    """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`. Return its path."""
     refuse_existing(folder)
     found, state = open_newest(path)
     hub.write_folder(state, model_from(state, found), found, folder, kind)
+    return found
 
 
 @exit_with_message()
@@ -260,10 +287,10 @@ def main():
     parser.add_argument("--as", dest="kind", choices=hub.EXPORTS, required=True)
     words = parser.parse_args()
     try:
-        export(words.path, words.folder, words.kind)
+        found = export(words.path, words.folder, words.kind)
     except KeyboardInterrupt:
         sys.exit(f"stopped by Ctrl-C: {words.folder} was not written")
-    print(f"wrote {words.folder}")
+    print(f"wrote {words.folder} from {found}")
 
 
 if __name__ == "__main__":

@@ -125,6 +125,8 @@ def why_not_triton(device_type, D, dtype):
         return f"head dim {D} is not 32, 64, 96 or 128"
     if dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return f"{dtype} is not bfloat16, float16 or float32"
+    if triton.knobs.runtime.interpret and dtype == torch.bfloat16:
+        return "Triton's interpreter computes bfloat16 wrongly: give --dtype=float32"
     if device_type != "cuda" and not triton.knobs.runtime.interpret:
         return f"device {device_type}: the kernels need a GPU, or TRITON_INTERPRET=1 set before Python starts"
     return ""

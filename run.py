@@ -5,9 +5,14 @@ import math
 import os
 import platform
 import re
+import signal
+import sys
 import time
 import zlib
+from copy import deepcopy
+from functools import lru_cache, partial
 from glob import glob
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +20,15 @@ import torch
 
 import checkpoint
 import runtime
-from configurator import read_script
-from data.files import MALFORMED, refuse_malformed, write_json, write_whole
-from data.prepare import EMBEDDED_FOLDER
-from data.shards import CYCLE, draws_of, load_data
-from errors import Damaged, DataError
-from model import PRESETS, ModelConfig, Transformer
+from configurator import read_script, value_problems
+from data import objective as objectives
+from data import validation
+from data.files import MALFORMED, lock_folder, refuse_malformed, write_json, write_whole
+from data.loader import make_batches
+from data.prepare import EMBEDDED_FOLDER, prepare_embedded
+from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_tokenizer
+from errors import Damaged, DataError, progress
+from model import PRESETS, ModelConfig, Transformer, triton, why_not_triton
 from runtime import resolve_auto, show
 
 ROOT = Path(__file__).resolve().parent
@@ -31,6 +39,9 @@ RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
     "verify_data device compile recompute deterministic shard".split()
 )
+
+
+PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may differ between the processes of a run
 
 
 def origin(cfg):
@@ -57,6 +68,67 @@ def model_config(settings, vocab_size):
         if settings.get(name):
             fields[name] = settings[name]
     return ModelConfig(**fields)
+
+
+# ----------------------------------------------------------------------------
+# What can be wrong with the settings
+
+SCHEDULE = "switch_step warmup_steps decay_steps"
+LIMITS = [
+    ("at least", 1, "max_steps global_batch_tokens micro_batch eval_windows keep_last"),
+    ("at least", 1, "log_interval eval_interval checkpoint_interval"),
+    ("at least", 0, f"{SCHEDULE} seed clm_windows mask_proportions vocab_size beta1 beta2 eps weight_decay"),
+    ("above", 0, "lr embedding_lr_scale grad_clip mask_ratio keep_steps"),
+    ("below", 1, "beta1 beta2 clm_windows mask_ratio"),
+    ("below", 2**63, "seed"),
+]
+CHOICES = {
+    "model": [*PRESETS, "origin"],
+    "window_split": ["none", "random", "document"],
+    "predict_from": ["mask", "before"],
+    "loss": ["fused", "plain"],
+    "optimizer": ["adamw", "muon"],
+    "attention": ["auto", "triton", "sdpa", "reference"],
+}
+
+
+def check(cfg):
+    """Yield what does not fit in the settings, one sentence each."""
+    yield from value_problems(cfg, LIMITS, CHOICES)
+    yield from runtime.device_problems(cfg)
+    shown = cfg.mask_proportions
+    if len(shown) != 3 or abs(sum(shown) - 1) > 1e-6:
+        yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
+    needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
+    if needed > cfg.max_steps >= 1:
+        shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE.split())
+        yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
+    if cfg.loss == "fused" and runtime.loss_is_edited():
+        yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
+    if cfg.wandb_project and not find_spec("wandb"):
+        yield "wandb_project: needs the wandb package (pip install wandb)"
+    if cfg.branch_from and cfg.init_from:
+        yield "branch_from and init_from: give one of them"
+    _, source = origin(cfg)
+    why = checkpoint.problem(source) if source else ""
+    if why:
+        yield why
+    if cfg.model == "origin" and not source:
+        yield "model=origin: give init_from or branch_from, whose shape it is"
+    elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
+        config = model_config(cfg, vocab_size=128)
+        yield from config.problems()
+        if cfg.attention != "reference" and runtime.attention_is_edited(config.seq_len):
+            yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
+        if cfg.attention == "triton":
+            machine = runtime.resolve_auto(cfg)
+            dtype = getattr(torch, machine.dtype, None)
+            if why_not := why_not_triton(machine.device, config.head_dim, dtype):
+                yield f"attention=triton: {why_not}"
+        yield from batch_problems(cfg, config.seq_len)
+        yield from conflicts(cfg)
+        if not why:
+            yield from start_problems(cfg, config)
 
 
 def batch_problems(cfg, T):
@@ -192,62 +264,378 @@ def check_same_model(state, config, tokenizer, path, report):
 
 
 # ----------------------------------------------------------------------------
-# Start
+# The run
 
 
-def restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded):
-    """Load what the run starts from, in place.
+class Run:
+    """A run of train.py on one of its processes: the machine, the data, the records, and what has been trained so far.
 
-    Returns (step, what was trained so far, the checkpoint if it is resumed or None). What was trained is a dict:
-    `phases` (see `data.objective.add_step`), `tokens`, the `seconds` that its steps took, their `flops`, and
-    `verified`, up to which step the data are known to have been as they were prepared.
-
-    In this order: the newest checkpoint in out_dir with resume, else branch_from, else init_from, else nothing.
-    sharded: only rank 0 reads the file, or draws the weights if there is none.
+    `first`: the step at which it starts. `step`: how many steps have been made. `is_whole`: whether weights, counts and
+    log are those of the same step, so that a checkpoint may be saved. `trained` is in each checkpoint: `phases` (see
+    `data.objective.add_step`), `tokens`, the `seconds` that the steps took, their `flops`, and `verified`, up to which
+    step the data are known to have been as they were prepared. After a step, `last` and `switches` say whether it ends
+    the run or a phase, and `stopping` whether a signal has come.
     """
-    setting, path = origin(cfg)
-    state = None
-    print0 = print if rank == 0 else lambda _: None
-    nothing = dict(phases=[], tokens=0, seconds=0.0, flops=0.0, verified=0)
-    if rank == 0 and path:
-        found, state = checkpoint.open_newest(path)
-        if not path.startswith("hf:"):  # another node has a hub model elsewhere
-            path = found
-    setting, path = runtime.decision_of_rank_0((setting, path))
-    if not path:
-        if sharded:
-            torch.manual_seed(cfg.seed)
-            drawn = Transformer(transformer.config) if rank == 0 else transformer
-            runtime.scatter_weights(transformer, drawn.state_dict())
-        return 0, nothing, None
-    if sharded:
-        state = runtime.from_rank_0(state)
-    elif rank > 0:
-        state = checkpoint.load(path, report=print0)
-    check_same_model(state, vars(transformer.config), tokenizer, path, print0)
-    checkpoint.check_weights(transformer, state, path)
-    load = runtime.scatter_weights if sharded else Transformer.load_state_dict
-    load(transformer, state.pop("model"))
-    if setting == "init_from":
-        return 0, nothing, None
-    load_optimizers(optimizers, state, path)
-    trained = {name: state[name] for name in nothing}
-    return state["step"], trained, state if setting == "resume" else None
+
+    def __init__(self, cfg, objective):
+        """Set up this process, lock out_dir and open the data, of which rank 0 prepares the default ones."""
+        self.cfg, self.out = cfg, Path(cfg.out_dir)
+        self.device, self.rank, self.world_size = runtime.set_up(cfg.device, cfg.deterministic)
+        self.sharded = cfg.shard and self.world_size > 1
+        problems = []
+        if self.rank == 0:
+            try:
+                self.lock = lock_folder(cfg.out_dir)
+                prepare_embedded(cfg.data)
+                problems += check(cfg)  # again, now with the data and the lock
+            except (DataError, OSError) as error:
+                problems.append(str(error))
+        if problems := runtime.decision_of_rank_0(problems):
+            raise DataError("; ".join(problems))
+        self.data = load_data(cfg.data)
+        self.tokenizer = load_tokenizer(self.data)
+        self.config = model_config(cfg, self.tokenizer.vocab_size)
+        self.versions = versions(self.device)
+        self.source = {file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES}
+        self.compare_settings()
+        self.train_batches, self.val_batches = make_batches(cfg, self.data, self.tokenizer, self.config.seq_len)
+        groups_of = partial(objectives.by_objective, objective, cfg, self.train_batches.windows_per_step)
+        self.groups_of = lru_cache(8)(groups_of)
+        self.sampled, self.predict_from = objectives.look_ahead(groups_of, cfg.max_steps, self.train_batches)
+
+    def compare_settings(self):
+        """Raise DataError unless all processes have the same settings, data, code and versions.
+
+        Paths may differ. `restore` compares what a run starts from, by what the files hold.
+        """
+        facts = {name: value for name, value in self.cfg.items() if name not in PATHS}
+        facts |= {f"{name} is given": bool(self.cfg[name]) for name in PATHS}
+        facts |= {name: self.versions[name] for name in ("torch", "numpy", "triton")}
+        facts["the fingerprint of the data"] = self.data.fingerprint[:12]
+        for file, text in self.source.items():
+            facts[f"the checksum of {file}"] = f"{zlib.crc32(text.encode()):08x}"
+        compare_processes(facts)
+
+    # What a step trains. groups_of(step): its windows by objective.
+
+    def parts_of(self, step):
+        return objectives.micro_batches(self.groups_of(step), self.cfg.micro_batch, self.rank, self.world_size)
+
+    def names_of(self, step):
+        return objectives.names_of(self.groups_of(step))
+
+    def phase_of(self, step):
+        return objectives.phase_of(self.groups_of(step))
+
+    def next_batch(self):
+        return runtime.to_device(next(self.batches), self.device)
+
+    # ------------------------------------------------------------------------
+    # The start
+
+    def start(self, transformer, loss_module, optimizers):
+        """Load what the run starts from, prepare its first batches, and open its records."""
+        cfg = self.cfg
+        self.transformer, self.optimizers = transformer, optimizers
+        self.optimizer_settings = {name: deepcopy(its.state_dict()["param_groups"]) for name, its in optimizers.items()}
+        self.restore()
+        if self.device.type == "cuda" and cfg.attention == "auto":
+            runtime.set_attention(transformer, self.device, self.versions, self.resumed)
+        steps = range(self.first, cfg.max_steps)
+        work = ((step, what, windows) for step in steps for what, windows, _ in self.parts_of(step))
+        self.batches = runtime.prefetch(self.train_batches.batch, work)
+        self.ddp = loss_module
+        if self.world_size > 1 and not self.sharded and steps:
+            what, windows, _ = self.parts_of(self.first)[0]
+            batch = self.train_batches.batch(self.first, what, windows)
+            self.ddp = runtime.wrap_ddp(loss_module, batch, what.causal, self.device)
+        self.reader = None  # a Future of the first damaged shard
+        if cfg.verify_data and self.reads_data():
+            self.reader = changed_shard_in_background(self.data)
+        if self.rank == 0:
+            self.open_records()
+        self.received = runtime.stop_signals()
+        self.step, self.is_whole = self.first, True
+        self.phase, self.stopping, self.last, self.switches = "", False, not steps, False
+
+    def reads_data(self):
+        """Whether this process computes the checksums of the data: one on each node, and each with a path of its own.
+
+        All processes call this at the same time.
+        """
+        paths = [os.path.realpath(folder) for folder in self.data.sources]
+        elsewhere = paths != runtime.decision_of_rank_0(paths)
+        return elsewhere or os.environ.get("LOCAL_RANK", "0") == "0"
+
+    def restore(self):
+        """Load the newest checkpoint in out_dir with resume, else that of branch_from, else the weights of init_from.
+
+        With shards only rank 0 reads the file, or draws the weights if there is none. Paths may differ between
+        processes. What the files hold must not.
+        """
+        transformer, state = self.transformer, None
+        self.first, self.resumed = 0, None
+        self.trained = dict(phases=[], tokens=0, seconds=0.0, flops=0.0, verified=0)
+        setting, path = origin(self.cfg)
+        if self.rank == 0 and path:
+            found, state = checkpoint.open_newest(path)
+            path = str(found) if setting == "resume" else path
+        setting, path_of_rank_0 = runtime.decision_of_rank_0((setting, path))
+        if not setting:
+            if self.sharded:
+                torch.manual_seed(self.cfg.seed)
+                drawn = Transformer(self.config) if self.rank == 0 else transformer
+                runtime.scatter_weights(transformer, drawn.state_dict())
+            return
+        print0 = print if self.rank == 0 else lambda _: None
+        path = path_of_rank_0 if setting == "resume" else self.cfg[setting]
+        if self.rank > 0 and (not self.sharded or path != path_of_rank_0):
+            _, state = checkpoint.open_newest(path, report=print0)
+        if self.world_size > 1:
+            compare_processes({f"the content of {setting}": state and f"{checkpoint.checksum(state):08x}"})
+        if self.sharded:
+            state = runtime.from_rank_0(state)
+        check_same_model(state, vars(self.config), self.tokenizer, path, print0)
+        checkpoint.check_weights(transformer, state, path)
+        load = runtime.scatter_weights if self.sharded else Transformer.load_state_dict
+        load(transformer, state.pop("model"))
+        if setting == "init_from":
+            return
+        load_optimizers(self.optimizers, state, path, print0)
+        self.first = state["step"]
+        self.trained = {name: state[name] for name in self.trained}
+        self.resumed = state if setting == "resume" else None
+
+    def open_records(self):
+        """Write config.json and source/ about this start of the run, and open its log. Only rank 0 does."""
+        cfg, out, resumed = self.cfg, self.out, self.resumed
+        remove_partial_files(out)
+        record = dict(
+            settings=dict(cfg),
+            model=vars(self.config),
+            parameters=sum(p.numel() for p in self.transformer.parameters()),
+            processes=self.world_size,
+            data_fingerprint=self.data.fingerprint,
+            versions=self.versions,
+        )
+        write_json(out / "config.json", record)
+        for name, text in self.source.items():
+            path = out / "source" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, lambda file: file.write(text.encode()))
+        self.log = MetricsLog(out / "metrics.jsonl", resumed["step"] if resumed else -1, cfg.wandb_project, dict(cfg))
+        if resumed:
+            if resumed["log"] != self.log.checksum:
+                log = f"{out}/metrics.jsonl"
+                print(f"{log} has changed since this run wrote it: do not trust it up to step {self.first}")
+            changed = [file for file in SOURCES if resumed["source"].get(file) != self.source[file]]
+            if changed:
+                print(f"{', '.join(changed)}: changed since step {self.first} of this run")
+
+    # ------------------------------------------------------------------------
+    # Its steps
+
+    def steps(self):
+        """Yield the number of each step that is left. After a step that a signal has interrupted, there are no more."""
+        total, first = self.cfg.max_steps, self.first
+        self.bar = progress(total=total, initial=first, unit="steps", mininterval=0.5, disable=self.rank > 0)
+        if first == total:  # a finished run, too, says so if its data have changed
+            self.exchange()
+        for step in range(first, total):
+            self.last = step + 1 == total
+            self.started = time.perf_counter()
+            yield step
+            self.bar.update()
+            if self.stopping:
+                return
+
+    def count(self, step):
+        """Note that a step has been made. Its line and its checkpoint are still to be written."""
+        cfg, trained, groups = self.cfg, self.trained, self.groups_of(step)
+        self.exchange()  # waits for the update of several GPUs
+        objectives.add_step(trained["phases"], groups)
+        trained["tokens"] += sum(map(len, groups.values())) * self.config.seq_len
+        trained["seconds"] += time.perf_counter() - self.started
+        trained["flops"] += runtime.step_flops(self.config, groups, cfg.window_split)
+        self.step = step + 1
+        earlier, self.phase = self.phase, self.phase_of(step)
+        if self.phase != earlier:
+            self.before = dict(trained)  # the speed leaves out the first step of a phase, which compiles
+        few = len(trained["phases"]) < 5  # phases may also alternate, step by step
+        self.switches = few and not self.last and self.phase_of(step + 1) != self.phase
+
+    def exchange(self):
+        """Learn whether a signal has come to any process, and raise Damaged on all if any has found a damaged shard.
+
+        At the end, wait until all shards are read, or until a signal comes. What is whole now was whole when this
+        process began.
+        """
+        reader = self.reader
+        if self.last and reader and not reader.done():
+            print("waiting for the checksums of the data")
+            while not reader.done() and not self.received:
+                time.sleep(1)
+        has_read = reader is None or reader.done()
+        damaged = reader.result() if reader and has_read else None
+        unknown = not (self.cfg.verify_data and has_read)
+        self.stopping, any_damaged, any_unknown = runtime.any_process((self.received, damaged, unknown), self.device)
+        if any_damaged:
+            (path, *_) = filter(None, runtime.from_all(damaged and str(damaged)))
+            what = f"{path} has changed since it was prepared: restore it, or prepare the data again"
+            spoiled = f"those after step {self.trained['verified']}"
+            raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume")
+        if not any_unknown:
+            self.trained["verified"] = self.first
+
+    def is_due(self, interval):
+        return self.step % interval == 0 or self.last
+
+    # ------------------------------------------------------------------------
+    # What it writes
+
+    def speed(self, loss):
+        """Return the tokens per second since the last call, for the log. The progress bar shows them, too."""
+        seconds, tokens, flops = (self.trained[name] - self.before[name] for name in ("seconds", "tokens", "flops"))
+        self.before = dict(self.trained)
+        speed = round(tokens / seconds) if seconds else None
+        mfu = runtime.utilization(self.cfg.dtype, flops / self.world_size, seconds, self.device)
+        self.bar.set_postfix(phase=self.phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
+        return {"tokens_per_s": speed}
+
+    def losses(self, step, sums):
+        """Return what the log says of a step's objectives. sums: of each of their names."""
+        values, names = {}, self.names_of(step)
+        if ratio := max(what.mask_ratio for what in self.groups_of(step)):
+            values["mask_ratio"] = ratio
+        if len(names) > 1:
+            for name, (loss_sum, count) in zip(names, sums.tolist()):
+                values[f"{name.replace(' ', '_')}_loss"] = loss_sum / max(1.0, count)
+        return values
+
+    def evaluate(self, loss_module):
+        """Return the validation losses; see data/validation.py."""
+        machine = self.device, self.rank, self.world_size
+        return validation.evaluate(loss_module, self.val_batches, self.predict_from, self.cfg.micro_batch, *machine)
+
+    def write(self, values):
+        """Write the line of the last step to the log, if there is anything to say. With it, the step is whole."""
+        if self.rank == 0 and values:
+            trained = self.trained
+            totals = dict(tokens=trained["tokens"], seconds=round(trained["seconds"], 2), flops=trained["flops"])
+            phase = self.phase or self.phase_of(min(self.step, self.cfg.max_steps - 1))
+            self.log.write(step=self.step, phase=phase, **totals, **values)
+        self.is_whole = True
+
+    def save(self):
+        """Write a checkpoint and delete those that are not to be kept. With shards all processes gather it.
+
+        Numbers that are not finite end the run without a checkpoint, so each checkpoint can be branched off.
+        """
+        if self.rank > 0 and not self.sharded:
+            return
+        cfg, step, transformer = self.cfg, self.step, self.transformer
+        model = runtime.whole(transformer.state_dict())
+        optimizers = {name: runtime.whole(optimizer.state_dict()) for name, optimizer in self.optimizers.items()}
+        if self.rank > 0:
+            return
+        if spoiled := checkpoint.not_finite({"model": model, "optimizer": optimizers}):
+            self.is_whole = False
+            raise DataError(f"step {step}: {spoiled} is not finite, so it is not saved. {self.begin_again()}")
+        if self.config.tie_embeddings:
+            model["head.weight"] = model["embedding.weight"]
+        for name, optimizer in optimizers.items():
+            optimizer["settings"] = self.optimizer_settings[name]
+        state = dict(
+            self.trained,
+            step=step,
+            log=self.log.sync(),
+            model=model,
+            optimizer=optimizers,
+            config=vars(self.config),
+            settings=dict(cfg),
+            data=self.data.fingerprint,
+            versions=self.versions,
+            source=self.source,
+            tokenizer=self.tokenizer.state(),
+            tokenizer_ranks=self.tokenizer.content,
+        )
+        checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
+        keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
+        checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
+
+    def begin_again(self):
+        """Say how to go on after a step that failed."""
+        saved = checkpoint.steps(self.cfg.out_dir)
+        again = f"Branch off a checkpoint, the newest is of step {saved[-1]}" if saved else "Start again"
+        return f"{again}; a lower lr often helps."
+
+    # ------------------------------------------------------------------------
+    # Its end
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        """Save the last step that is whole if an error ends the loop. Wrong data must not be saved."""
+        lost = isinstance(error, Exception) and not isinstance(error, Damaged)
+        if lost and self.rank == 0 and self.is_whole and self.step > self.first and not self.sharded:
+            show(self.save)
+
+    def end(self):
+        """Leave the other processes. After a signal, end this one with the status that a shell expects."""
+        del self.ddp  # before its process group: the other order can deadlock in gloo's destructor
+        runtime.leave(self.world_size)
+        if self.stopping:
+            sys.exit(128 + (self.received[-1] if self.received else signal.SIGTERM))
 
 
-def load_optimizers(optimizers, state, path):
-    """Load a dict of optimizers by name from a checkpoint's dict, in place. Their groups keep their own settings."""
+def compare_processes(facts):
+    """Raise DataError on all processes unless all have the same facts, a dict by name. They call it at the same time.
+
+    A process that does not know a fact has None.
+    """
+    everyone = runtime.from_all(facts)
+    different = []
+    for name, value in everyone[0].items():
+        ranks = [rank for rank, theirs in enumerate(everyone) if theirs.get(name) not in (value, None)]
+        if ranks:
+            other = everyone[ranks[0]][name]
+            different.append(f"{name}: {value} on process 0, {other} on process {', '.join(map(str, ranks))}")
+    if different:
+        raise DataError(f"the processes of a run must be equal, but they differ in {'; '.join(different)}")
+
+
+def load_optimizers(optimizers, state, path, report):
+    """Load a dict of optimizers by name from a checkpoint's dict, in place.
+
+    A group keeps what `make_optimizers` gives it, and a difference is reported. What an optimizer has changed in its
+    groups since then, such as a count of steps, comes from the checkpoint.
+    """
     saved = state.pop("optimizer", {})
     if saved.keys() != optimizers.keys():
         names = f"{', '.join(saved)}; here they are {', '.join(optimizers)}"
         raise DataError(f"{path} has other optimizers: {names}. init_from takes its weights only")
     for name, optimizer in optimizers.items():
         groups = optimizer.state_dict()["param_groups"]
-        members = [group["params"] for group in groups]
-        if members != [group["params"] for group in saved[name]["param_groups"]]:
+        theirs = saved[name]["param_groups"]
+        if [group["params"] for group in groups] != [group["params"] for group in theirs]:
             raise DataError(f"{path}: {name} has other groups of parameters here. init_from takes its weights only")
+        given = saved[name].get("settings", theirs)
+        for number, group in enumerate(groups):
+            for key, value in theirs[number].items():
+                if key == "lr":  # the schedule sets it in each step
+                    continue
+                if plain(value) != plain(given[number].get(key)):
+                    group[key] = value
+                elif plain(value) != plain(group.get(key)):
+                    report(f"{path}: {key} of {name}, group {number}, was {value} and is now {group.get(key)}")
         runtime.scatter_optimizer(optimizer, saved[name])
         optimizer.load_state_dict({"state": saved[name]["state"], "param_groups": groups})
+
+
+def plain(x):
+    """Return a tensor as numbers, and anything else as it is, so that two of them can be compared."""
+    return x.tolist() if isinstance(x, torch.Tensor) else x
 
 
 # ----------------------------------------------------------------------------
@@ -257,53 +645,13 @@ def load_optimizers(optimizers, state, path):
 def versions(device):
     """Return the versions and the device that a run uses, as a dict of strings for its records."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return dict(python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__, device=name)
-
-
-def run_facts(cfg, config, data, tokenizer, device):
-    """Return what each checkpoint of a run holds beside step, weights and optimizers, as a dict of plain values."""
     return dict(
-        config=vars(config),
-        settings=dict(cfg),
-        data=data.fingerprint,
-        versions=versions(device),
-        source={file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES},
-        tokenizer=tokenizer.state(),
-        tokenizer_ranks=tokenizer.content,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        triton=getattr(triton, "__version__", "none"),
+        device=name,
     )
-
-
-def open_records(facts, params, processes, resumed):
-    """Write config.json and source/ about this start of a run, and return its MetricsLog.
-
-    The caller holds the lock of out_dir. facts: what `run_facts` returns. resumed: the dict of the checkpoint with
-    which the run goes on; None for a new run.
-    """
-    cfg = facts["settings"]
-    out = Path(cfg["out_dir"])
-    remove_partial_files(out)
-    record = dict(
-        settings=cfg,
-        model=facts["config"],
-        parameters=sum(p.numel() for p in params),
-        processes=processes,
-        data_fingerprint=facts["data"],
-        versions=facts["versions"],
-    )
-    write_json(out / "config.json", record)
-    for name, text in facts["source"].items():
-        path = out / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(text.encode()))
-    step = resumed["step"] if resumed else -1
-    log = MetricsLog(out / "metrics.jsonl", step, cfg["wandb_project"], cfg)
-    if resumed:
-        if resumed["log"] != log.checksum:
-            print(f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {step}")
-        changed = [file for file in SOURCES if resumed["source"].get(file) != facts["source"][file]]
-        if changed:
-            print(f"{', '.join(changed)}: changed since step {step} of this run")
-    return log
 
 
 def remove_partial_files(out):
@@ -378,27 +726,3 @@ class MetricsLog:
         """Wait until all lines are on the disk, and return their checksum for the checkpoint that is written next."""
         os.fsync(self.file.fileno())
         return self.checksum
-
-
-# ----------------------------------------------------------------------------
-# The data may change while a run trains
-
-
-def check_data(changed, trained, first, wait=False, received=()):
-    """Raise Damaged if the background thread has found a shard that has changed. If it found none, note `first`.
-
-    changed: the Future of `changed_shard_in_background`, or None. trained: see `restore`. first: the step at which this
-    process began. What is whole now was whole then. wait: until all data are read, or a signal to stop is in the list
-    `received`.
-    """
-    if wait and changed and not changed.done():
-        print("waiting for the checksums of the data")
-        while not changed.done() and not received:
-            time.sleep(1)
-    if not changed or not changed.done():
-        return
-    if changed.result():
-        what = f"{changed.result()} has changed since it was prepared: restore it, or prepare the data again"
-        spoiled = f"those after step {trained['verified']}"
-        raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume")
-    trained["verified"] = first

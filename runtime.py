@@ -90,6 +90,15 @@ def decision_of_rank_0(value):
     return box[0]
 
 
+def from_all(value):
+    """Return the values of all processes, by rank. They call this at the same time."""
+    if not dist.is_initialized():
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 def leave(world_size):
     """Wait for the other processes, and end the exchange with them."""
     if world_size > 1:
@@ -419,13 +428,12 @@ def stop_signals():
     return received
 
 
-def any_process(value, device, world_size):
-    """Return whether a value, such as a list of received signals, is true on at least one process."""
-    if world_size == 1:
-        return bool(value)
-    count = torch.tensor(float(bool(value)), device=device)
-    dist.all_reduce(count)
-    return count.item() > 0
+def any_process(values, device):
+    """Return for each value, such as a list of received signals, whether it is true on at least one process."""
+    true = torch.tensor([float(bool(value)) for value in values], device=device)
+    if dist.is_initialized():
+        dist.all_reduce(true)
+    return (true > 0).tolist()
 
 
 def prefetch(function, jobs, depth=2):

@@ -7,29 +7,20 @@ The settings are the assignments below. Config files and --key=value change them
 """
 
 import math
-import signal
 import sys
-import time
-from functools import lru_cache
-from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
 
-import checkpoint
 import configurator
-import run
 import runtime
-from data import validation
-from data.files import lock_folder
-from data.loader import make_batches
-from data.objective import CLM, MLM, add_step, by_objective, look_ahead, micro_batches, names_of, phase_of
-from data.prepare import prepare_embedded
-from data.shards import changed_shard_in_background, load_data, load_tokenizer
-from errors import Damaged, DataError, exit_with_message, progress
+from data.objective import CLM, MLM
+from errors import DataError, exit_with_message
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PRESETS, PretrainingLoss, Transformer, why_not_triton
+from model import PretrainingLoss, Transformer
+from run import Run, check
+from runtime import show
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go
@@ -113,67 +104,6 @@ def learning_rate(step, cfg):
 
 
 # ----------------------------------------------------------------------------
-# What can be wrong with the settings
-
-SCHEDULE = "switch_step warmup_steps decay_steps"
-LIMITS = [
-    ("at least", 1, "max_steps global_batch_tokens micro_batch eval_windows keep_last"),
-    ("at least", 1, "log_interval eval_interval checkpoint_interval"),
-    ("at least", 0, f"{SCHEDULE} seed clm_windows mask_proportions vocab_size beta1 beta2 eps weight_decay"),
-    ("above", 0, "lr embedding_lr_scale grad_clip mask_ratio keep_steps"),
-    ("below", 1, "beta1 beta2 clm_windows mask_ratio"),
-    ("below", 2**63, "seed"),
-]
-CHOICES = {
-    "model": [*PRESETS, "origin"],
-    "window_split": ["none", "random", "document"],
-    "predict_from": ["mask", "before"],
-    "loss": ["fused", "plain"],
-    "optimizer": ["adamw", "muon"],
-    "attention": ["auto", "triton", "sdpa", "reference"],
-}
-
-
-def check(cfg):
-    """Yield what does not fit in the settings, one sentence each."""
-    yield from configurator.value_problems(cfg, LIMITS, CHOICES)
-    yield from runtime.device_problems(cfg)
-    shown = cfg.mask_proportions
-    if len(shown) != 3 or abs(sum(shown) - 1) > 1e-6:
-        yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
-    needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
-    if needed > cfg.max_steps >= 1:
-        shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE.split())
-        yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if cfg.loss == "fused" and runtime.loss_is_edited():
-        yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
-    if cfg.wandb_project and not find_spec("wandb"):
-        yield "wandb_project: needs the wandb package (pip install wandb)"
-    if cfg.branch_from and cfg.init_from:
-        yield "branch_from and init_from: give one of them"
-    _, source = run.origin(cfg)
-    why = checkpoint.problem(source) if source else ""
-    if why:
-        yield why
-    if cfg.model == "origin" and not source:
-        yield "model=origin: give init_from or branch_from, whose shape it is"
-    elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
-        config = run.model_config(cfg, vocab_size=128)
-        yield from config.problems()
-        if cfg.attention != "reference" and runtime.attention_is_edited(config.seq_len):
-            yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
-        if cfg.attention == "triton":
-            machine = runtime.resolve_auto(cfg)
-            dtype = getattr(torch, machine.dtype, None)
-            if why_not := why_not_triton(machine.device, config.head_dim, dtype):
-                yield f"attention=triton: {why_not}"
-        yield from run.batch_problems(cfg, config.seq_len)
-        yield from run.conflicts(cfg)
-        if not why:
-            yield from run.start_problems(cfg, config)
-
-
-# ----------------------------------------------------------------------------
 # The parts of a run
 
 
@@ -188,35 +118,16 @@ def main():
         sys.exit(f"{error}. Fix this, then add --resume=True to continue from the newest checkpoint, if there is one")
 
 
-def open_folders(cfg, rank, world_size):
-    """Lock out_dir and open the data, of which rank 0 prepares the default ones.
-
-    Returns (the lock, the Data, tokenizer, the model's config, the Batches of training, those of validation).
-    """
-    lock = lock_folder(cfg.out_dir) if rank == 0 else None
-    if rank == 0:
-        prepare_embedded(cfg.data)
-    problems = list(check(cfg)) if rank == 0 else []  # again, now with the data and the lock
-    if problems:
-        raise DataError("; ".join(problems))
-    if world_size > 1:
-        dist.barrier()
-    data = load_data(cfg.data)
-    tokenizer = load_tokenizer(data)
-    config = run.model_config(cfg, tokenizer.vocab_size)
-    return lock, data, tokenizer, config, *make_batches(cfg, data, tokenizer, config.seq_len)
-
-
-def make_model(cfg, config, device, sharded):
+def make_model(cfg, run):
     """Return the Transformer and its PretrainingLoss. The CPU draws the weights: they are the same on every machine.
 
-    sharded: the weights, of which each process has a part, have no values before `run.restore`.
+    With shards, the weights, of which each process has a part, have no values before `run.start`.
     """
     torch.manual_seed(cfg.seed)
-    with torch.device("meta" if sharded else "cpu"):
-        transformer = Transformer(config)
-    if not sharded:
-        transformer.to(device)
+    with torch.device("meta" if run.sharded else "cpu"):
+        transformer = Transformer(run.config)
+    if not run.sharded:
+        transformer.to(run.device)
     transformer.compute_dtype = getattr(torch, cfg.dtype)
     transformer.recompute = cfg.recompute
     transformer.attention_backend = cfg.attention
@@ -228,8 +139,8 @@ def make_model(cfg, config, device, sharded):
         )
     if cfg.compile:
         loss_module.compile_parts()
-    if sharded:
-        runtime.shard(loss_module, device)
+    if run.sharded:
+        runtime.shard(loss_module, run.device)
     return transformer, loss_module
 
 
@@ -259,69 +170,21 @@ def make_optimizers(transformer, cfg):
     return optimizers
 
 
-@torch.no_grad()
-def evaluate(loss_module, val_batches, objectives, cfg, device, rank, world_size):
-    """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
-
-    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
-    objectives: those of data/validation.py. They are the same whatever the run trains.
-    """
-    loss_module.eval()
-    values = {}
-    for what in objectives:
-        name = f"val_{what.name}_loss"
-        losses = {}
-        for folder, (_, batches) in val_batches.items():
-            total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
-            windows = range(batches.windows_per_step)
-            for first in range(0, len(windows), world_size * cfg.micro_batch):
-                own = windows[first + rank * cfg.micro_batch :][: cfg.micro_batch]
-                batch = runtime.to_device(batches.batch(0, what, own or [0]), device)
-                with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                    found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards
-                if own:
-                    total += found
-            if world_size > 1:
-                dist.all_reduce(total)
-            losses[folder] = (total[0] / total[1]).item()
-        values[name] = sum(fraction * losses[folder] for folder, (fraction, _) in val_batches.items())
-        if len(losses) > 1:
-            values[f"{name}_by_source"] = losses
-    loss_module.train()
-    return values
-
-
-def save(cfg, facts, step, trained, log, transformer, optimizers):
-    """Write a checkpoint and delete those that are not to be kept.
-
-    With shards all processes call this, to gather them. log: None on all but rank 0.
-    """
-    model = runtime.whole(transformer.state_dict())
-    states = {name: runtime.whole(optimizer.state_dict()) for name, optimizer in optimizers.items()}
-    if log is None:
-        return
-    if transformer.config.tie_embeddings:
-        model["head.weight"] = model["embedding.weight"]
-    state = dict(facts, **trained, step=step, log=log.sync(), model=model, optimizer=states)
-    checkpoint.save(checkpoint.path_of(cfg.out_dir, step), state)
-    keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
-    checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
-
-
 # ----------------------------------------------------------------------------
 # The parts of a step
 
 
-def forward_backward(ddp, batches, parts, names, device):
+def forward_backward(run, step):
     """Add up the losses of a step's micro-batches and send each backward.
 
-    A sum goes backward: what to divide it by is known only after the last one. names: of the step's objectives. Returns
-    fp64 (names, 2): for each the sum of the losses and the number of predicted tokens, of this process.
+    A sum goes backward: what to divide it by is known only after the last one. Returns fp64 (names, 2): for each name
+    of an objective of the step the sum of the losses and the number of predicted tokens, of this process.
     """
-    sums = torch.zeros(len(names), 2, dtype=torch.float64, device=device)
+    parts, names = run.parts_of(step), run.names_of(step)
+    sums = torch.zeros(len(names), 2, dtype=torch.float64, device=run.device)
     for number, (what, _, counts) in enumerate(parts, 1):
-        ddp.require_backward_grad_sync = number == len(parts)  # DDP sums them after the last one, shards after each
-        loss_sum, count = ddp(runtime.to_device(next(batches), device), what.causal)
+        run.ddp.require_backward_grad_sync = number == len(parts)  # DDP sums after the last one, shards after each
+        loss_sum, count = run.ddp(run.next_batch(), what.causal)
         if not counts:  # another process trains this window: take part in the exchange, and add nothing
             loss_sum.backward(torch.zeros_like(loss_sum))
             continue
@@ -349,18 +212,16 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     return sums, grad_norm
 
 
-def finite_loss(cfg, step, phase, sums, grad_norm):
+def finite_loss(run, step, sums, grad_norm):
     """Return the mean loss over all predicted tokens of a step. Stops the run if an update would spoil the weights."""
     loss_sum, predicted = sums.sum(0).tolist()
-    where = f"step {step + 1} ({phase})"
+    where = f"step {step + 1} ({run.phase_of(step)})"
     if not predicted:
         sys.exit(f"{where}: no token is predicted. Are the windows or documents too short for the objective?")
     loss = loss_sum / predicted
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-        saved = checkpoint.steps(cfg.out_dir)
-        again = f"Branch off a checkpoint, the newest is of step {saved[-1]}" if saved else "Start again"
         message = f"{where}: loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-        sys.exit(f"{message}. {again}; a lower lr often helps.")
+        sys.exit(f"{message}. {run.begin_again()}")
     return loss
 
 
@@ -373,136 +234,48 @@ def update(optimizers, lr, world_size):
         optimizer.zero_grad(set_to_none=world_size == 1)  # DDP's gradients are views of its buckets and stay
 
 
-def totals(trained):
-    """Return what the log says of all steps so far. trained: see `run.restore`."""
-    return dict(tokens=trained["tokens"], seconds=round(trained["seconds"], 2), flops=trained["flops"])
-
-
-def describe_step(groups, names, sums):
-    """Return what the log says of a step's objectives. groups: see `by_objective`. sums: of each of the names."""
-    values = {}
-    ratio = max(what.mask_ratio for what in groups)
-    if ratio:
-        values["mask_ratio"] = ratio
-    if len(names) > 1:
-        for name, (loss_sum, count) in zip(names, sums.tolist()):
-            key = name.replace(" ", "_")
-            values[f"{key}_loss"] = loss_sum / max(1.0, count)
-    return values
-
-
 # ----------------------------------------------------------------------------
 # The run
 
 
 def train(cfg):
-    # Set-up. Under torchrun every process runs this file.
-    device, rank, world_size = runtime.set_up(cfg.device, cfg.deterministic)
-    sharded = cfg.shard and world_size > 1
-    lock, data, tokenizer, config, train_batches, val_batches = open_folders(cfg, rank, world_size)
-    transformer, loss_module = make_model(cfg, config, device, sharded)
+    run = Run(cfg, objective)  # the machine, the folder and the data; under torchrun every process has one
+    transformer, loss_module = make_model(cfg, run)
     optimizers = make_optimizers(transformer, cfg)
-    first, trained, resumed = run.restore(cfg, transformer, optimizers, tokenizer, rank, world_size, sharded)
-    facts = run.run_facts(cfg, config, data, tokenizer, device)  # for config.json and each checkpoint
-    if device.type == "cuda" and cfg.attention == "auto":
-        runtime.set_attention(transformer, device, facts["versions"], resumed)
+    run.start(transformer, loss_module, optimizers)  # loads what it starts from
+    if run.rank == 0:
+        show(print_start, run, [learning_rate(step, cfg) for step in range(cfg.max_steps)])
+    if not run.resumed:
+        run.write(run.evaluate(loss_module))
 
-    @lru_cache(8)
-    def groups_of(step):
-        return by_objective(objective, cfg, train_batches.windows_per_step, step)
-
-    def parts_of(step):
-        return micro_batches(groups_of(step), cfg.micro_batch, rank, world_size)
-
-    sampled, predict_from = look_ahead(groups_of.__wrapped__, cfg.max_steps, train_batches)  # past the cache
-    steps = range(first, cfg.max_steps)
-    work = ((step, what, windows) for step in steps for what, windows, _ in parts_of(step))
-    batches = runtime.prefetch(train_batches.batch, work)
-    ddp = loss_module
-    if world_size > 1 and not sharded and steps:
-        what, windows, _ = parts_of(first)[0]
-        ddp = runtime.wrap_ddp(loss_module, train_batches.batch(first, what, windows), what.causal, device)
-    changed = changed_shard_in_background(data) if rank == 0 and cfg.verify_data else None
-    log = run.open_records(facts, transformer.parameters(), world_size, resumed) if rank == 0 else None
-    if rank == 0:
-        rates = [learning_rate(step, cfg) for step in range(cfg.max_steps)]
-        runtime.show(print_start, cfg, transformer, train_batches, sampled, rates, first, world_size, facts["versions"])
-    evaluation = val_batches, validation.objectives(predict_from), cfg, device, rank, world_size
-    if not resumed:
-        values = evaluate(loss_module, *evaluation)
-        if log:
-            log.write(step=first, phase=phase_of(groups_of(min(first, cfg.max_steps - 1))), **totals(trained), **values)
-
-    received = runtime.stop_signals()
-    phase = ""
-    bar = progress(total=cfg.max_steps, initial=first, unit="steps", mininterval=0.5, disable=rank > 0)
-    done, stopping = first, False  # done: how many steps; None while the weights change
-    try:
-        for step in steps:
-            last = step + 1 == cfg.max_steps
-            run.check_data(changed, trained, first, last, received)
-            started = time.perf_counter()
-            groups = groups_of(step)
-            names = names_of(groups)
-            earlier, phase = phase, phase_of(groups)
-            torch.manual_seed(hash((cfg.seed, step, rank)))  # of dropout, if you add it: a resumed run draws the same
-            sums = forward_backward(ddp, batches, parts_of(step), names, device)
+    with run:  # an error in between loses no finished step
+        for step in run.steps():  # all that are left, unless a signal asks to stop
+            torch.manual_seed(hash((cfg.seed, step, run.rank)))  # of dropout, if you add it
+            sums = forward_backward(run, step)
             torch.manual_seed(hash((cfg.seed, step)))  # of what an update draws: the same on all processes
-            sums, grad_norm = scale_and_clip(transformer, sums, cfg, world_size)
-            loss = finite_loss(cfg, step, phase, sums, grad_norm)
-            done = None
+            sums, grad_norm = scale_and_clip(transformer, sums, cfg, run.world_size)
+            loss = finite_loss(run, step, sums, grad_norm)
             lr = learning_rate(step, cfg)
-            update(optimizers, lr, world_size)
-            stopping = runtime.any_process(received, device, world_size)  # waits for the update of several GPUs
-            add_step(trained["phases"], groups)
-            trained["tokens"] += sum(map(len, groups.values())) * config.seq_len
-            trained["seconds"] += time.perf_counter() - started
-            trained["flops"] += runtime.step_flops(config, groups, cfg.window_split)
-            done = step + 1
-            if phase != earlier:
-                before = dict(trained)  # the speed leaves out the first step of a phase, which compiles
+            run.is_whole = False  # until the step's line is in the log: without it, the step is not saved
+            update(optimizers, lr, run.world_size)
+            run.count(step)
 
-            # Log and evaluate. Everything about a step is in the log before its checkpoint is made.
-            few = len(trained["phases"]) < 5  # phases may also alternate, step by step
-            switches = few and not last and phase_of(groups_of(step + 1)) != phase
             values = {}
-            if (step + 1) % cfg.log_interval == 0 or last:
-                seconds, tokens, flops = (trained[name] - before[name] for name in ("seconds", "tokens", "flops"))
-                before = dict(trained)
-                speed = round(tokens / seconds) if seconds else None
-                parts = describe_step(groups, names, sums)
-                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, tokens_per_s=speed, **parts)
-                mfu = runtime.utilization(cfg.dtype, flops / world_size, seconds, device)
-                bar.set_postfix(phase=phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
-            if (step + 1) % cfg.eval_interval == 0 or last or switches:
-                values |= evaluate(loss_module, *evaluation)
-            if rank == 0 and values:
-                log.write(step=step + 1, phase=phase, **totals(trained), **values)
-                runtime.show(print_losses, bar, step + 1, phase, values)
+            if run.is_due(cfg.log_interval):
+                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, **run.speed(loss), **run.losses(step, sums))
+            if run.is_due(cfg.eval_interval) or run.switches:
+                values |= run.evaluate(loss_module)
+            run.write(values)
+            if run.rank == 0:
+                show(print_losses, run, values)
+            if run.is_due(cfg.checkpoint_interval) or run.switches or run.stopping or run.step in cfg.keep_steps:
+                run.save()
+            if run.rank == 0 and (run.last or run.switches) and not run.sharded:
+                show(print_examples, run)
 
-            due = done % cfg.checkpoint_interval == 0 or done in cfg.keep_steps or last or switches or stopping
-            if due and (rank == 0 or sharded):
-                save(cfg, facts, done, trained, log, transformer, optimizers)
-            if rank == 0 and (last or switches) and not sharded:
-                runtime.show(print_examples, bar, done, phase, transformer, tokenizer, predict_from)
-            bar.update()
-            if stopping:
-                break
-    except Damaged:  # the data are wrong: what they trained must not be saved
-        raise
-    except Exception:
-        if rank == 0 and done and done > first and not sharded:  # lose no finished step
-            runtime.show(save, cfg, facts, done, trained, log, transformer, optimizers)
-        raise
-
-    if not stopping:  # a finished run, too, says so if its data have changed
-        run.check_data(changed, trained, first, True, received)
-    if rank == 0:
-        runtime.show(print_end, cfg, bar, done, device)
-    del ddp  # before its process group: the other order can deadlock in gloo's destructor
-    runtime.leave(world_size)
-    if stopping:
-        sys.exit(128 + (received[-1] if received else signal.SIGTERM))
+    if run.rank == 0:
+        show(print_end, run)
+    run.end()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ stands apart from data/objective.py on purpose: an edit there must not change wh
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
+import runtime
 from data.objective import Examples
 
 MASK_RATIO = 0.4
@@ -58,3 +61,35 @@ class HiddenTokens:
 def objectives(predict_from):
     """Return what a model is validated with. predict_from: the position from which it predicts a hidden token."""
     return NextToken(), HiddenTokens(predict_from)
+
+
+@torch.no_grad()
+def evaluate(loss_module, val_batches, predict_from, micro_batch, device, rank, world_size):
+    """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
+
+    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
+    predict_from: the position from which the model predicts a hidden token.
+    """
+    loss_module.eval()
+    values = {}
+    for what in objectives(predict_from):
+        name = f"val_{what.name}_loss"
+        losses = {}
+        for folder, (_, batches) in val_batches.items():
+            total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
+            windows = range(batches.windows_per_step)
+            for first in range(0, len(windows), world_size * micro_batch):
+                own = windows[first + rank * micro_batch :][: micro_batch]
+                batch = runtime.to_device(batches.batch(0, what, own or [0]), device)
+                with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
+                    found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards
+                if own:
+                    total += found
+            if world_size > 1:
+                dist.all_reduce(total)
+            losses[folder] = (total[0] / total[1]).item()
+        values[name] = sum(fraction * losses[folder] for folder, (fraction, _) in val_batches.items())
+        if len(losses) > 1:
+            values[f"{name}_by_source"] = losses
+    loss_module.train()
+    return values

@@ -43,47 +43,45 @@ def summary(log):
     return "\n".join(rows)
 
 
-def print_start(cfg, transformer, batches, sampled, rates, step, world_size, versions):
-    """Print the model, the budget with its data, and the machine, a line each.
-
-    sampled: of some steps that stand for all, the windows by objective. rates: the learning rate of each step.
-    """
-    config = transformer.config
+def print_start(run, rates):
+    """Print the model, the budget with its data, and the machine, a line each. rates: the learning rate of each step."""
+    cfg, config, transformer = run.cfg, run.config, run.transformer
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
     windows, flops, most = Counter(), 0, 0  # by objective, of all of them, micro-batches of a step
-    for groups in sampled:
+    for groups in run.sampled:
         flops += step_flops(config, groups, cfg.window_split)
-        most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, world_size)))
+        most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, run.world_size)))
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
     n_windows = windows.total()
-    each = cfg.max_steps / len(sampled)
+    each = cfg.max_steps / len(run.sampled)
     parts = [f"{n_windows * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
-    for folder, n in batches.epochs(cfg.max_steps).items():
+    for folder, n in run.train_batches.epochs(cfg.max_steps).items():
         parts.append(f"{n:.3g} epochs of {folder}")
     mix = ", ".join(f"{n / n_windows:.0%} {title(name)}" for name, n in windows.items())
     rate = f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
     print(f"budget   {', '.join(parts)}; {mix}; {rate}; about {flops * each:.1e} FLOPs")
 
-    machine = f"{cfg.device} ({versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
-    print(f"machine  {machine}, processes: {world_size}, micro-batches a step: {most}; {cfg.out_dir}")
-    if step:
-        print(f"This run goes on at step {step:,}.")
+    machine = f"{cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
+    print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}; {cfg.out_dir}")
+    if run.first:
+        print(f"This run goes on at step {run.first:,}.")
 
 
-def print_losses(bar, step, phase, line):
-    """Print the validation losses of a line of the log, if it has them, above a progress bar."""
+def print_losses(run, line):
+    """Print the validation losses of a line of the log, if it has them, above the progress bar."""
     losses = [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]
     if losses:
-        bar.write(f"step {step:,} ({title(phase)}): validation loss {', '.join(losses)}")
+        run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 
 
-def print_end(cfg, bar, step, device):
-    """Print how a run ended, its losses and costs, and what to do next. bar: of this process's steps."""
-    bar.close()
+def print_end(run):
+    """Print how a run ended, its losses and costs, and what to do next."""
+    cfg, step = run.cfg, run.step
+    run.bar.close()
     if step < cfg.max_steps:
         print(f"\nStopped at step {step} of {cfg.max_steps}. Steps with checkpoints: {steps(cfg.out_dir)}.")
         print("To continue, add --resume=True.")
@@ -94,7 +92,7 @@ def print_end(cfg, bar, step, device):
     for name in ("step", "tokens", "seconds", "flops", "loss", *validation_keys(last).values()):
         if name in last:
             print(f"{name}: {last[name]}")
-    print(f"peak_memory_gb: {peak_memory(device) / 1e9:.2f}")
+    print(f"peak_memory_gb: {peak_memory(run.device) / 1e9:.2f}")
     show(plot_run, cfg.out_dir)
     checkpoint = path_of(cfg.out_dir, step)
     if checkpoint.exists():  # a branch that begins at the last step trains and saves nothing

@@ -64,13 +64,13 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
     return tokenizer.decode(ids[1:])
 
 
-def print_examples(bar, step, phase, model, tokenizer, predict_from):
-    """Print a few masks filled in and a few prompts continued, by the same weights, above a progress bar."""
-    model.eval()
-    lines = [f"\nat step {step}, the end of {title(phase)}", "  filled in (causal=False)"]
+def print_examples(run):
+    """Print a few masks filled in and a few prompts continued, by the same weights, above the progress bar."""
+    model, tokenizer = run.transformer.eval(), run.tokenizer
+    lines = [f"\nat step {run.step}, the end of {title(run.phase)}", "  filled in (causal=False)"]
     with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
         for text in FILL:
-            (mask,) = fill_in(model, tokenizer, text, predict_from=predict_from)
+            (mask,) = fill_in(model, tokenizer, text, predict_from=run.predict_from)
             guesses = [f"{token.strip() or token!r} {p:.0%}" for token, p in mask]
             lines.append(f"    {text}  {', '.join(guesses)}")
         lines.append("  continued (causal=True, temperature 0.7)")
@@ -78,7 +78,7 @@ def print_examples(bar, step, phase, model, tokenizer, predict_from):
             continued = continue_text(model, tokenizer, text, 24)
             lines.append("    " + continued.replace("\n", " "))
     model.train()
-    bar.write("\n".join(lines) + "\n")
+    run.bar.write("\n".join(lines) + "\n")
 
 
 def check(cfg):

@@ -31,17 +31,26 @@ def run(tmp_path):
 
 @pytest.fixture
 def run_world(tmp_path):
-    """run_world(n, args) -> [(exit code, output), ...] of n processes that train together over gloo."""
+    """run_world(n, args) -> [(exit code, output), ...] of n processes that train together over gloo.
 
-    def many(n, args, script="train.py", **environment):
+    second: further arguments of the second process; a path of a train.py is its script.
+    """
+
+    def many(n, args, script="train.py", second=(), **environment):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
         shared = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
         runs = []
         for rank in range(n):
+            own, its = list(args), script
+            for word in second if rank == 1 else ():
+                if word.startswith("--"):
+                    own.append(word)
+                else:
+                    its = word
             output = tmp_path / f"output-{rank}-{random.random()}"
-            runs.append(Run(args, output, script, RANK=str(rank), LOCAL_RANK=str(rank), **shared))
+            runs.append(Run(own, output, its, RANK=str(rank), LOCAL_RANK=str(rank), **shared))
         return [r.wait() for r in runs]
 
     return many

@@ -185,9 +185,11 @@ def copy_up_to(step, reference, out):
     return out
 
 
+UNUSED = shutil.ignore_patterns("out", "prepared", "tests", "docs", "__pycache__", ".*")  # in a copy of the code
+
+
 def edited(diff, folder):
     """Copy the code into a new folder, and apply a diff there."""
-    ignored = shutil.ignore_patterns("out", "prepared", "tests", "__pycache__", ".*")
-    copy = shutil.copytree(ROOT, folder, ignore=ignored)
+    copy = shutil.copytree(ROOT, folder, ignore=UNUSED)
     subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=copy, check=True)
     return copy

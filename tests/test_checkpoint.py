@@ -117,6 +117,18 @@ def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatc
     assert checkpoint.open_newest(tmp_path)[0] == new
 
 
+def test_a_link_to_nothing_is_reported(state, tmp_path, monkeypatch, capsys):
+    """A moved checkpoint whose link is left. An export says which one it took instead."""
+    checkpoint.save(tmp_path / "ckpt-7.pt", state)
+    (tmp_path / "ckpt-9.pt").symlink_to(tmp_path / "moved.pt")
+    monkeypatch.setattr(checkpoint, "export", lambda path, *_: checkpoint.open_newest(path)[0])
+    monkeypatch.setattr(sys, "argv", f"checkpoint.py export {tmp_path} there --as=llama".split())
+    checkpoint.main()
+    text = capsys.readouterr().out
+    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which is not there" in text
+    assert f"wrote there from {tmp_path}/ckpt-7.pt" in text
+
+
 def test_prune_keeps_the_newest_and_the_named(tmp_path):
     for step in (1, 2, 3, 10, 20, 30):
         checkpoint.path_of(tmp_path, step).touch()
@@ -132,10 +144,9 @@ def test_what_a_run_did_not_make_is_left_alone(tmp_path):
     (tmp_path / "ckpt-9.pt").mkdir()
     (tmp_path / "source/data").mkdir(parents=True)
     (tmp_path / "source/data/loader.py.77.partial").touch()
-    facts = dict(settings=dict(out_dir=str(tmp_path), wandb_project=""), config={}, data="", versions={}, source={})
-    run.open_records(facts, [], 1, resumed=None)
+    run.remove_partial_files(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"notes.partial", "notes.txt.1.partial", "ckpt-9.pt", "config.json", "metrics.jsonl", "source"}
+    assert names == {"notes.partial", "notes.txt.1.partial", "ckpt-9.pt", "source"}
     assert not list((tmp_path / "source/data").iterdir()) and checkpoint.steps(tmp_path) == []
 
 
@@ -152,16 +163,47 @@ def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
 
 
 def test_damaged_data_name_the_step_at_which_they_were_whole():
-    trained, changed = {"verified": 3}, Future()
-    run.check_data(changed, trained, 9)  # not known yet
-    run.check_data(changed, trained, 9, wait=True, received=[15])  # does not wait after a signal
-    assert trained["verified"] == 3
-    changed.set_result(None)
-    run.check_data(changed, trained, 10)  # whole when this process began, at step 10
-    changed = Future()
-    changed.set_result("train-00001.bin")
+    one = MagicMock(trained={"verified": 3}, reader=Future(), first=9, received=[], last=False, device="cpu")
+    run.Run.exchange(one)  # not known yet
+    one.received, one.last = [15], True
+    run.Run.exchange(one)  # does not wait after a signal
+    assert one.trained["verified"] == 3 and one.stopping
+    one.reader.set_result(None)
+    one.first = 10
+    run.Run.exchange(one)  # whole when this process began, at step 10
+    one.reader = Future()
+    one.reader.set_result("train-00001.bin")
     with pytest.raises(Damaged, match="train-00001.bin has changed .* those after step 10"):
-        run.check_data(changed, trained, 20)
+        run.Run.exchange(one)
+
+
+def test_an_optimizer_keeps_its_counters_and_follows_the_code():
+    """A schedule-free optimizer counts in its groups. A group whose setting the code has changed says so."""
+
+    class Counting(torch.optim.SGD):
+        def step(self):
+            super().step()
+            for group in self.param_groups:
+                group["k"] = group.get("k", 0) + 1
+                group["sum"] += torch.tensor(0.5)
+
+    def make(weight_decay):
+        weight = torch.nn.Parameter(torch.ones(3))
+        weight.grad = torch.ones(3)
+        optimizer = Counting([{"params": [weight], "sum": torch.zeros(())}], 0.1, 0.9, weight_decay=weight_decay)
+        return optimizer, copy.deepcopy(optimizer.state_dict()["param_groups"])
+
+    first, settings = make(0.1)
+    first.step()
+    first.step()
+    second, _ = make(0.2)
+    reports = []
+    saved = first.state_dict() | {"settings": settings}
+    run.load_optimizers({"sgd": second}, {"optimizer": {"sgd": saved}}, "ckpt-2.pt", reports.append)
+    second.step()
+    (group,) = second.param_groups
+    assert (group["k"], group["sum"].item(), group["weight_decay"]) == (3, 1.5, 0.2)
+    assert reports == ["ckpt-2.pt: weight_decay of sgd, group 0, was 0.1 and is now 0.2"]
 
 
 def test_metrics_past_the_checkpoint_are_cut(tmp_path):

@@ -17,7 +17,10 @@ import checkpoint
 from data.files import lock_folder
 from data.objective import clm_steps
 from errors import DataError
-from helpers import ROOT, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, succeed
+from conftest import prepared
+from helpers import (
+    ROOT, UNUSED, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, succeed,
+)  # fmt: skip
 from run import last_logged, read_metrics
 from runtime import stop_signals
 
@@ -212,7 +215,8 @@ def test_branch_shares_the_trunk(undisturbed, run, tmp_path):
     succeed([run([*args, *clm_only, f"--out_dir={trunk}"])])
     assert checkpoint.steps(trunk) == [8, 14]  # keep_steps makes and keeps a checkpoint off the interval
     state = checkpoint.load(trunk / "ckpt-8.pt")
-    state["optimizer"]["adamw"]["param_groups"][0]["lr_scale"] = 3.0
+    for key in "param_groups", "settings":
+        state["optimizer"]["adamw"][key][0]["lr_scale"] = 3.0
     checkpoint.save(trunk / "ckpt-8.pt", state)
     args = [*args, f"--out_dir={branch}", f"--branch_from={trunk / 'ckpt-8.pt'}", "--resume=True"]
     succeed([run(args)])
@@ -370,21 +374,28 @@ def test_what_only_shows_cannot_stop_a_run(run, tiny, tmp_path):
     assert checkpoint.steps(tmp_path / "run")[-1] == 20
 
 
+HALF_A_LINE = 'calls[-1][0].file.write(b"{half"), calls[-1][0].file.flush()'
+
+
 @pytest.mark.parametrize("fails, when, error, saved", [
     ("data.loader.Batches.batch", "args[1] == 7", "RuntimeError", 7),
     ("torch.optim.AdamW.step", "len(calls) == 8", "RuntimeError", 5),
     ("data.loader.Batches.batch", "True", "torch.OutOfMemoryError", 0),
-    ("runtime.utilization", "len(calls) == 8", "RuntimeError", 8),
+    ("runtime.utilization", "len(calls) == 8", "RuntimeError", 5),
+    ("data.validation.evaluate", "len(calls) == 3", "torch.OutOfMemoryError", 8),  # that of step 10
+    ("data.validation.evaluate", "len(calls) == 4", "RuntimeError", 15),  # the last one
+    ("run.MetricsLog.write", f"len(calls) == 13 and ({HALF_A_LINE})", "OSError", 10),
 ])  # fmt: skip
 def test_an_error_in_the_loop_loses_no_finished_step(undisturbed, run, tmp_path, fails, when, error, saved):
-    """Step 7 fails. Before its update, 7 steps are saved, and after it 8. Within it nothing can be: that of 5 stays.
+    """Before the update of a step, the steps before it are saved. From then on until its line is in the log, none is.
 
-    A model that does not fit into the memory is told what to try.
+    A resumed run ends with the weights and the log of an undisturbed one. A model that does not fit into the memory is
+    told what to try.
     """
     args, reference = undisturbed
     place, name = fails.rsplit(".", 1)
     code = f"""
-import torch, runtime, data.loader
+import torch, runtime, data.loader, data.validation, run
 plain, calls = {fails}, []
 def fail(*args, **options):
     calls.append(args)
@@ -397,10 +408,31 @@ def fail(*args, **options):
     exit_code, text = run(args, train_after(tmp_path, code))
     assert exit_code == 1 and "a fault of the machine" in text, text
     assert max(checkpoint.steps(tmp_path / "run"), default=0) == saved
-    assert ("--shard=True" in text) != ("Traceback" in text) == (error == "RuntimeError"), text
-    if saved == 7:
-        succeed([run(args)])
-        assert_same_end(reference, tmp_path / "run")
+    assert ("--shard=True" in text) == (error == "torch.OutOfMemoryError"), text
+    assert ("Traceback" in text) == (error == "RuntimeError"), text
+    assert "metrics.jsonl has changed" not in succeed([run(args)])
+    assert_same_end(reference, tmp_path / "run")
+
+
+def test_weights_that_are_not_finite_are_not_saved(undisturbed, run, tmp_path):
+    """A fault of the memory in step 10. The message names a checkpoint that can be used, and the run goes on from it."""
+    args, reference = undisturbed
+    code = """
+import torch
+plain, calls = torch.optim.AdamW.step, []
+def step(self, *args):
+    plain(self, *args)
+    calls.append(0)
+    if len(calls) == 10:
+        self.param_groups[1]["params"][3].data.view(-1)[5] = torch.nan
+torch.optim.AdamW.step = step
+"""
+    args = [*args, f"--out_dir={tmp_path / 'run'}", "--resume=True"]
+    code, text = run(args, train_after(tmp_path, code))
+    assert code == 1 and "step 10: model.blocks.0." in text and "the newest is of step 8" in text, text
+    assert "Traceback" not in text and checkpoint.steps(tmp_path / "run") == [5, 8]
+    succeed([run(args)])
+    assert_same_end(reference, tmp_path / "run")
 
 
 def test_full_disk(undisturbed, run, tmp_path):
@@ -413,6 +445,60 @@ def test_full_disk(undisturbed, run, tmp_path):
 
 
 # --- Many processes ---
+
+# Arguments of both processes, further ones of the second, what both messages say. {} is the fixture `another`.
+DIFFERENT = [
+    ("", "--lr=1e-3 --optimizer=muon --seed=2 --mask_ratio=0.3 --micro_batch=4 --clm_windows=0.25 --max_steps=19 "
+     "--dtype=bfloat16 --d_ff=64 --shard=True",
+     "lr: 0.003 on process 0, 0.001 on process 1; optimizer: adamw; seed: 1; mask_ratio: 0.4; micro_batch: 8; "
+     "clm_windows: 0.0; max_steps: 20; dtype: float32 on process 0, bfloat16 on process 1; d_ff: 48; shard: False"),
+    ("", "--data={}/tiny", "the fingerprint of the data: "),
+    ("--shard=True", "--data={}/tiny", "the fingerprint of the data: "),
+    ("", "--data={}/damaged", "{}/damaged/train-00001.bin has changed since it was prepared"),
+    ("--shard=True", "--data={}/damaged", "{}/damaged/train-00001.bin has changed since it was prepared"),
+    ("", "{}/train.py", "the checksum of train.py: "),
+    ("--init_from={}/ckpt-15.pt", "--init_from={}/ckpt-20.pt", "the content of init_from: "),
+    ("--branch_from={}/ckpt-15.pt --shard=True", "--branch_from={}/ckpt-10.pt", "the content of branch_from: "),
+    ("", "--init_from={}/ckpt-20.pt", "init_from is given: False on process 0, True on process 1"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def another(undisturbed, data_dir, tmp_path_factory):
+    """A folder with other data, a damaged copy of the data, an edited train.py with the code, and checkpoints."""
+    folder = tmp_path_factory.mktemp("another")
+    prepared(folder, seed=1)
+    shutil.copytree(data_dir, folder / "damaged")
+    flip_bit(folder / "damaged/train-00001.bin", 1000)
+    shutil.copytree(ROOT, folder, ignore=UNUSED, dirs_exist_ok=True)
+    with open(folder / "train.py", "a") as file:
+        file.write("# an edit\n")
+    for path in undisturbed[1].glob("*.pt"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.mark.parametrize("both, second, messages", DIFFERENT)
+def test_processes_that_differ_do_not_train(tiny, run_world, another, tmp_path, both, second, messages):
+    """Each process ends with the same message, and no run begins. Damage is found while the run trains."""
+    args = [*tiny, *both.format(another).split(), f"--out_dir={tmp_path / 'run'}"]
+    for code, text in run_world(2, args, second=second.format(another).split()):
+        assert code == 1 and "Traceback" not in text, text
+        for message in messages.format(another).split("; "):
+            assert message in text, text
+    if "damaged" in second:
+        assert 20 not in checkpoint.steps(tmp_path / "run")
+    else:
+        assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock"}
+
+
+def test_paths_may_differ_between_processes(tiny, run_world, data_dir, undisturbed, another, tmp_path):
+    """A copy of the data, and of the checkpoint, with the same content."""
+    shutil.copytree(data_dir, tmp_path / "copy")
+    second = [f"--data={tmp_path / 'copy'}", f"--init_from={another / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'b'}"]
+    args = [*tiny, f"--init_from={undisturbed[1] / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'a'}"]
+    succeed(run_world(2, args, second=second))
+    assert checkpoint.steps(tmp_path / "a")[-1] == 20 and not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(

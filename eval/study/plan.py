@@ -22,9 +22,10 @@ import checkpoint
 import configurator
 from errors import DataError, nearest
 from eval.study import figures
-from eval.study.branch import PLANNED, TRAIN, Schedule, globals_of, why_not_branch
+from eval.study.branch import PLANNED, TRAIN, Schedule, why_not_branch
 from eval.study.jobs import ROOT
 from eval.tasks.registry import find_task
+from run import CHOICES, LIMITS
 from runtime import PEAK_FLOPS
 
 FINETUNE = ROOT / "finetune.py"
@@ -164,8 +165,7 @@ class Plan:
         before, at, step = begins.partition("@")
         args = self.words("train", self.cfg.train) + self.words(where, text)
         settings, problems = configurator.parse(args, DEFAULTS)
-        train = globals_of(TRAIN)
-        problems += configurator.value_problems(settings, train["LIMITS"], train["CHOICES"])
+        problems += configurator.value_problems(settings, LIMITS, CHOICES)
         given = {word.partition("=")[0] for word in args}
         for key in PLANNED + ["init_from"] if begins else PLANNED:
             if f"--{key}" in given:
