@@ -14,11 +14,13 @@ import errno
 import itertools
 import json
 import os
+import pkgutil
 import random
 import re
 import resource
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -45,11 +47,14 @@ class Lost(Exception):
 # --- In the child: faults at changes of the disk ---
 
 
-def child(script, args, output, folder, at, size, fault):
+def child(script, args, output, folder, at, size, fault, environment):
     """Run a script with a fault: "kill", or an errno with which all changes of the disk then fail.
 
     at: the number of the change from which on that happens. size: a write beyond so many bytes of a file fails, too.
+    A fault may also be the name of a function, of which call number `at` fails, in the middle of a write.
     """
+    if isinstance(fault, str) and fault != "kill":
+        return child(script, args, output, folder, NEVER, size, errno.EIO, environment | fail_once(fault, at))
     counter = os.open(f"{output}.changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def fail(number, path):
@@ -62,7 +67,25 @@ def child(script, args, output, folder, at, size, fault):
     on_changes(folder, fail)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fault == "kill" else signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    run_script(script, args, {}, output, ROOT)
+    run_script(script, args, environment, output, ROOT)
+
+
+def fail_once(name, at):
+    """Make call number `at` of a function fail. Returns an empty environment."""
+    owner, _, name = name.rpartition(".")
+    owner = pkgutil.resolve_name(owner)
+    plain, calls = getattr(owner, name), itertools.count(1)
+
+    def fail(*args, **options):
+        if next(calls) == at:
+            if hasattr(args[0], "file"):
+                args[0].file.write(b'{"step": 1')
+                args[0].file.flush()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return plain(*args, **options)
+
+    setattr(owner, name, fail)
+    return {}
 
 
 # --- What is disturbed ---
@@ -117,11 +140,11 @@ class Case:
         shutil.rmtree(self.folder.parent, ignore_errors=True)
         shutil.copytree(template, self.folder)
 
-    def start(self, at=NEVER, size=-1, fault="kill"):
-        """Start the command of the work with a fault: see `child`. Returns the process."""
+    def start(self, at=NEVER, size=-1, fault="kill", more="", **environment):
+        """Start the command of the work with more arguments and a fault: see `child`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
-        script, *args = self.work.command.replace("{}", str(self.folder)).split()
-        given = script, args, output, self.folder, at, size, fault
+        script, *args = f"{self.work.command} {more}".replace("{}", str(self.folder)).split()
+        given = script, args, output, self.folder, at, size, fault, environment
         process = server.Process(target=child, args=given)
         process.start()
         process.output = output
@@ -247,7 +270,40 @@ def damaged_files(case, number, rng):
     case.finish()
 
 
-CLASSES = {kind.__name__.replace("_", " "): kind for kind in (signals, kills, failing_disk, two_writers, damaged_files)}
+def errors_inside(case, number, rng):
+    """An error in a validation, or in one write of the log, of which half a line stays. The run must know its log."""
+    fault = rng.choice(["data.validation.evaluate", "run.MetricsLog.write"])
+    case.wait(case.start(rng.randint(1, 4 if "evaluate" in fault else STEPS + 1), fault=fault))
+    process = case.start()
+    if "has changed" in case.wait(process):
+        raise Lost("a log that is right is not trusted")
+    case.compare()
+
+
+def unequal_processes(case, number, rng):
+    """Two processes of which one has another setting, or other data, must both refuse. Then the run goes on alone."""
+    more = rng.choice(
+        "--lr=1e-4 --seed=3 --micro_batch=2 --optimizer=muon --shard=True --max_steps=11 --data={}/else".split()
+    )
+    shutil.copytree(case.folder / "data", case.folder / "else")
+    flip_bit(case.folder / "else/train-00001.bin", rng.randrange(1000))
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        world = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]))
+    processes = [case.start(more=more * rank, RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in (0, 1)]
+    for process in processes:
+        case.wait(process, "must be equal|has changed")
+        if not process.exitcode:
+            raise Lost(f"{more} on one process trains")
+    if STEPS in checkpoint.steps(case.folder / "run"):
+        raise Lost(f"{more} on one process saves")
+    shutil.rmtree(case.folder / "run", ignore_errors=True)
+    case.finish()
+
+
+errors_inside.work = unequal_processes.work = WORK[0]
+KINDS = signals, kills, failing_disk, two_writers, damaged_files, errors_inside, unequal_processes
+CLASSES = {kind.__name__.replace("_", " "): kind for kind in KINDS}
 
 
 # --- The campaign ---
@@ -289,7 +345,8 @@ def set_up(world):
 
 def try_case(name, number, verbose=False):
     """Run a case. Return what was lost, or an empty string."""
-    disturb, work = CLASSES[name], WORK[number % len(WORK)]
+    disturb = CLASSES[name]
+    work = getattr(disturb, "work", WORK[number % len(WORK)])
     case = Case(work, work.begun if disturb == damaged_files else work.fresh, verbose)
     try:
         disturb(case, number // len(WORK), random.Random(f"{name} {number}"))
