@@ -116,7 +116,6 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     return (see & inside)[:, None]
 
 
-@torch.compiler.assume_constant_result  # torch.compile calls this once, while it traces
 def why_not_triton(device_type, D, dtype):
     """Return why the fused kernels cannot run here, "" if they can."""
     if triton is None:
@@ -443,7 +442,6 @@ class LinearCrossEntropy(torch.autograd.Function):
         return d_hidden.mul_(d_total), d_weight.mul_(d_total), None, None, None, None
 
 
-@torch.compiler.disable(recursive=False)  # torch 2.11 compiles this function to one whose gradients are 0
 def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gradient):
     """Return the fp32 cross entropy in nats, summed over the predicted tokens.
 
@@ -517,8 +515,10 @@ class PretrainingLoss(nn.Module):
     def compile_parts(self):
         """Compile each block and the loss of a chunk, in place. The names of the weights stay the same.
 
-        All blocks share one compilation per mask and shape. DDP still communicates during the backward pass.
+        All blocks share one compilation per mask and shape. DDP still communicates during the backward pass. Do not
+        compile the whole module instead: torch 2.11 compiles LinearCrossEntropy to a function whose gradients are 0.
         """
+        torch.compiler.assume_constant_result(why_not_triton)  # it is called once, while a block is traced
         torch._dynamo.config.optimize_ddp = False  # or DDP would split each block's graph at its buckets
         torch._dynamo.config.recompile_limit = 64  # shapes: full and last micro-batches of each objective
         for block in self.model.blocks:
