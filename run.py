@@ -456,7 +456,7 @@ class Run:
         objectives.add_step(trained["phases"], groups)
         trained["tokens"] += sum(map(len, groups.values())) * self.config.seq_len
         trained["seconds"] += time.perf_counter() - self.started
-        trained["flops"] += runtime.step_flops(self.config, groups, cfg.window_split)
+        trained["flops"] += runtime.step_flops(self.transformer, groups, cfg.window_split)
         self.step = step + 1
         earlier, self.phase = self.phase, self.phase_of(step)
         if self.phase != earlier:

@@ -1,6 +1,5 @@
 """The machine that a script runs on: device, dtype, processes, determinism, and its peak arithmetic speed."""
 
-import json
 import os
 import re
 import resource
@@ -342,27 +341,30 @@ def set_attention(transformer, device, versions, earlier):
 # Arithmetic
 
 
-@lru_cache
-def matrix_weights(shape):
-    """Return how many weights of a block take part in matrix products, whatever model.py makes it of.
+@lru_cache(1)  # all steps of a run ask for the same model
+def matrix_weights(transformer):
+    """Return how many weights of a Transformer take part in matrix products, without the output head, and in the head.
 
-    shape: the fields of a ModelConfig, as JSON.
+    They are the matrices of all modules except embeddings, whatever model.py makes of them.
     """
-    with torch.device("meta"):  # takes no memory
-        block = model.Block(model.ModelConfig(**json.loads(shape)))
-    return sum(p.numel() for p in block.parameters() if p.ndim == 2)
+    total = 0
+    for module in transformer.modules():
+        if not isinstance(module, torch.nn.Embedding):
+            total += sum(p.numel() for p in module.parameters(recurse=False) if p.ndim == 2)
+    head = transformer.head.weight.numel()
+    return total - head, head
 
 
-def flops_per_token(config, T, causal, predicted, seen=1.0):
+def flops_per_token(transformer, T, causal, predicted, seen=1.0):
     """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
 
     predicted: the fraction of tokens on which the output head runs. Attention counts its two products for each pair
     of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
     that documents leave. MFU is this number times tokens/s, divided by `peak_flops`.
     """
-    block = matrix_weights(json.dumps(vars(config)))
+    config, (body, head) = transformer.config, matrix_weights(transformer)
     attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
-    return 6 * (config.n_layer * (block + attention) + predicted * config.vocab_size * config.d_model)
+    return 6 * (body + len(transformer.blocks) * attention + predicted * head)
 
 
 def peak_flops(device, dtype):
@@ -382,16 +384,16 @@ def peak_memory(device):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def step_flops(config, groups, window_split):
+def step_flops(transformer, groups, window_split):
     """Floating-point operations of a training step, over all processes. groups: see `data.objective.by_objective`.
 
     A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
     """
-    T = config.seq_len
+    T = transformer.config.seq_len
     seen = 2 / 3 if window_split == "random" else 1.0
     flops = 0
     for objective, windows in groups.items():
-        per_token = flops_per_token(config, T, objective.causal, objective.n_predicted(T) / T, seen)
+        per_token = flops_per_token(transformer, T, objective.causal, objective.n_predicted(T) / T, seen)
         flops += len(windows) * T * per_token
     return flops
 

@@ -79,7 +79,7 @@ def evaluate(loss_module, val_batches, predict_from, micro_batch, device, rank, 
             total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
             windows = range(batches.windows_per_step)
             for first in range(0, len(windows), world_size * micro_batch):
-                own = windows[first + rank * micro_batch :][: micro_batch]
+                own = windows[first + rank * micro_batch :][:micro_batch]
                 batch = runtime.to_device(batches.batch(0, what, own or [0]), device)
                 with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
                     found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards

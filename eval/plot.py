@@ -52,7 +52,7 @@ def print_start(run, rates):
 
     windows, flops, most = Counter(), 0, 0  # by objective, of all of them, micro-batches of a step
     for groups in run.sampled:
-        flops += step_flops(config, groups, cfg.window_split)
+        flops += step_flops(transformer, groups, cfg.window_split)
         most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, run.world_size)))
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)

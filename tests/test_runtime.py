@@ -1,6 +1,5 @@
 """What a run knows about its machine: which attention to trust, FLOPs, and MFU."""
 
-import json
 import re
 from functools import partial
 from types import SimpleNamespace
@@ -159,13 +158,17 @@ def test_flops_count_matches_pytorchs(D):
         batch = {"tokens": tokens, "positions": torch.arange(predicted), "targets": tokens.flatten()[:predicted]}
         with FlopCounterMode(display=False) as counter:
             PretrainingLoss(model)(batch, causal=False)[0].backward()
-        expected = flops_per_token(config, 64, False, predicted / 256)
+        expected = flops_per_token(model, 64, False, predicted / 256)
         assert counter.get_total_flops() / 256 == pytest.approx(expected, rel=0.02)
     attention_part = 6 * 3 * 2 * 64 * 4 * D
-    full, causal, cut = (flops_per_token(config, 64, *args) for args in ((False, 1), (True, 1), (False, 1, 0.25)))
+    full, causal, cut = (flops_per_token(model, 64, *args) for args in ((False, 1), (True, 1), (False, 1, 0.25)))
     assert full - causal == attention_part / 2 and full - cut == attention_part * 3 / 4
-    of_a_result = ModelConfig(**json.loads(json.dumps(vars(config))))  # its tuples are lists
-    assert flops_per_token(of_a_result, 64, False, 1) == full
+    model = Transformer(config)
+    model.blocks[0].values = torch.nn.Embedding(512, 64)  # looked up, not multiplied
+    assert flops_per_token(model, 64, False, 1) == full
+    model = Transformer(config)
+    model.probe = torch.nn.Linear(64, 10)
+    assert flops_per_token(model, 64, False, 1) == full + 6 * 640
 
 
 def test_peak_flops_by_name(monkeypatch):
@@ -179,10 +182,10 @@ def test_peak_flops_by_name(monkeypatch):
 @pytest.mark.parametrize("split, seen", [("none", 1), ("random", 2 / 3)])
 def test_mfu_counts_both_objectives(monkeypatch, split, seen):
     """A step with 3 windows of CLM and 1 of MLM, in which 40 % of the tokens are predicted."""
-    config, gpu, parts = ModelConfig(), torch.device("cuda"), {CLM(): [0, 1, 2], MLM(0.4): [3]}
+    model, gpu, parts = Transformer(ModelConfig()), torch.device("cuda"), {CLM(): [0, 1, 2], MLM(0.4): [3]}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    of_clm, of_mlm = flops_per_token(config, 128, True, 1, seen), flops_per_token(config, 128, False, 51 / 128, seen)
-    flops = step_flops(config, parts, split)
+    of_clm, of_mlm = flops_per_token(model, 128, True, 1, seen), flops_per_token(model, 128, False, 51 / 128, seen)
+    flops = step_flops(model, parts, split)
     assert flops == pytest.approx(128 * (3 * of_clm + of_mlm))
     seconds = 2 * flops / 989e12
     assert utilization("bfloat16", flops, seconds, gpu) == {"mfu": "50.0%"}

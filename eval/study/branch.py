@@ -2,13 +2,16 @@
 
 import math
 import runpy
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+
+import torch
 
 from configurator import Settings
 from data.objective import by_objective
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
+from model import ModelConfig, Transformer
 from run import RESUME_MAY_CHANGE, model_config
 from runtime import step_flops
 
@@ -38,10 +41,17 @@ def why_not_branch(ours, theirs, step):
     return "; ".join(f"{name}={ours[name]}, there {theirs[name]}" for name in differ)
 
 
-@lru_cache
+@cache
 def globals_of(script):
     """Run a script as a module, and return what it defines: what comes of that follows an edit of it."""
     return runpy.run_path(str(script))
+
+
+@cache
+def without_weights(*shape):
+    """Return the Transformer of a ModelConfig, given as pairs of its fields. Its weights take no memory."""
+    with torch.device("meta"):
+        return Transformer(ModelConfig(**dict(shape)))
 
 
 class Schedule:
@@ -65,31 +75,38 @@ class Schedule:
         for place in range(step % 64, 256, 64):
             what = self.objective(step, place * self.n_windows // 256, self.n_windows, self.cfg)
             names.append(what.name if what else "left out")
-        return f"a rate of {self.learning_rate(step, self.cfg):.8g} and trains {', '.join(names)}"
+        return f"{self.learning_rate(step, self.cfg):.8g}", names
 
     def flops(self):
         """Return the FLOPs of the run's steps. At most 250 of them and 64 windows of each stand for all.
 
         Windows count as not split.
         """
+        transformer = without_weights(*vars(self.config).items())
         steps = self.steps[:: math.ceil(len(self.steps) / 250)]
         every = math.ceil(self.n_windows / 64)
         total = 0
         for step in steps:
             groups = by_objective(self.objective, self.cfg, self.n_windows, step, every)
-            total += step_flops(self.config, groups, "none")
+            total += step_flops(transformer, groups, "none")
         return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
 
 
 def schedule_problems(runs, script=TRAIN):
     """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule."""
+    known = {}  # what the steps of a parent train: it may have many children
     for run in runs:
         if not run.start:
             continue
-        ours, theirs = Schedule(run, script), Schedule(run.parent, script)
-        for step in range(run.start):
-            if ours.trained(step) != theirs.trained(step):
-                why = f"step {step + 1} has {ours.trained(step)}, there {theirs.trained(step)}"
+        ours, parent = Schedule(run, script), run.parent.folder
+        if len(known.get(parent, ())) < run.start:
+            theirs = Schedule(run.parent, script)
+            known[parent] = [theirs.trained(step) for step in range(run.start)]
+        for step, before in zip(range(run.start), known[parent]):
+            now = ours.trained(step)
+            if now != before:
+                here, there = (f"a rate of {rate} and trains {', '.join(names)}" for rate, names in (now, before))
+                why = f"step {step + 1} has {here}, there {there}"
                 same = f"Only the first {step} steps are the same: branch off there, or earlier"
                 yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"
                 break

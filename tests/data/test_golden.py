@@ -67,7 +67,9 @@ def test_batches(name):
 
 def test_the_log_of_a_short_run(run, tmp_path):
     """The demo's recipe with 1,024 tokens a step, in fp32: each loss to 1e-4, as processors differ in their sums."""
-    short = "--max_steps=20 --switch_step=8 --warmup_steps=4 --decay_steps=6 --global_batch_tokens=1024 --log_interval=1"
+    short = (
+        "--max_steps=20 --switch_step=8 --warmup_steps=4 --decay_steps=6 --global_batch_tokens=1024 --log_interval=1"
+    )
     args = f"{short} --eval_interval=20 --eval_windows=16 --dtype=float32 --out_dir={tmp_path / 'run'}"
     succeed([run(args.split(), OMP_NUM_THREADS="1")])
     lines = metrics(tmp_path / "run")

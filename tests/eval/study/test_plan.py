@@ -16,7 +16,7 @@ from eval.study.branch import Schedule, schedule_problems
 from eval.study.plan import describe, Plan, TRAIN
 from eval.study.run import arguments, FINETUNE, refusals
 from helpers import ROOT
-from model import ModelConfig
+from model import ModelConfig, Transformer
 from runtime import flops_per_token
 from study_helpers import facts_of, plan_of, write_result
 
@@ -119,9 +119,9 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     runs = branching(rows).runs.values()
     ((name, why),) = schedule_problems(runs, script)
     assert name == "row0-seed-1" and "step 2 has a rate of 0.00299997" in why and "Only the first 1 steps" in why
-    config = ModelConfig(vocab_size=4096, seq_len=128)  # the demo's
+    model = Transformer(ModelConfig(vocab_size=4096, seq_len=128))  # the demo's
     run = next(run for run in runs if run.row == "clm")
-    assert Schedule(run, script).flops() == pytest.approx(650 * 2048 * flops_per_token(config, 128, True, 1))
+    assert Schedule(run, script).flops() == pytest.approx(650 * 2048 * flops_per_token(model, 128, True, 1))
 
     grows = tmp_path / "grows.py"
     few = "    if window >= 8 + 24 * step // cfg.max_steps:\n        return None\n    if step <"
