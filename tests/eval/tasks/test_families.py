@@ -101,8 +101,8 @@ def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
 def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
-    best = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
-    found = nearest_documents(queries, documents, range(300), slice(None), k=10, memory=memory)
+    best = np.argsort(-(queries @ documents.T), axis=1)[:, :101]
+    found = nearest_documents(queries, documents, range(300), slice(None), memory=memory)
     assert [list(run) for run in found] == best.tolist()
 
 
