@@ -208,7 +208,7 @@ def judged_queries(table, counts):
             queries = hold_out(row.judgments, queries, fraction)[row.held_out > 0]
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[f"{row.set}: {rule}" if row.set else rule] = len(queries)
+            counts[in_set(row.set, rule)] = len(queries)
         splits[row.split] += queries
     return splits
 

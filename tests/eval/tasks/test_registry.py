@@ -155,7 +155,7 @@ def test_main_metrics_and_retrieval_sets(files, tmp_path):
     sizes = {name: (len(validation[name]), len(test[name])) for name in test}
     assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}  # NQ: halves of the test queries
     assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}
-    assert data.counts["nq: validation: queries held out of test, at random"] == 4
+    assert data.counts["nq/validation: queries held out of test, at random"] == 4
     assert values_of("grades", test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
     assert data.corpora[test["nq"][0].corpus]["d3"] == "Title 3. text 3"  # as in the paper
     corpus = data.corpora[test["mldr"][0].corpus]
