@@ -327,7 +327,7 @@ def softmax(logits):
 
 
 def nearest_documents(queries, documents, ids, rows, memory=2**28):
-    """Find the documents with the largest scalar product for each query; see `metrics.best`.
+    """Return {document id: scalar product} of each query with its best documents; see `metrics.best`.
 
     queries: (n, d). documents: (m, d), of which `rows` are compared. ids: of these rows. memory: products at a time.
     """

@@ -320,9 +320,9 @@ def read_pairs(path, task, counts):
 def read_texts_by_id(path, counts, form="", wanted=None):
     """Return BEIR's file of documents or queries as {id: text}.
 
-    A line is an object with "_id", "text", and maybe a "title". form: how a document's title and text become one; BEIR's
-    is "{} {}". Queries have none, and those that are not judged may have no text. wanted: ids to keep, so that a few
-    documents of a large corpus take little memory; None keeps all.
+    A line is an object with "_id", "text", and maybe a "title". wanted: ids to keep, so that a few documents of a large
+    corpus take little memory; None keeps all. form: of a document with a title; BEIR's is "{} {}". It is empty for
+    queries: their title is not read, and those that are not judged may have no text.
     """
     texts = {}
     for _, row in rows(path, {"_id": str | int, "text": str if form else object}):
