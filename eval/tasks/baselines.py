@@ -71,14 +71,13 @@ def no_answer(dataset):
 def rank(dataset):
     runs = []
     for queries in by_set(dataset.test).values():
-        texts, name = [query.text for query in queries], queries[0].corpus
-        corpus = dataset.corpora[name]
-        runs += dataset.search(name, corpus, lambda ids, _: bm25(texts, {id: corpus[id] for id in ids}))
+        texts, corpus = [query.text for query in queries], dataset.corpora[queries[0].corpus]
+        runs += dataset.search(queries, corpus, lambda ids, _: bm25(texts, {id: corpus[id] for id in ids}))
     return runs
 
 
-def bm25(queries, corpus, k=100):
-    """Return {document id: score} for each query: of its best k documents, and only of those that share a word with it.
+def bm25(queries, corpus):
+    """Return {document id: score} for each query: of its best documents, and only of those that share a word with it.
 
     queries: texts. corpus: {document id: text}. The formula is Lucene's; k1 and b are Anserini's defaults, but words
     are not stemmed. Stop words do not count.
@@ -88,12 +87,16 @@ def bm25(queries, corpus, k=100):
     options = dict(token_pattern=WORD, stopwords=STOP_WORDS, show_progress=False)
     ids = list(corpus)
     texts = progress(corpus.values(), "BM25", unit=" documents", unit_scale=True, delay=3, leave=False)
+    tokens = bm25s.tokenize(texts, **options)
+    if not any(tokens.ids):  # all texts are empty, or there is none
+        return [{} for _ in queries]
     index = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
-    index.index(bm25s.tokenize(texts, **options), show_progress=False)
-    words = bm25s.tokenize(queries, return_ids=False, **options)
-    found = index.retrieve(words, corpus=ids, k=min(k, len(ids)), show_progress=False)
-    runs = zip(found.documents.tolist(), found.scores.tolist())
-    return [{document: score for document, score in zip(*run) if score > 0} for run in runs]
+    index.index(tokens, show_progress=False)
+    runs = []
+    for words in bm25s.tokenize(queries, return_ids=False, **options):
+        found = metrics.best(index.get_scores_from_ids(index.get_tokens_ids(words)), ids)
+        runs.append({document: score for document, score in found.items() if score > 0})
+    return runs
 
 
 METHODS = {  # each takes a Dataset and returns what it predicts for each test example, see `metrics.scores`

@@ -267,13 +267,10 @@ class InformationRetrieval(Family):
             self.engine.enable_truncation(self.max_len)
 
     def item(self, prompt, text):
-        """Encode a text after a prompt: `protocol.query` or `protocol.document`."""
-        ids = (
-            self.engine.encode(prompt + text).ids
-            if self.protocol.own
-            else self.truncate(self.tokenizer.encode(prompt + text))
-        )
-        return Item(ids, text)
+        """Encode a text after a prompt: `protocol.query` or `protocol.document`. A text without tokens is eos."""
+        if self.protocol.own:
+            return Item(self.engine.encode(prompt + text).ids or [self.tokenizer.eos_id], text)
+        return Item(self.truncate(self.tokenizer.encode(prompt + text)), text)
 
     def items(self, pair, split):
         return [self.item(self.protocol.query, pair.query), self.item(self.protocol.document, pair.document)]
@@ -309,14 +306,15 @@ class InformationRetrieval(Family):
             name = part[0].corpus
             corpus, vectors = self.dataset.corpora[name], self.vectors
             if split is None:
-                corpus, vectors = {document: corpus[document] for query in part for document in query.grades}, {}
+                corpus = {id: corpus[id] for query in part for id in query.grades if id in corpus}
+                vectors = {}
             if name not in vectors:
                 vectors[name] = self.embed(forward, list(corpus.values()))
             outputs = np.stack(forward([self.item(self.protocol.query, query.text) for query in part]))
             find = partial(nearest_documents, outputs, vectors[name])
-            for run in self.dataset.search(name, corpus, find):
-                cosines, best = zip(*metrics.ranking(run.get("corpus", run["judged"]))[:10])
-                answers.append(Answer(best, cosines, run))
+            for run in self.dataset.search(part, corpus, find):
+                ten = metrics.ranking(run.get("corpus", run["judged"]), 10)
+                answers.append(Answer([*ten], [*ten.values()], run))
         return answers
 
     def metrics(self, answers, queries):
@@ -328,16 +326,16 @@ def softmax(logits):
     return torch.from_numpy(logits).softmax(-1).numpy()
 
 
-def nearest_documents(queries, documents, ids, rows, k=100, memory=2**28):
-    """Find the k documents with the largest scalar product for each query. Returns {document id: product} for each.
+def nearest_documents(queries, documents, ids, rows, memory=2**28):
+    """Return {document id: scalar product} of each query with its best documents; see `metrics.best`.
 
     queries: (n, d). documents: (m, d), of which `rows` are compared. ids: of these rows. memory: products at a time.
     """
+    if not ids:
+        return [{} for _ in queries]
     documents, runs = torch.from_numpy(documents[rows]), []
     for part in torch.from_numpy(queries).split(max(1, memory // len(documents))):
-        best = (part @ documents.T).topk(min(k, len(documents)))
-        for scores, index in zip(best.values.tolist(), best.indices.tolist()):
-            runs.append({ids[i]: score for i, score in zip(index, scores)})
+        runs += [metrics.best(products, ids) for products in (part @ documents.T).numpy()]
     return runs
 
 

@@ -260,19 +260,30 @@ def token_set_f1(predicted, gold):
 DISCOUNT = 1 / np.log2(np.arange(2, 12))  # (10,), for ranks 1 to 10
 
 
-def ranking(run):
-    """Return [(score, document)] of a query's run, the best first, in trec_eval's order.
+def ranking(run, k):
+    """Return {document: score} of the k best documents of a query's run, the best first, in trec_eval's order.
 
     The scores count in float32. Documents of equal score are in reverse order of their ids.
     """
-    return sorted(zip(np.float32([*run.values()]).tolist(), run), reverse=True)
+    pairs = sorted(zip(np.float32([*run.values()]).tolist(), run), reverse=True)
+    return {document: score for score, document in pairs[:k]}
+
+
+def best(scores, ids):
+    """Return the `ranking` of the best of n documents: the 100 that recall counts, and one that may be the query's own.
+
+    scores: (n,). ids: of the documents.
+    """
+    k = min(101, len(ids))
+    least = np.partition(scores, -k)[-k]  # many documents may have this score
+    return ranking({ids[i]: scores[i] for i in np.flatnonzero(scores >= least)}, k)
 
 
 def gains(runs, grades):
     """Return the grades of each query's first 100 documents: (n, 100), negative and missing ones as 0."""
     found = np.zeros((len(grades), 100))
     for row, run, grade_of in zip(found, runs, grades, strict=True):
-        for rank, (_, document) in enumerate(ranking(run)[:100]):
+        for rank, document in enumerate(ranking(run, 100)):
             row[rank] = max(0, grade_of.get(document, 0))
     return found
 
@@ -281,16 +292,16 @@ def retrieval(runs, grades):
     """Compute {"ndcg@10": ..., "mrr@10": ..., "recall@100": ...}, instances (n, 1, 2) each, as trec_eval does.
 
     runs: for each query {document id: score} of its best 100 documents at least, {} if none was found. grades: for each
-    query {document id: grade}, with a grade above 0. In nDCG the gain is the grade and the discount log2(rank + 1). MRR
-    is 0 if no relevant document is among the first ten (trec_eval's recip_rank has no such cut).
+    query {document id: grade}. In nDCG the gain is the grade and the discount log2(rank + 1). MRR is 0 if no relevant
+    document is among the first ten (trec_eval's recip_rank has no such cut). A query without a relevant document has 0.
     """
     gain = gains(runs, grades)  # (n, 100)
     ideal = gains(grades, grades)[:, :10]
-    n_relevant = [sum(grade > 0 for grade in grade_of.values()) for grade_of in grades]
+    n_relevant = [max(1, sum(grade > 0 for grade in grade_of.values())) for grade_of in grades]
     ten = gain[:, :10]
     reciprocal_ranks = (ten > 0) / np.arange(1, 11)  # 0 where the document is not relevant
     return {
-        "ndcg@10": one_class(ten @ DISCOUNT / (ideal @ DISCOUNT)),
+        "ndcg@10": one_class(ten @ DISCOUNT / np.maximum(1, ideal @ DISCOUNT)),
         "mrr@10": one_class(reciprocal_ranks.max(1)),
         "recall@100": one_class((gain > 0).sum(1) / n_relevant),
     }
@@ -305,9 +316,7 @@ def ndcg_retrieved(runs, grades):
     """
     gain = gains(runs, grades)[:, :10] > 0
     best_order = np.sort(gain)[:, ::-1]
-    best = best_order @ DISCOUNT
-    best[best == 0] = 1
-    return one_class(gain @ DISCOUNT / best)
+    return one_class(gain @ DISCOUNT / np.maximum(1, best_order @ DISCOUNT))
 
 
 def retrieval_scores(runs, queries):

@@ -137,14 +137,15 @@ def rows(path, columns, counts=None):
                 names = f"the columns are {', '.join(row)} (in a file without a header, they are numbers, from 0)"
                 raise DataError(f"{location}: no column {column}; {names}; {OTHER_FORM}")
             if not isinstance(row[column], expected):
-                raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {expected.__name__}")
+                kind = getattr(expected, "__name__", expected)  # a union has no name
+                raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {kind}")
         yield location, row
 
 
 def delimited_rows(path, columns, counts):
     """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
     if format_of(Path(path)) == ".csv":
-        table = csv_fields(path)
+        table = csv_fields(path, strict=True)
     else:
         table = ((location, text.split("\t")) for location, text in lines(path))
     first, header = next(table, (path, []))
@@ -167,9 +168,9 @@ def delimited_rows(path, columns, counts):
         counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
-def csv_fields(path):
-    """Yield (location, texts) for each row of a .csv file."""
-    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
+def csv_fields(path, **dialect):
+    """Yield (location, texts) for each row of a file with the quoting of .csv."""
+    reader = csv.reader((text + "\n" for _, text in lines(path)), **dialect)
     try:
         for fields in reader:
             yield f"{path}, line {reader.line_num}", fields
@@ -313,38 +314,48 @@ def read_pairs(path, task, counts):
 
 
 # ----------------------------------------------------------------------------
-# Retrieval sets
+# Retrieval sets: what BEIR's loader accepts, read as it reads it. Of lines with the same ids the last one counts.
 
 
-def read_texts_by_id(path, wanted=None, form=""):
+def read_texts_by_id(path, counts, form="", wanted=None):
     """Return BEIR's file of documents or queries as {id: text}.
 
-    A line is an object with "_id", "text", and maybe a "title", which goes before the text. wanted: ids to keep, so
-    that a few documents of a large corpus take little memory; None keeps all. form: of a title and a text; "" = BEIR's,
-    "{} {}".
+    A line is an object with "_id", "text", and maybe a "title". wanted: ids to keep, so that a few documents of a large
+    corpus take little memory; None keeps all. form: of a document with a title; BEIR's is "{} {}". It is empty for
+    queries: their title is not read, and those that are not judged may have no text.
     """
     texts = {}
-    for location, row in rows(path, {"text": str}):
-        given, title = row.get("_id"), row.get("title")
-        id = str(given)
-        if given in (None, "") or id in texts:
-            raise DataError(f'{location}: expected an "_id" that no other line has, got {given!r}; {OTHER_FORM}')
+    for _, row in rows(path, {"_id": str | int, "text": str if form else object}):
+        id, title, text = str(row["_id"]), row.get("title"), row["text"]
         if wanted is None or id in wanted:
-            texts[id] = (form or "{} {}").format(title, row["text"]) if title else row["text"]
+            counts["lines left out, as a later one has the same _id"] += id in texts
+            texts[id] = (form.format(title, text) if title else text).strip() if form else text
+    if not texts:
+        raise DataError(f"{path}: there are no texts in it, or none that are judged")
     return texts
 
 
-def read_qrels(path):
-    """Return BEIR's judgments, a .tsv with query-id, corpus-id and score, as {query id: {document id: grade}}.
+def read_qrels(path, split, counts):
+    """Return BEIR's judgments, a .tsv, as {query id: {document id: grade}}.
 
-    Queries without a relevant document are left out: no metric is defined for them.
+    The first line is a header, whatever it says. The others begin with a query's id, a document's id and a grade.
     """
     qrels = {}
-    for location, row in rows(path, {"query-id": str, "corpus-id": str, "score": str}):
-        if not re.fullmatch("-?[0-9]+", row["score"]):
-            raise DataError(f"{location}: expected a whole number as score, got {row['score']!r}")
-        qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
-    return {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
+    for number, (location, fields) in enumerate(csv_fields(path, delimiter="\t")):
+        try:
+            query, document, grade = *fields[:2], int(fields[2].removesuffix(".0"))
+        except MALFORMED:
+            if number == 0 or not fields:  # the header, or a blank line
+                continue
+            expected = "query-id, corpus-id and score, a whole number, with tabs between them"
+            raise DataError(f"{location}: expected {expected}, got {fields!r:.200}; {OTHER_FORM}") from None
+        if number == 0:
+            counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
+            continue
+        grades = qrels.setdefault(query, {})
+        counts[f"{split}: judgments left out, as a later line has the same ids"] += document in grades
+        grades[document] = grade
+    return qrels
 
 
 READERS = {"sc": read_texts, "tc": read_sentences, "qa": read_questions, "ir": read_pairs}  # by family

@@ -35,18 +35,22 @@ class Dataset:
     task: object = None  # the Task that it was read from, see registry.py
     corpora: dict = field(default_factory=dict)  # ir: {name of a corpus: {document id: text}}, those to search
 
-    def search(self, name, corpus, find):
-        """Return the runs of some queries, as `metrics.retrieval_scores` takes them.
+    def search(self, queries, corpus, find):
+        """Return the runs of queries of one corpus, as `metrics.retrieval_scores` takes them.
 
-        name: of the corpus. corpus: {document id: text}, of the documents that are searched. find(ids, rows): returns
-        {document id: score} for each query, of documents with these ids, which are these rows of the corpus.
+        As in BEIR, no query finds the document that has its own id. corpus: {document id: text}, of the documents that
+        are searched. find(ids, rows): returns what `metrics.best` returns, for each query, of documents with these ids,
+        which are these rows of the corpus.
         """
-        known, ids = wanted((*self.validation, *self.test))[name], list(corpus)
+        known, ids = wanted((*self.validation, *self.test))[queries[0].corpus], list(corpus)
         rows = [i for i, document in enumerate(ids) if document in known]
         runs = [{"judged": run} for run in find([ids[i] for i in rows], rows)]
         if self.main["field"]:  # empty if the corpus holds judged documents only
             for run, whole in zip(runs, find(ids, slice(None))):
                 run["corpus"] = whole
+        for query, run in zip(queries, runs):
+            for found in run.values():
+                found.pop(query.id, None)
         return runs
 
     def summary(self):
@@ -81,7 +85,7 @@ def read(task, full_corpus=True):
         name=task.name,
         family=task.family,
         labels=label_names(task, parts["train"]),
-        counts=dict(counts),
+        counts=dict(+counts),
         main=main_metrics(task, full_corpus),
         task=task,
         **parts,
@@ -161,21 +165,26 @@ def read_all(path, task, split, counts):
 def retrieval_splits(task, full_corpus, counts):
     """Return {split: examples} of ir, and the corpora; see Dataset."""
     splits = judged_queries(task.judged, counts)
-    judged = wanted(splits["validation"] + splits["test"])
+    tested = splits["validation"] + splits["test"]
+    judged = wanted(tested)
     corpora = {}
-    for path, ids in wanted(sum(splits.values(), [])).items():
+    for path, ids in wanted(tested + splits["train"]).items():
         whole = full_corpus and path in judged
-        corpora[path] = read_texts_by_id(find_files(path)[0], None if whole else ids, task.form)
-        if absent := sorted(ids - corpora[path].keys()):
-            raise DataError(f"{path}: {len(absent)} judged documents are not in it, the first is {absent[0]!r}")
+        corpora[path] = read_texts_by_id(find_files(path)[0], counts, task.form or "{} {}", None if whole else ids)
+        counts["judged documents that are not in the corpus"] += len(ids - corpora[path].keys())
 
     pairs = read_all(task.train, task, "train", counts) if task.train else []
     for query in splits["train"]:
-        relevant = [document for document, grade in query.grades.items() if grade > 0]
-        pairs += [Pair(query.text, corpora[query.corpus][document]) for document in relevant]
+        texts = corpora[query.corpus]
+        pairs += [Pair(query.text, texts[id]) for id, grade in query.grades.items() if grade > 0 and id in texts]
+    if splits["train"] and not pairs:
+        raise DataError(f"{task.judged[0].judgments}: no query has a relevant document in the corpus to train on")
     searched = {}
     for path, ids in judged.items():
         searched[path] = {id: text for id, text in corpora[path].items() if full_corpus or id in ids}
+    for query in tested:
+        rule = "queries with the id of a document, which is left out of their results"
+        counts[rule] += query.id in searched[query.corpus]
     return splits | {"train": pairs, "corpora": searched}
 
 
@@ -187,18 +196,19 @@ def judged_queries(table, counts):
     for row in table:
         corpus, file, queries = f"{row.folder}/corpus.jsonl", f"{row.folder}/queries.jsonl", []
         if file not in texts:
-            texts[file] = read_texts_by_id(find_files(file)[0])
-        for id, grades in read_qrels(find_files(row.judgments)[0]).items():
-            if id not in texts[file]:
-                raise DataError(f"{row.judgments}: the query {id!r} in it is not in queries.jsonl")
-            queries.append(Query(id, texts[file][id], grades, corpus, row.set))
+            texts[file] = read_texts_by_id(find_files(file)[0], counts)
+        qrels = read_qrels(find_files(row.judgments)[0], row.split, counts)
+        for id, grades in qrels.items():
+            if isinstance(texts[file].get(id), str):
+                queries.append(Query(id, texts[file][id], grades, corpus, row.set))
         if not queries:
-            raise DataError(f"{row.judgments}: no query has a relevant document")
+            raise DataError(f"{row.judgments}: there are no judgments in it of queries that queries.jsonl has")
+        counts[f"{row.split}: queries left out, as queries.jsonl lacks their text"] += len(qrels) - len(queries)
         if fraction := held_out.get(os.path.realpath(row.judgments)):
             queries = hold_out(row.judgments, queries, fraction)[row.held_out > 0]
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[f"{row.set}: {rule}" if row.set else rule] = len(queries)
+            counts[in_set(row.set, rule)] = len(queries)
         splits[row.split] += queries
     return splits
 

@@ -28,7 +28,8 @@ def test_bm25_by_hand():
     one, twice, none, absent = bm25(["The red FISH", "red red", "of the", "yellow"], CORPUS)
     assert one == pytest.approx({"a": term(1, 2, 4) + term(2, 1, 4), "b": term(2, 1, 2)})
     assert twice == pytest.approx({"a": 2 * term(2, 1, 4), "b": 2 * term(2, 1, 2)})
-    assert none == absent == {} and [[*run] for run in bm25(["blue"], CORPUS, k=1)] == [["d"]]
+    assert none == absent == {} and [[*run] for run in bm25(["blue"], CORPUS)] == [["d", "a"]]
+    assert bm25(["red", "blue"], {"a": "", "b": "the"}) == bm25(["red", "blue"], {}) == [{}, {}]  # no words to index
 
 
 def test_several_retrieval_sets():

@@ -3,6 +3,7 @@
 import json
 import random
 from math import log2
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eval.tasks import metrics
 from eval.tasks.families import Item, nearest_documents, subsample
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
 from eval.tasks.result import build, prediction_lines
+from eval.tasks.retriever import STUDY
 from eval.tasks.splits import Dataset, hold_out, SPLIT_SEED, VALIDATION_FRACTION
 from helpers import ROOT
 from model import ModelConfig, Transformer
@@ -101,9 +103,15 @@ def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
 def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
-    best = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
-    found = nearest_documents(queries, documents, range(300), slice(None), k=10, memory=memory)
+    best = np.argsort(-(queries @ documents.T), axis=1)[:, :101]
+    found = nearest_documents(queries, documents, range(300), slice(None), memory=memory)
     assert [list(run) for run in found] == best.tolist()
+
+
+def test_a_text_without_tokens_can_be_embedded():
+    ir = family("ir")
+    ir.protocol, ir.engine = STUDY._replace(own=True), SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[]))
+    assert ir.item("", "").ids == [TOKENIZER.eos_id]
 
 
 def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():

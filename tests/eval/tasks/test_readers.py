@@ -176,16 +176,17 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
         ("a.tsv", "q\td\nwho\tme\n", "line 2: .*query.*q, d"),
         ("a.xml", "", "a table is .*docs/finetuning.md"),
     ],
-    lambda path, *_: read_texts_by_id(path): [
-        ("a.jsonl", [{"_id": 1, "text": "x"}] * 2, "line 2"),
-        ("a.jsonl", [{"docid": 1, "text": "x"}], "line 1: .*docs/finetuning.md"),
-        *(("a.jsonl", [{"text": "x"} | more], "line 1") for more in ({}, {"_id": None}, {"_id": ""})),
+    lambda path, _, counts: read_texts_by_id(path, counts, "{} {}"): [
+        ("a.jsonl", [{"docid": 1, "text": "x"}], "line 1: no column _id.*docs/finetuning.md"),
+        ("a.jsonl", [{"_id": None, "text": "x"}], r"line 1: _id is None, expected str \| int"),
+        ("a.jsonl", [{"_id": 1, "text": None}], "line 1: text is None"),
+        ("a.jsonl", "", ": there are no texts"),
     ],
-    lambda path, *_: read_qrels(path): [
-        ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'"),
+    lambda path, _, counts: read_qrels(path, "test", counts): [
+        ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'.*docs/finetuning.md"),
+        ("a.tsv", HEADER + "q3\td3\t1\nq3\td3\t0.5\n", "line 3: .*a whole number.*'0.5'"),
         ("a.tsv", HEADER + "q3 d3 1\n", "line 2"),
-        ("a.tsv", "q3\td3\t1\nq4\td4\t1\n", "line 2: no column query-id"),
-        ("a.jsonl", [{"query_id": "q"}], "no column query-id; .*docs/finetuning.md"),
+        ("a.tsv", HEADER + "q3\t0\td3\t1\n", "line 2: expected query-id, corpus-id"),  # in TREC's form
     ],
 }
 
