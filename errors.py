@@ -11,13 +11,6 @@ from contextlib import contextmanager, suppress
 from tqdm import tqdm
 
 
-ALIASES = dict(  # what other code bases call these settings
-    learning_rate="lr", batch_size="global_batch_tokens", block_size="seq_len", seq_length="seq_len", n_embd="d_model",
-    hidden_size="d_model", num_layers="n_layer", num_heads="n_head", max_iters="max_steps",
-    mlm_probability="mask_ratio",
-)  # fmt: skip
-
-
 class DataError(ValueError):
     """Bad input. The message says which value, what was expected, and what to do."""
 
@@ -37,8 +30,6 @@ def exit_with_message():
 
 def nearest(word, words):
     """Return " Did you mean ...?" for the end of a message about an unknown word; "" if no known word is like it."""
-    if ALIASES.get(word) in words:
-        return f" Here it is {ALIASES[word]}."
     for near in difflib.get_close_matches(word, words, 1):
         return f" Did you mean {near!r}?"
     return ""

@@ -12,7 +12,6 @@ import zlib
 from copy import deepcopy
 from functools import lru_cache, partial
 from glob import glob
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ SOURCES = sorted(glob("*.py", root_dir=ROOT) + glob("data/*.py", root_dir=ROOT))
 
 # Settings of train.py that may differ when a run is resumed, because they do not change what is learned.
 RESUME_MAY_CHANGE = set(
-    "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps wandb_project "
+    "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps "
     "verify_data device compile recompute deterministic shard".split()
 )
 
@@ -105,8 +104,6 @@ def check(cfg):
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
     if cfg.loss == "fused" and runtime.loss_is_edited():
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
-    if cfg.wandb_project and not find_spec("wandb"):
-        yield "wandb_project: needs the wandb package (pip install wandb)"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
     _, source = origin(cfg)
@@ -423,7 +420,7 @@ class Run:
             path = out / "source" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, lambda file: file.write(text.encode()))
-        self.log = MetricsLog(out / "metrics.jsonl", resumed["step"] if resumed else -1, cfg.wandb_project, dict(cfg))
+        self.log = MetricsLog(out / "metrics.jsonl", resumed["step"] if resumed else -1)
         if resumed:
             if resumed["log"] != self.log.checksum:
                 log = f"{out}/metrics.jsonl"
@@ -692,35 +689,23 @@ def last_logged(out_dir):
 class MetricsLog:
     """A run's metrics.jsonl: one JSON object per line, appended as the run goes.
 
-    after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because
-    those steps will be done again. -1 starts a new log. With wandb_project the lines also go to
-    Weights & Biases (the wandb package), with the settings. `checksum` is that of all lines so far: each checkpoint
-    holds it, so that a change of the file is noticed.
+    after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because those steps
+    will be done again. -1 starts a new log. `checksum` is that of all lines so far: each checkpoint holds it, so that a
+    change of the file is noticed.
     """
 
-    def __init__(self, path, after=-1, wandb_project="", settings=None):
+    def __init__(self, path, after=-1):
         lines = read_metrics(path.parent) if after >= 0 else []
         kept = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= after).encode()
         write_whole(path, lambda file: file.write(kept))
         self.file = open(path, "ab")
         self.checksum = zlib.crc32(kept)
-        self.wandb = None
-        if wandb_project:
-            show(self.start_wandb, wandb_project, path.parent.name, settings)
-
-    def start_wandb(self, project, name, settings):
-        import wandb
-
-        # Every start of a run is one run there; all are in one group.
-        self.wandb = wandb.init(project=project, name=name, group=name, config=settings)
 
     def write(self, **values):
         line = json.dumps(values).encode() + b"\n"
         self.file.write(line)
         self.file.flush()
         self.checksum = zlib.crc32(line, self.checksum)
-        if self.wandb:
-            show(self.wandb.log, values, values["step"])
 
     def sync(self):
         """Wait until all lines are on the disk, and return their checksum for the checkpoint that is written next."""

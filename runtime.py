@@ -408,7 +408,7 @@ def show(function, *args):
     """Call a function whose failure must not stop a run: one that prints or draws, above all. If it fails, warn."""
     try:
         function(*args)
-    except (Exception, SystemExit) as error:  # wandb exits where nobody is logged in
+    except (Exception, SystemExit) as error:
         warnings.warn(f"{getattr(function, '__name__', 'output')} failed and is left out: {error!r}")
 
 

@@ -71,7 +71,6 @@ eval_windows = 64  # windows of the validation set, always the same ones with th
 checkpoint_interval = 100  # a checkpoint; also at a switch, at the end, on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP
 keep_last = 2  # how many of the newest checkpoints to keep; at least 2 until the run ends
 keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from; also that of switch_step
-wandb_project = ""  # also log to this Weights & Biases project
 # --- machine ---
 device = "auto"  # cuda where there is one, else cpu
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 where the device has it

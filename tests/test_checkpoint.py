@@ -218,22 +218,3 @@ def test_metrics_past_the_checkpoint_are_cut(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2, 3, 4]
     run.MetricsLog(path)
     assert path.read_text() == ""
-
-
-WANDB = [("", None, 2), ("init", SystemExit, 0), ("log", ConnectionError, 2), ("log", SystemExit, 2)]
-
-
-@pytest.mark.parametrize("fails, error, logged", WANDB)
-def test_weights_and_biases_gets_the_lines_and_cannot_stop_a_run(tmp_path, monkeypatch, recwarn, fails, error, logged):
-    wandb = MagicMock()
-    wandb.init.return_value = wandb
-    if fails:
-        getattr(wandb, fails).side_effect = error("the server is gone")
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    log = run.MetricsLog(tmp_path / "metrics.jsonl", wandb_project="encoders", settings={"lr": 0.1})
-    for step in (3, 4):
-        log.write(step=step, loss=1.5)
-    wandb.init.assert_called_once_with(project="encoders", name=tmp_path.name, group=tmp_path.name, config={"lr": 0.1})
-    assert any("the server is gone" in str(its.message) for its in recwarn) == bool(fails)
-    assert wandb.log.call_args_list == [(({"step": step, "loss": 1.5}, step),) for step in (3, 4)][:logged]
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2

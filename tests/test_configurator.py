@@ -168,7 +168,6 @@ WORDS = [
     ("--resume", "--resume: write --resume=VALUE"),
     ("--flag", "--flag: unknown setting 'flag'."),
     ("--ressume", "--ressume: unknown setting 'ressume'. Did you mean 'resume'?"),
-    ("--learning_rate=1", "--learning_rate=1: unknown setting 'learning_rate'. Here it is lr."),
 ]
 
 
