@@ -5,7 +5,9 @@ Scripts print the message of a DataError, of which Damaged is one kind, and exit
 
 import difflib
 import os
+import signal
 import sys
+import warnings
 from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
@@ -78,6 +80,32 @@ def report_ctrl_c(command):
             sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = report
+
+
+def show(function, *args):
+    """Call a function whose failure must not stop a run: one that prints or draws, above all. If it fails, warn."""
+    try:
+        function(*args)
+    except (Exception, SystemExit) as error:
+        warnings.warn(f"{getattr(function, '__name__', 'output')} failed and is left out: {error!r}")
+
+
+def stop_signals():
+    """Return a list that collects, from now on, the signals that ask this process to stop.
+
+    They are SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm can send it) and SIGHUP. Ignored ones stay so, as under nohup.
+    The same signal a second time stops the process at once.
+    """
+    received = []
+
+    def on_signal(number, frame):
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
+    return received
 
 
 class LogLines:

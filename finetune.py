@@ -20,7 +20,8 @@ import torch.nn as nn
 
 import configurator
 from data.files import lock_folder
-from errors import DataError, exit_with_message, progress
+from data.loader import to_device
+from errors import DataError, exit_with_message, progress, show
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.metrics import main_of, mean_score
@@ -29,7 +30,7 @@ from eval.tasks.registry import FIELDS, find_task, missing
 from eval.tasks.result import advice, build, evaluate, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
-from runtime import device_problems, resolve_auto, show, to_device, use_determinism
+from runtime import device_problems, resolve_auto, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub

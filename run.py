@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+import warnings
 import zlib
 from copy import deepcopy
 from functools import lru_cache, partial
@@ -16,19 +17,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import checkpoint
+import model_checks
 import runtime
 from configurator import read_script, value_problems
 from data import objective as objectives
 from data import validation
 from data.files import MALFORMED, lock_folder, refuse_malformed, write_json, write_whole
-from data.loader import make_batches
+from data.loader import make_batches, prefetch, to_device
 from data.prepare import EMBEDDED_FOLDER, prepare_embedded
 from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_tokenizer
-from errors import Damaged, DataError, progress
+from errors import Damaged, DataError, progress, show, stop_signals
 from model import PRESETS, ModelConfig, Transformer, triton, why_not_triton
-from runtime import resolve_auto, show
+from runtime import resolve_auto
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = sorted(glob("*.py", root_dir=ROOT) + glob("data/*.py", root_dir=ROOT))  # a run keeps a copy of these
@@ -102,7 +106,7 @@ def check(cfg):
     if needed > cfg.max_steps >= 1:
         shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE.split())
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
-    if cfg.loss == "fused" and runtime.loss_is_edited():
+    if cfg.loss == "fused" and model_checks.loss_is_edited():
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
@@ -115,7 +119,7 @@ def check(cfg):
     elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
         config = model_config(cfg, vocab_size=128)
         yield from config.problems()
-        if cfg.attention != "reference" and runtime.attention_is_edited(config.seq_len):
+        if cfg.attention != "reference" and model_checks.attention_is_edited(config.seq_len):
             yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
         if cfg.attention == "triton":
             machine = runtime.resolve_auto(cfg)
@@ -325,7 +329,7 @@ class Run:
         return objectives.phase_of(self.groups_of(step))
 
     def next_batch(self):
-        return runtime.to_device(next(self.batches), self.device)
+        return to_device(next(self.batches), self.device)
 
     # ------------------------------------------------------------------------
     # The start
@@ -337,21 +341,27 @@ class Run:
         self.optimizer_settings = {name: deepcopy(its.state_dict()["param_groups"]) for name, its in optimizers.items()}
         self.restore()
         if self.device.type == "cuda" and cfg.attention == "auto":
-            runtime.set_attention(transformer, self.device, self.versions, self.resumed)
+            model_checks.set_attention(transformer, self.device, self.versions, self.resumed)
         steps = range(self.first, cfg.max_steps)
         work = ((step, what, windows) for step in steps for what, windows, _ in self.parts_of(step))
-        self.batches = runtime.prefetch(self.train_batches.batch, work)
+        self.batches = prefetch(self.train_batches.batch, work)
         self.ddp = loss_module
         if self.world_size > 1 and not self.sharded and steps:
             what, windows, _ = self.parts_of(self.first)[0]
-            batch = self.train_batches.batch(self.first, what, windows)
-            self.ddp = runtime.wrap_ddp(loss_module, batch, what.causal, self.device)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*broadcast_buffers")  # torch 2.13 has another name for it
+                self.ddp = DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
+            # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
+            # thrown away makes that happen before any step counts: a resumed run must sum as the undisturbed one does.
+            batch = to_device(self.train_batches.batch(self.first, what, windows), self.device)
+            self.ddp(batch, what.causal)[0].backward()
+            self.ddp.zero_grad(set_to_none=False)
         self.reader = None  # a Future of the first damaged shard
         if cfg.verify_data and self.reads_data():
             self.reader = changed_shard_in_background(self.data)
         if self.rank == 0:
             self.open_records()
-        self.received = runtime.stop_signals()
+        self.received = stop_signals()
         self.step, self.is_whole = self.first, True
         self.phase, self.stopping, self.last, self.switches = "", False, not steps, False
 
@@ -453,7 +463,7 @@ class Run:
         objectives.add_step(trained["phases"], groups)
         trained["tokens"] += sum(map(len, groups.values())) * self.config.seq_len
         trained["seconds"] += time.perf_counter() - self.started
-        trained["flops"] += runtime.step_flops(self.transformer, groups, cfg.window_split)
+        trained["flops"] += objectives.step_flops(self.transformer, groups, cfg.window_split)
         self.step = step + 1
         earlier, self.phase = self.phase, self.phase_of(step)
         if self.phase != earlier:
@@ -581,7 +591,9 @@ class Run:
     def end(self):
         """Leave the other processes. After a signal, end this one with the status that a shell expects."""
         del self.ddp  # before its process group: the other order can deadlock in gloo's destructor
-        runtime.leave(self.world_size)
+        if self.world_size > 1:
+            dist.barrier()
+            dist.destroy_process_group()
         if self.stopping:
             sys.exit(128 + (self.received[-1] if self.received else signal.SIGTERM))
 

@@ -15,12 +15,11 @@ import torch.distributed as dist
 import configurator
 import runtime
 from data.objective import CLM, MLM
-from errors import DataError, exit_with_message
+from errors import DataError, exit_with_message, show
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
 from model import PretrainingLoss, Transformer
 from run import Run, check
-from runtime import show
 
 # --- run ---
 out_dir = "out/demo"  # where config.json, metrics.jsonl, checkpoints and the figure go

@@ -11,6 +11,8 @@ micro-batch and restarts cannot change what the model sees. Nothing grows with t
 
 import functools
 import math
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -251,3 +253,24 @@ def make_batches(cfg, data, tokenizer, T):
     windows, draws = cfg.global_batch_tokens // T, [*data.draws.values()]
     train = Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, cfg.window_split, draws)
     return train, val
+
+
+def prefetch(function, jobs, depth=2):
+    """Yield function(*job) for each job. A background thread works `depth` jobs ahead."""
+    with ThreadPoolExecutor(1) as thread:
+        ahead = deque()
+        for job in jobs:
+            ahead.append(thread.submit(function, *job))
+            if len(ahead) > depth:
+                yield ahead.popleft().result()
+        for future in ahead:
+            yield future.result()
+
+
+def to_device(x, device):
+    """Return a tensor, or a batch with all of its tensors, on a device. The copy to a GPU does not hold up the host."""
+    if device.type == "cpu":
+        return x
+    if isinstance(x, dict):
+        return {name: to_device(tensor, device) for name, tensor in x.items()}
+    return x.pin_memory().to(device, non_blocking=True)

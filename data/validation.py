@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-import runtime
+from data.loader import to_device
 from data.objective import Examples
 
 MASK_RATIO = 0.4
@@ -80,7 +80,7 @@ def evaluate(loss_module, val_batches, predict_from, micro_batch, device, rank, 
             windows = range(batches.windows_per_step)
             for first in range(0, len(windows), world_size * micro_batch):
                 own = windows[first + rank * micro_batch :][:micro_batch]
-                batch = runtime.to_device(batches.batch(0, what, own or [0]), device)
+                batch = to_device(batches.batch(0, what, own or [0]), device)
                 with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
                     found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards
                 if own:

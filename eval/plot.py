@@ -12,10 +12,10 @@ from pathlib import Path
 
 from checkpoint import path_of, steps
 from data.files import refuse_malformed
-from data.objective import micro_batches, title, validation_keys
-from errors import DataError, exit_with_message
+from data.objective import micro_batches, step_flops, title, validation_keys
+from errors import DataError, exit_with_message, show
 from run import read_metrics
-from runtime import peak_memory, show, step_flops
+from runtime import peak_memory
 
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mntp": "#b3541e"}
 OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"

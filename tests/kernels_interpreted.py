@@ -11,7 +11,7 @@ import torch
 from model_helpers import attention_results, loss_and_gradients, small_batch, small_model
 
 import model
-import runtime
+import model_checks
 from model import ModelConfig, PretrainingLoss, attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # in rows that see nothing, where 0 is stored instead
@@ -157,7 +157,7 @@ def test_bounds_bound_the_loops(monkeypatch, causal, next_document):
 @pytest.mark.slow
 def test_the_check_at_the_start_of_a_run_passes():
     config = ModelConfig(n_head=1, n_kv_head=1, d_model=32)
-    assert runtime.check_attention(config, torch.float32, torch.device("cpu"), causal=False, documents=True) < 1e-5
+    assert model_checks.check_attention(config, torch.float32, torch.device("cpu"), causal=False, documents=True) < 1e-5
 
 
 def test_bounds_that_decrease_are_refused_by_a_model():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from model_helpers import Operators, attention_results, loss_and_gradients, random_documents, small_batch, small_model
 
 import model
-import runtime
+import model_checks
 from model import ModelConfig, PretrainingLoss, Transformer, attention, attention_bounds, linear_cross_entropy
 from model import rope_tables, rotate
 
@@ -53,7 +53,7 @@ def test_attention_backends_agree_with_the_definition(causal, documents, T, H, H
 def test_an_edit_of_the_mask_is_seen_at_the_length_of_the_rows(monkeypatch):
     original = model.attention_mask
     monkeypatch.setattr(model, "attention_mask", lambda T, *args: original(T, *args).triu(-400))
-    assert [runtime.attention_is_edited.__wrapped__(T) for T in (128, 401, 402, 512)] == [False, False, True, True]
+    assert [model_checks.attention_is_edited.__wrapped__(T) for T in (128, 401, 402, 512)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("documents", [False, True])

@@ -11,13 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import checkpoint
+import model_checks
 import runtime
-from data.objective import CLM, MLM
+from data.objective import CLM, MLM, flops_per_token, step_flops
 from errors import DataError
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
-from runtime import check_attention, flops_per_token, peak_flops, set_attention, step_flops, stress_attention
-from runtime import utilization
+from model_checks import check_attention, set_attention, stress_attention
+from runtime import peak_flops, utilization
 
 CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
@@ -45,8 +46,8 @@ def kernels(monkeypatch):
     """kernels(attention, unequal): stand-ins for the kernels, of which so many passes differ."""
 
     def stand_in(attention, unequal=0):
-        monkeypatch.setattr(runtime, "check_attention", partial(check_attention, fused=attention))
-        monkeypatch.setattr(runtime, "stress_attention", lambda *case: unequal)
+        monkeypatch.setattr(model_checks, "check_attention", partial(check_attention, fused=attention))
+        monkeypatch.setattr(model_checks, "stress_attention", lambda *case: unequal)
 
     return stand_in
 
@@ -129,7 +130,7 @@ def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, m
     state = checkpoint.load(encoder)
     state |= dict(versions=now | dict(attention="triton"), settings=dict(dtype="bfloat16"))
     monkeypatch.setattr(result, "versions", lambda device: now)
-    monkeypatch.setattr(runtime, "fused_attention_fails", lambda *args: pytest.fail("asks"))
+    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: pytest.fail("asks"))
     cfg = SimpleNamespace(device="cuda", dtype=dtype, seed=1)
     kept = pytest.raises(AttributeError, match="family")  # goes on to the data set
     with kept if dtype == "bfloat16" else pytest.raises(pytest.fail.Exception, match="asks"):

@@ -16,13 +16,12 @@ import torch
 import checkpoint
 from data.files import lock_folder
 from data.objective import clm_steps
-from errors import DataError
+from errors import DataError, stop_signals
 from conftest import prepared
 from helpers import (
     ROOT, UNUSED, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, succeed,
 )  # fmt: skip
 from run import last_logged, read_metrics
-from runtime import stop_signals
 
 
 SLOW = pytest.mark.slow

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import configurator
 import model
 from eval.bench.timing import alternating, print_hardware
-from runtime import relative_error
+from model_checks import relative_error
 
 lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU

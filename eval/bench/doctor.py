@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import model
+import model_checks
 import runtime
 from eval.bench.timing import print_hardware
 
@@ -85,7 +86,7 @@ def kernels(head_dims):
     for D in head_dims:
         config = model.ModelConfig(n_head=18, n_kv_head=6, head_dim=D)
         dtype = getattr(torch, settings["dtype"])
-        why = runtime.fused_attention_fails(config, dtype, torch.device(settings["device"]))
+        why = model_checks.fused_attention_fails(config, dtype, torch.device(settings["device"]))
         print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}")
         failed = failed or why
     if failed:

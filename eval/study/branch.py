@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from configurator import Settings
-from data.objective import by_objective
+from data.objective import by_objective, step_flops
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
 from model import ModelConfig, Transformer
 from run import RESUME_MAY_CHANGE, model_config
-from runtime import step_flops
 
 TRAIN = ROOT / "train.py"
 # The study sets these settings of train.py.

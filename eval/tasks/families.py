@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from eval.tasks import metrics
 from eval.tasks.hub_encoder import engine_of
 from eval.tasks.readers import by_set
-from runtime import to_device
+from data.loader import to_device
 
 
 class Item(NamedTuple):

@@ -10,7 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from errors import progress
-from runtime import to_device
+from data.loader import to_device
 
 BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of a batch of predictions; on a CPU so many suit its caches
 

@@ -23,7 +23,7 @@ from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import Dataset
 from model import Transformer
 from run import ROOT, versions
-from runtime import set_attention
+from model_checks import set_attention
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 READ = "columns label names form metric outside".split()  # what of a Task the readers need

@@ -10,6 +10,7 @@ import pytest
 
 import checkpoint
 import configurator
+from data.objective import flops_per_token
 from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import Schedule, schedule_problems
@@ -17,7 +18,6 @@ from eval.study.plan import describe, Plan, TRAIN
 from eval.study.run import arguments, FINETUNE, refusals
 from helpers import ROOT
 from model import ModelConfig, Transformer
-from runtime import flops_per_token
 from study_helpers import facts_of, plan_of, write_result
 
 

@@ -1,0 +1,144 @@
+"""Is the fused attention right on this GPU? Do the loss and the attention mask in model.py compute what they did?"""
+
+import warnings
+from functools import lru_cache, partial
+
+import torch
+
+import model
+from runtime import decision_of_rank_0, world
+
+MASKS = [(causal, documents) for causal in (True, False) for documents in (True, False)]
+fused_attention = partial(model.attention, backend="triton")
+exact_attention = partial(model.attention, backend="reference")
+pytorch_attention = partial(model.attention, backend="sdpa")
+
+
+def three_documents(B, T, device):
+    """Return doc_start and doc_end, int32 (B, T), of rows with three documents and four tokens of padding.
+
+    A token sees the whole rest of its document, and to the left half of its length. So no two bounds are alike.
+    """
+    t = torch.arange(T, dtype=torch.int32, device=device).expand(B, T)
+    length = T // 3
+    start = t // length * length
+    end = (start + length).clamp(max=T - 4)
+    start = start.maximum(t - length // 2)
+    return start.masked_fill(t >= T - 4, T - 4), end
+
+
+def attention_inputs(config, dtype, device, causal, documents, B, T):
+    """Return random (q, k, v, d_out, causal, doc_start, doc_end), where d_out is the gradient of the output."""
+    heads = (config.n_head, config.n_kv_head, config.n_kv_head, config.n_head)
+    generator = torch.Generator().manual_seed(0)
+    packed = torch.randn(B, T, sum(heads), config.head_dim, generator=generator).to(device, dtype)
+    bounds = three_documents(B, T, device) if documents else (None, None)
+    return *packed.split(heads, dim=2), causal, *bounds
+
+
+def attention_results(attention, q, k, v, d_out, causal, doc_start, doc_end):
+    """Return the output of an attention and the gradients of q, k and v."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    out = attention(q, k, v, causal, doc_start, doc_end)
+    return [out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)]
+
+
+def relative_error(found, exact):
+    """Return the largest relative error of results of `attention_results`; infinite if one is not a number."""
+    errors = [(x.double() - e).norm() / e.double().norm() for x, e in zip(found, exact)]
+    return torch.stack(errors).nan_to_num(nan=torch.inf).max().item()
+
+
+def check_attention(config, dtype, device, causal, documents, fused=fused_attention, T=304):
+    """Return the largest relative error of the output and gradients of the fused attention for a small random batch.
+
+    The formula in float64 is the measure. T: tokens of a row; 304 are whole blocks of the kernels and a part of one,
+    and a multiple of 16, so that training uses the same compiled kernels. Raises what the kernels raise.
+    """
+    inputs = attention_inputs(config, dtype, device, causal, documents, 2, T)
+    in_float64 = [x.double() for x in inputs[:4]]
+    exact = attention_results(exact_attention, *in_float64, *inputs[4:])
+    return relative_error(attention_results(fused, *inputs), exact)
+
+
+@lru_cache  # a study asks for each of its runs
+def loss_is_edited():
+    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
+    transformer = model.Transformer(model.ModelConfig()).eval()
+    torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
+    t = torch.arange(5)
+    batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
+    fused, plain = (model.PretrainingLoss(transformer, plain)(batch, causal=True)[0] for plain in (False, True))
+    return not torch.allclose(fused, plain, rtol=1e-5)
+
+
+@lru_cache
+def attention_is_edited(seq_len):
+    """Whether the formula of the attention computes something else than PyTorch's, as after an edit of its mask.
+
+    seq_len: the tokens of a row, of which at most 2,048 are compared.
+    """
+    config, device = model.ModelConfig(), torch.device("cpu")
+    masks = (True, False), (False, False)  # with documents, PyTorch's calls `attention_mask`, too
+    T = max(304, min(seq_len, 2048))
+    errors = [check_attention(config, torch.float32, device, *mask, pytorch_attention, T) for mask in masks]
+    return max(errors) > 1e-3
+
+
+def stress_attention(config, dtype, device, causal, documents, fused=fused_attention, passes=50, B=8, T=2048):
+    """Return how many of so many forward and backward passes are not bitwise equal to the first.
+
+    Raises ValueError if the first differs from PyTorch's attention by more than the rounding of both, since
+    `check_attention` sees short rows only. A race between a kernel's copies and its matrix products can be too rare for
+    `check_attention`: a Triton before 3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
+    """
+    inputs = attention_inputs(config, dtype, device, causal, documents, B, T)
+    first = attention_results(fused, *inputs)
+    error = relative_error(first, attention_results(pytorch_attention, *inputs))
+    if error > 0.02:
+        raise ValueError(f"for rows of {T} tokens it differs from PyTorch's attention by {error:.1%}")
+    different = torch.zeros((), dtype=torch.int64, device=device)
+    for _ in range(passes - 1):
+        unequal = [(x != y).any() for x, y in zip(attention_results(fused, *inputs), first)]
+        different += torch.stack(unequal).any()
+    return different.item()
+
+
+def fused_attention_fails(config, dtype, device):
+    """Return why the fused attention must not be used for such a model here, "" if it can be.
+
+    It can be if its error is no more than rounding and the same input always gives the same result, for each mask.
+    """
+    if why := model.why_not_triton("cuda", config.head_dim, dtype):
+        return why
+    allowed = 1e-4 if dtype == torch.float32 else 1e-2
+    try:
+        error = max(check_attention(config, dtype, device, *mask) for mask in MASKS)
+        if error > allowed:
+            return f"its relative error is {error:.1e}, of which {allowed:.0e} could be rounding"
+        if dtype == torch.float32:  # one stage, see LAUNCH in model.py: no copy runs beside a product
+            return ""
+        unequal = sum(stress_attention(config, dtype, device, *mask) for mask in MASKS)
+        if unequal:
+            return f"the same input gave another result {unequal} times"
+    except Exception as fault:  # of the compiler, the driver, or because there is no C compiler
+        return f"it raises {type(fault).__name__}: {fault}"[:300]
+    return ""
+
+
+def set_attention(transformer, device, versions, earlier):
+    """Choose "triton" or "sdpa" for a model on a GPU, and note it in `versions`. If it is "sdpa", warn why.
+
+    earlier: a checkpoint's dict, or None. Its backend stays if no version has changed, even where a check might now
+    differ. Rank 0 chooses for all processes.
+    """
+    before = dict(earlier["versions"]) if earlier else {}
+    backend = before.pop("attention", "")
+    if before != versions:
+        backend = ""
+    if world()[0] == 0 and not backend:
+        why = fused_attention_fails(transformer.config, transformer.compute_dtype, device)
+        if why:
+            warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
+        backend = "sdpa" if why else "triton"
+    transformer.attention_backend = versions["attention"] = decision_of_rank_0(backend)
