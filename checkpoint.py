@@ -23,7 +23,7 @@ import torch
 from data import hub
 from data.files import refuse_existing, write_whole
 from data.tokenizer import Tokenizer
-from errors import Damaged, DataError, exit_with_message, protect_output
+from errors import Damaged, DataError, exit_with_message
 from model import ModelConfig, Transformer
 
 # What each checkpoint's dict has at least. A model of the hub has no settings.
@@ -279,7 +279,6 @@ def export(path, folder, kind):
 
 @exit_with_message()
 def main():
-    protect_output()
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["export"])
     parser.add_argument("path", help="a checkpoint, or the folder of a run")

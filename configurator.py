@@ -18,7 +18,8 @@ from errors import exit_with_message, nearest, protect_output, report_ctrl_c
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
-TAKES = {bool: "True or False", int: "an int", float: "a finite float", str: "a str"}
+TAKES = {bool: "True or False", int: "an int below 2**63", float: "a float below 2**63", str: "a str"}
+NO_TEXT = r"[\0\ud800-\udc7f\udd00-\udfff]"  # neither in a text nor in a path, whose odd bytes are other surrogates
 
 
 class Settings(dict):
@@ -48,8 +49,8 @@ def load(script, argv, check=None, command=""):
     if check:
         try:
             problems += check(settings)
-        except OSError as error:  # such as a path that is too long
-            problems.append(str(error))
+        except (OSError, ValueError, MemoryError) as error:  # such as a path that is too long
+            problems = problems or [str(error)]
     if problems:
         lines = [f"  {number}. {problem}" for number, problem in enumerate(dict.fromkeys(problems), 1)]
         print(f"{command}: nothing was started, because of these settings:", *lines, sep="\n", file=sys.stderr)
@@ -115,6 +116,8 @@ def read_config(path, problems, readers=()):
     whose base this one is, directly or not.
     """
     try:
+        if Path(path).is_fifo():
+            raise OSError("reading a pipe could wait for ever")
         source = Path(path).read_text(encoding="utf-8")
         tree = ast.parse(source, path)
     except (OSError, *NOT_LITERAL) as error:
@@ -196,9 +199,9 @@ def convert(value, default):
         items = [convert(item, first_item(default)) for item in values]
         return None if None in items else tuple(items)
     if kind in (int, float):
-        is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
+        is_number = type(value) in (int, float) and abs(value) < 2**63
         return kind(value) if is_number and kind(value) == value else None
-    return value if type(value) is kind else None
+    return value if type(value) is kind and not re.search(NO_TEXT, str(value)) else None
 
 
 def first_item(default):

@@ -24,6 +24,7 @@ class Damaged(DataError):
 @contextmanager
 def exit_with_message():
     """Make a DataError or an OSError end this process with its message instead of a traceback. Decorates a main()."""
+    protect_output()
     try:
         yield
     except (DataError, OSError) as error:
@@ -63,6 +64,8 @@ def protect_output():
         stream = getattr(sys, name)
         if stream is None:  # it was closed before Python started
             stream = open(os.devnull, "w")
+        with suppress(AttributeError):  # another program has replaced it
+            stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
         if not isinstance(stream, Output):
             setattr(sys, name, Output(stream))
 

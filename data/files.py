@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import time
 import warnings
 from contextlib import contextmanager, suppress
@@ -13,6 +14,23 @@ from errors import Damaged, DataError
 
 # What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
+
+# What is neither text nor a table, by its first bytes: what it is, and what to do.
+FOREIGN = {
+    rb"version https://git-lfs": "the pointer of a file in Git LFS: get the file itself (git lfs pull)",
+    rb"\s*(?i:<!doctype html|<html)": "an HTML page, perhaps the error page of a download: get the file again",
+    rb"%PDF-|\{\\rtf": "a PDF or RTF: save it as text",
+    rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, or a document that is one: unpack it, or save it as text",
+    rb"\xff\xfe|\xfe\xff": "UTF-16: convert it (iconv -f UTF-16 -t UTF-8)",
+    rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: write its texts as JSON lines",
+    rb"ARROW1": "an Arrow file, not a stream as of datasets.save_to_disk: save it as parquet",
+    rb"(?s).{,300}(\0{4}|(.\0){4}|(\0.){4})": "binary, or UTF-16: convert it to UTF-8",
+}
+
+
+def foreign(head):
+    """Return what a file is that begins with these bytes, and what to do; "" if it may be text or a table."""
+    return next((what for pattern, what in FOREIGN.items() if re.match(pattern, head)), "")
 
 
 def refuse_existing(path):

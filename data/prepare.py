@@ -32,7 +32,7 @@ import numpy as np
 import configurator
 from data.files import refuse_existing
 from data.shards import digest, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
-from data.sources import READABLE, cut_places, find_files, read_file
+from data.sources import cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError, exit_with_message, progress
 
@@ -47,6 +47,11 @@ workers = 0  # processes that encode; 0 = one per core, but one for each 4 MB of
 part = ""  # 3/16: make the third sixteenth of the shards; the command without it makes the others and completes `out`
 
 EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
+LIMITS = [
+    ("above", 0, "val_fraction"),
+    ("below", 0.5, "val_fraction"),
+    ("at least", 0, "shard_bytes workers max_tokens"),
+]
 SMALLEST, LARGEST = 4 << 20, 256 << 20  # of the text of a shard, if shard_bytes is 0
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,7 +130,12 @@ def encoded_piece(files, tokenizer, cfg, ranges, limit=math.inf):
             data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
             draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
             split = "val" if draw < cfg.val_fraction else "train"
-            tokens = np.append(tokenizer.encode_array(text).astype(dtype), eos)
+            try:
+                tokens = np.append(tokenizer.encode_array(text).astype(dtype), eos)
+            except BaseException as error:  # a panic of the tokenizers library is no Exception
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                raise DataError(f"{path}: the tokenizer fails on the text that begins {text[:60]!r}: {error}") from error
             limit -= len(tokens) * (split == "train")
             if limit < 0:
                 return
@@ -199,9 +209,7 @@ def check(cfg):
             load(*values)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read
             yield str(error)
-    if not 0 < cfg.val_fraction < 0.5:
-        yield f"val_fraction={cfg.val_fraction}: must be above 0 and below 0.5"
-    yield from configurator.value_problems(cfg, [("at least", 0, "shard_bytes workers max_tokens")])
+    yield from configurator.value_problems(cfg, LIMITS)
 
 
 def prepare(source, out, tokenizer="embedded", **settings):
@@ -214,9 +222,10 @@ def prepare(source, out, tokenizer="embedded", **settings):
     cfg = configurator.load(__file__, [])
     cfg.update(settings, source=str(source))
     out, tokenizer = Path(out), Tokenizer.load(tokenizer)
-    found, ignored = find_files(cfg.source, cfg.text_field)
-    if ignored:
-        print(f"{cfg.source}: {len(ignored)} files or links are ignored, such as {ignored[0]}; read are {READABLE}")
+    found, left_out = find_files(cfg.source, cfg.text_field)
+    print(f"{cfg.source}: files that are read: {len(found)}")
+    for why, paths in left_out.items():
+        print(f"left out: {len(paths)}, such as {paths[0]}: {why}")
 
     files = {path: size_and_time(path) for path in found}
     size = sum(file_size for file_size, _ in files.values())

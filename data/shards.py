@@ -140,7 +140,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     for name, split in splits.items():
         if not split["shards"]:
             shutil.rmtree(folder)  # going on would not help
-            raise DataError(f"no text is left for the {name} split: give more text")
+            raise DataError(f"no text is left for the {name} split: give more text, or max_tokens above {cfg.max_tokens}")
         split["sha256"] = sha256_of(shards / shard["file"] for shard in split["shards"])
     needed = {shard["file"] for split in splits.values() for shard in split["shards"]}
     for path in shards.iterdir():
@@ -203,7 +203,7 @@ def load_meta(folder):
     folder = Path(folder)
     if not folder.exists():
         raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
-    if not (folder / "meta.json").exists():
+    if not (folder / "meta.json").is_file():
         raise DataError(
             f"{folder} is not a prepared folder (no meta.json). If it holds text, prepare it: "
             f"python -m data.prepare --source={folder} --out=data/prepared/{folder.resolve().stem}"
@@ -256,7 +256,7 @@ def changed_shard_in_background(data):
 
 def tokenizer_bytes(folder):
     """Return the content of the tokenizer's file in a prepared folder, whatever its kind."""
-    (path,) = Path(folder).glob("tokenizer.*")
+    (path,) = filter(Path.is_file, Path(folder).glob("tokenizer.*"))
     return path.read_bytes()
 
 

@@ -5,18 +5,24 @@ between the places that `cut_places` returns. For each document that begins in t
 
     (place, record)       "line 7" or "row 7", {field: value}
 
-To support another format, write a reader and add it to READERS.
+What a file is, its first bytes say. Its name decides only what they leave open. To support another format, write a
+reader and add it to READERS, and to MAGIC if it is not text.
 """
 
+import bz2
 import codecs
 import gzip
 import io
 import itertools
 import json
+import lzma
 import os
+import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
+from data.files import foreign
 from data.tokenizer import optional_package
 from errors import DataError
 
@@ -80,14 +86,21 @@ def read_lines(path, start, end):
             yield number, line.removesuffix(b"\n")
 
 
+COMPRESSED = {  # by the first bytes: the function that opens it
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+    (b"\x28\xb5\x2f\xfd", b"P*M\x18"): lambda file: optional_package("pyarrow").CompressedInputStream(file, "zstd"),
+}
+
+
 def open_lines(path):
-    """Open a file as it is without its compression."""
-    compression = path.suffix.lower()
-    if compression == ".gz":
-        return io.BufferedReader(gzip.open(path))
-    if compression == ".zst":
-        return io.BufferedReader(optional_package("pyarrow").CompressedInputStream(str(path), "zstd"))
-    return open(path, "rb")
+    """Open a file as it is without its compression, whatever its name."""
+    file = open(path, "rb")
+    for magic, opener in COMPRESSED.items():
+        if file.peek().startswith(magic):
+            return io.BufferedReader(opener(file))
+    return file
 
 
 def decode(data, first):
@@ -104,7 +117,7 @@ def decode(data, first):
 
 def read_parquet(path, field, start, end):
     """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
-    from pyarrow import parquet
+    parquet = optional_package("pyarrow.parquet")
 
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
@@ -114,7 +127,7 @@ def read_parquet(path, field, start, end):
 
 def read_arrow(path, field, start, end):
     """Read what datasets.save_to_disk writes: each row holds one document."""
-    from pyarrow import ipc
+    ipc = optional_package("pyarrow.ipc")
 
     with open(path, "rb") as file:
         yield from read_rows(ipc.open_stream(file))
@@ -142,32 +155,28 @@ def cut_places(path, size):
     are those of the file.
     """
     places = [0]
-    if format_of(path) == ".parquet":
+    reader = reader_of(path)
+    if reader is read_parquet:
         places += [place for before, place in itertools.pairwise(group_places(path)) if place // size > before // size]
-    elif path.suffix.lower() not in WHOLE:
+    elif reader is not read_arrow and isinstance(open_lines(path).raw, io.FileIO):  # else it is compressed
         place, total = 0, path.stat().st_size
-        while (place := document_after(path, place + size)) < total:
+        while (place := document_after(path, min(place + size, total), reader is read_jsonl)) < total:
             places.append(place)
     return [*places, END]
 
 
 def group_places(path):
     """Return where each row group of a parquet file begins, in bytes, as if all were equally long."""
-    from pyarrow import parquet
-
-    try:
-        groups = parquet.read_metadata(path).num_row_groups
-    except Exception:  # reading will say what is wrong
-        return []
+    groups = optional_package("pyarrow.parquet").read_metadata(path).num_row_groups
     return [path.stat().st_size * group // groups for group in range(groups)]
 
 
-def document_after(path, position):
+def document_after(path, position, is_jsonl):
     """Return where the first document begins after a line end after a position, or where the file ends.
 
     Two blank lines must be seen before it, except in JSON lines.
     """
-    needed = 0 if READERS.get(format_of(path)) is read_jsonl else 2
+    needed = 0 if is_jsonl else 2
     blank = 0
     with open(path, "rb") as file:
         file.seek(position)
@@ -183,37 +192,60 @@ def document_after(path, position):
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
-READERS = {
+READERS = {  # by what the name ends in; the content may say otherwise
     ".txt": read_text,
     ".md": read_text,
     ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
     ".json": read_jsonl,
     ".parquet": read_parquet,
+    ".pq": read_parquet,
     ".arrow": read_arrow,
 }
-READABLE = ".txt, .md, .jsonl and .json lines with the text field, each also .gz or .zst, .parquet, and .arrow"
-NOT_TEXT = {".csv", ".tsv", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".pdf"}
-WHOLE = ".gz", ".zst", ".arrow"  # what is cut nowhere
-NEED_PYARROW = ".parquet", ".arrow", ".zst"
+READABLE = ".txt, .md, .jsonl and .json lines with the text field, also compressed, .parquet, and .arrow"
+# Files of a folder that are not data: hidden ones, those of tools such as Spark (_SUCCESS), and texts about the data.
+NO_DATA = (
+    r"(?i)(^|/)([._~]|((readme|licen[cs]e)[^/]*|copying|notice|citation|changelog|contributing|code_of_conduct|authors|"
+    r"manifest|requirements|(md5|sha\d+|check)sums?)\.(txt|md)$)"
+)
 
 
 def format_of(path):
-    """Return the extension that chooses the reader, such as .txt for a.txt.gz."""
-    return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    """Return the extension of a name without that of a compression, such as .txt for a.txt.gz."""
+    return Path(re.sub(r"\.(gz|zst|xz|bz2)$", "", path.name.lower())).suffix
 
 
-def is_read(path, field):
-    """Return whether a file of a folder is read. A .json file counts if its first line names the field.
+def reader_of(path):
+    """Return the reader of a file, by its content where that is sure. Raises DataError for what none can read."""
+    with open_lines(path) as lines:
+        head = lines.peek()
+    if head.startswith(b"PAR1"):
+        return read_parquet
+    if head.startswith(ARROW_END[:4]):
+        return read_arrow
+    if (what := foreign(head)) and not format_of(path).startswith(".htm"):
+        raise DataError(f"it is {what}")
+    is_object = re.match(rb'(\xef\xbb\xbf)?\{[ \t]*"', head)
+    return read_jsonl if is_object else READERS.get(format_of(path), read_text)
 
-    Other .json files are about the data.
-    """
-    if format_of(path) != ".json":
-        return format_of(path) in READERS
+
+def why_left_out(path, source, field):
+    """Return why a file of a source is not read, "" if it is. Reads its first document. Raises DataError."""
+    kind = format_of(path)
+    if kind in (".csv", ".tsv"):
+        return "a table"
+    if path != source:
+        if not path.is_file() or re.search(NO_DATA, path.relative_to(source).as_posix()):
+            return "hidden, about the data, or no file"
+        if kind not in ("", *READERS):
+            return "of another format, by the name"
     try:
-        _, line = next(read_lines(path, 0, END), (1, b""))
-    except Exception:  # reading will say what is wrong
-        return True
-    return f'"{field}"'.encode() in line
+        if path == source or kind or reader_of(path) is not read_text:
+            return "" if any(read_file(path, field)) else "without text"
+    except Exception:
+        if path == source or kind not in ("", ".json"):
+            raise
+    return f"not sure to be data: neither the name nor lines with {field!r} say so"
 
 
 def walk(folder):
@@ -228,32 +260,33 @@ def walk(folder):
 
 
 def find_files(source, text_field):
-    """Return the files of a source in the order they are read, and a list of what in it is not read.
+    """Return the files of a source in the order they are read, and {why: those that are left out}.
 
-    A file that is named itself is read as text whatever its extension, unless the extension is known not to be text.
-    Raises DataError.
+    The first document of each is read, so what cannot be read is found before any work. A file that is named itself is
+    read as text whatever its name, unless its content or its name says that it is not. Raises DataError.
     """
     path = EMBEDDED if str(source) == "embedded" else Path(source)
     if path.is_file():
         found = [path]
-        files = [file for file in found if format_of(file) not in NOT_TEXT]
     elif str(source) and path.is_dir():
         found = sorted(walk(path))
-        files = [file for file in found if file.is_file() and is_read(file, text_field)]
     else:
         raise DataError(f"no such file or folder: {str(source)!r} (pipes and devices cannot be read twice)")
+    groups = defaultdict(list)
+    for file in found:
+        groups[why_left_out(file, path, text_field)].append(file)
+    files = groups.pop("", [])
     if not files:
-        raise DataError(f"{path}: of {len(found)} files none can be read, only {READABLE}, and any plain text by name")
-    if any(file.suffix.lower() in NEED_PYARROW for file in files):
-        optional_package("pyarrow")
-    return files, sorted(set(found) - set(files))
+        why = "; ".join(groups) or "it is empty"
+        raise DataError(f"{path}: nothing can be read: {why}. Read are {READABLE}, and any plain text by name")
+    return files, groups
 
 
 def read_file(file, text_field, start=0, end=END):
     """Yield the text of each document of a range of a file that is not empty. Raises DataError."""
     place = "the start"
     try:
-        for place, record in READERS.get(format_of(file), read_text)(file, text_field, start, end):
+        for place, record in reader_of(file)(file, text_field, start, end):
             if text_field not in record:
                 raise DataError(f"{place}: no field {text_field!r}, only {', '.join(record) or 'nothing'}")
             text = record[text_field]
@@ -267,5 +300,5 @@ def read_file(file, text_field, start=0, end=END):
                 pass
         fault = error
         if not isinstance(error, DataError):
-            fault = f"after {place}: damaged or unreadable: {type(error).__name__}: {error}"
+            fault = f"after {place}: damaged or unreadable: {type(error).__name__}: {error}: get it again"
         raise DataError(f"{file}, {fault}") from error

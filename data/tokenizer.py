@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from data.files import refuse_malformed
+from data.files import foreign, refuse_malformed
 from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded") / "embedded.tiktoken"
@@ -80,10 +80,12 @@ class Tokenizer:
         """
         spec = str(spec)
         path = EMBEDDED if spec == "embedded" else Path(spec)
-        with refuse_malformed(f"tokenizer {spec!r} cannot be read"):
+        content = path.read_bytes() if path.is_file() else b""
+        what = foreign(content) or "expected a tokenizer.json, or lines with the base64 of a token and its rank"
+        with refuse_malformed(f"tokenizer {spec!r} cannot be read: {what}"):
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
-            if path.is_dir() or path.suffix == ".json":
+            if path.is_dir() or content.lstrip().startswith(b"{"):
                 return read_hub(path)
             return read_ranks(path)
 
@@ -257,8 +259,10 @@ def json_engine(content, origin):
     library = optional_package("tokenizers")
     try:
         return library.Tokenizer.from_buffer(content)
-    except Exception as error:  # the library has no class of its own
-        raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
+    except BaseException as error:  # the library has no class of its own, and its panics are no Exception
+        raise DataError(
+            f"{origin}: the tokenizers library cannot read this tokenizer.json: {foreign(content) or error}"
+        ) from error
 
 
 # ----------------------------------------------------------------------------
@@ -270,7 +274,7 @@ def optional_package(name):
     try:
         return importlib.import_module(name)
     except ImportError:
-        package = name.removesuffix(".torch")
+        package, *_ = name.split(".")
         raise DataError(f"this needs a package that is not installed: pip install {package}") from None
 
 

@@ -141,7 +141,10 @@ def plot_run(out_dir):
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.legend()
     path = Path(out_dir, "loss.png")
-    save_figure(figure, path)
+    try:
+        save_figure(figure, path)
+    except OSError as error:
+        raise DataError(error) from None
     print(f"figure: {path}")
 
 

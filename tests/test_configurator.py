@@ -1,11 +1,13 @@
 """Settings: what wins, which types are taken, and that every mistake is reported before any work."""
 
 import ast
+import os
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
@@ -106,8 +108,9 @@ def test_values(key, text, expected):
 
 
 BAD = [  # in a file and as a flag
-    ("resume", "0", "True or False"), ("max_steps", "True", "an int"), ("max_steps", "1.5", "an int"),
-    ("lr", "'abc'", "a finite float"), ("lr", "1" + "0" * 400, "a finite float"), ("tasks", "3", "a tuple of str"),
+    ("resume", "0", "True or False"), ("max_steps", "True", "an int below 2**63"), ("max_steps", "1.5", "an int below 2**63"),
+    ("lr", "'abc'", "a float below 2**63"), ("lr", "1" + "0" * 400, "a float below 2**63"),
+    ("max_steps", str(2**63), "an int below 2**63"), ("tasks", "3", "a tuple of str"),
     ("keep_steps", "(3000, 1.5)", "a tuple of int"), ("betas", "(0.9, 'x')", "a tuple of float"),
 ]  # fmt: skip
 
@@ -147,10 +150,12 @@ def test_a_config_may_begin_with_another(problems):
 
 
 def test_unreadable_configs(problems):
+    os.mkfifo("config/pipe.py")
     Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
     config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
     config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
     paths = ["config", "config/none.py", "config/latin.py", "config/syntax.py", "config/deep.py"]
+    paths.append("config/pipe.py")
     for problem, path in zip(problems(*paths), paths, strict=True):
         assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ")
 
@@ -194,3 +199,36 @@ def test_ctrl_c_is_no_traceback(command):
     heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in the background
     process = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, preexec_fn=heeded)
     assert (process.returncode, process.stderr.strip()) == (130, "python train.py: stopped by Ctrl-C")
+
+
+SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py eval/lesson/explain.py"
+SCRIPTS += " eval/lesson/switch.py eval/lesson/gallery.py eval/lesson/per_token.py"
+SCRIPTS += " eval/bench/doctor.py eval/bench/step.py eval/bench/attention.py"
+ODD = ["1e308", "9e18", "-9e18", "0", "1e-308", "nan", "", "()", "(9e18,)", "('',)", "\udcff", "x" * 5000, "folder", "pipe"]
+ODD_IN_A_FILE = ["'a\\0b'", "'\\ud800'"]  # the command line has no such words
+
+
+@pytest.mark.parametrize("script", SCRIPTS.split())
+def test_no_value_of_a_setting_is_a_traceback(script, monkeypatch):
+    """Each odd value of each setting is taken, or ends in a sentence; none waits for ever."""
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    check = runpy.run_path(str(ROOT / script), run_name="a script").get("check")
+    monkeypatch.setattr(configurator, "read_script", lru_cache(configurator.read_script))  # which takes long
+    names, _ = configurator.read_script(ROOT / script)
+    words = [f"--{name}={value}" for name in names for value in ODD]
+    for name in names:
+        for i, value in enumerate(ODD_IN_A_FILE):
+            words.append(config(f"{name} = {value}\n", f"config/{name}-{i}.py"))
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+    for word in words:
+        signal.alarm(20)
+        try:
+            configurator.load(ROOT / script, [word], check)
+        except SystemExit:
+            pass
+        except Exception as error:
+            pytest.fail(f"{script} {word:.200}: {error!r}")
+        finally:
+            signal.alarm(0)
+
