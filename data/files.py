@@ -21,8 +21,9 @@ FOREIGN = {
     rb"\s*(?i:<!doctype html|<html)": "an HTML page, perhaps the error page of a download: get the file again",
     rb"%PDF-|\{\\rtf": "a PDF or RTF: save it as text",
     rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, or a document that is one: unpack it, or save it as text",
-    rb"\xff\xfe|\xfe\xff": "UTF-16: convert it (iconv -f UTF-16 -t UTF-8)",
+    rb"\xff\xfe|\xfe\xff": "UTF-16 or UTF-32: convert it (iconv -f UTF-16 -t UTF-8)",
     rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: write its texts as JSON lines",
+    rb"[^\n]*\r[^\n]+\Z": "text with the line ends of an old Mac: convert it (tr '\\r' '\\n')",
     rb"ARROW1": "an Arrow file, not a stream as of datasets.save_to_disk: save it as parquet",
     rb"(?s).{,300}(\0{4}|(.\0){4}|(\0.){4})": "binary, or UTF-16: convert it to UTF-8",
 }

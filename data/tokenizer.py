@@ -82,7 +82,7 @@ class Tokenizer:
         path = EMBEDDED if spec == "embedded" else Path(spec)
         content = path.read_bytes() if path.is_file() else b""
         what = foreign(content) or "expected a tokenizer.json, or lines with the base64 of a token and its rank"
-        with refuse_malformed(f"tokenizer {spec!r} cannot be read: {what}"):
+        with refuse_malformed(f"tokenizer {spec!r} ({what}) cannot be read"):
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
             if path.is_dir() or content.lstrip().startswith(b"{"):

@@ -1,12 +1,17 @@
 """Which documents a source has: formats, errors."""
 
+import bz2
 import gzip
 import hashlib
 import itertools
 import json
+import lzma
 import os
+import pickle
 import random
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +71,7 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     (folder / "a.md").write_text("from md")
     (folder / "b" / "1.TXT").write_text("from txt")
     (folder / "table.csv").write_text("no,text")
+    (folder / "e.txt").touch()
     (outside / "val").write_text("a named file needs no extension")
     (outside / "3.txt").write_text("linked")
     (folder / "c").symlink_to(outside)
@@ -75,7 +81,11 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     assert list(read_documents(folder, "text")) == ["from md", "from txt", "from jsonl", "last", "linked"]
     assert list(read_documents(outside / "val", "text")) == ["a named file needs no extension"]
     prepare(folder, tmp_path / "out")
-    assert f"in: 4 files or links are ignored, such as {folder / 'b' / 'loop'}" in capsys.readouterr().out
+    assert f"""{folder}: files that are read: 4
+left out: 3, such as {folder}/b/loop: hidden, about the data, or no file
+left out: 1, such as {folder}/e.txt: without text
+left out: 1, such as {folder}/table.csv: a table
+""" in capsys.readouterr().out
 
 
 def test_dumps_of_the_hub(tmp_path):
@@ -96,7 +106,35 @@ def test_dumps_of_the_hub(tmp_path):
     prepare(tmp_path, tmp_path.with_name("out"), val_fraction=0.01)
     found = [*texts(tmp_path.with_name("out"), "train"), *texts(tmp_path.with_name("out"), "val")]
     assert "".join(found) == "onetwothreefourfive"
-    assert [path.name for path in find_files(tmp_path, "text")[1]] == ["dataset_dict.json", "state.json"]
+    (tmp_path / "dataset_infos.json").write_text('{"default": {"features": {"text": {"dtype": "string"}}}}')
+    (paths,) = find_files(tmp_path, "text")[1].values()
+    assert [path.name for path in paths] == ["dataset_infos.json", "dataset_dict.json", "state.json"]
+
+
+NO_DATA = """.hidden.txt .ipynb_checkpoints/a.txt ._x.parquet ._x.jsonl .x.txt.crc __MACOSX/._x.txt __MACOSX/x.txt _SUCCESS
+    _metadata _temporary/0/x.jsonl .DS_Store Thumbs.db desktop.ini .gitattributes ~$notes.txt .~lock.a.txt# README.md
+    sub/readme.txt README_en.md LICENSE LICENSE.txt LICENSE-MIT.md license COPYING NOTICE.txt CHANGELOG.md MANIFEST.txt
+    SHA256SUMS md5sums.txt checksums.txt x.md5 x.jsonl.crc x.txt.part x.txt.crdownload x.txt.tmp x.txt~ x.txt.bak
+    dataset_info.json state.json x.py Makefile part-00000 model""".split()
+
+
+def test_what_is_no_data_is_left_out(tmp_path):
+    """Each is no data in a folder, whatever it holds, but for what would be data in any place."""
+    for i, name in enumerate(NO_DATA):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes([b"not text", b"\0\1\2\3" * 9, b"", b"{"][i % 4])
+    write_texts(tmp_path / "in/part-00001", ["one"])  # Spark's names have no extension
+    for name in "a.txt", "license-plates.jsonl", "museum sums.txt", "lorem_ipsum.txt":
+        write_texts(tmp_path / "in" / name, [name])
+    files, left_out = find_files(tmp_path / "in", "text")
+    data = ["a.txt", "license-plates.jsonl", "lorem_ipsum.txt", "museum sums.txt", "part-00001"]
+    assert [path.name for path in files] == data
+    assert {str(path.relative_to(tmp_path / "in")) for paths in left_out.values() for path in paths} == {*NO_DATA}
+    for name in "README.md", ".hidden.txt", "x.txt.part", "part-00000", "_SUCCESS":  # by name they are read
+        path = tmp_path / "in" / name
+        path.write_bytes(b"text")
+        assert list(read_documents(path, "text")) == ["text"]
 
 
 def test_broken_surrogates_in_json(tmp_path):
@@ -133,20 +171,65 @@ def test_bad_lines(tmp_path, name, content, message):
 
 
 def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for module in "pyarrow", "pyarrow.parquet", "pyarrow.ipc":
+        monkeypatch.setitem(sys.modules, module, None)
     os.mkfifo(tmp_path / "pipe.txt")
-    for name in "a.csv", "a.parquet", "a.jsonl.zst", "a.arrow":
+    for name in "a.csv", "a.parquet", "a.arrow":
         (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     for name, message in {
-        "a.csv": "none can be read, only .txt",
-        "a.parquet": "pip install pyarrow",
-        "a.jsonl.zst": "pip install pyarrow",
-        "a.arrow": "pip install pyarrow",
+        "a.csv": "nothing can be read: a table. Read are .txt",
+        "a.parquet": "pip install pyarrow$",
+        "a.jsonl.zst": "pip install pyarrow$",
+        "a.arrow": "pip install pyarrow$",
         "pipe.txt": "cannot be read twice",
         "gone.txt": "no such file or folder",
     }.items():
         with pytest.raises(DataError, match=message):
             find_files(tmp_path / name, "text")
+
+
+def stored(kind, texts):
+    """Return the bytes of a file that write_texts makes."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write_texts(Path(folder, f"x.{kind}"), texts).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.parquet", "a.arrow", "a", "a.gz", "a.txt.zst"])
+def test_the_content_decides_and_not_the_name(tmp_path, name):
+    for kind in "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "arrow":
+        (tmp_path / name).write_bytes(stored(kind, DOCUMENTS))
+        assert list(read_documents(tmp_path / name, "text")) == DOCUMENTS, kind
+        assert list(read_documents(tmp_path, "text")) == DOCUMENTS, kind
+    for compressed in lzma.compress(stored("jsonl", DOCUMENTS)), bz2.compress(stored("jsonl", DOCUMENTS)):
+        (tmp_path / name).write_bytes(compressed)
+        assert list(read_documents(tmp_path / name, "text")) == DOCUMENTS
+
+
+FOREIGN = {  # what is no text and no table, and what the message says of it
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 12345\n": "git lfs pull",
+    b"\n<!DOCTYPE HTML>\n<title>404</title>": "HTML page, perhaps the error page",
+    b"%PDF-1.4\n%text": "a PDF",
+    b"PK\x03\x04\x14": "an archive",
+    "text".encode("utf-16"): "UTF-16",
+    "some text of some length".encode("utf-16-le"): "binary, or UTF-16",
+    "some text of some length".encode("utf-16-be"): "binary, or UTF-16",
+    pickle.dumps(["text"]): "a pickle",
+    b"folder/of/a/tar/archive/a.txt" + bytes(90) + b"text": "binary",
+    b"one\rtwo": "old Mac",
+}
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.arrow", "a.txt.gz", "a"])
+def test_what_is_something_else_is_named(tmp_path, name):
+    """With what it is and what to do, before any work; also inside a compression."""
+    for content, message in FOREIGN.items():
+        for data in content, gzip.compress(content):
+            (tmp_path / name).write_bytes(data)
+            with pytest.raises(DataError, match=f"{name}, it is .*{message}"):
+                find_files(tmp_path / name, "text")
+    (tmp_path / "a.html").write_text("<html>text")
+    assert list(read_documents(tmp_path / "a.html", "text")) == ["<html>text"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "parquet", "arrow"])
