@@ -19,7 +19,7 @@ from errors import exit_with_message, nearest, protect_output, report_ctrl_c
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
 TAKES = {bool: "True or False", int: "an int below 2**63", float: "a float below 2**63", str: "a str"}
-NO_TEXT = r"[\0\ud800-\udc7f\udd00-\udfff]"  # neither in a text nor in a path, whose odd bytes are other surrogates
+NO_TEXT = r"[\0\ud800-\udfff]"  # in no path, and in no text that is UTF-8
 
 
 class Settings(dict):

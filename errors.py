@@ -25,6 +25,8 @@ class Damaged(DataError):
 def exit_with_message():
     """Make a DataError or an OSError end this process with its message instead of a traceback. Decorates a main()."""
     protect_output()
+    if odd := [word for word in sys.argv if word.encode(errors="replace").decode() != word]:
+        sys.exit(f"{odd[0]!r} is not UTF-8, which the libraries of this trade need: give another name")
     try:
         yield
     except (DataError, OSError) as error:
@@ -64,7 +66,7 @@ def protect_output():
         stream = getattr(sys, name)
         if stream is None:  # it was closed before Python started
             stream = open(os.devnull, "w")
-        with suppress(AttributeError):  # another program has replaced it
+        with suppress(AttributeError, OSError):  # it is no file of Python, or fails already
             stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
         if not isinstance(stream, Output):
             setattr(sys, name, Output(stream))

@@ -83,7 +83,6 @@ LIMITS = [
     ("at least", 0, f"{SCHEDULE} seed clm_windows mask_proportions vocab_size beta1 beta2 eps weight_decay"),
     ("above", 0, "lr embedding_lr_scale grad_clip mask_ratio keep_steps"),
     ("below", 1, "beta1 beta2 clm_windows mask_ratio"),
-    ("below", 2**63, "seed"),
 ]
 CHOICES = {
     "model": [*PRESETS, "origin"],
@@ -158,10 +157,13 @@ def batch_problems(cfg, T):
         yield f"vocab_size={cfg.vocab_size}: the tokenizer of {cfg.data} needs {vocab}"
     for folder, meta in data.sources.items():
         drawn = math.ceil(windows * data.draws[folder] / CYCLE)  # windows of a step, at most
-        for split, needed in (("train", drawn * T), ("val", T)):
+        for split, needed, unit in (
+            ("train", drawn * T, "batch: give more text or a smaller --global_batch_tokens"),
+            ("val", T, "window: give a smaller --seq_len, or prepare the text with a larger --val_fraction"),
+        ):
             tokens = meta["splits"][split]["tokens"]
             if tokens < needed:
-                yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one batch"
+                yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one {unit}"
 
 
 def start_problems(cfg, config):

@@ -67,6 +67,8 @@ def print_start(run, rates):
 
     machine = f"{cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
     print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}; {cfg.out_dir}")
+    if max(cfg.keep_steps, default=0) > cfg.max_steps:
+        print(f"keep_steps={cfg.keep_steps}: this run ends at step {cfg.max_steps:,}, and makes no later checkpoint")
     if run.first:
         print(f"This run goes on at step {run.first:,}.")
 

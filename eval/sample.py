@@ -14,6 +14,7 @@ import torch
 import checkpoint
 import configurator
 from data.objective import phases_of, predicts_from, title
+from errors import exit_with_message
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask
@@ -88,6 +89,7 @@ def check(cfg):
         yield f"fill={cfg.fill!r}: has no [MASK]"
 
 
+@exit_with_message()
 def main(argv):
     cfg = configurator.load(__file__, argv, check, "python -m eval.sample")
     try:
@@ -101,7 +103,7 @@ def main(argv):
                 print(f"mask {number}: {', '.join(guesses)}")
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
-    except (ValueError, OSError) as error:  # such as a DataError, or a text that is longer than seq_len
+    except ValueError as error:  # such as a text that is longer than seq_len
         sys.exit(error)
 
 

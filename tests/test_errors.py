@@ -31,6 +31,28 @@ def test_broken_output_stops_nothing(run, data_dir, encoder, tmp_path, script, h
     assert code == 0 and (out / result).exists() and "Traceback" not in text, text
 
 
+@pytest.mark.parametrize("script", COMMANDS)
+def test_no_encoding_of_the_output_stops_anything(run, data_dir, encoder, tmp_path, script):
+    """What it lacks is printed as an escape. A name that is not UTF-8 is refused before any work."""
+    if script == "checkpoint.py":
+        pytest.importorskip("safetensors"), pytest.importorskip("tokenizers")
+    texts, out = tmp_path / "te\u0301xts.txt", tmp_path / "\N{GRINNING FACE}"
+    texts.write_text("\n\n\n".join(f"Text number {i} of many." for i in range(100)))
+    args, result = COMMANDS[script]
+    args = [arg.format(data=data_dir, encoder=encoder, texts=texts, out=out) for arg in args]
+    code, text = run(args, script, PYTHONIOENCODING="ascii", SHOW="1")
+    assert code == 0 and (out / result).exists() and "Traceback" not in text and "codec" not in text, text
+    for odd in args:
+        if str(out) in odd:
+            code, text = run([*args, odd.replace(str(out), f"{out}\udcff")], script)
+            assert code == 1 and "is not UTF-8" in text and "Traceback" not in text, text
+    assert not (tmp_path / "\N{GRINNING FACE}\udcff").exists()
+    if script == "train.py":
+        for args in [f"--ckpt={out}", "--prompt=\u65e5"], [str(out)]:
+            code, text = run(args, "eval.sample" if len(args) > 1 else "eval.plot", PYTHONIOENCODING="ascii")
+            assert code == 0 and ("\\u65e5" in text or "loss.png" in text), text
+
+
 def test_a_log_gets_lines_instead_of_a_bar(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # as they were, after the test
     monkeypatch.setattr(sys, "stderr", sys.stderr)

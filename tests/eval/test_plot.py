@@ -51,6 +51,13 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
         read_metrics(tmp_path)
 
 
+def test_a_figure_that_cannot_be_written(run, tmp_path):
+    write_log(tmp_path, [CLM, MLM])
+    (tmp_path / "loss.png").mkdir()
+    code, text = run([str(tmp_path)], "eval.plot")
+    assert code == 1 and "Is a directory" in text and "log" not in text and "Traceback" not in text, text
+
+
 def test_the_log_of_a_fine_tuning_is_refused(run, tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     code, text = run([str(tmp_path)], "eval.plot")
