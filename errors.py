@@ -25,8 +25,8 @@ class Damaged(DataError):
 def exit_with_message():
     """Make a DataError or an OSError end this process with its message instead of a traceback. Decorates a main()."""
     protect_output()
-    if odd := [word for word in sys.argv if word.encode(errors="replace").decode() != word]:
-        sys.exit(f"{odd[0]!r} is not UTF-8, which the libraries of this trade need: give another name")
+    if "\\udc" in repr(sys.argv):  # a byte of a name that is not UTF-8, which torch cannot open
+        sys.exit(f"{sys.argv[1:]}: a name is not UTF-8: give another one")
     try:
         yield
     except (DataError, OSError) as error:

@@ -5,8 +5,8 @@ between the places that `cut_places` returns. For each document that begins in t
 
     (place, record)       "line 7" or "row 7", {field: value}
 
-What a file is, its first bytes say. Its name decides only what they leave open. To support another format, write a
-reader and add it to READERS, and to MAGIC if it is not text.
+The first bytes of a file decide what it is, and its name only what they leave open. To support another format, write a
+reader and add it to READERS.
 """
 
 import bz2
@@ -192,7 +192,7 @@ def document_after(path, position, is_jsonl):
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
-READERS = {  # by what the name ends in; the content may say otherwise
+READERS = {  # by what the name ends in, or by the first four bytes, which win
     ".txt": read_text,
     ".md": read_text,
     ".jsonl": read_jsonl,
@@ -201,6 +201,8 @@ READERS = {  # by what the name ends in; the content may say otherwise
     ".parquet": read_parquet,
     ".pq": read_parquet,
     ".arrow": read_arrow,
+    b"PAR1": read_parquet,
+    ARROW_END[:4]: read_arrow,
 }
 READABLE = ".txt, .md, .jsonl and .json lines with the text field, also compressed, .parquet, and .arrow"
 # Files of a folder that are not data: hidden ones, those of tools such as Spark (_SUCCESS), and texts about the data.
@@ -219,10 +221,8 @@ def reader_of(path):
     """Return the reader of a file, by its content where that is sure. Raises DataError for what none can read."""
     with open_lines(path) as lines:
         head = lines.peek()
-    if head.startswith(b"PAR1"):
-        return read_parquet
-    if head.startswith(ARROW_END[:4]):
-        return read_arrow
+    if reader := READERS.get(head[:4]):
+        return reader
     if (what := foreign(head)) and not format_of(path).startswith(".htm"):
         raise DataError(f"it is {what}")
     is_object = re.match(rb'(\xef\xbb\xbf)?\{[ \t]*"', head)

@@ -68,7 +68,7 @@ def print_start(run, rates):
     machine = f"{cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
     print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}; {cfg.out_dir}")
     if max(cfg.keep_steps, default=0) > cfg.max_steps:
-        print(f"keep_steps={cfg.keep_steps}: this run ends at step {cfg.max_steps:,}, and makes no later checkpoint")
+        print(f"keep_steps: no checkpoint is made after max_steps={cfg.max_steps}")
     if run.first:
         print(f"This run goes on at step {run.first:,}.")
 

@@ -340,3 +340,28 @@ def test_a_full_disk(corpus, tmp_path, size):
     assert bool(records(tmp_path / "out")) == (size == 20_000)  # what can be gone on with stays
     assert in_child(corpus / "in", tmp_path / "out")[0] == 0
     assert content(tmp_path / "out") == content(corpus / "expected")
+
+
+def test_a_text_that_the_tokenizer_fails_on_is_named(tmp_path):
+    """A panic of the library is no Exception."""
+    library = pytest.importorskip("tokenizers")
+    one = library.Tokenizer(library.models.WordLevel({"a": 0, "b": 1}, unk_token="b"))
+    one.pre_tokenizer = library.pre_tokenizers.Split(library.Regex("(a+)+$"), "isolated")
+    one.save(str(tmp_path / "panic.json"))
+    (tmp_path / "in.txt").write_text("a\n\n\n" + "a" * 50_000 + "b")
+    with pytest.raises(DataError, match="in.txt: the tokenizer fails on the text that begins 'aaaa.*: Onig: .*retry"):
+        prepare(tmp_path / "in.txt", tmp_path / "out", tokenizer=tmp_path / "panic.json", workers=1)
+
+
+def test_max_tokens_that_leave_no_document(tmp_path):
+    (tmp_path / "in.txt").write_text("\n\n\n".join(f"text {i}" for i in range(99)))
+    with pytest.raises(DataError, match="no text is left for the train split: give .* max_tokens above 1$"):
+        prepare(tmp_path / "in.txt", tmp_path / "out", max_tokens=1)
+
+
+def test_a_pipe_is_never_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "meta.json")
+    signal.alarm(20)
+    with pytest.raises(DataError, match="is not a prepared folder"):
+        load_meta(tmp_path)
+    signal.alarm(0)

@@ -263,6 +263,10 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
     (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
     (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
     (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
+    (".", {"tokenizer.json": "version https://git-lfs.github.com/spec/v1"}, "cannot read this tokenizer.json: .*git lfs"),
+    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02"}, "binary, or UTF-16"),
+    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "expected a tokenizer.json, or lines with the base64 of a token and its rank"),
+    ("a.json", {"a.json": "<html>404"}, "an HTML page"),
 ]
 
 
@@ -276,3 +280,10 @@ def test_what_cannot_be_read(tmp_path, monkeypatch, name, files, message):
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=message):
         Tokenizer.load(name)
+
+
+def test_the_content_decides_and_not_the_name(tmp_path):
+    (tmp_path / "a.model").write_text(small("[MASK]"))
+    (tmp_path / "b.json").write_text(BYTES)
+    assert Tokenizer.load(tmp_path / "a.model").encode("3 4") == [3, 4]
+    assert Tokenizer.load(tmp_path / "b.json").encode("a") == [97]
