@@ -135,7 +135,7 @@ def encoded_piece(files, tokenizer, cfg, ranges, limit=math.inf):
             except BaseException as error:  # a panic of the tokenizers library is no Exception
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                raise DataError(f"{path}: the tokenizer fails on the text that begins {text[:60]!r}: {error}") from error
+                raise DataError(f"{path}: the tokenizer fails on the text {text[:60]!r}...: {error}") from error
             limit -= len(tokens) * (split == "train")
             if limit < 0:
                 return

@@ -140,7 +140,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     for name, split in splits.items():
         if not split["shards"]:
             shutil.rmtree(folder)  # going on would not help
-            raise DataError(f"no text is left for the {name} split: give more text, or max_tokens above {cfg.max_tokens}")
+            raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
         split["sha256"] = sha256_of(shards / shard["file"] for shard in split["shards"])
     needed = {shard["file"] for split in splits.values() for shard in split["shards"]}
     for path in shards.iterdir():

@@ -66,7 +66,7 @@ def json_object(text, location):
         fault = str(error).replace("line 1 ", "")  # JSON's own count
         raise DataError(f"{location}: cannot be read as JSON: {fault}") from None
     if not isinstance(record, dict):
-        raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__} (jq -c .[] writes a list as lines)")
+        raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__} (see jq -c .[])")
     return record
 
 
@@ -112,7 +112,9 @@ def decode(data, first):
         return data.decode()
     except UnicodeDecodeError as error:
         number, byte = first + data.count(b"\n", 0, error.start), data[error.start]
-        raise DataError(f"line {number}: byte 0x{byte:02x} is not UTF-8: convert the text (iconv -f LATIN1 -t UTF-8)") from None
+        raise DataError(
+            f"line {number}: byte 0x{byte:02x} is not UTF-8: convert it (iconv -f LATIN1 -t UTF-8)"
+        ) from None
 
 
 def read_parquet(path, field, start, end):

@@ -104,8 +104,9 @@ def run_script(script, args, environment, output, folder):
     os.dup2(file, 2)
     if how := environment.get("BROKEN_OUTPUT"):
         break_output(how)
-    for stream in (sys.stdout, sys.stderr) if "PYTHONIOENCODING" in environment else ():  # which Python reads at its start
-        stream.reconfigure(encoding=environment["PYTHONIOENCODING"], errors="strict")
+    if encoding := environment.get("PYTHONIOENCODING"):  # which Python reads at its start
+        for stream in sys.stdout, sys.stderr:
+            stream.reconfigure(encoding=encoding, errors="strict")
     sys.argv = [script, *args]
     code = (ROOT / script).parent
     if (code / "model.py").exists() and code != ROOT:

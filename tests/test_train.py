@@ -282,8 +282,8 @@ BAD_INPUT = {  # settings, and the lines that the message has
         mask_ratio=0.01: masks not one token of 16
         window_split=random: needs seq_len of at least 24, got 16""",
     "--n_layer=99999999": "n_layer is 99,999,999: must be at most 1,000",
-    "--global_batch_tokens=3200000": "tokens are fewer than the 3200000 of one batch: give more text or a smaller --global_",
-    "--seq_len=8192 --global_batch_tokens=8192": "of one window: give a smaller --seq_len, or prepare the text with a larger",
+    "--global_batch_tokens=3200000": "train tokens are fewer than the 3200000 of one batch: give more text or a",
+    "--seq_len=8192 --global_batch_tokens=8192": "of one window: give a smaller --seq_len, or prepare the text",
     "--clm_windows=1e308 --keep_steps=1e308": """
         clm_windows takes a float below 2**63
         keep_steps takes a tuple of int""",

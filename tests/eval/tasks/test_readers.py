@@ -31,7 +31,7 @@ def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
 
 def test_a_file_of_zstandard_needs_pyarrow(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(b"")
+    path.write_bytes(b"\x28\xb5\x2f\xfd")
     with monkeypatch.context() as patch, pytest.raises(DataError, match="a.jsonl.zst: .*pip install pyarrow"):
         patch.setitem(sys.modules, "pyarrow", None)
         read(read_texts, str(path))
