@@ -126,7 +126,7 @@ def read_config(path, problems, readers=()):
     for node in tree.body:
         name, value = literal_assignment(node)
         if name == "base":
-            base = Path(path).parent / str(value)
+            base = Path(path).parent / (convert(value, "") or "")  # what is no path leaves the folder
             chain = (*readers, Path(path).resolve())
             if base.resolve() in chain:
                 problems.append(f"{path}:{node.lineno}: base={value!r} begins with the lines of this file itself")
