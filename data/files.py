@@ -14,11 +14,35 @@ from errors import Damaged, DataError
 # What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
 
+CONTENTS = {  # what may have another file's name, by how it begins
+    b"version https://git-lfs": "a pointer of Git LFS: get the file itself with `git lfs pull`",
+    (b"PK", b"\x80\x02\x8a", b"\x80\x02}", b"\x80\x04\x95"): "a zip archive or a pickle, which can run code: unpack it, "
+    "or save its weights as safetensors",
+    b"\x1f\x8b": "compressed with gzip: unpack it (gunzip)",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it (unzstd)",
+    b"GGUF": "a GGUF file: get the model in safetensors format",
+    b"<": "a web page, not the file: download it again",
+    b"empty": "empty: download it again",
+    b"missing": "missing: download it",
+}
+
 
 def refuse_existing(path):
     """Raise DataError if something has this path. An empty one is the current folder."""
     if os.path.lexists(Path(path)):
         raise DataError(f"{Path(path)} exists, and is not replaced: give another one")
+
+
+def what_is(path, otherwise):
+    """Return what a file is that is not as its name says, and what to do. otherwise: for contents of an unknown kind."""
+    content = b"missing"
+    if path.is_file():
+        with open(path, "rb") as file:
+            content = file.read(64) or b"empty"
+    for start, what in CONTENTS.items():
+        if content.startswith(start):
+            return what
+    return otherwise
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, assert_same_end, copy_up_to, record
+from hub_helpers import LLAMA3, SHAPE, TOKENS, close, random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block, settings
@@ -36,11 +37,6 @@ from task_helpers import docs_block, settings
 safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
 pytest.importorskip("tokenizers", reason="the tokenizer of a model folder needs the tokenizers package")
 
-SHAPE = dict(vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-SHAPE |= dict(num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5)
-SHAPE |= dict(bos_token_id=4094, eos_token_id=4095, pad_token_id=4093)
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0)
-LLAMA3 |= dict(original_max_position_embeddings=32)
 MODELS = {  # class in transformers, what its config has of its own
     "llama": ("LlamaForCausalLM", {}),
     "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=16)),
@@ -53,9 +49,7 @@ MODELS = {  # class in transformers, what its config has of its own
 }
 SETTINGS = dict(max_steps=650, global_batch_tokens=4096, seed=0, lr=1e-3, data="/some/folder/prepared/books")
 SETTINGS |= dict(branch_from="", init_from="/some/folder/out/mlm/ckpt-400.pt")
-TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
-close = dict(atol=1e-4, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +58,6 @@ def transformers():
     module.logging.set_verbosity_error()
     module.logging.disable_progress_bar()
     return module
-
-
-def random_weights(model, seed=0):
-    """Weights as large as after training: with smaller ones, a wrong rotation would hardly show."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.normal_(std=0.3, generator=generator).add_(name.endswith("norm.weight"))
-    return model.eval()
 
 
 def random_state(shape, seed=0, settings=SETTINGS, **more):
