@@ -177,10 +177,11 @@ def stored_tensors(path):
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder} has an adapter, adapter_config.json: merge both with merge_and_unload of peft")
     name = "model.safetensors" if path == folder else path.name
-    shards, found = {"": name}, {}
+    files, found = [name], {}
     if not (folder / name).is_file():
-        shards = read_json(folder / f"{name}.index.json").get("weight_map", shards)
-    for file in map(folder.joinpath, sorted({*shards.values()})):
+        with refuse_malformed(f"{folder / name}.index.json: not an index of files with weights"):
+            files = sorted({*read_json(folder / f"{name}.index.json").get("weight_map", {"": name}).values()})
+    for file in map(folder.joinpath, files):
         try:
             found |= library.load_file(file)
         except Exception as error:  # the library's own
@@ -201,8 +202,7 @@ def place(found, config, folder, report):
     if config["tie_embeddings"]:  # one of both is stored, or both are
         shared = found.get(EMBEDDING, found.get(HEAD))
         if HEAD in found and not torch.equal(shared, found[HEAD]):
-            why = "says tie_word_embeddings, but the two weights differ. Make it false to keep both"
-            raise DataError(f"{folder}: config.json {why}, or delete {HEAD}")
+            raise DataError(f"{folder}: tie_word_embeddings is true, but {HEAD} is another weight: set it to false")
         found[EMBEDDING] = found[HEAD] = shared
     if HEAD not in found:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
@@ -286,17 +286,25 @@ def role_of(state, kind, path):
 
 
 def random_tokens(vocab_size, seq_len):
-    """Return a text of random tokens, (T,), on which an exported model is compared with ours."""
-    T = min(seq_len, 512)
+    """Return a text of random tokens, (T,), on which an exported model is compared with ours.
+
+    It is as long as the model's texts, as a sliding window shows in long ones only, but no longer than memory allows.
+    """
+    T = min(seq_len, 8192)
     return torch.randint(vocab_size, (T,), generator=torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()
 def sample_of(model, role):
-    """Return random tokens, (T,), and what a Transformer computes from them, (T, d_model) or (T, vocab_size)."""
+    """Return random tokens, (T,), and what a Transformer computes from them, (T, d_model) or (n, vocab_size)."""
     tokens = random_tokens(model.config.vocab_size, model.config.seq_len)
     hidden = model(tokens[None], causal=role == "decoder")[0]
-    return tokens, model.logits(hidden) if role in HEADS else hidden
+    return tokens, model.logits(few(hidden)) if role in HEADS else hidden
+
+
+def few(x):
+    """Return at most 1,024 rows of x, (T, n), evenly spread: all logits of a long text would be gigabytes."""
+    return x[:: 1 + len(x) // 1024]
 
 
 def output_there(folder, kind, role, tokens):
@@ -305,7 +313,9 @@ def output_there(folder, kind, role, tokens):
 
     name, *_ = CLASSES[f"{kind} {role}"]
     output = getattr(transformers, name).from_pretrained(folder)(tokens[None])[0][0]
-    return F.normalize(output.mean(0), dim=0) if role == "ir" else output
+    if role == "ir":
+        return F.normalize(output.mean(0), dim=0)
+    return few(output) if role in HEADS else output
 
 
 @torch.no_grad()
@@ -317,7 +327,7 @@ def check_function(sample, theirs, path):
     Without transformers nothing is compared.
     """
     if not find_spec("transformers"):
-        print(f"{path}: not compared with transformers, which is not installed")
+        print(f"{path}: not compared with transformers, which is not installed: install it and export again")
         return
     import transformers
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from data.files import refuse_malformed
+from data.files import refuse_malformed, what_is
 from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded") / "embedded.tiktoken"
@@ -83,7 +83,7 @@ class Tokenizer:
         with refuse_malformed(f"tokenizer {spec!r} cannot be read"):
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
-            if path.is_dir() or path.suffix == ".json":
+            if path.is_dir() or (path.is_file() and path.read_bytes().lstrip().startswith(b"{")):
                 return read_hub(path)
             return read_ranks(path)
 
@@ -293,7 +293,8 @@ def read_ranks(path):
             f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; of a model of the hub, download "
             f"the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
-    ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
+    with refuse_malformed(f"{path} is {what_is(path, 'neither a tokenizer.json nor a file of ranks')}"):
+        ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
     size = len(ranks)
     if {*ranks.values()} != {*range(size)} or not all(bytes([byte]) in ranks for byte in range(256)):
         raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
@@ -329,7 +330,8 @@ def read_encoding(name):
 def read_hub(path):
     """Read a folder with a tokenizer.json, or such a file. Raises DataError.
 
-    tokenizer_config.json, or else config.json beside it, names the special tokens. Where neither does:
+    tokenizer_config.json, or else special_tokens_map.json, config.json or generation_config.json beside it, names the
+    special tokens. Where none does:
 
     mask    [MASK] or <mask>, else the first token with "reserved" in its name (Llama 3: <|reserved_special_token_0|>,
             as in the study), else a new id after the largest
@@ -341,16 +343,17 @@ def read_hub(path):
     vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
+    if what := what_is(file, ""):
+        how = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one of the older files"
+        raise DataError(f"{file} is {what}; {how}")
     content = file.read_bytes()
     engine = json_engine(content, file)
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     added_ids = {str(i): token.content for i, token in added.items()}
-    config = read_json(file.with_name("config.json"))
-    rows = config.get("vocab_size") or 0
-    config |= read_json(file.with_name("tokenizer_config.json"))
+    rows, config = read_json(file.with_name("config.json")).get("vocab_size") or 0, {}
+    for name in "generation_config", "config", "special_tokens_map", "tokenizer_config":  # the last one decides
+        config |= read_json(file.with_name(f"{name}.json"))
 
     def find(kind, *usual):
         """Return the name of the mask, pad, bos, eos, sep or cls token: what the configs name, or a usual name."""
@@ -358,12 +361,12 @@ def read_hub(path):
         if isinstance(token, dict):
             token = token.get("content")
         # The id of an ordinary token would be the default of a class, which means nothing here.
-        by_id = added_ids.get(str(config.get(f"{kind}_token_id")))
+        by_id = [name for i, name in added_ids.items() if i in re.findall(r"\d+", str(config.get(f"{kind}_token_id")))]
         if token and token not in ids and not by_id:
             raise DataError(
                 f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file"
             )
-        return next((name for name in (token, by_id, *usual) if name in ids), None)
+        return next((name for name in (token, *by_id, *usual) if name in ids), None)
 
     mask = find("mask", "[MASK]", "<mask>", *[name for name in added_ids.values() if "reserved" in name]) or "[MASK]"
     eos = find("eos") or find("sep", "[SEP]") or "[EOS]"

@@ -45,7 +45,6 @@ CONFIGS = [  # kind, what its config has of its own, how config.json is changed 
     ("Llama", {}, dict(rope_scaling=LLAMA3 | dict(type="linear")), ""),
     ("Llama", {}, dict(rope_scaling=without("original_max_position_embeddings")), ""),
     ("Llama", {}, dict(rope_scaling=LLAMA3, original_max_position_embeddings=8), ""),
-    ("Llama", {}, dict(rope_scaling=without("factor"), factor=3.0), "KeyError: 'factor'"),
     ("Qwen3", {}, dict(rope_parameters=dict(full_attention=ROPE)), "full_attention={.*: must be None"),
     ("Llama", {}, dict(partial_rotary_factor=0.5), "partial_rotary_factor=0.5: must be 1.0"),
     ("Llama", dict(head_dim=16), {}, ""),
@@ -184,7 +183,7 @@ def moved(folder, name, config=()):
 
 TIED, LFS = dict(tie_word_embeddings=True), b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3"
 FILES = [  # what the config has of its own, what is done to the folder, what the error says ("": equal)
-    (TIED, lambda f: rewritten(f, other_head), "the weights have another lm_head.weight than model.embed_tokens.weight"),
+    (TIED, lambda f: rewritten(f, other_head), "but lm_head.weight is another weight: set it to false"),
     (TIED, lambda f: rewritten(f, only_head), ""),
     (TIED, lambda f: rewritten(f, both_stored), ""),
     (TIED, lambda f: rewritten(f, prefix_gone), ""),
@@ -199,7 +198,7 @@ FILES = [  # what the config has of its own, what is done to the folder, what th
     ({}, lambda f: sharded(f, index=False), "model.safetensors is missing: download it"),
     ({}, lambda f: sharded(f).unlink(), "model-00001-of-0000.* is missing: download it"),
     ({}, lambda f: sharded(f).write_bytes(LFS), "model-00001-of-.* is a pointer of Git LFS.*git lfs pull"),
-    ({}, lambda f: (f / "adapter_config.json").write_text("{}"), "has an adapter .*merge it"),
+    ({}, lambda f: (f / "adapter_config.json").write_text("{}"), "has an adapter, adapter_config.json: merge both"),
     ({}, lambda f: moved(f, "model.fp16.safetensors"), "model.safetensors is missing: .* if its path is given"),
     ({}, lambda f: moved(f, "own.safetensors", dict(transformers_weights="x.safetensors")), "transformers_weights=.x.safetensors.: must be None"),
     ({}, content(LFS), "model.safetensors is a pointer of Git LFS: get the file itself with `git lfs pull`"),

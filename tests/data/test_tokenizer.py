@@ -258,7 +258,7 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
     ("bad.tiktoken", {"bad.tiktoken": BYTES[:-20]}, "each of the 256 bytes be a token"),
     ("SmolLM2-135M", {}, "hf download ORGANIZATION/SmolLM2-135M "),
     ("p50k_base", {}, "cannot be downloaded.*--tokenizer=embedded.*TIKTOKEN_CACHE_DIR"),
-    (".", {}, "has no tokenizer.json"),
+    (".", {}, "tokenizer.json is missing"),
     (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
     (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
     (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),

@@ -177,7 +177,7 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="transformers cannot open it"):
         hub_encoder.open_newest(folder)[1]
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="no tokenizer.json"):
+    with pytest.raises(DataError, match="tokenizer.json is missing"):
         hub_encoder.open_newest(folder)[1]
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])
