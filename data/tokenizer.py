@@ -330,8 +330,8 @@ def read_encoding(name):
 def read_hub(path):
     """Read a folder with a tokenizer.json, or such a file. Raises DataError.
 
-    tokenizer_config.json, or else special_tokens_map.json, config.json or generation_config.json beside it, names the
-    special tokens. Where none does:
+    tokenizer_config.json and special_tokens_map.json beside it name the special tokens, or else config.json and
+    generation_config.json. Where none does:
 
     mask    [MASK] or <mask>, else the first token with "reserved" in its name (Llama 3: <|reserved_special_token_0|>,
             as in the study), else a new id after the largest
@@ -351,9 +351,11 @@ def read_hub(path):
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     added_ids = {str(i): token.content for i, token in added.items()}
-    rows, config = read_json(file.with_name("config.json")).get("vocab_size") or 0, {}
-    for name in "generation_config", "config", "special_tokens_map", "tokenizer_config":  # the last one decides
-        config |= read_json(file.with_name(f"{name}.json"))
+    files = "generation_config.json", "config.json", "special_tokens_map.json", "tokenizer_config.json"
+    generation, config, older, newer = (read_json(file.with_name(name)) for name in files)
+    rows = config.get("vocab_size") or 0
+    # As in transformers: the older file comes first, where the newer one does not list the added tokens.
+    config = generation | config | (older | newer if "added_tokens_decoder" in newer else newer | older)
 
     def find(kind, *usual):
         """Return the name of the mask, pad, bos, eos, sep or cls token: what the configs name, or a usual name."""
@@ -361,8 +363,8 @@ def read_hub(path):
         if isinstance(token, dict):
             token = token.get("content")
         # The id of an ordinary token would be the default of a class, which means nothing here.
-        by_id = [name for i, name in added_ids.items() if i in re.findall(r"\d+", str(config.get(f"{kind}_token_id")))]
-        if token and token not in ids and not by_id:
+        by_id = [added_ids.get(i) for i in re.findall(r"\d+", str(config.get(f"{kind}_token_id")))]
+        if token and token not in ids and not any(by_id):
             raise DataError(
                 f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file"
             )

@@ -136,16 +136,16 @@ def max_positions(model):
 
 
 def batch_difference(encoder, tokenizer):
-    """Return by how much of its largest number a text's vector changes when a longer text is in its batch.
+    """Return by how much of the largest number the vectors of texts change when a longer text is in their batch.
 
     Some models do not hide padding, such as FNet, or change their attention with the length, such as BigBird. So the
-    longer text has as many tokens as fit, up to 1,024. Eos and the token with the largest id are in both.
+    longest text has as many tokens as fit, up to 1,024. Eos and the token with the largest id are in all of them.
     """
     ids = np.resize([tokenizer.eos_id, *tokenizer.ordinary_ids[::-1]], min(1024, encoder.config.seq_len))
-    items = [SimpleNamespace(ids=ids[:n]) for n in (len(ids), 9)]
+    items = [SimpleNamespace(ids=ids[:n]) for n in (len(ids), len(ids) // 2, 9)]
     model = TaskModel(encoder, "ir", 0, False, 0.0, STUDY)
-    beside, alone = predict(model, items)[1], predict(model, items[1:])[0]
-    return np.abs(beside - alone).max() / np.abs(alone).max()
+    together, alone = predict(model, items)[1:], [predict(model, [item])[0] for item in items[1:]]
+    return np.abs(np.subtract(together, alone)).max() / np.abs(alone).max()
 
 
 def encoder_of(state, random_weights=False):

@@ -235,6 +235,12 @@ def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_p
         with monkeypatch.context() as patch, pytest.raises(DataError, match="does not compute from it what"):
             patch.setattr(owner, name, new)
             write(state, tmp_path / "out", "eurobert")
+    long = random_state(SIZES | dict(seq_len=1024), phases=[MLM])  # with a sliding window of 511 to both sides
+    t = torch.arange(1024)
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="does not compute from it what"):
+        patch.setattr(model, "attention_mask", lambda T, *args, **options: (t[:T] - t[:T, None]).abs() < 512)
+        long["settings"] = SETTINGS | dict(attention="reference")
+        write(long, tmp_path / "out", "eurobert")
     state["model"]["blocks.0.gate.weight"] = torch.zeros(2, 2)
     with pytest.raises(DataError, match="no place for blocks.0.gate.weight"):
         hub.write_folder(state, None, "ckpt-650.pt", tmp_path / "out", "eurobert")
@@ -446,6 +452,29 @@ def test_mteb_by_the_script_of_the_docs(encoder, tmp_path, monkeypatch, capsys):
     assert re.search(r"^StandIn: -?\d+\.\d$", capsys.readouterr().out, re.M)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "eurobert"])
+def test_rows_that_no_token_has(transformers, tmp_path, kind):
+    """A model whose embedding has 3 rows more than its tokenizer has ids, or is padded: in, trained, and out."""
+    name = {"llama": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "eurobert": "EuroBertForMaskedLM"}[kind]
+    cls, causal = getattr(transformers, name), kind != "eurobert"
+    for rows in 4096 + 3, 4096 + 64:
+        folder = tmp_path / f"in-{rows}"
+        random_weights(cls(cls.config_class(**SHAPE | dict(vocab_size=rows)))).save_pretrained(folder)
+        for file, content in hub.tokenizer_files(Tokenizer.load("embedded"), 64).items():
+            (folder / file).write_text(json.dumps(content))
+        model = checkpoint.load_model(folder)
+        batch = dict(tokens=TOKENS, positions=torch.arange(120), targets=TOKENS.flatten())
+        PretrainingLoss(model)(batch, causal)[0].backward()
+        torch.optim.SGD(model.parameters(), 1e-3).step()
+        checkpoint.save(tmp_path / "ckpt-1.pt", state_of(model, {}))  # its tokenizer has 4,096 ids
+        checkpoint.export(tmp_path / "ckpt-1.pt", tmp_path / f"out-{rows}", kind)
+        there = cls.from_pretrained(tmp_path / f"out-{rows}") if kind != "llama" else None
+        there = there or transformers.LlamaForCausalLM.from_pretrained(tmp_path / f"out-{rows}")
+        with torch.no_grad():
+            torch.testing.assert_close(there(TOKENS).logits, logits(model, causal), **close)
+        assert checkpoint.shape(tmp_path / f"out-{rows}")["vocab_size"] == rows
+
+
 def test_train_from_a_folder(run, tmp_path):
     """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
     folder = tmp_path / "tiny"
@@ -565,7 +594,7 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
         write(state, tmp_path / "other", "eurobert")
     monkeypatch.setitem(sys.modules, "transformers", None)
     write(state, tmp_path / "new", "eurobert")
-    assert "not compared with transformers, which is not installed" in capsys.readouterr().out
+    assert "not compared with transformers, which is not installed: install it and export again" in capsys.readouterr().out
     names = ["link", "new", f"other.{os.getpid()}.partial"]
     assert sorted(os.listdir(tmp_path)) == names
     checkpoint.save(folder.parent / "ckpt-650.pt", state)
