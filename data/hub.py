@@ -27,9 +27,9 @@ from model import ModelConfig, Transformer
 
 # Tables. `kinds`: the values of model_type that are read; by name, as a model with the same tensors can be another
 # function (Gemma scales its embeddings). sl_model are the study's (hf:MLMvsCLM/...), EuroBERT's architecture under the
-# name of their own code. `fields` of ModelConfig and their names in config.json. Of what is not there, transformers has
-# `defaults`, for all kinds and for each one; what is null is `derived` from another field; a model_type has `implied`
-# values, whatever is there; and our model can do what is `allowed`. `tensors`: the parts of a model and their names on
+# name of their own code. `fields` of ModelConfig and their names in config.json. For what is not there, transformers has
+# `defaults`, and others `of a kind`; what is null is `derived` from another field; a kind has `implied` values, whatever
+# is there; and our model can do what is `allowed`. `tensors`: the parts of a model and their names on
 # the hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as
 # a decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
 # transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
@@ -87,7 +87,7 @@ def shape(path):
     with refuse_malformed(f"{file}: damaged, or not of a model"):
         rope = content.get("rope_scaling") or content.get("rope_parameters") or {}  # of transformers 4, or of 5
         rope = {"rope_type": rope.get("type", "default")} | rope
-        c = TABLES["defaults"]["all"] | TABLES["defaults"][kind] | content | rope | TABLES["implied"].get(kind, {})
+        c = TABLES["defaults"] | TABLES["of a kind"][kind] | content | rope | TABLES["implied"][kind]
         c["rope_theta"] = float(c["rope_theta"])
         context = "original_max_position_embeddings"  # the one beside rope_scaling comes before the one in it
         c[context] = content.get(context, c[context])
@@ -296,15 +296,10 @@ def random_tokens(vocab_size, seq_len):
 
 @torch.no_grad()
 def sample_of(model, role):
-    """Return random tokens, (T,), and what a Transformer computes from them, (T, d_model) or (n, vocab_size)."""
+    """Return random tokens, (T,), and what a Transformer computes from them, (T, d_model) or (T, vocab_size)."""
     tokens = random_tokens(model.config.vocab_size, model.config.seq_len)
     hidden = model(tokens[None], causal=role == "decoder")[0]
-    return tokens, model.logits(few(hidden)) if role in HEADS else hidden
-
-
-def few(x):
-    """Return at most 1,024 rows of x, (T, n), evenly spread: all logits of a long text would be gigabytes."""
-    return x[:: 1 + len(x) // 1024]
+    return tokens, model.logits(hidden) if role in HEADS else hidden
 
 
 def output_there(folder, kind, role, tokens):
@@ -313,9 +308,7 @@ def output_there(folder, kind, role, tokens):
 
     name, *_ = CLASSES[f"{kind} {role}"]
     output = getattr(transformers, name).from_pretrained(folder)(tokens[None])[0][0]
-    if role == "ir":
-        return F.normalize(output.mean(0), dim=0)
-    return few(output) if role in HEADS else output
+    return F.normalize(output.mean(0), dim=0) if role == "ir" else output
 
 
 @torch.no_grad()
