@@ -201,7 +201,7 @@ def place(found, config, folder, report):
         shapes = Transformer(ModelConfig(**config)).state_dict()
     if config["tie_embeddings"]:  # one of both is stored, or both are
         shared = found.get(EMBEDDING, found.get(HEAD))
-        if HEAD in found and not torch.equal(shared, found[HEAD]):
+        if HEAD in found and not torch.equal(shared.float(), found[HEAD].float()):
             raise DataError(f"{folder}: tie_word_embeddings is true, but {HEAD} is another weight: set it to false")
         found[EMBEDDING] = found[HEAD] = shared
     if HEAD not in found:

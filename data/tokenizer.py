@@ -354,6 +354,9 @@ def read_hub(path):
     files = "generation_config.json", "config.json", "special_tokens_map.json", "tokenizer_config.json"
     generation, config, older, newer = (read_json(file.with_name(name)) for name in files)
     rows = config.get("vocab_size") or 0
+    more = {token["content"] for token in newer.get("added_tokens_decoder", {}).values()} - ids.keys()
+    if more:
+        raise DataError(f"{file}: tokenizer_config.json adds tokens that it does not have: {', '.join(sorted(more))}")
     # As in transformers: the older file comes first, where the newer one does not list the added tokens.
     config = generation | config | (older | newer if "added_tokens_decoder" in newer else newer | older)
 
@@ -389,5 +392,5 @@ def read_hub(path):
 
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
-    with refuse_malformed(f"{path}: not a JSON object"):
+    with refuse_malformed(f"{path}: {what_is(path, 'not a JSON object')}"):
         return dict(json.loads(path.read_bytes())) if path.is_file() else {}

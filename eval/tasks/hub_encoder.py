@@ -81,12 +81,13 @@ def read_folder(folder):
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
     tokenizer = Tokenizer.load(folder)
-    before, after = added_tokens(tokenizer)
-    tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
     library = optional_package("transformers")
     options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:
+        before, after = added_tokens(tokenizer)
+        tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
         model, info = library.AutoModel.from_pretrained(folder, **options)
+        tokenizer.vocab_size = model.get_input_embeddings().num_embeddings
         model.pooler = None  # see HubEncoder
         weights = model.state_dict()
         if missing := sorted({*info["missing_keys"]} & weights.keys()):

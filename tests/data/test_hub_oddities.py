@@ -145,6 +145,12 @@ def both_stored(weights):
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
 
 
+def half_head(weights):
+    for name in "lm_head.weight", "model.embed_tokens.weight":
+        weights[name] = weights["model.embed_tokens.weight"].half().float()
+    weights["lm_head.weight"] = weights["lm_head.weight"].half()
+
+
 def prefix_gone(weights):
     for name in [*weights]:
         weights[name.removeprefix("model.")] = weights.pop(name)
@@ -186,6 +192,7 @@ FILES = [  # what the config has of its own, what is done to the folder, what th
     (TIED, lambda f: rewritten(f, other_head), "but lm_head.weight is another weight: set it to false"),
     (TIED, lambda f: rewritten(f, only_head), ""),
     (TIED, lambda f: rewritten(f, both_stored), ""),
+    (TIED, lambda f: rewritten(f, half_head), ""),
     (TIED, lambda f: rewritten(f, prefix_gone), ""),
     ({}, lambda f: rewritten(f, only_head), r"embed_tokens.weight: nothing, expected \(4096, 32\)"),
     ({}, lambda f: rewritten(f, as_half), ""),

@@ -248,6 +248,18 @@ def test_eos_is_that_of_transformers(tmp_path, files, eos):
         assert transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path).eos_token_id == eos
 
 
+def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    one = library.Tokenizer.from_str(small("<s>"))
+    one.enable_truncation(2)
+    one.enable_padding(length=9)
+    one.post_processor = library.processors.TemplateProcessing("<s> $A", None, [("<s>", 10)])
+    one.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.encode("3 4 9") == [3, 4, 9] and loaded.encode("") == [] and loaded.encode("\0 \ud800") == [0, 0]
+    assert loaded.encode("7 " * 50_000) == [7] * 50_000
+
+
 def test_a_tokenizer_is_known_by_its_content(tmp_path, tokenizer):
     for name, content in ("words.txt", small().encode()), ("ranks.json", tokenizer.content):
         (tmp_path / name).write_bytes(content)
@@ -292,6 +304,9 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
     ("tokenizer.json", {"tokenizer.json": "<html>"}, "tokenizer.json is a web page"),
     ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "tokenizer.model is neither a tokenizer.json nor a file"),
     (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
+    (".", {"tokenizer.json": small, "tokenizer_config.json": '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'},
+     "tokenizer_config.json adds tokens that it does not have: <tool>"),
+    (".", {"tokenizer.json": small, "config.json": "<html>"}, "config.json: a web page, not the file: download it"),
     (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
     (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
     (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
