@@ -16,8 +16,8 @@ MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
 
 CONTENTS = {  # what may have another file's name, by how it begins
     b"version https://git-lfs": "a pointer of Git LFS: get the file itself with `git lfs pull`",
-    (b"PK", b"\x80\x02\x8a", b"\x80\x02}", b"\x80\x04\x95"): "a zip archive or a pickle, which can run code: unpack it, "
-    "or save its weights as safetensors",
+    (b"PK", b"\x80\x02\x8a", b"\x80\x02}", b"\x80\x04\x95"): "a zip archive or a pickle, which can run code: "
+    "unpack it, or save its weights as safetensors",
     b"\x1f\x8b": "compressed with gzip: unpack it (gunzip)",
     b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it (unzstd)",
     b"GGUF": "a GGUF file: get the model in safetensors format",
@@ -34,7 +34,7 @@ def refuse_existing(path):
 
 
 def what_is(path, otherwise):
-    """Return what a file is that is not as its name says, and what to do. otherwise: for contents of an unknown kind."""
+    """Return in words what a file is, by its content, and what to do. otherwise: the answer for other content."""
     content = b"missing"
     if path.is_file():
         with open(path, "rb") as file:

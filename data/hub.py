@@ -27,11 +27,11 @@ from model import ModelConfig, Transformer
 
 # Tables. `kinds`: the values of model_type that are read; by name, as a model with the same tensors can be another
 # function (Gemma scales its embeddings). sl_model are the study's (hf:MLMvsCLM/...), EuroBERT's architecture under the
-# name of their own code. `fields` of ModelConfig and their names in config.json. For what is not there, transformers has
-# `defaults`, and others `of a kind`; what is null is `derived` from another field; a kind has `implied` values, whatever
-# is there; and our model can do what is `allowed`. `tensors`: the parts of a model and their names on
-# the hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as
-# a decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
+# name of their own code. `fields` of ModelConfig and their names in config.json. For what is not there, transformers
+# has `defaults`, and others `of a kind`. What is null is `derived` from another field. A kind has `implied` values,
+# whatever config.json says. Our model can do what is `allowed`. `tensors`: the parts of a model and their names on the
+# hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as a
+# decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
 # transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
 TABLES = json.loads(Path(__file__).with_name("hub.json").read_text())
 KINDS, FIELDS, TENSORS, CLASSES = (TABLES[name] for name in ("kinds", "fields", "tensors", "classes"))
@@ -58,7 +58,7 @@ def download(name, files):
 
 
 def is_model(path):
-    """Return whether a path is a model's folder, or a file with weights in one: what is there but no zip archive.
+    """Return whether a path is a model's folder, or a file with weights in it, which is no zip archive.
 
     The folder of a run has a config.json too, but with other things in it.
     """
@@ -288,7 +288,8 @@ def role_of(state, kind, path):
 def random_tokens(vocab_size, seq_len):
     """Return a text of random tokens, (T,), on which an exported model is compared with ours.
 
-    It is as long as the model's texts, as a sliding window shows in long ones only, but no longer than memory allows.
+    It is as long as the model's texts, because a sliding window shows in long ones only. The logits of 8,192 tokens
+    are gigabytes, so it is no longer than that.
     """
     T = min(seq_len, 8192)
     return torch.randint(vocab_size, (T,), generator=torch.Generator().manual_seed(0))

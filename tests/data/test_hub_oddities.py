@@ -207,7 +207,7 @@ FILES = [  # what the config has of its own, what is done to the folder, what th
     ({}, lambda f: sharded(f).write_bytes(LFS), "model-00001-of-.* is a pointer of Git LFS.*git lfs pull"),
     ({}, lambda f: (f / "adapter_config.json").write_text("{}"), "has an adapter, adapter_config.json: merge both"),
     ({}, lambda f: moved(f, "model.fp16.safetensors"), "model.safetensors is missing: .* if its path is given"),
-    ({}, lambda f: moved(f, "own.safetensors", dict(transformers_weights="x.safetensors")), "transformers_weights=.x.safetensors.: must be None"),
+    ({}, lambda f: moved(f, "x.safetensors", dict(transformers_weights="x.safetensors")), "_weights=.*: must be None"),
     ({}, content(LFS), "model.safetensors is a pointer of Git LFS: get the file itself with `git lfs pull`"),
     ({}, content(b""), "model.safetensors is empty: download it again"),
     ({}, content(b"<!DOCTYPE html>"), "model.safetensors is a web page"),

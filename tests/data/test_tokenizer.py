@@ -302,7 +302,7 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
     (".", {}, "tokenizer.json is missing: .*save_pretrained"),
     (".", {"tokenizer.json": "version https://git-lfs.github.com/spec/v1"}, "tokenizer.json is a pointer of Git LFS"),
     ("tokenizer.json", {"tokenizer.json": "<html>"}, "tokenizer.json is a web page"),
-    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "tokenizer.model is neither a tokenizer.json nor a file"),
+    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "is neither a tokenizer.json nor a file"),
     (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
     (".", {"tokenizer.json": small, "tokenizer_config.json": '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'},
      "tokenizer_config.json adds tokens that it does not have: <tool>"),
