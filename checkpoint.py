@@ -137,9 +137,8 @@ def open_newest(path, weights=True, report=print):
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
         try:
-            if candidate.is_dir():
-                config = candidate / "config.json"
-                return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(config)}
+            if candidate.is_dir() or hub.is_model(candidate):
+                return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(candidate)}
             state = read(candidate, weights)
             if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
                 report(f"{candidate}: model.py has changed since. Its own is in the checkpoint, as source['model.py']")

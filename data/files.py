@@ -15,29 +15,41 @@ from errors import Damaged, DataError
 # What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
 
-# What is neither text nor a table, by its first bytes: what it is, and what to do.
+# What is neither text nor a table nor a model, by its first bytes: what it is, and what to do.
 FOREIGN = {
     rb"version https://git-lfs": "the pointer of a file in Git LFS: get the file itself (git lfs pull)",
     rb"\s*(?i:<!doctype html|<html)": "an HTML page, perhaps the error page of a download: get the file again",
     rb"%PDF-|\{\\rtf": "a PDF or RTF: save it as text",
-    rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, or a document that is one: unpack it, or save it as text",
-    rb"\xff\xfe|\xfe\xff": "UTF-16 or UTF-32: convert it (iconv -f UTF-16 -t UTF-8)",
-    rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: write its texts as JSON lines",
-    rb"[^\n]*\r[^\n]+\Z": "text with the line ends of an old Mac: convert it (tr '\\r' '\\n')",
+    rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, as documents and files of torch.save are: unpack it, or save it as text or safetensors",
+    rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: save its texts as JSON lines, weights as safetensors",
+    rb"\x1f\x8b|\x28\xb5\x2f\xfd": "compressed (gzip or zstd): unpack it",
+    rb"GGUF": "a GGUF file: get the model in safetensors format",
     rb"ARROW1": "an Arrow file, not a stream as of datasets.save_to_disk: save it as parquet",
+}
+NOT_UTF8 = {
+    rb"\xff\xfe|\xfe\xff": "UTF-16 or UTF-32: convert it (iconv -f UTF-16 -t UTF-8)",
+    rb"[^\n]*\r[^\n]+\Z": "text with the line ends of an old Mac: convert it (tr '\\r' '\\n')",
     rb"(?s).{,300}(\0{4}|(.\0){4}|(\0.){4})": "binary, or UTF-16: convert it to UTF-8",
 }
 
 
-def foreign(head):
+def foreign(head, kinds=FOREIGN | NOT_UTF8):
     """Return what a file is that begins with these bytes, and what to do; "" if it may be text or a table."""
-    return next((what for pattern, what in FOREIGN.items() if re.match(pattern, head)), "")
+    return next((what for pattern, what in kinds.items() if re.match(pattern, head)), "")
 
 
 def refuse_existing(path):
     """Raise DataError if something has this path. An empty one is the current folder."""
     if os.path.lexists(Path(path)):
         raise DataError(f"{Path(path)} exists, and is not replaced: give another one")
+
+
+def what_is(path, otherwise):
+    """Return in words what a file is, by its content, and what to do. otherwise: the answer for other content."""
+    if not path.is_file() or not path.stat().st_size:
+        return "missing or empty: get the file again"
+    with open(path, "rb") as file:
+        return foreign(file.read(64), FOREIGN) or otherwise
 
 
 @contextmanager

@@ -9,6 +9,7 @@ the hub needs huggingface_hub.
 import json
 import os
 import shutil
+import zipfile
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from data.card import model_card, read_parts
-from data.files import refuse_malformed, sync
+from data.files import refuse_malformed, sync, what_is
 from data.objective import is_decoder, phases_of, predicts_from
 from data.tokenizer import Tokenizer, json_engine, optional_package, read_json
 from errors import Damaged, DataError
@@ -26,14 +27,15 @@ from model import ModelConfig, Transformer
 
 # Tables. `kinds`: the values of model_type that are read; by name, as a model with the same tensors can be another
 # function (Gemma scales its embeddings). sl_model are the study's (hf:MLMvsCLM/...), EuroBERT's architecture under the
-# name of their own code. `fields` of ModelConfig and their names in config.json; `defaults` there, what a model_type
-# implies, and what our model can do (`allowed`). `tensors`: the parts of a model and their names on
-# the hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as
-# a decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
+# name of their own code. `fields` of ModelConfig and their names in config.json. For what is not there, transformers
+# has `defaults`, and others `of a kind`. What is null is `derived` from another field. A kind has `implied` values,
+# whatever config.json says. Our model can do what is `allowed`. `tensors`: the parts of a model and their names on the
+# hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as a
+# decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
 # transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
 TABLES = json.loads(Path(__file__).with_name("hub.json").read_text())
 KINDS, FIELDS, TENSORS, CLASSES = (TABLES[name] for name in ("kinds", "fields", "tensors", "classes"))
-HEAD = "lm_head.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 # The contents of exported files, with $name for what they say about a model. Those of `decoder`, `eurobert` and `qwen3`
 # are for the config.json of a decoder and of an encoder of that kind. (With "is_causal": false, transformers from 5.2.0
@@ -55,28 +57,44 @@ def download(name, files):
         raise DataError(f"{name}: it cannot be downloaded from the hub: {error}") from error
 
 
-def is_model(folder):
-    """Return whether a folder is a model's. The folder of a run has a config.json too, but with other things in it."""
-    file = folder / "config.json"
+def is_model(path):
+    """Return whether a path is a model's folder, or a file with weights in it, which is no zip archive.
+
+    The folder of a run has a config.json too, but with other things in it.
+    """
+    if path.is_file():
+        return not zipfile.is_zipfile(path) and is_model(path.parent)
+    file = path / "config.json"
     return file.is_file() and b'"model_type"' in file.read_bytes()
 
 
-def shape(file):
-    """Return the fields of a ModelConfig that a config.json describes. DataError lists all that our model cannot do.
+def folder_of(path):
+    """Return the folder of a model's path, which may be a file with weights."""
+    return path.parent if path.is_file() else path
 
-    Within its sliding window a model attends to everything, so a window is a limit of seq_len and no more.
+
+def shape(path):
+    """Return the fields of a ModelConfig that the config.json of a model describes, see `is_model`.
+
+    transformers reads it in the same way. DataError lists all that our model cannot do. Within its sliding window a
+    model attends to everything, so a window is a limit of seq_len and no more.
     """
+    file = folder_of(path) / "config.json"
     content = read_json(file)
     kind = content.get("model_type")
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
     with refuse_malformed(f"{file}: damaged, or not of a model"):
-        rope = content.get("rope_parameters") or content.get("rope_scaling") or {}  # of transformers 5, or of 4
-        given = content | rope | TABLES["implied"].get(kind, {})
-        c = TABLES["defaults"] | {name: value for name, value in given.items() if value is not None}
+        rope = content.get("rope_scaling") or content.get("rope_parameters") or {}  # of transformers 4, or of 5
+        rope = {"rope_type": rope.get("type", "default")} | rope
+        c = TABLES["defaults"] | TABLES["of a kind"][kind] | content | rope | TABLES["implied"][kind]
         c["rope_theta"] = float(c["rope_theta"])
-        c["rope_type"] = rope.get("type", c["rope_type"])
-        if c["use_sliding_window"] and c.get("sliding_window"):
+        context = "original_max_position_embeddings"  # the one beside rope_scaling comes before the one in it
+        c[context] = content.get(context, c[context])
+        for name, source in TABLES["derived"].items():
+            if c[name] is None:
+                c[name] = c[source]
+        if c["use_sliding_window"] and c["sliding_window"] is not None:
             c["max_position_embeddings"] = min(c["max_position_embeddings"], c["sliding_window"])
         scaling = tuple(c[name] for name in TABLES["llama3"]) if c["rope_type"] == "llama3" else ()
         fields = {ours: c.get(theirs) for ours, theirs in FIELDS.items()}
@@ -120,15 +138,16 @@ def misfits(found, wanted):
 # In
 
 
-def load(folder, report):
-    """Return a model folder as the dict of a checkpoint at step 0; see `checkpoint.load`.
+def load(path, report):
+    """Return a model, see `is_model`, as the dict of a checkpoint at step 0; see `checkpoint.load`.
 
     Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
     the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
     A bare encoder gets a head of zeros. Weights become fp32.
     """
-    config = shape(folder / "config.json")
-    found = stored_tensors(folder)
+    folder = folder_of(path)
+    config = shape(path)
+    found = stored_tensors(path)
     tokenizer = Tokenizer.load(folder)
     model = place(found, config, folder, report)
     new = tokenizer.vocab_size - config["vocab_size"]
@@ -148,18 +167,29 @@ def load(folder, report):
     }
 
 
-def stored_tensors(folder):
-    """Return {name: tensor} of a model folder. The tensors are mapped, not read, and have the dtype of the file."""
+def stored_tensors(path):
+    """Return {name: tensor} of a model, see `is_model`. The tensors are mapped, not read, and have the file's dtype.
+
+    Of a folder, the files are those that transformers reads. Others are of another precision or of an older set.
+    """
     library = optional_package("safetensors.torch")
-    files = list(folder.glob("model.safetensors")) or sorted(folder.glob("model-*.safetensors"))
-    if not files:  # opening a pickle can run any code
-        raise DataError(f"{folder}: no model.safetensors. Pickles (pytorch_model.bin) are not read: convert them")
-    found = {}
-    for file in files:
+    folder = folder_of(path)
+    if (folder / "adapter_config.json").exists():
+        raise DataError(f"{folder} has an adapter, adapter_config.json: merge both with merge_and_unload of peft")
+    name = "model.safetensors" if path == folder else path.name
+    files, found = [name], {}
+    if not (folder / name).is_file():
+        with refuse_malformed(f"{folder / name}.index.json: not an index of files with weights"):
+            files = sorted({*read_json(folder / f"{name}.index.json").get("weight_map", {"": name}).values()})
+    for file in map(folder.joinpath, files):
         try:
             found |= library.load_file(file)
         except Exception as error:  # the library's own
-            raise Damaged(f"{file} is damaged or not a safetensors file ({error})") from error
+            what = what_is(file, "damaged or not a safetensors file")
+            raise Damaged(
+                f"{file} is {what}. ({error}) A model's weights are read from model.safetensors, or from the files in "
+                "model.safetensors.index.json. A safetensors file of another name is read if its path is given"
+            ) from error
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
         found = {name if name == HEAD else f"model.{name}": x for name, x in found.items()}
     return found
@@ -169,8 +199,11 @@ def place(found, config, folder, report):
     """Return the state dict of a Transformer with the stored tensors of a folder. Raises DataError."""
     with torch.device("meta"):
         shapes = Transformer(ModelConfig(**config)).state_dict()
-    if config["tie_embeddings"]:
-        found[HEAD] = found.get("model.embed_tokens.weight")  # what is stored there is a copy
+    if config["tie_embeddings"]:  # one of both is stored, or both are
+        shared = found.get(EMBEDDING, found.get(HEAD))
+        if HEAD in found and not torch.equal(shared.float(), found[HEAD].float()):
+            raise DataError(f"{folder}: tie_word_embeddings is true, but {HEAD} is another weight: set it to false")
+        found[EMBEDDING] = found[HEAD] = shared
     if HEAD not in found:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         found[HEAD] = torch.zeros(1).expand(shapes["head.weight"].shape)
@@ -253,8 +286,12 @@ def role_of(state, kind, path):
 
 
 def random_tokens(vocab_size, seq_len):
-    """Return a text of random tokens, (T,), on which an exported model is compared with ours."""
-    T = min(seq_len, 512)
+    """Return a text of random tokens, (T,), on which an exported model is compared with ours.
+
+    It is as long as the model's texts, because a sliding window shows in long ones only. The logits of 8,192 tokens
+    are gigabytes, so it is no longer than that.
+    """
+    T = min(seq_len, 8192)
     return torch.randint(vocab_size, (T,), generator=torch.Generator().manual_seed(0))
 
 
@@ -284,7 +321,7 @@ def check_function(sample, theirs, path):
     Without transformers nothing is compared.
     """
     if not find_spec("transformers"):
-        print(f"{path}: not compared with transformers, which is not installed")
+        print(f"{path}: not compared with transformers, which is not installed: install it and export again")
         return
     import transformers
 
@@ -338,8 +375,8 @@ def hub_texts(state, path, title, kind, role, parameters):
     if "fine_tuned" in state:
         max_len = min(max_len, state["fine_tuned"]["settings"]["max_len"])
         prompts = state["fine_tuned"]["prompts"]
-    facts = {theirs: ours[field] for field, theirs in FIELDS.items()}
-    facts |= {"architecture": name, "model_type": kind, "max_len": max_len, "prompts": prompts, **tokenizer.state()}
+    facts = tokenizer.state() | {theirs: ours[field] for field, theirs in FIELDS.items()}
+    facts |= {"architecture": name, "model_type": kind, "max_len": max_len, "prompts": prompts}
     config = filled("config.json", facts) | filled("decoder" if role == "decoder" else kind, facts)
     if ours["rope_scaling"]:
         config["rope_scaling"] = dict(zip(TABLES["llama3"], ours["rope_scaling"]), rope_type="llama3")

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from data.files import foreign, refuse_malformed
+from data.files import refuse_malformed, what_is
 from errors import DataError
 
 EMBEDDED = Path(__file__).with_name("embedded") / "embedded.tiktoken"
@@ -80,12 +80,10 @@ class Tokenizer:
         """
         spec = str(spec)
         path = EMBEDDED if spec == "embedded" else Path(spec)
-        content = path.read_bytes() if path.is_file() else b""
-        what = foreign(content) or "expected a tokenizer.json, or lines with the base64 of a token and its rank"
-        with refuse_malformed(f"tokenizer {spec!r} ({what}) cannot be read"):
+        with refuse_malformed(f"tokenizer {spec!r} cannot be read"):
             if spec in tiktoken.list_encoding_names():
                 return read_encoding(spec)
-            if path.is_dir() or content.lstrip().startswith(b"{"):
+            if path.is_dir() or (path.is_file() and path.read_bytes().lstrip().startswith(b"{")):
                 return read_hub(path)
             return read_ranks(path)
 
@@ -260,9 +258,7 @@ def json_engine(content, origin):
     try:
         return library.Tokenizer.from_buffer(content)
     except BaseException as error:  # the library has no class of its own, and its panics are no Exception
-        raise DataError(
-            f"{origin}: the tokenizers library cannot read this tokenizer.json: {foreign(content) or error}"
-        ) from error
+        raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
 
 # ----------------------------------------------------------------------------
@@ -297,7 +293,10 @@ def read_ranks(path):
             f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; of a model of the hub, download "
             f"the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
-    ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
+    with refuse_malformed(
+        f"{path} is {what_is(path, 'neither a tokenizer.json nor lines with the base64 of a token and its rank')}"
+    ):
+        ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
     size = len(ranks)
     if {*ranks.values()} != {*range(size)} or not all(bytes([byte]) in ranks for byte in range(256)):
         raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
@@ -333,7 +332,8 @@ def read_encoding(name):
 def read_hub(path):
     """Read a folder with a tokenizer.json, or such a file. Raises DataError.
 
-    tokenizer_config.json, or else config.json beside it, names the special tokens. Where neither does:
+    tokenizer_config.json and special_tokens_map.json beside it name the special tokens, or else config.json and
+    generation_config.json. Where none does:
 
     mask    [MASK] or <mask>, else the first token with "reserved" in its name (Llama 3: <|reserved_special_token_0|>,
             as in the study), else a new id after the largest
@@ -345,16 +345,22 @@ def read_hub(path):
     vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise DataError(f"{path} has no tokenizer.json; a folder of the hub needs one")
+    if what := what_is(file, ""):
+        how = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one of the older files"
+        raise DataError(f"{file} is {what}; {how}")
     content = file.read_bytes()
     engine = json_engine(content, file)
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     added_ids = {str(i): token.content for i, token in added.items()}
-    config = read_json(file.with_name("config.json"))
+    files = "generation_config.json", "config.json", "special_tokens_map.json", "tokenizer_config.json"
+    generation, config, older, newer = (read_json(file.with_name(name)) for name in files)
     rows = config.get("vocab_size") or 0
-    config |= read_json(file.with_name("tokenizer_config.json"))
+    more = {token["content"] for token in newer.get("added_tokens_decoder", {}).values()} - ids.keys()
+    if more:
+        raise DataError(f"{file}: tokenizer_config.json adds tokens that it does not have: {', '.join(sorted(more))}")
+    # As in transformers: the older file comes first, where the newer one does not list the added tokens.
+    config = generation | config | (older | newer if "added_tokens_decoder" in newer else newer | older)
 
     def find(kind, *usual):
         """Return the name of the mask, pad, bos, eos, sep or cls token: what the configs name, or a usual name."""
@@ -362,12 +368,12 @@ def read_hub(path):
         if isinstance(token, dict):
             token = token.get("content")
         # The id of an ordinary token would be the default of a class, which means nothing here.
-        by_id = added_ids.get(str(config.get(f"{kind}_token_id")))
-        if token and token not in ids and not by_id:
+        by_id = [added_ids.get(i) for i in re.findall(r"\d+", str(config.get(f"{kind}_token_id")))]
+        if token and token not in ids and not any(by_id):
             raise DataError(
                 f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file"
             )
-        return next((name for name in (token, by_id, *usual) if name in ids), None)
+        return next((name for name in (token, *by_id, *usual) if name in ids), None)
 
     mask = find("mask", "[MASK]", "<mask>", *[name for name in added_ids.values() if "reserved" in name]) or "[MASK]"
     eos = find("eos") or find("sep", "[SEP]") or "[EOS]"
@@ -388,5 +394,5 @@ def read_hub(path):
 
 def read_json(path):
     """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
-    with refuse_malformed(f"{path}: not a JSON object"):
+    with refuse_malformed(f"{path}: {what_is(path, 'not a JSON object')}"):
         return dict(json.loads(path.read_bytes())) if path.is_file() else {}

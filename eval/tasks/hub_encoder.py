@@ -10,16 +10,23 @@ of our eos. Dropout inside the encoder is that of its config.json. Code that com
 
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 import torch.nn as nn
 
 import checkpoint
+from data.files import refuse_malformed
 from data.hub import KINDS
 from data.tokenizer import Tokenizer, optional_package, read_json
 from errors import DataError
+from eval.tasks.model import TaskModel, predict
+from eval.tasks.retriever import STUDY
 from model import Transformer
 
 FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
+# Those of a folder that a checkpoint keeps: how texts become vectors, and what an exported retriever needs.
+KEPT = ("config*.json", "modules.json", "sentence_*_config.json", "*/config.json")
+KEPT += ("tokenizer_config.json", "special_tokens_map.json")
 
 
 def is_ours(folder):
@@ -60,8 +67,10 @@ def open_newest(path):
         if str(path).startswith("hf:") and not list(newest.glob("*.safetensors")):
             checkpoint.candidates(path, ("pytorch_model*.bin",))
         state = read_folder(newest)
-    files = {*newest.glob("*.json"), *newest.glob("*/config.json")} - {newest / "tokenizer.json"}  # see tokenizer_ranks
-    texts = {str(file.relative_to(newest)): file.read_text(encoding="utf-8") for file in sorted(files)}
+    texts = {}
+    for file in sorted(file for pattern in KEPT for file in newest.glob(pattern)):
+        with refuse_malformed(f"{file}: not in UTF-8"):
+            texts[str(file.relative_to(newest))] = file.read_text(encoding="utf-8")
     commit = newest.resolve()
     return newest, state | {"revision": commit.name * (commit.parent.name == "snapshots"), "files": texts}
 
@@ -72,28 +81,33 @@ def read_folder(folder):
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
     tokenizer = Tokenizer.load(folder)
-    before, after = added_tokens(tokenizer)
-    tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
     library = optional_package("transformers")
     options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:
+        before, after = added_tokens(tokenizer)
+        tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
         model, info = library.AutoModel.from_pretrained(folder, **options)
+        tokenizer.vocab_size = model.get_input_embeddings().num_embeddings
+        model.pooler = None  # see HubEncoder
+        weights = model.state_dict()
+        if missing := sorted({*info["missing_keys"]} & weights.keys()):
+            raise ValueError(f"tensors are missing: {', '.join(missing)}")
         seq_len = max_positions(model) - len(before)
+        state = {
+            "step": 0,
+            "model": {f"model.{name}": x for name, x in weights.items()},
+            "config": read_json(folder / "config.json"),
+            "settings": {},
+            "tokenizer": tokenizer.state(),
+            "tokenizer_ranks": tokenizer.content,
+            "hub": {"before": before, "pad_id": tokenizer.pad_id, "seq_len": seq_len},
+        }
+        difference = batch_difference(encoder_of(state), tokenizer)
+        if not difference < 1e-4:  # rounding: 1e-6
+            raise ValueError(f"a text's hidden states depend on the other texts of its batch, by {difference:.2%}")
     except Exception as error:  # of many kinds
-        raise DataError(f"{folder}: transformers cannot open it: {error}") from error
-    model.pooler = None  # see HubEncoder
-    weights = model.state_dict()
-    if missing := sorted({*info["missing_keys"]} & weights.keys()):
-        raise DataError(f"{folder}: tensors are missing: {', '.join(missing)}")
-    return {
-        "step": 0,
-        "model": {f"model.{name}": x for name, x in weights.items()},
-        "config": read_json(folder / "config.json"),
-        "settings": {},
-        "tokenizer": tokenizer.state(),
-        "tokenizer_ranks": tokenizer.content,
-        "hub": {"before": before, "pad_id": tokenizer.pad_id, "seq_len": seq_len},
-    }
+        raise DataError(f"{folder}: transformers cannot open it as an encoder of texts: {error}") from error
+    return state
 
 
 def engine_of(tokenizer):
@@ -120,6 +134,19 @@ def max_positions(model):
         if name.endswith("position_embeddings") and padding is not None:  # RoBERTa: its first position comes after it
             size -= padding + 1
     return size
+
+
+def batch_difference(encoder, tokenizer):
+    """Return how much a text's vector changes when a text of twice the length is in its batch, as a fraction.
+
+    Some models do not hide padding, such as FNet, or change their attention with the length, such as BigBird. So the
+    longer text has as many tokens as fit, up to 1,024. Eos and the token with the largest id are in both.
+    """
+    ids = np.resize([tokenizer.eos_id, *tokenizer.ordinary_ids[::-1]], min(1024, encoder.config.seq_len))
+    items = [SimpleNamespace(ids=ids), SimpleNamespace(ids=ids[: len(ids) // 2])]
+    model = TaskModel(encoder, "ir", 0, False, 0.0, STUDY)
+    together, alone = predict(model, items)[1], predict(model, items[1:])[0]
+    return np.abs(together - alone).max() / np.abs(alone).max()
 
 
 def encoder_of(state, random_weights=False):

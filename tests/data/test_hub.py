@@ -29,6 +29,7 @@ from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, assert_same_end, copy_up_to, record
+from hub_helpers import LLAMA3, SHAPE, TOKENS, close, random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block, settings
@@ -36,11 +37,6 @@ from task_helpers import docs_block, settings
 safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
 pytest.importorskip("tokenizers", reason="the tokenizer of a model folder needs the tokenizers package")
 
-SHAPE = dict(vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-SHAPE |= dict(num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5)
-SHAPE |= dict(bos_token_id=4094, eos_token_id=4095, pad_token_id=4093)
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0)
-LLAMA3 |= dict(original_max_position_embeddings=32)
 MODELS = {  # class in transformers, what its config has of its own
     "llama": ("LlamaForCausalLM", {}),
     "llama 3.2": ("LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=LLAMA3, head_dim=16)),
@@ -53,9 +49,7 @@ MODELS = {  # class in transformers, what its config has of its own
 }
 SETTINGS = dict(max_steps=650, global_batch_tokens=4096, seed=0, lr=1e-3, data="/some/folder/prepared/books")
 SETTINGS |= dict(branch_from="", init_from="/some/folder/out/mlm/ckpt-400.pt")
-TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
-close = dict(atol=1e-4, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +58,6 @@ def transformers():
     module.logging.set_verbosity_error()
     module.logging.disable_progress_bar()
     return module
-
-
-def random_weights(model, seed=0):
-    """Weights as large as after training: with smaller ones, a wrong rotation would hardly show."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.normal_(std=0.3, generator=generator).add_(name.endswith("norm.weight"))
-    return model.eval()
 
 
 def random_state(shape, seed=0, settings=SETTINGS, **more):
@@ -250,6 +235,12 @@ def test_an_edited_architecture_does_not_go_out(transformers, monkeypatch, tmp_p
         with monkeypatch.context() as patch, pytest.raises(DataError, match="does not compute from it what"):
             patch.setattr(owner, name, new)
             write(state, tmp_path / "out", "eurobert")
+    long = random_state(SIZES | dict(seq_len=1024), phases=[MLM])  # with a sliding window of 511 to both sides
+    t = torch.arange(1024)
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="does not compute from it what"):
+        patch.setattr(model, "attention_mask", lambda T, *args, **options: (t[:T] - t[:T, None]).abs() < 512)
+        long["settings"] = SETTINGS | dict(attention="reference")
+        write(long, tmp_path / "out", "eurobert")
     state["model"]["blocks.0.gate.weight"] = torch.zeros(2, 2)
     with pytest.raises(DataError, match="no place for blocks.0.gate.weight"):
         hub.write_folder(state, None, "ckpt-650.pt", tmp_path / "out", "eurobert")
@@ -461,6 +452,29 @@ def test_mteb_by_the_script_of_the_docs(encoder, tmp_path, monkeypatch, capsys):
     assert re.search(r"^StandIn: -?\d+\.\d$", capsys.readouterr().out, re.M)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "eurobert"])
+def test_rows_that_no_token_has(transformers, tmp_path, kind):
+    """A model whose embedding has 3 rows more than its tokenizer has ids, or is padded: in, trained, and out."""
+    name = {"llama": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "eurobert": "EuroBertForMaskedLM"}[kind]
+    cls, causal = getattr(transformers, name), kind != "eurobert"
+    for rows in 4096 + 3, 4096 + 64:
+        folder = tmp_path / f"in-{rows}"
+        random_weights(cls(cls.config_class(**SHAPE | dict(vocab_size=rows)))).save_pretrained(folder)
+        for file, content in hub.tokenizer_files(Tokenizer.load("embedded"), 64).items():
+            (folder / file).write_text(json.dumps(content))
+        model = checkpoint.load_model(folder)
+        batch = dict(tokens=TOKENS, positions=torch.arange(120), targets=TOKENS.flatten())
+        PretrainingLoss(model)(batch, causal)[0].backward()
+        torch.optim.SGD(model.parameters(), 1e-3).step()
+        checkpoint.save(tmp_path / "ckpt-1.pt", state_of(model, {}))  # its tokenizer has 4,096 ids
+        checkpoint.export(tmp_path / "ckpt-1.pt", tmp_path / f"out-{rows}", kind)
+        there = cls.from_pretrained(tmp_path / f"out-{rows}") if kind != "llama" else None
+        there = there or transformers.LlamaForCausalLM.from_pretrained(tmp_path / f"out-{rows}")
+        with torch.no_grad():
+            torch.testing.assert_close(there(TOKENS).logits, logits(model, causal), **close)
+        assert checkpoint.shape(tmp_path / f"out-{rows}")["vocab_size"] == rows
+
+
 def test_train_from_a_folder(run, tmp_path):
     """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
     folder = tmp_path / "tiny"
@@ -560,11 +574,11 @@ def test_tensors_that_do_not_fit_and_damaged_files(copy):
     with pytest.raises(Damaged, match="model.safetensors is damaged"):
         checkpoint.load_model(new)
     file.rename(new / "pytorch_model.bin")
-    with pytest.raises(DataError, match="no model.safetensors. Pickles .* are not read"):
+    with pytest.raises(DataError, match="model.safetensors is missing or empty: .*if its path is given"):
         checkpoint.load_model(new)
     file.write_bytes(content)
     (new / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="has no tokenizer.json"):
+    with pytest.raises(DataError, match="tokenizer.json is missing or empty: .*save_pretrained"):
         checkpoint.load(new)
 
 
@@ -580,7 +594,7 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, folde
         write(state, tmp_path / "other", "eurobert")
     monkeypatch.setitem(sys.modules, "transformers", None)
     write(state, tmp_path / "new", "eurobert")
-    assert "not compared with transformers, which is not installed" in capsys.readouterr().out
+    assert "transformers, which is not installed: install it and export again" in capsys.readouterr().out
     names = ["link", "new", f"other.{os.getpid()}.partial"]
     assert sorted(os.listdir(tmp_path)) == names
     checkpoint.save(folder.parent / "ckpt-650.pt", state)

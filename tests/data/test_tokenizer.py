@@ -226,6 +226,47 @@ PAD = {"__type": "AddedToken", "content": "<p>"}
 END, RESERVED = {"eos_token_id": 10}, "<|reserved_special_token_0|>"
 
 
+LIST, NAMED = {"eos_token_id": [3, 11, 10]}, {"eos_token": "<end>"}
+
+
+@pytest.mark.parametrize("files, eos", [
+    ({"config": LIST}, 11),
+    ({"generation_config": LIST}, 11),
+    ({"special_tokens_map": NAMED, "config": LIST}, 10),
+    ({"special_tokens_map": {"eos_token": PAD | {"content": "<end>"}}}, 10),
+    ({"special_tokens_map": NAMED, "tokenizer_config": {"eos_token": "<x>"}}, 10),
+    ({"special_tokens_map": NAMED, "tokenizer_config": {"eos_token": "<x>", "added_tokens_decoder": {}}}, 11),
+])  # fmt: skip
+def test_eos_is_that_of_transformers(tmp_path, files, eos):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "tokenizer.json").write_text(small("<end>", "<x>"))
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert Tokenizer.load(tmp_path).eos_id == eos
+    if "special_tokens_map" in files:  # else theirs has none
+        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+        assert transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path).eos_token_id == eos
+
+
+def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    one = library.Tokenizer.from_str(small("<s>"))
+    one.enable_truncation(2)
+    one.enable_padding(length=9)
+    one.post_processor = library.processors.TemplateProcessing("<s> $A", None, [("<s>", 10)])
+    one.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.encode("3 4 9") == [3, 4, 9] and loaded.encode("") == [] and loaded.encode("\0 \ud800") == [0, 0]
+    assert loaded.encode("7 " * 50_000) == [7] * 50_000
+
+
+def test_a_tokenizer_is_known_by_its_content(tmp_path, tokenizer):
+    for name, content in ("words.txt", small().encode()), ("ranks.json", tokenizer.content):
+        (tmp_path / name).write_bytes(content)
+    assert Tokenizer.load(tmp_path / "words.txt").encode("3 9") == [3, 9]
+    assert Tokenizer.load(tmp_path / "ranks.json").encodes_like(tokenizer)
+
+
 @pytest.mark.parametrize(
     "added, config, tokenizer_config, expected",  # ids of mask, pad, bos, eos; vocab_size
     [
@@ -258,14 +299,31 @@ FAULTS = [  # what is loaded, the files that are there, what the error says
     ("bad.tiktoken", {"bad.tiktoken": BYTES[:-20]}, "each of the 256 bytes be a token"),
     ("SmolLM2-135M", {}, "hf download ORGANIZATION/SmolLM2-135M "),
     ("p50k_base", {}, "cannot be downloaded.*--tokenizer=embedded.*TIKTOKEN_CACHE_DIR"),
-    (".", {}, "has no tokenizer.json"),
+    (".", {}, "tokenizer.json is missing or empty: .*save_pretrained"),
+    (
+        ".",
+        {"tokenizer.json": "version https://git-lfs.github.com/spec/v1"},
+        "tokenizer.json is the pointer of a file in Git LFS",
+    ),
+    ("tokenizer.json", {"tokenizer.json": "<html>"}, "tokenizer.json is an HTML page"),
+    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "is neither a tokenizer.json nor lines"),
     (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
+    (
+        ".",
+        {"tokenizer.json": small, "tokenizer_config.json": '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'},
+        "tokenizer_config.json adds tokens that it does not have: <tool>",
+    ),
+    (".", {"tokenizer.json": small, "config.json": "<html>"}, "config.json: an HTML page, perhaps"),
     (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
     (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
     (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
-    (".", {"tokenizer.json": "version https://git-lfs"}, "cannot read this tokenizer.json: .*git lfs"),
-    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02"}, "binary, or UTF-16"),
-    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "expected a tokenizer.json, or lines with the base64"),
+    (".", {"tokenizer.json": "version https://git-lfs"}, "tokenizer.json is the pointer.*git lfs"),
+    (
+        "tokenizer.model",
+        {"tokenizer.model": "\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02"},
+        "neither a tokenizer.json nor lines",
+    ),
+    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "neither a tokenizer.json nor lines with the base64"),
     ("a.json", {"a.json": "<html>404"}, "an HTML page"),
 ]
 

@@ -165,6 +165,62 @@ def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, config, 
     assert re.search(message, hub_encoder.problem(tmp_path, causal=True))
 
 
+SMALL = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=320)
+SMALL |= dict(max_position_embeddings=64)
+BATCH = r"hidden states depend on the other texts of its batch, by \d+\.\d\d%"
+OTHERS = [  # model_type, its config, what the error says, "" if it works
+    ("albert", {}, ""),
+    ("distilbert", {}, ""),
+    ("xlm", {}, ""),
+    ("big_bird", {}, ""),
+    ("big_bird", dict(max_position_embeddings=1024, block_size=16), BATCH),
+    ("fnet", {}, BATCH),
+    ("nystromformer", {}, BATCH),
+    ("convbert", {}, BATCH),
+    ("yoso", {}, BATCH),
+    ("mobilebert", dict(hidden_size=512, embedding_size=32, true_hidden_size=32, intra_bottleneck_size=32), BATCH),
+    ("squeezebert", dict(embedding_size=32, q_groups=1, k_groups=1), "transformers cannot open it as an encoder"),
+    ("layoutlm", {}, "transformers cannot open it as an encoder"),
+    ("perceiver", dict(d_model=32, d_latents=32, num_latents=8), "transformers cannot open it as an encoder"),
+    ("bert", dict(vocab_size=32), "index out of range"),
+]
+
+
+@pytest.mark.parametrize("kind, own, message", OTHERS)
+def test_a_texts_output_does_not_depend_on_its_batch(folders, tmp_path, kind, own, message):
+    config = transformers.AutoConfig.for_model(kind, **SMALL | own)
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p), alpha=0.1)
+    model.save_pretrained(tmp_path)
+    for file in folders["bert"].glob("tokenizer*.json"):
+        shutil.copy(file, tmp_path)
+    if message:
+        with pytest.raises(DataError, match=message):
+            hub_encoder.open_newest(tmp_path)
+    else:
+        assert "hub" in hub_encoder.open_newest(tmp_path)[1]
+
+
+def test_json_that_is_not_needed_is_not_read(folders, tmp_path):
+    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+    (folder / "vocab.json").write_bytes(b'{"\xff": 1}')
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text("{}")
+    kept = hub_encoder.open_newest(folder)[1]["files"]
+    assert {*kept} == {"config.json", "tokenizer_config.json", "1_Pooling/config.json"}
+    for name in "config.json", "modules.json", "tokenizer_config.json", "1_Pooling/config.json":
+        with pytest.raises(DataError, match=f"{name}: (not in UTF-8|not a JSON object)"):
+            old = (folder / name).read_bytes() if (folder / name).exists() else b"[]"
+            (folder / name).write_bytes(b'{"model_type": "bert", "a": "\xff"}')
+            try:
+                hub_encoder.open_newest(folder)
+            finally:
+                (folder / name).write_bytes(old)
+
+
 def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     safetensors = pytest.importorskip("safetensors.torch")
     folder = shutil.copytree(folders["bert"], tmp_path / "bert")
@@ -177,7 +233,7 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="transformers cannot open it"):
         hub_encoder.open_newest(folder)[1]
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="no tokenizer.json"):
+    with pytest.raises(DataError, match="tokenizer.json is missing"):
         hub_encoder.open_newest(folder)[1]
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])
