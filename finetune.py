@@ -92,10 +92,11 @@ def describe_task(cfg):
     return find_task(cfg.task, cfg.tasks_dir, zero_shot=cfg.max_steps == 0, **{name: cfg[name] for name in FIELDS})
 
 
-def check(cfg, needs_checkpoint=True):
-    """Yield what is wrong with the settings, a sentence each.
+def check(cfg, needs_checkpoint=True, reads_data="--check" in sys.argv):
+    """Yield what is wrong with the settings, and with the data, a sentence each.
 
     needs_checkpoint: False if init_from may not be there yet, as when a study plans what it will do.
+    reads_data: whether to read all data, which a run does at its start anyway.
     """
     yield from configurator.value_problems(cfg, LIMITS, {"protocol": ["auto", "study", "own"]})
     yield from device_problems(cfg)
@@ -105,6 +106,8 @@ def check(cfg, needs_checkpoint=True):
             yield "freeze: retrieval has no head of its own to train"
         if absent := missing(task):
             yield absent
+        elif reads_data:
+            read(task, cfg.full_corpus)
     except DataError as error:
         yield str(error)
     if needs_checkpoint and (why := hub_encoder.problem(cfg.init_from, cfg.causal)):
@@ -126,7 +129,6 @@ def fine_tune(cfg):
     began = time.perf_counter()
     path, state = hub_encoder.open_newest(cfg.init_from)
     dataset = read(describe_task(cfg), cfg.full_corpus)
-    show(print, dataset.summary())
     if cfg.test_examples:
         dataset.validation = subsample(dataset.validation, cfg.test_examples)
         dataset.test = subsample(dataset.test, cfg.test_examples)
@@ -135,6 +137,8 @@ def fine_tune(cfg):
 
     torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
+    task.count_too_long()
+    show(print, dataset.summary())
     if cfg.save_model and "hub" in state:
         export.check(task, model)
     if cfg.freeze:
@@ -148,6 +152,7 @@ def fine_tune(cfg):
     log = MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
+    ended_by = "epochs" if steps < cfg.max_steps else "max_steps"  # which limit
     eval_set = subsample(dataset.validation, cfg.eval_examples)
     loss_sum = 0.0  # of the steps since the last validation
     model.train()
@@ -191,14 +196,13 @@ def fine_tune(cfg):
     bar.close()
     task.finish(model)
     facts = origin(state, path, cfg.init_from, cfg.random_weights)
-    result = write_result(
-        cfg, dataset, task, model, dict(steps=steps, lr=cfg.lr, seed=cfg.seed, checkpoint=facts), state
-    )
+    run = dict(steps=steps, ended_by=ended_by, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
+    result = write_result(cfg, dataset, task, model, run, state)
     took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
     if steps and (hint := advice(result)):
         show(print, hint)
-    show(print, f"{steps:,} steps and the scoring took {took}; wrote {cfg.out_dir}/result.json")
+    show(print, f"{steps:,} steps, ended by --{ended_by}, and the scoring took {took}; wrote {cfg.out_dir}/result.json")
 
 
 @exit_with_message()

@@ -112,7 +112,7 @@ def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
     assert_learned(text, folder, "sc", "accuracy", 80)
     assert "The first example, as it was read:\n  text " in text
     accuracy = read(folder)["metrics"]["test"]["accuracy"]
-    assert "no better than" not in text
+    assert not re.search("no better than .* of majority", text)
     assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
     assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M), text
 
@@ -153,21 +153,27 @@ def test_each_family_learns(fine_tune, data, family, metric, steps, at_least):
 
 @pytest.mark.parametrize("main, test, baselines, said", [
     (["accuracy"], {"accuracy": 40.0}, {"majority": {"accuracy": 40.0}}, "accuracy 40.0 is no better than the 40"),
-    (["accuracy"], {"accuracy": 41.0}, {"majority": {"accuracy": 40.0}, "tfidf": {"accuracy": 90.0}}, ""),
+    (["accuracy"], {"accuracy": 46.8}, {"majority": {"accuracy": 40}, "tfidf": {"accuracy": 60.6}}, "60.6 of tfidf"),
+    (["accuracy"], {"accuracy": 55.8}, {"majority": {"accuracy": 40}, "tfidf": {"accuracy": 60.6}}, ""),  # not clearly
     (["accuracy", "f1"], {"accuracy": 60, "f1": 20}, {"majority": {"accuracy": 70, "f1": 0}}, ""),  # by the mean
-    (["entity_f1"], {"entity_f1": 0.0}, {"word": {"entity_f1": 50.0}}, "entity_f1 0.0 is no better than the 0.0"),
-    (["x/ndcg@10"], {"x/ndcg@10": 0.1}, {"bm25": {"x/ndcg@10": 50.0}}, ""),
+    (["entity_f1"], {"entity_f1": 0.0}, {"word": {"entity_f1": 5.0}}, "entity_f1 0.0 is no better than the 5.0"),
+    (["f1"], {"f1": 0.0}, {}, "f1 0.0 is no better than the 0.0 of no model"),
+    (["x/ndcg@10"], {"x/ndcg@10": 0.1}, {"bm25": {"x/ndcg@10": 50.0}}, "the 50.0 of bm25"),
 ])  # fmt: skip
-def test_a_model_that_is_no_better_than_the_trivial_baseline_is_told_what_to_try(main, test, baselines, said):
-    result = dict(main={"field": main}, metrics={"test": test}, baselines=baselines, lr=1e-4, steps=6)
-    text = advice(result)
-    assert bool(text) == bool(said) and said in text
-    assert not said or "Try a higher --lr, such as 0.001, or more --epochs: there were 6 steps" in text
+def test_a_model_that_is_no_better_than_a_baseline_is_told_what_to_try(main, test, baselines, said):
+    result = dict(main={"field": main}, metrics={"test": test}, baselines=baselines, ended_by="epochs", counts={})
+    text, high = advice(result | {"lr": 1e-4}), advice(result | {"lr": 2e-3})
+    assert bool(text) == bool(high) == bool(said) and said in text
+    assert not said or ". Try more --epochs, which ended the training" in high and "--lr" not in high
+    assert not said or text == high + ", or a higher --lr, at most 2e-3"
+    rule = "test: labels that training does not have, {'1.0': 60}"
+    text = advice(result | {"counts": {rule: 60, "test: texts cut to 64 tokens": 9}})
+    assert text.startswith(rule) and "--lr" not in text and "texts cut" not in text
 
 
 def test_a_repeated_run_writes_the_same_bytes(fine_tune, data, tagged):
     (text, a), (_, b) = tagged, fine_tune(tagging(data))
-    assert "entity_f1 0.0 is no better than the 0.0 of" in text
+    assert "entity_f1 0.0 is no better than the " in text and "\n5 steps, ended by --max_steps, and" in text
     for name in ("result.json", "instances.npz", "metrics.jsonl", "predictions.jsonl"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
@@ -202,17 +208,20 @@ def test_what_the_settings_change(fine_tune, encoder, data):
 
 
 def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_path, encoder):
-    wrong = "--lr=0 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
+    wrong = "--lr=0 --seed=1e308 --max_steps=-1 --dropout=1 --dtype=float16 --family=xx --init_from=nowhere".split()
     frozen = ["--task=embedded-ir", "--freeze=True", "--init_from=nowhere", f"--out_dir={tmp_path}"]
     assert "retrieval has no head of its own to train" in run(frozen, "finetune.py")[1]
     code, text = run([*wrong, f"--out_dir={tmp_path}"], "finetune.py")
-    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family='xx'", "nowhere", "\n  6. "]
+    messages = ["lr=0.0", "max_steps=-1", "dropout=1.0", "dtype=float16", "family='xx'", "nowhere", "seed=1", "\n  7. "]
     for message in messages:
         assert message in text, text
     assert code == 2 and not (tmp_path / "lock").exists()
     absent = ["--family=sc", "--train=no.csv", "--test=no.csv", f"--init_from={encoder}", "--check"]
     code, text = run(absent, "finetune.py")
     assert code == 2 and "missing:\n  no.csv\n" in text, text
+    (tmp_path / "no.csv").write_text("text;label\nx;1\n")
+    code, text = run([word.replace("no.csv", f"{tmp_path}/no.csv") for word in absent], "finetune.py")
+    assert code == 2 and "no.csv, line 1: no column 'text'; the columns are ['text;label']" in text, text
     for file, what in ("config.json", "a model"), ("result.json", "a result"):
         (tmp_path / file).write_text("")
         code, text = run(["--task=embedded-sc", f"--init_from={encoder}", f"--out_dir={tmp_path}"], "finetune.py")
@@ -221,7 +230,7 @@ def test_all_that_is_wrong_with_the_settings_is_said_before_any_work(run, tmp_pa
 
 WRONG = {
     "fine-tuned": ("sc", "--init_from={}/model.pt", "fine-tuned already"),
-    "a loss that is not finite": ("sc", "--lr=1e30 --eval_interval=5", "no result. A smaller --lr may help"),
+    "a loss that is not finite": ("sc", "--lr=1e18 --eval_interval=5", "no result. A smaller --lr may help"),
 }
 
 
@@ -232,6 +241,18 @@ def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, c
     code, text = run([*given, f"--out_dir={tmp_path}/out"], "finetune.py")
     assert code == 1 and message in text and "Traceback" not in text, text
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}
+
+
+def test_what_is_counted_is_said_before_training_and_stays_in_the_result(fine_tune, data):
+    """Half of the labels are unknown, and some texts are too long."""
+    lines = (data / "test.csv").read_text().replace("True", "true").splitlines()
+    (data / "odd.csv").write_text("\n".join([*lines[:41], *("alpha " * 70 + line for line in lines[41:44])]))
+    text, folder = fine_tune([*args(data, "sc"), f"--test={data}/odd.csv", "--max_steps=1"])
+    for said in ("labels that training does not have, {'true': ", "texts cut to 64 tokens: 3\n"):
+        assert f"\ntest: {said}" in text.partition("The first example")[0]
+    counts = read(folder)["counts"]
+    assert counts["test: texts cut to 64 tokens"] == 3 and counts["train: texts cut to 64 tokens"] == 0
+    assert text.splitlines()[-2].startswith("test: labels that training does not have, {'true': ")
 
 
 def test_ctrl_c_stops_without_a_traceback_and_leftovers_of_killed_runs_go(encoder, data, tmp_path):

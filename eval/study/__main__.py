@@ -49,7 +49,7 @@ plan = False  # print what there is to do, and stop
 only = ""  # one wave of it, or a part of one such as finetune-1:3/100, or report; --plan lists the waves
 
 COMMAND = "python -m eval.study"
-LIMITS = [("at least", 1, "processes"), ("at least", 0, "jobs")]
+LIMITS = [("at least", 1, "processes"), ("at least", 0, "jobs"), ("below", 1000, "processes jobs")]
 CHOICES = {"metrics": METRICS}
 
 

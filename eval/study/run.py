@@ -50,8 +50,9 @@ def problems_of(plan, runs, points):
     commands, causal = [], False
     for name, planned in plan.tasks.items():
         causal |= planned.settings.causal
-        commands.append((name, [*planned.args, f"--lr={min(cfg.rates)}"]))
-    yield from refusals(FINETUNE, commands, needs_checkpoint=False)
+        commands.append((name, planned.args))
+    grid = dict(lr=cfg.rates, seed=cfg.finetune_seeds)
+    yield from refusals(FINETUNE, commands, grid, needs_checkpoint=False, reads_data=True)
     for model in plan.models:
         if model.kind == "given" and (why := problem(model.checkpoint, causal)):
             yield model.folder, why
@@ -113,15 +114,16 @@ def changed_results(plan, points):
                 yield task, f"{why}. Give another out_dir, or remove them"
 
 
-def refusals(script, commands, **options):
+def refusals(script, commands, planned={}, **options):
     """Yield (name, sentence) for each thing that a script would refuse. commands: (name, its arguments).
 
-    options: of the script's `check`; finetune.py's takes needs_checkpoint. The check is the script's own. It runs here:
-    a process for each command would take longer than all checks together.
+    planned: settings in place of theirs, each a tuple of all values that jobs will get. options: of the script's
+    `check`, which runs here: a process for each command would take longer than all checks together.
     """
     check, (defaults, _) = globals_of(script)["check"], configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
+        settings |= planned
         for sentence in [*problems, *check(settings, **options)]:
             yield name, sentence
 

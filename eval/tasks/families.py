@@ -4,7 +4,7 @@ Text templates, heads and both sets of metrics follow the protocol of arXiv 2507
 the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from errors import progress
 from eval.tasks import metrics
 from eval.tasks.hub_encoder import engine_of
-from eval.tasks.readers import by_set
+from eval.tasks.readers import SPLITS, Pair, by_set
 from data.loader import to_device
 
 
@@ -44,6 +45,7 @@ class Family:
 
     threshold = 0.0  # these two: see QuestionAnswering
     may_be_none = False
+    too_long = "texts cut to {} tokens"
 
     def __init__(self, dataset, tokenizer, max_len, temperature, protocol):
         self.dataset = dataset
@@ -54,6 +56,24 @@ class Family:
         self.max_len = max_len
         self.temperature = temperature
         self.protocol = protocol
+
+    def count_too_long(self):
+        """Add to the Dataset's counts how many texts of each split and corpus have more than max_len tokens.
+
+        A token has at least one byte, so a short text needs no tokens for this.
+        """
+        parts = [(split, getattr(self.dataset, split)) for split in SPLITS]
+        for name, corpus in self.dataset.corpora.items():
+            folder = name.split("/")[-2]  # not the whole path: result.json is the same wherever the data are
+            parts.append((f"corpus of {folder}", map(partial(Pair, ""), corpus.values())))
+        max_len, self.max_len = self.max_len, 2**31
+        for name, examples in parts:
+            n = 0
+            for example in progress(examples, name, delay=3, leave=False):
+                if len(repr(example).encode()) > max_len:
+                    n += sum(len(item.ids) > max_len for item in self.items(example, name))
+            self.dataset.counts[f"{name}: {self.too_long.format(max_len)}"] = n
+        self.max_len = max_len
 
     def finish(self, model):
         """Do what is left to do with a TaskModel when training has ended."""
@@ -108,6 +128,8 @@ class SequenceClassification(Family):
 
 
 class TokenClassification(Family):
+    too_long = "sentences cut to {} tokens, whose other words count as O"
+
     def items(self, example, split):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
         prefix = self.tokenizer.word_prefix
@@ -153,11 +175,13 @@ class QuestionAnswering(Family):
 
     prompt = "Question: {}\nContext: "
     thresholds = [x / 2 for x in range(4, -17, -1)]
+    too_long = "questions with their contexts longer than {} tokens, read in windows (in training only in one)"
     loss = TokenClassification.loss
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         self.n_outputs = 2
+        self.encode = lru_cache(self.tokenizer.encode_with_offsets)  # questions on a context follow each other
         self.may_be_none = any(not question.answers for question in dataset.train)
 
     def items(self, example, split):
@@ -168,7 +192,7 @@ class QuestionAnswering(Family):
         """
         prompt = self.tokenizer.encode(self.prompt.format(example.question))
         prompt = prompt[: self.max_len // 2]
-        context, offsets = self.tokenizer.encode_with_offsets(example.context)
+        context, offsets = self.encode(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         inside = self.inside_answer(example, offsets)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
@@ -264,13 +288,13 @@ class InformationRetrieval(Family):
         self.vectors = {}  # {name of a corpus: the vectors of its documents}
         if self.protocol.own:
             self.engine = engine_of(self.tokenizer)
-            self.engine.enable_truncation(self.max_len)
 
     def item(self, prompt, text):
         """Encode a text after a prompt: `protocol.query` or `protocol.document`. A text without tokens is eos."""
-        if self.protocol.own:
-            return Item(self.engine.encode(prompt + text).ids or [self.tokenizer.eos_id], text)
-        return Item(self.truncate(self.tokenizer.encode(prompt + text)), text)
+        if not self.protocol.own:
+            return Item(self.truncate(self.tokenizer.encode(prompt + text)), text)
+        self.engine.enable_truncation(self.max_len)
+        return Item(self.engine.encode(prompt + text).ids or [self.tokenizer.eos_id], text)
 
     def items(self, pair, split):
         return [self.item(self.protocol.query, pair.query), self.item(self.protocol.document, pair.document)]

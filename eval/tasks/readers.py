@@ -25,11 +25,13 @@ from eval.tasks.metrics import entities
 SPLITS = ("train", "validation", "test")
 TABLES = (".tsv", ".txt", ".csv", ".jsonl")
 OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
+OWN_NAMES = "name yours by --columns and --label (sc, tc), by numbers from 0 if there is no header"
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
 
 # ----------------------------------------------------------------------------
-# Examples. `key` is what never lies on both sides of a random split. `gold` is what a model should predict.
+# Examples. `key` is what never lies on both sides of a random split. `gold` is what a model should predict, `labels`
+# the classes in it.
 
 
 class Text(NamedTuple):
@@ -40,6 +42,7 @@ class Text(NamedTuple):
 
     key = property(lambda self: self.text)
     gold = property(lambda self: self.label)
+    labels = property(lambda self: [self.label])
 
 
 class Sentence(NamedTuple):
@@ -49,7 +52,7 @@ class Sentence(NamedTuple):
     tags: list
 
     key = property(lambda self: tuple(self.words))
-    gold = property(lambda self: self.tags)
+    gold = labels = property(lambda self: self.tags)
 
 
 class Question(NamedTuple):
@@ -80,8 +83,9 @@ class Query(NamedTuple):
     corpus: str  # the name of the corpus that it searches
     set: str = ""  # the name of its set, if a task has several
 
-    key = property(lambda self: self.text)
+    key = query = property(lambda self: self.text)
     gold = property(lambda self: self.grades)
+    document = ""
 
 
 def by_set(examples):
@@ -122,21 +126,24 @@ def lines(path):
 def rows(path, columns, counts=None):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
-    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line).
+    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line). In
+        JSON, a column that only the first row has is None in the others.
     columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
         .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
     counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
         at most 1 % (GLUE's files have a few). Without it each of them is an error.
     """
+    first = {}
     kind = format_of(Path(path))
     if kind not in TABLES:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz or .zst); {OTHER_FORM}")
     for location, row in json_rows(path) if kind == ".jsonl" else delimited_rows(path, columns, counts):
+        first = first or row
         for column, expected in columns.items():
-            if column not in row:
-                names = f"the columns are {', '.join(row)} (in a file without a header, they are numbers, from 0)"
-                raise DataError(f"{location}: no column {column}; {names}; {OTHER_FORM}")
-            if not isinstance(row[column], expected):
+            if column not in first:
+                names = f"{[*row]}, divided by commas in a .csv, by tabs in a .tsv or .txt; {OWN_NAMES}; {OTHER_FORM}"
+                raise DataError(f"{path}, line 1: no column {column!r}; the columns are {names}")
+            if not isinstance(row.setdefault(column), expected):
                 kind = getattr(expected, "__name__", expected)  # a union has no name
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {kind}")
         yield location, row
@@ -148,13 +155,13 @@ def delimited_rows(path, columns, counts):
         table = csv_fields(path, strict=True)
     else:
         table = ((location, text.split("\t")) for location, text in lines(path))
-    first, header = next(table, (path, []))
-    numbers = [*map(str, range(len(header)))]
+    first, fields = next(table, (path, []))
+    header, numbers = [*map(str.strip, fields)], [*map(str, range(len(fields)))]
     if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # there is no header: the first line is a row
-        table = chain([(first, header)], table)
+        table = chain([(first, fields)], table)
         header = numbers
     if len({*header}) < len(header):
-        raise DataError(f"{first}: two columns have the same name: {', '.join(header)}")
+        raise DataError(f"{first}: two columns have the same name: {header}")
     wrong, n_right = [], 0
     for location, fields in table:
         if len(fields) == len(header):
@@ -169,11 +176,13 @@ def delimited_rows(path, columns, counts):
 
 
 def csv_fields(path, **dialect):
-    """Yield (location, texts) for each row of a file with the quoting of .csv."""
+    """Yield (location, texts) for each row, which begins on that line, of a file with the quoting of .csv."""
     reader = csv.reader((text + "\n" for _, text in lines(path)), **dialect)
+    number = 1
     try:
         for fields in reader:
-            yield f"{path}, line {reader.line_num}", fields
+            yield f"{path}, line {number}", fields
+            number = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
@@ -212,16 +221,26 @@ def to_bio(tags, outside=()):
 
 
 def read_texts(path, task, counts):
-    """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
+    """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`.
+
+    Raises DataError at the end, with all lines that have no label.
+    """
     columns = task.columns or ("text",)
-    label = task.label or "label"
+    label = task.label.strip() or "label"
+    unlabeled = []
     form = task.form or "\n".join(["{}"] * len(columns))
     if form.count("{}") != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
+        if row[label] in (None, "", " "):
+            unlabeled.append(int(location.split()[-1]))
+            continue
         rest = iter(columns)
         text = re.sub(r"\{\}", lambda _: row[next(rest)], form)
         yield Text(text, read_label(row[label], task, location))
+    if unlabeled:
+        way_out = 'label or delete these rows; to predict for them, see docs/finetuning.md, "Predictions"'
+        raise DataError(f"{path}: no {label!r} in lines {unlabeled}: {way_out}")
 
 
 def read_label(value, task, location):
@@ -233,9 +252,8 @@ def read_label(value, task, location):
                 return number
     else:
         expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
-        label = str(value)
-        if isinstance(value, str | int) and label:
-            return dict(zip("0123456789", task.names)).get(label, label)
+        if isinstance(value, str | int):
+            return dict(zip("0123456789", task.names)).get(str(value), str(value))
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
@@ -278,18 +296,26 @@ def read_questions(path, task, counts):
         context, given = row["context"], row["answers"]
         try:
             found = zip(given["text"], given["answer_start"], strict=True)
-            answers = [(answer, find_answer(answer, int(start), context)) for answer, start in found]
+            answers = [(answer, find_answer(answer, int(start), context, counts)) for answer, start in found]
         except MALFORMED:
             expected = '{"text": [...], "answer_start": [...]}'
             raise DataError(f"{location}: expected answers {expected}, got {given!r:.200}") from None
         yield Question(str(row.get("id", number)), row["question"], context, answers)
 
 
-def find_answer(answer, start, context):
-    """Return where the answer is in the context: at `start`, else at the first place that has it, else -1."""
-    if start < 0 or not context.startswith(answer, start):
-        start = context.find(answer)
-    return start if answer else -1
+def find_answer(answer, start, context, counts):
+    """Return where the answer is in the context: at `start`, else at the nearest place that has it, else -1.
+
+    If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
+    """
+    if start >= 0 and context.startswith(answer, start) or answer == "":
+        return start if answer else -1
+    places = {}  # {place: how far it is from start}
+    for match in re.finditer(f"(?={re.escape(answer)})", context):
+        n = match.start()
+        places[n] = min(abs(n - start), abs(len(context[:n].encode(errors="replace")) - start))
+    counts["answers moved to the nearest place that has them" if places else "answers not in their context"] += 1
+    return min(places, key=places.get, default=-1)
 
 
 def to_train_on(questions, counts):
@@ -300,6 +326,7 @@ def to_train_on(questions, counts):
     kept = []
     for question in questions:
         inside = [answer for answer in question.answers if answer[1] >= 0]
+        counts["questions with several answers, of which the first is learned"] += len({*inside}) > 1
         if inside or not question.answers:
             kept.append(question._replace(answers=inside))
         else:

@@ -136,7 +136,8 @@ def made(name, given, folder, zero_shot):
     family = fields["family"]
     if family not in METRICS:
         raise DataError(f"family={family!r}: must be one of {', '.join(METRICS)}, or give a task")
-    fields |= {key: tuple(fields[key].split(",")) for key in ("columns", "names", "outside") if key in fields}
+    lists = {"columns", "names", "outside"} & fields.keys()
+    fields |= {key: tuple(map(str.strip, fields[key].split(","))) for key in lists}
     fields["form"] = fields["form"].replace(r"\n", "\n")
     if family == "ir":
         begin = f"{name}/"

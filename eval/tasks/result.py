@@ -14,13 +14,13 @@ from data.files import write_json, write_whole
 from data.objective import clm_steps, largest_mask_ratio, phases_of
 from errors import DataError
 from eval.tasks import hub_encoder, metrics
-from eval.tasks.baselines import baselines
+from eval.tasks.baselines import LEXICAL, baselines
 from eval.tasks.families import FAMILIES, Item
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
 from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
-from eval.tasks.splits import Dataset
+from eval.tasks.splits import UNKNOWN, Dataset
 from model import Transformer
 from run import ROOT, versions
 from model_checks import set_attention
@@ -189,22 +189,21 @@ def table(result):
 
 
 def advice(result):
-    """Return what to try if the model is no better than the trivial baseline, "" if it is.
+    """Return what to change if labels are unknown, or if the model is no better than a baseline; "" otherwise.
 
-    Where a task has no such baseline, a model that has learned nothing has a score of 0.
+    A lexical baseline must be ahead by 10. Without a baseline, a model that has learned nothing has a score of 0.
     """
+    if unknown := [rule for rule in result["counts"] if UNKNOWN in rule]:
+        return f"{'; '.join(unknown)}: each is an error in the scores. Write the labels of all files alike"
     main = metrics.main_of(result["main"])
-    baselines = result["baselines"]
-    trivial = baselines.get("majority") or baselines.get("no_answer") or dict.fromkeys(main, 0.0)  # learn nothing
-    score, trivial = (
-        metrics.rounded(metrics.mean_score(scores, main)) for scores in (result["metrics"]["test"], trivial)
-    )
-    if score > trivial:
-        return ""
-    return (
-        f"{' and '.join(main)} {score} is no better than the {trivial} of a model that ignores the texts. Try a higher "
-        f"--lr, such as {10 * result['lr']:g}, or more --epochs: there were {result['steps']:,} steps"
-    )
+    score = metrics.rounded(metrics.mean_score(result["metrics"]["test"], main))
+    for name, scores in (result["baselines"] or {"no model": dict.fromkeys(main, 0.0)}).items():
+        other = metrics.rounded(metrics.mean_score(scores, main))
+        if score <= max(0, other - 10 * (name in LEXICAL)):
+            why = f"{' and '.join(main)} {score} is no better than the {other} of {name}"
+            rate = ", or a higher --lr, at most 2e-3" * (result["lr"] < 1e-3)
+            return f"{why}. Try more --{result['ended_by']}, which ended the training{rate}"
+    return ""
 
 
 def test_set_id(test):

@@ -18,6 +18,7 @@ from eval.tasks.metrics import in_set, main_of
 from eval.tasks.readers import READERS, SPLITS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
 from eval.tasks.registry import VALIDATION_FRACTION, missing
 
+UNKNOWN = "labels that training does not have"  # one of Dataset.counts
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
 
@@ -57,7 +58,7 @@ class Dataset:
         """Return what a user should know of it before training, as lines of text."""
         lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}"]
         if self.labels:
-            lines.append(f"labels: {', '.join(self.labels)}")
+            lines.append(f"labels: {self.labels}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
         lines.append("The first example, as it was read:")
         first = (self.train or self.test)[0]._asdict()
@@ -81,10 +82,14 @@ def read(task, full_corpus=True):
         parts = retrieval_splits(task, full_corpus, counts)
     else:
         parts = example_splits(task, counts)
+    labels = label_names(task, parts["train"])
+    for split in SPLITS[1:] if labels else ():
+        unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
+        counts[f"{split}: {UNKNOWN}, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,
         family=task.family,
-        labels=label_names(task, parts["train"]),
+        labels=labels,
         counts=dict(+counts),
         main=main_metrics(task, full_corpus),
         task=task,
@@ -107,7 +112,7 @@ def label_names(task, train):
     """
     if task.family not in ("sc", "tc"):
         return []
-    known = set().union(*([example.gold] if task.family == "sc" else example.gold for example in train))
+    known = set().union(*(example.labels for example in train))
     if len(known) < 2:
         why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
         raise DataError(f"{task.train}: {why}. If others were held out to validate on, give validation")

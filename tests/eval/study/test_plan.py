@@ -141,8 +141,9 @@ WRONG = [  # rows, other settings, what is told
      dict(also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c"))),
      ["a@900: give a step", "no 'c'", "no 'd'", "no 'e'", "not ('a', 'b', 'c')"]),
     ([("a", "", "")],
-     dict(rates=(), seeds=(9, 9), metrics="x", jobs=-1, finetune="'", tasks="sst3,own/sst2.py,sst2,sst2"),
-     ["rates: give at least one", "seeds=(9, 9): give each only once", "metrics=x", "jobs=-1",
+     dict(rates=(), seeds=(9, 9), metrics="x", jobs=-1, processes="1e18", finetune="'",
+          tasks="sst3,own/sst2.py,sst2,sst2"),
+     ["rates: give at least one", "seeds=(9, 9): give each only once", "metrics=x", "jobs=-1", "processes=10",
       "finetune: \"'\": No closing", "sst3", "there is a task sst2 already", "tasks: two are called sst2"]),
     ([("mlm", "", "")],
      dict(figures=(("score", "step", "mlm", "a"), ("losses", "flops", "mlm", ""), ("scores", "step", "elm", ""), "d")),
@@ -181,6 +182,40 @@ def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, r
         if only.startswith("finetune-1"):
             said = f"part={only.partition(':')[2]}: expected a number and how many parts there are"
         assert code == 1 and said in output, output
+
+
+TABLES = {  # a table that stops a fine-tuning, and what is told of it
+    "text,label \nx,1\n": "line 1: no column 'topic'; the columns are ['text', 'label']",
+    "text;topic\nx;1\ny;0\n": "line 1: no column 'text'; the columns are ['text;topic']",
+    "t\0e\0x\0t\0\n\0x\0\n\0": "line 1: no column 'text'",  # UTF-16
+    "": "there are no examples in it",
+    "text,topic\n": "there are no examples in it",
+    "topic\nx\n": "line 1: no column 'text'",
+    "text,text,topic\nx,y,1\n": "line 1: two columns have the same name",
+    "text,topic\nx,1\ny,\nz,\n": "no 'topic' in lines [3, 4]",
+    "text,topic\nx,1\ny,0\n" + "z\n": "line 4: 1 fields, but line 1 has 2",
+}
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_that_cannot_be_read_is_told_before_any_work(tmp_path, table, split):
+    (tmp_path / "good.csv").write_text("text, topic \na,0\nb,1\n")
+    (tmp_path / "bad.csv").write_text(table)
+    paths = dict.fromkeys(("train", "validation", "test"), "good.csv") | {split: "bad.csv"}
+    given = dict(family="sc", label="topic", **paths)
+    (tmp_path / "own.py").write_text("".join(f"{name} = {value!r}\n" for name, value in given.items()))
+    plan = plan_of(tasks=f"{tmp_path}/own.py")
+    ((name, problem),) = carry_out.problems_of(plan, [], plan.points())
+    assert name == "own" and f"{tmp_path}/bad.csv" in problem and TABLES[table] in problem
+    (tmp_path / "bad.csv").write_text("text,topic \na,0\nb,1\n")
+    assert not [*carry_out.problems_of(plan, [], plan.points())]
+
+
+def test_every_rate_and_seed_is_checked_before_any_work():
+    plan = plan_of(tasks="embedded-sc", rates="1e-3,0,-1", finetune_seeds="1,-1")
+    problems = [problem for _, problem in carry_out.problems_of(plan, [], plan.points())]
+    assert [problem.partition(":")[0] for problem in problems] == ["seed=-1", "lr=0.0", "lr=-1.0"]
 
 
 def test_a_damaged_config_of_a_run_is_named(tmp_path):

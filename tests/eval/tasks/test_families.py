@@ -110,7 +110,8 @@ def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
 
 def test_a_text_without_tokens_can_be_embedded():
     ir = family("ir")
-    ir.protocol, ir.engine = STUDY._replace(own=True), SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[]))
+    ir.protocol = STUDY._replace(own=True)
+    ir.engine = SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[]), enable_truncation=abs)
     assert ir.item("", "").ids == [TOKENIZER.eos_id]
 
 
@@ -270,6 +271,42 @@ def test_long_contexts_are_read_in_windows_that_overlap():
         edge.append(logits(np.r_[[0] * len(PROMPT), distance, 0]))
     ((odds, *_),) = qa.merge_windows(edge, windows)
     assert np.abs(odds[len(PROMPT) : -1] - best).max() <= 1
+
+
+def the(n):
+    return " ".join(["the"] * n)  # n tokens
+
+
+LENGTHS = {  # an example of n words of one token, and how many of them fit into 64 tokens
+    "sc": (lambda n: Text(the(n), "a"), 63),
+    "tc": (lambda n: Sentence(["the"] * n, ["O"] * n), 63),
+    "qa": (lambda n: QUESTION._replace(context=the(n), answers=[]), 63 - len(PROMPT)),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_what_is_longer_than_the_length_is_counted_in_each_split(name):
+    example, fits = LENGTHS[name]
+    short, long = example(fits), example(fits + 1)
+    task = family(name, train=[short, long], validation=[long, short, long], test=[short], labels=["a", "O"])
+    assert len(task.items(short, "test")) == 1 and len(task.items(short, "test")[0].ids) == 64
+    task.count_too_long()
+    assert [*task.dataset.counts.values()] == [1, 2, 0] and task.max_len == 64
+    assert [rule.partition(":")[0] for rule in task.dataset.counts] == ["train", "validation", "test"]
+
+
+@pytest.mark.parametrize("prompts", [("Query: ", "Document: "), ("", "")])
+def test_queries_and_documents_that_are_longer_than_the_length_are_counted(prompts):
+    before = [len(TOKENIZER.encode(f"{prompt}the")) for prompt in prompts]
+    fit, long = zip(*((the(64 - n), the(65 - n)) for n in before))
+    pairs = [Pair(fit[0], fit[1]), Pair(long[0], fit[1]), Pair(*long)]
+    queries = [Query("q", text, {"d": 1}, "a/c/x") for text in (fit[0], long[0], long[0])]
+    corpora = {"a/c/x": dict(enumerate([*long, "a"]))}
+    ir = family("ir", train=pairs, validation=queries, test=queries[:1], corpora=corpora)
+    ir.protocol = STUDY._replace(query=prompts[0], document=prompts[1])
+    ir.count_too_long()
+    expected = {"train": 3, "validation": 2, "test": 0, "corpus of c": 2}
+    assert ir.dataset.counts == {f"{part}: texts cut to 64 tokens": n for part, n in expected.items()}
 
 
 def test_a_second_copy_of_a_document_is_no_negative():

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from errors import DataError
-from eval.tasks.readers import Pair, Question, Sentence, Text, find_files, read_pairs, read_qrels
+from eval.tasks.readers import Pair, Question, Sentence, Text, find_answer, find_files, read_pairs, read_qrels
 from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio, to_train_on
 from eval.tasks.registry import Task
 
@@ -63,6 +63,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         ("a.tsv", "text\tlabel\na\rb\t0\n", {}, [Text("a\rb", "0")]),
         ("a.txt", "1\t*\tx\n0\t*\ty\n", BY_NUMBER, [Text("x", "1"), Text("y", "0")]),
         ("a.csv", "0,1,2\n1,*,x\n", BY_NUMBER, [Text("x", "1")]),  # here the numbers are names
+        ("a.csv", " a,b , kind\nx,y, 1\n", BY_NAME | {"label": "kind "}, [Text("x\ny", " 1")]),  # names are stripped
         ("a.jsonl", ROWS, BY_FORM, [Text("A: {x} B: y.", "yes"), Text("A:   B: .", "other")]),
         ("a.jsonl.gz", ROWS[:1], BY_NAME, [Text("{x}\ny", "1")]),
     ],
@@ -120,6 +121,7 @@ QUESTIONS = [
     ("right", "?", [("Rome", 9)]),
     ("other", "?", [("Rome", 11)]),
     ("far", "?", [("Rome", -1)]),
+    ("two", "?", [("Rome", 0), ("oh", 6), ("oh", 6)]),
     ("none", "?", [("Oslo", 3)]),
     ("one", "?", [("Oslo", 3), ("oh", 99)]),
     ("empty", " ", []),
@@ -131,11 +133,30 @@ def test_answers_outside_their_context(files):
     path = files.put("a.jsonl", rows)
     test, _ = read(read_questions, path)
     train = to_train_on(test, counts := Counter())
-    answers = {"right": [("Rome", 9)], "other": [("Rome", 0)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
+    answers = {"right": [("Rome", 9)], "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
+    answers["two"] = [("Rome", 0), ("oh", 6), ("oh", 6)]
     assert {question.id: question.answers for question in train} == answers
-    assert counts == {"questions left out, as no answer is in the context": 1}
+    several = "questions with several answers, of which the first is learned"
+    assert +counts == {"questions left out, as no answer is in the context": 1, several: 1}
     answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
     assert {question.id: question.answers for question in test} == answers
+
+
+PAIR = "日本のローマ、" + "🙂" * 9 + "そしてローマ。 Rom, Zürich, Rom"
+MOVED = [  # an answer in PAIR and what a file may say of its start, and where it starts
+    *(("ローマ", start, 3) for start in (3, 2, 4, 0, -1, 9)),  # 9 bytes of UTF-8
+    *(("ローマ", start, 19) for start in (19, 18, 20, 28, 66, 10**6)),  # 28 units of UTF-16; 66 bytes
+    *(("Rom", start, 37) for start in (37, 36, 38, 46, 93)),
+    *((answer, 3, -1) for answer in ("Roma", "Rom ,", "Zu\u0308rich")),  # another form of Unicode, too
+]
+
+
+@pytest.mark.parametrize("answer, start, place", MOVED)
+def test_an_answer_is_moved_to_the_nearest_place_that_has_it_and_counted(answer, start, place):
+    counts = Counter()
+    assert find_answer(answer, start, PAIR, counts) == place
+    rule = "answers moved to the nearest place that has them" if place >= 0 else "answers not in their context"
+    assert counts == ({} if start == place else {rule: 1})
 
 
 def question(text, start):
@@ -145,17 +166,22 @@ def question(text, start):
 HEADER = "query-id\tcorpus-id\tscore\n"
 FAULTS = {  # {reader: (name, content, what the message says after the path, maybe fields of the Task)}
     read_texts: [
-        ("a.csv", "sentence,label\nx,1\n", "line 2: .*text.*sentence, label"),
-        ("a.csv", "a film,1\nb,0\n", "line 2: .*numbers, from 0"),
-        ("a.tsv", "1\tx\n0\ty\n", "line 2: .*2", dict(columns=("2",), label="0")),
+        ("a.csv", "sentence,label \nx,1\n", r"line 1: no column 'text'; .* \['sentence', 'label'\].*--columns"),
+        ("a.csv", "a film,1\nb,0\n", "line 1: .*numbers from 0"),
+        ("a.csv", "text;label\nx;1\n", r"line 1: no column 'text'.*\['text;label'\], divided by commas"),
+        ("a.csv", "text\nx\n", "line 1: no column 'label'"),
+        ("a.csv", "text,label\nx,1\n".encode("utf-16"), "line 1: byte 0xff is not UTF-8"),
+        ("a.jsonl", [{"text": "x", "y": 1}], r"line 1: no column 'label'; .* \['text', 'y'\]"),
+        ("a.tsv", "1\tx\n0\ty\n", "line 1: .*2", dict(columns=("2",), label="0")),
         ("a.csv", "text,label\nx,1\ny\n", "line 3"),
-        ("a.csv", "text,text,label\nx,y,1\n", "line 1: two columns"),
+        ("a.csv", "text,text ,label\nx,y,1\n", r"line 1: two columns .*\['text', 'text', 'label'\]"),
         ("a.csv", 'text,label\n"x"y,1\n', "line 2"),
-        ("a.csv", "text,label\nx,\n", "line 2: the label is ''"),
+        ("a.csv", 'text,label\nx,\n"a\nb",1\n"a\nb", \n', r"no 'label' in lines \[2, 5\]: label or delete"),
+        ("a.jsonl", [{"text": "x", "label": y} for y in (0, None, False, "")] + [{"text": "x"}], r"lines \[2, 4, 5\]"),
         *(("a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson")) for y in ("a", "nan")),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: cannot be read as JSON"),
         ("a.jsonl", "[1]", "line 1"),
-        *(("a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], 0.5, None)),
+        *(("a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], 0.5)),
         ("a.jsonl", [{"text": 5, "label": 1}], "line 1"),
         ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: cannot be read as JSON"),
         ("a.xml", "", ""),
@@ -169,15 +195,15 @@ FAULTS = {  # {reader: (name, content, what the message says after the path, may
     ],
     read_questions: [
         ("a.json", {"data": []}, "a table is .*docs/finetuning.md"),
-        ("a.jsonl", [{"context": "x", "answers": {}}], "line 1: no column question"),
+        ("a.jsonl", [{"context": "x", "answers": {}}], "line 1: no column 'question'"),
         *(("a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [float("inf")], 5)),
     ],
     read_pairs: [
-        ("a.tsv", "q\td\nwho\tme\n", "line 2: .*query.*q, d"),
+        ("a.tsv", "q\td\nwho\tme\n", "line 1: .*'query'.*'q', 'd'"),
         ("a.xml", "", "a table is .*docs/finetuning.md"),
     ],
     lambda path, _, counts: read_texts_by_id(path, counts, "{} {}"): [
-        ("a.jsonl", [{"docid": 1, "text": "x"}], "line 1: no column _id.*docs/finetuning.md"),
+        ("a.jsonl", [{"docid": 1, "text": "x"}], "line 1: no column '_id'.*docs/finetuning.md"),
         ("a.jsonl", [{"_id": None, "text": "x"}], r"line 1: _id is None, expected str \| int"),
         ("a.jsonl", [{"_id": 1, "text": None}], "line 1: text is None"),
         ("a.jsonl", "", ": there are no texts"),

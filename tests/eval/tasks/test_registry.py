@@ -211,6 +211,28 @@ def test_labels_come_from_training(files):
             own(files, "text,label\n" + rows)
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("given, unknown", [
+    (["0", "1"], {}),
+    (["0.0", "1.0", "1.0", "1"], {"0.0": 1, "1.0": 2}),
+    (["-1", "true", "False"], {"-1": 1, "true": 1, "False": 1}),
+    ([" 1", "0 ", "l"], {" 1": 1, "0 ": 1, "l": 1}),
+])  # fmt: skip
+def test_labels_that_training_does_not_have_are_counted(files, split, given, unknown):
+    paths = dict.fromkeys(SPLITS, files.put("train.csv", TABLE))
+    paths[split] = files.put("other.csv", "text,label\n" + "".join(f"x,{label}\n" for label in given))
+    data = load(family="sc", **paths)
+    rules = {f"{split}: labels that training does not have, {unknown}": sum(unknown.values())} if unknown else {}
+    assert data.counts == rules and all(f"{rule}: {n}\n" in data.summary() for rule, n in rules.items())
+
+
+def test_tags_that_training_does_not_have_are_counted_whatever_the_scheme(files):
+    train = files.put("train.conll", "a B-PER\nb I-PER\nc O\n")
+    for text, unknown in (("a I-PER\nb I-PER\n", {}), ("a B-PER\nb E-PER\nc S-PER\n", {}), ("a S-per\n", {"B-per": 1})):
+        data = load(family="tc", train=train, validation=train, test=files.put("test.conll", text))
+        assert [*data.counts.values()] == [*unknown.values()] and all(str(unknown) in rule for rule in data.counts)
+
+
 def test_a_task_file_names_your_own_data(files):
     table = "body,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
     files.put("own/a/train.csv", table), files.put("own/test.csv", table)
