@@ -841,15 +841,18 @@ def dkv_kernel(
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
-# Launch settings: (architecture, head dim) -> for each of the three kernels (BLOCK_M, BLOCK_N, warps, stages, and
-# sometimes the most registers of a thread: so few that one more program fits on a multiprocessor, or so many that the
-# compiler does not spill some to try that). "fp32" stands for fp32 inputs on any GPU, None for all other GPUs and the
-# interpreter. Where head dim 96 has no row, it has that of 128. The rows of (90, 64) and (90, 96) were among the
-# fastest of about ten on an H200 (docs/results/speed). The others were never timed: they are the largest blocks that
-# spill no more than a few bytes of registers, see tests/ahead_of_time.py.
+# Launch settings: (architecture, head dim), and "causal" for the causal mask without bounds alone -> for each of the
+# three kernels (BLOCK_M, BLOCK_N, warps, stages, and sometimes the most registers of a thread: so few that one more
+# program fits on a multiprocessor, or so many that the compiler does not spill some to try that). "fp32" stands for
+# fp32 inputs on any GPU, None for all other GPUs and the interpreter. Where head dim 96 has no row, it has that of 128.
+# The rows of (90, 64) and (90, 96) were among the fastest of about ten on an H200 with the full and the causal mask
+# (docs/results/speed). The others were never timed: they are the largest blocks that spill no more than a few bytes of
+# registers, see tests/ahead_of_time.py.
 LAUNCH = {
-    (90, 64): ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3)),
+    (90, 64): ((64, 64, 4, 3), (64, 64, 4, 2), (32, 64, 4, 3)),
+    (90, 64, "causal"): ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3)),
     (90, 96): ((128, 64, 4, 3), (64, 64, 4, 2), (32, 64, 4, 3)),
+    (90, 96, "causal"): ((128, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 2)),
     (90, 128): ((128, 64, 8, 3), (128, 64, 8, 2), (32, 128, 8, 2)),
     (100, 32): ((128, 64, 4, 3, 168), (128, 64, 8, 2), (64, 128, 8, 2)),
     (100, 64): ((128, 64, 4, 3), (128, 64, 8, 2), (64, 64, 8, 2)),
@@ -881,11 +884,11 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     if dtype == torch.float32:
         architecture = "fp32"
     width = triton.next_power_of_2(D)
-    keys = (architecture, D), (architecture, width), (None, D)  # the first that has a row
-    row = next(LAUNCH[key] for key in keys if key in LAUNCH)[list(KERNELS).index(which)]
+    causal = causal and not documents  # bounds have the causal mask built in
+    keys = (architecture, D, "causal" * causal), (architecture, D), (architecture, width), (None, D)
+    row = next(LAUNCH[key] for key in keys if key in LAUNCH)[list(KERNELS).index(which)]  # the first that there is
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
-    constants = dict(H=H, H_KV=H_kv, D=D, CAUSAL=causal and not documents, DOCUMENTS=documents)
-    return constants | dict(zip(names, row))
+    return dict(H=H, H_KV=H_kv, D=D, CAUSAL=causal, DOCUMENTS=documents) | dict(zip(names, row))
 
 
 def launch(which, tensors, causal, bounds):

@@ -36,9 +36,8 @@ def mix(x):
     return x ^ (x >> u64(31))
 
 
-def hashed(*parts):
-    """Hash broadcastable non-negative integers to a uint64 array, at least 1-d."""
-    h = np.zeros(1, np.uint64)
+def hashed(*parts, h=np.zeros(1, np.uint64)):
+    """Hash broadcastable non-negative integers to a uint64 array, at least 1-d. h: the hash of those before them."""
     for part in parts:
         h = mix(h + u64(0x9E3779B97F4A7C15) + np.asarray(part).astype(np.uint64))
     return h
@@ -55,13 +54,13 @@ def permute(i, n, key):
     half = u64(max(1, (bits + 1) // 2))
     low = (u64(1) << half) - u64(1)
     x = i.astype(np.uint64)
+    rounds = hashed(key, np.arange(6)[:, None])  # (6, m), at once: few numbers cost NumPy as much as hundreds
     outside = np.ones(len(i), bool)
     while outside.any():
         left = x[outside] >> half
         right = x[outside] & low
-        for round_ in range(6):
-            scattered = hashed(key[outside], round_, right) & low
-            left, right = right, left ^ scattered
+        for h in rounds[:, outside]:
+            left, right = right, left ^ (hashed(right, h=h) & low)
         x[outside] = left << half | right
         outside = x >= n
     return x.astype(np.int64)
@@ -185,14 +184,13 @@ class Batches:
         shown, targets, see_start, see_end = objective.examples(whole)
 
         # The same number of positions for each window, so that shapes stay the same: those with a target and, if these
-        # are too few, others. In the flattened batch, position t of window b is b * T + t.
+        # are too few, the first others. In the flattened batch, position t of window b is b * T + t.
         n = objective.n_predicted(self.T)
-        most = (targets >= 0).sum(axis=1).max()
-        if most > n:
+        predicts = targets >= 0  # (B, T)
+        count = predicts.sum(axis=1, keepdims=True)  # (B, 1)
+        if (most := count.max()) > n:
             raise ValueError(f"{objective.name}: a window has {most} targets, but n_predicted says {n} at most")
-        order = np.argsort(targets < 0, axis=1, kind="stable")
-        positions = np.sort(order[:, :n], axis=1)  # (B, n)
-        positions = (positions + np.arange(len(draw))[:, None] * self.T).reshape(-1)
+        positions = np.flatnonzero(predicts | (np.cumsum(~predicts, axis=1) <= n - count))  # (B * n,)
         batch = {"tokens": shown, "positions": positions, "targets": targets.reshape(-1)[positions]}
         if self.window_split != "none" or see_start is not start or see_end is not end:  # set by the objective
             batch["doc_start"] = see_start.astype(np.int32)
@@ -220,11 +218,12 @@ class Batches:
     def bounds(self, tokens, draw):
         """Return the bounds [start, end) of each token's document in its window: two int64 (B, T)."""
         B, T = tokens.shape
-        last = np.zeros((B, T), bool)  # is it the last token of a document?
+        if self.window_split == "none":
+            return np.broadcast_to(0, (B, T)), np.broadcast_to(T, (B, T))
         if self.window_split == "random":
             cut = 12 + hashed(self.seed, draw, 1) % u64(T - 23)
-            last = np.arange(1, T + 1) == cut[:, None]
-        elif self.window_split == "document":
+            last = np.arange(1, T + 1) == cut[:, None]  # is it the last token of a document?
+        else:
             last = tokens == self.tokenizer.eos_id
         last[:, -1] = True
         ends = np.flatnonzero(last) + 1  # of all documents, in the flattened batch

@@ -36,15 +36,14 @@ def check(cfg):
 
 
 class Case:
-    """One problem: q and k are views of one packed projection, v is a tensor of its own, as the kernels want it."""
+    """One problem. As in a model, q, k and v are contiguous: a launch copies others, which would be timed, too."""
 
     def __init__(self, T, D, group, causal, mean, tokens):
         generator = torch.Generator().manual_seed(T + mean)
         B = max(1, tokens // T)
         heads = (H, H // group, H // group)
         packed = torch.randn(B, T, sum(heads), D, generator=generator).to(DEVICE, DTYPE)
-        q, k, v = packed.split(heads, dim=2)
-        self.inputs = [x.requires_grad_() for x in (q, k, v.contiguous())]
+        self.inputs = [x.contiguous().requires_grad_() for x in packed.split(heads, dim=2)]
         self.d_out = torch.randn(B, T, H, D, generator=generator).to(DEVICE, DTYPE)
         self.causal = causal
         self.group = group
