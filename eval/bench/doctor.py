@@ -1,6 +1,7 @@
 """Whether this machine works, and what to set: the first thing to run on a new one."""
 
 import os
+import platform
 import shutil
 import sys
 import sysconfig
@@ -11,7 +12,6 @@ import torch
 import model
 import model_checks
 import runtime
-from eval.bench.timing import print_hardware
 
 head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
@@ -57,6 +57,14 @@ def largest_micro_batch(config, memory):
 
 # ----------------------------------------------------------------------------
 # The parts
+
+
+def print_hardware():
+    """Print the machine and the software in one line."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    triton = getattr(model.triton, "__version__", "missing")
+    software = f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}")
 
 
 def compiler():

@@ -34,9 +34,12 @@ part() { # name, seconds, command. A part may also use the seconds that the part
 }
 
 run_all() {
-    bench="python3 -m eval.bench" deadline=$(date +%s) several=
-    dense="$bench attention --head_dims=64,96 --groups=1,3 --documents=0 --only=ours,cudnn,flash"
-    documents="$bench attention --documents=512"
+    doctor="python3 -m eval.bench doctor" attention="python3 docs/results/speed/attention.py"
+    deadline=$(date +%s) several=
+    dense="$attention --head_dims=64,96 --groups=1,3 --documents=0 --only=ours,cudnn,flash"
+    # Twelve steps of CLM, then of MLM. metrics.jsonl has tokens/s and the FLOPs of each.
+    steps="--vocab_size=128256 --data=data/prepared/embedded --max_steps=24 --switch_step=12 --warmup_steps=0 --decay_steps=0
+    --keep_steps=() --log_interval=1 --eval_interval=1000 --eval_windows=1 --checkpoint_interval=1000 --verify_data=False"
     # A card that is throttled shows here, and in the bare product and copy of the first part.
     clocks=timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu
     timeout 1800 nvidia-smi --query-gpu=$clocks --format=csv -l 5 >"$out/clocks.txt" 2>&1 9>&- &
@@ -44,16 +47,16 @@ run_all() {
     python3 -c "import xdist" 2>/dev/null && several="-n 6"
     # shellcheck disable=SC2086
     {
-        part bare 30 $bench attention --lengths=
-        part facts 20 $bench doctor --head_dims=
-        part kernels 80 $bench doctor --head_dims=64,96
-        part step_610m 120 $bench step --model=610m --only=compiled --micro_steps=3 --steps=8 --repeats=1
+        part bare 30 $attention --lengths=,
+        part facts 20 $doctor --head_dims=
+        part kernels 80 $doctor --head_dims=64,96
+        part step_610m 120 python3 train.py config/610m.py $steps --global_batch_tokens=147456 --out_dir="$out/610m"
         part attention_2k 60 $dense --lengths=2048
         part tests 170 python3 -m pytest tests/test_gpu.py tests/test_kernels.py -vv -rs $several \
             -k "not interpreted and not ahead"
-        part step_1b 120 $bench step --model=1b --only=compiled --micro_steps=4 --steps=6 --repeats=1
-        part documents 90 $documents --head_dims=64,96 --groups=1,3 --only=ours,varlen
-        part step_210m 70 $bench step --model=210m --only=compiled --micro_steps=2 --steps=8 --repeats=1
+        part step_1b 120 python3 train.py config/1b.py $steps --global_batch_tokens=98304 --out_dir="$out/1b"
+        part documents 90 $attention --head_dims=64,96 --groups=1,3 --documents=512 --only=ours,varlen
+        part step_210m 70 python3 train.py config/210m.py $steps --global_batch_tokens=294912 --out_dir="$out/210m"
         part resume 160 python3 -m pytest tests/test_gpu.py -vv -m slow -k real_width --basetemp="$out/resume"
         encoder=$(ls "$out"/resume/*/whole/ckpt-*.pt 2>/dev/null | head -n 1) # without one, the demo
         if [ ! "$encoder" ]; then
@@ -64,10 +67,11 @@ run_all() {
         part finetune 60 python3 finetune.py --task=embedded-tc --lr=1e-4 --max_steps=50 --init_from="$encoder" \
             --out_dir="$out/finetune"
         part attention_8k 60 $dense --lengths=8192
-        part kernels_rest 60 $bench doctor --head_dims=128,32
-        part flex 80 $documents --head_dims=64 --only=ours,varlen,flex
-        part step_rest 160 $bench step --model=210m --micro_batch=36 --only=compiled,compiled_muon,compiled_sdpa \
-            --steps=10 --repeats=1
+        part kernels_rest 60 $doctor --head_dims=128,32
+        for more in --optimizer=muon --attention=sdpa; do
+            part "step$more" 80 python3 train.py config/210m.py $steps --micro_batch=36 --global_batch_tokens=73728 $more \
+                --out_dir="$out/210m$more"
+        done
     }
     kill $watching 2>/dev/null
     touch "$out/all.done"

@@ -15,8 +15,8 @@ import torch
 from helpers import ROOT
 
 import configurator
-import runtime
-from eval.bench import attention, doctor, step
+import model_checks
+from eval.bench import doctor
 from model import ModelConfig, Transformer
 
 
@@ -25,44 +25,14 @@ def bench(module, *args):
 
 
 @pytest.mark.slow
-def test_step(capsys):
-    names = "ours,compiled_sdpa,compiled_muon"
-    bench(step, "--micro_batch=2", "--micro_steps=2", "--steps=2", "--repeats=1", f"--only={names}")
-    text = capsys.readouterr().out
-    found = re.findall(r"^(\w+) (\w+) +[\d,]+ tokens/s +[\d.]+x$", text, re.M)
-    assert found == [(phase, name) for name in names.split(",") for phase in ("CLM", "MLM")]
-
-
-def test_step_says_why_a_run_ended_early(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/echo")  # in place of Python: its last line is what it was asked to do
-    with pytest.raises(SystemExit, match="none of the variants ran"):
-        bench(step, "--steps=2", "--repeats=1", "--only=ours")
-    assert re.search("^left out: ours: .*train.py .*--max_steps=4", capsys.readouterr().out, re.M)
-
-
-def test_attention(capsys):
-    shape = ["--head_dims=64", "--tokens=128", "--groups=3", "--lengths=40", "--documents=0,12", "--repeats=1"]
-    bench(attention, *shape, "--only=reference,flash,cudnn")
-    text = capsys.readouterr().out
-    line = (
-        r"^T 40, D 64, group 3, (?:full|causal), documents (0|12), (?:forward|backward)   reference \S+ \(1.00\)(.*)$"
-    )
+def test_attention_is_measured():
+    shape = "--head_dims=64 --tokens=128 --groups=3 --lengths=40 --documents=0,12 --repeats=1".split()
+    command = [sys.executable, "docs/results/speed/attention.py", *shape, "--only=reference,flash,cudnn"]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = r"^T 40, D 64, group 3, \w+, documents (0|12), \w+   reference \S+ \(1.00\)(.*)$"
     rows = re.findall(line, text, re.M)
     assert [("flash" in rest) for _, rest in rows] == [documents == "0" for documents, _ in rows] and len(rows) == 8
-    assert "left out: cudnn" in text and re.search(r"matrix product [0-9.e-]+ TFLOP/s, a copy [0-9,]+ GB/s", text)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@torch.no_grad()
-def test_flex_attention_gets_the_mask_of_the_documents(monkeypatch, causal):
-    """Not compiled here, and without a backward pass, which needs a GPU."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    case = attention.Case(40, 64, 3, causal, 12, 128)
-    inputs = [x.detach() for x in case.inputs]
-    assert all(x.is_contiguous() for x in (*inputs, case.d_out))  # or a launch copies, and the time counts that, too
-    expected = attention.ours(case, "reference")(*inputs)
-    torch.testing.assert_close(attention.flex(case)(*inputs), expected, rtol=1e-4, atol=1e-5)
+    assert "left out: cudnn" in text and re.search(r"matrix product [0-9.e-]+ TFLOP/s", text)
 
 
 @pytest.mark.parametrize("name", doctor.PAPER)
@@ -105,7 +75,7 @@ def test_doctor_goes_on_without_a_compiler(capsys, monkeypatch):
 @pytest.mark.parametrize("why", ["", "it raises RuntimeError"])
 def test_doctor_says_which_kernels_fail(capsys, monkeypatch, why):
     """How it finds that is in test_runtime.py."""
-    monkeypatch.setattr(runtime, "fused_attention_fails", lambda *args: why)
+    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: why)
     with pytest.raises(SystemExit) if why else nullcontext():
         doctor.kernels([32])
     assert (f"FAILED: {why}" if why else "the kernels agree") in capsys.readouterr().out
@@ -151,10 +121,15 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     asked = log.read_text().splitlines()
     assert len(asked) == len(set(asked)) == 15 and len([*out.glob("*.done")]) == 17
     with tarfile.open(out / "results.tar.gz") as pack:
-        assert {*pack.getnames()} >= {"summary", "./parts.txt", "./facts.txt", "./tests.txt", "./step_rest.txt"}
+        assert {*pack.getnames()} >= {
+            "summary",
+            "./parts.txt",
+            "./facts.txt",
+            "./tests.txt",
+            "./step--attention=sdpa.txt",
+        }
+    scripts = {"doctor": "eval/bench/doctor.py", "tests/test_gpu.py": ""}
     for command in asked:
-        script, *args = command.removeprefix("-m eval.bench ").split()
-        if module := sys.modules.get(f"eval.bench.{script}"):
-            configurator.load(module.__file__, args, getattr(module, "check", None))
-        elif script.endswith(".py"):
+        script, *args = command.removeprefix("-m eval.bench ").removeprefix("-m pytest ").split()
+        if script := scripts.get(script, script):
             configurator.load(ROOT / script, args)
