@@ -20,7 +20,6 @@ import comparisons as cause
 import configurator
 from data.objective import CLM, MLM
 from eval.study.plan import DEFAULTS
-from eval.tasks.metrics import rounded
 from model import Transformer
 from run import model_config
 from runtime import step_flops
@@ -55,8 +54,8 @@ def papers_leads():
         scores[row["family"], float(row["tokens_billions"]), row["clm_percent"]] = float(row["score"])
     for family, billions, percent in scores:
         if percent == "25":
-            lead = rounded(scores[family, billions, "25"] - scores[family, billions, "0"])
-            print(f"paper, {family}: {lead:+.1f} at {1e9 * billions / parameters:.0f} tokens per block parameter")
+            lead = scores[family, billions, "25"] - scores[family, billions, "0"]
+            print(f"paper, {family}: {lead:+.2f} at {1e9 * billions / parameters:.0f} tokens per block parameter")
 
 
 def our_leads():
