@@ -1,8 +1,9 @@
-"""The rules of docs/records.md, as docs/results/records/check.py checks them, and the split of SciFact."""
+"""The rules of docs/records.md, as docs/results/records/check.py checks them, the split of SciFact, and the table of claims."""
 
 import csv
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -125,3 +126,14 @@ def test_the_split_of_scifact(tmp_path):
     random.Random(0).shuffle(names)
     assert queries == [set(names[:160]), set(names[160:])] and sum(map(len, sides)) == len(lines)
     assert "is not replaced" in subprocess.run(split, capture_output=True, text=True).stderr
+
+
+@pytest.mark.slow
+def test_the_table_of_claims_has_the_numbers_that_its_script_prints():
+    said = subprocess.run([sys.executable, "docs/results/claims.py"], cwd=ROOT, capture_output=True, text=True).stdout
+    page = (ROOT / "docs/findings.md").read_text()
+    for number in ("5.4 ± 2.5", "1.3 ± 3.1", "10.7 ± 8.2", "-7.4 ± 2.8", "8.7 ± 5.6", "1.3 ± 1.4"):
+        assert number in said and number.removeprefix("-") in page
+    assert re.findall(r"retrieval: ([+-]\S+) at (\d+)", said) == [("+5.04", "62"), ("-0.25", "113"), ("+0.33", "215")]
+    assert "5.0, -0.3 and 0.3 points at 62, 113 and 215 tokens" in page
+    assert re.findall("deviation (.*?) over .*?, (.*?) without", said)[2:] == [("2.1", "2.3"), ("4.4", "1.6")]

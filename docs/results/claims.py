@@ -103,14 +103,16 @@ def steps_to_a_loss(step=4700):
         print(f"{model}: {mean(ratios):.1f} times as early ({min(ratios):.1f} to {max(ratios):.1f})")
 
 
-def pure_clm():
-    """Print pure CLM minus pure MLM on tagging, after a short fine-tuning."""
+def small_study():
+    """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus from MLM, after a short fine-tuning."""
     for row in rows("study_small/comparisons.csv"):
-        if (row["target"], row["model_a"], row["model_b"]) == ("conll2003", "CLM only", "MLM only"):
-            difference, high = float(row["difference"]), float(row["high_95"])
-            print(f"pure CLM − pure MLM, {row['question']}, tagging: {difference:.1f} ± {high - difference:.1f}")
+        continued = row["question"] == "2,550 steps added"
+        if continued or (row["target"], row["model_a"], row["model_b"]) == ("conll2003", "CLM only", "MLM only"):
+            difference, high, p = float(row["difference"]), float(row["high_95"]), float(row["p_holm"])
+            result = f"{difference:.1f} ± {high - difference:.1f}, corrected p {p:.2g}"
+            print(f"{row['model_a']} − {row['model_b']}, {row['question']}, {row['target']}: {result}")
 
 
 if __name__ == "__main__":
-    for part in (papers_leads, our_leads, clm_flops, deviations, steps_to_a_loss, pure_clm):
+    for part in (papers_leads, our_leads, clm_flops, deviations, steps_to_a_loss, small_study):
         part()
