@@ -107,7 +107,7 @@ def compare(parts):
     for d, covariance in parts:
         U = len(d)
         if U < 2:
-            raise ValueError(f"compare: a part with {U} unit: give at least two units (seeds) that both models have")
+            raise ValueError("compare: a part has fewer than two units: give two seeds or more that both models have")
         own = np.trace(covariance) / U
         off_diagonal = (covariance.sum() / U - own) / (U - 1)  # its mean
         variance = d.var(ddof=1)

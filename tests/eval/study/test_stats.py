@@ -83,7 +83,7 @@ def test_where_all_seeds_tie_the_error_is_not_known(noise):
 def test_one_unit_is_refused():
     two = np.array([1.0, 3.0]), np.eye(2)
     for parts in ([(np.array([4.0]), np.eye(1))], [two, (np.array([4.0]), np.eye(1))]):
-        with pytest.raises(ValueError, match="1 unit: give at least two"):
+        with pytest.raises(ValueError, match="fewer than two units: give two seeds"):
             stats.compare(parts)
     assert stats.interval([4.0]) == (4, None)
 
