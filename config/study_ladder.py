@@ -17,7 +17,7 @@ base = "study_cause.py"  # the same tasks and fine-tuning
 out_dir = "out/study-ladder"
 train = (
     "config/openstax.py --data=data/prepared/books --switch_step=0 --eval_interval=500 --checkpoint_interval=5000 "
-    "--dtype=float32"
+    "--dtype=bfloat16"
 )
 seeds = (30, 31, 32, 33, 34)
 
@@ -118,6 +118,7 @@ primary = (
     ("w64-first10-13", "w64-clm25-13"),
     ("w128-first10-13", "w128-clm25-13"),
 )
+finetune = "--eval_interval=1000 --baseline=False --dtype=bfloat16"
 rates = (5e-4, 1e-3, 2e-3, 4e-3)
 finetune_seeds = (1,)
 figures = ()
