@@ -26,75 +26,78 @@ runs = (
     (
         "w64-mlm-208",
         "",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=80000 --decay_steps=4800 --lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --max_steps=80000 --decay_steps=4800 --lr=2e-3",
     ),
     (
         "w64-mlm-52",
         "w64-mlm-208@18800",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=20000 --decay_steps=1200 --lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --max_steps=20000 --decay_steps=1200 --lr=2e-3",
     ),
     ("w64-mlm-13", "w64-mlm-208@4700", "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=2e-3"),
     (
         "w64-mntp-208",
         "",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=80000 --decay_steps=4800 --predict_from=before --lr=2e-3",
+        (
+            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
+            "--max_steps=80000 --decay_steps=4800 --predict_from=before --lr=2e-3"
+        ),
     ),
     (
         "w64-mntp-52",
         "w64-mntp-208@18800",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=20000 --decay_steps=1200 --predict_from=before --lr=2e-3",
+        (
+            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
+            "--max_steps=20000 --decay_steps=1200 --predict_from=before --lr=2e-3"
+        ),
     ),
     (
         "w64-mntp-13",
         "w64-mntp-208@4700",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--predict_from=before --lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --predict_from=before --lr=2e-3",
     ),
     (
         "w64-clm25-208",
         "",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=80000 --decay_steps=4800 --switch_step=20000 --lr=2e-3",
+        (
+            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
+            "--max_steps=80000 --decay_steps=4800 --switch_step=20000 --lr=2e-3"
+        ),
     ),
     (
         "w64-clm25-52",
         "w64-clm25-208@5000",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=20000 --decay_steps=1200 --switch_step=5000 --lr=2e-3",
+        (
+            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
+            "--max_steps=20000 --decay_steps=1200 --switch_step=5000 --lr=2e-3"
+        ),
     ),
     (
         "w64-clm25-13",
         "w64-clm25-208@1250",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--switch_step=1250 --lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --switch_step=1250 --lr=2e-3",
     ),
     (
         "w64-80-10-10-26",
         "",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=10000 --decay_steps=600 --mask_proportions=0.8,0.1,0.1 --lr=2e-3",
+        (
+            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
+            "--max_steps=10000 --decay_steps=600 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"
+        ),
     ),
     (
         "w64-first10-208",
         "w64-80-10-10-26@8000",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=80000 --decay_steps=4800 --lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --max_steps=80000 --decay_steps=4800 --lr=2e-3",
     ),
     (
         "w64-first10-52",
         "w64-80-10-10-26@2000",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--max_steps=20000 --decay_steps=1200 --lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --max_steps=20000 --decay_steps=1200 --lr=2e-3",
     ),
     (
         "w64-first10-13",
         "w64-80-10-10-26@500",
-        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 "
-        "--lr=2e-3",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=2e-3",
     ),
     ("w128-mlm-104", "", "--max_steps=40000 --decay_steps=2400 --lr=1e-3"),
     ("w128-mlm-52", "w128-mlm-104@18800", "--max_steps=20000 --decay_steps=1200 --lr=1e-3"),

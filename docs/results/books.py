@@ -25,7 +25,9 @@ SOURCES = Path(__file__).with_suffix(".json")
 LAST_YEAR = 1930  # of publication
 VALIDATION = 50  # one in about so many books is for validation
 VOCABULARY = 8192  # with four special tokens
-NOTE = re.compile(r"\[\W*(?:foot|transcriber.{0,3}|editor.{0,3} )?(?:note|illustration)\b[^\]]*\]|\[\d+\]|\{[^}]*\}", re.I)
+NOTE = re.compile(  # [Footnote: ...], [12], {see page 3}
+    r"\[\W*(?:foot|transcriber.{0,3}|editor.{0,3} )?(?:note|illustration)\b[^\]]*\]|\[\d+\]|\{[^}]*\}", re.IGNORECASE
+)
 RULES = [  # (what, by what), in turn, in each paragraph
     (NOTE, ""),
     (r"\\([^\w\s])", r"\1"),  # escapes
@@ -88,7 +90,8 @@ def main(clone, out):
             print(f"left out: {path}: {source['left_out']}")
             continue
         assert max(source["year"], source.get("english", 0)) <= LAST_YEAR, path
-        texts["valid.txt" if is_validation(path) else "train.txt"].append(convert(git(clone, "show", f"{COMMIT}:{path}")))
+        name = "valid.txt" if is_validation(path) else "train.txt"
+        texts[name].append(convert(git(clone, "show", f"{COMMIT}:{path}")))
     files = {name: "\n\n\n".join(each).encode() + b"\n" for name, each in texts.items()}
     files["books.tiktoken"] = train_tokenizer(texts["train.txt"])
     out.mkdir(parents=True)

@@ -104,7 +104,7 @@ def steps_to_a_loss(step=4700):
 
 
 def small_study():
-    """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus from MLM, after a short fine-tuning."""
+    """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus that from MLM."""
     for row in rows("study_small/comparisons.csv"):
         continued = row["question"] == "2,550 steps added"
         if continued or (row["target"], row["model_a"], row["model_b"]) == ("conll2003", "CLM only", "MLM only"):

@@ -62,7 +62,7 @@ def earlier(study):
 def targets(records):
     """Return (FLOPs to stay below, the lowest score), each with where it comes from.
 
-    The score is the highest lower end of a 95 % interval among the records. So scores do not fall from record to record.
+    The score is the highest lower end of a 95 % interval among the records, so it never falls.
     """
     flops, score = [(FLOPS, "row 0")], [(SCORE, "row 0")]
     for record in records:
@@ -134,7 +134,8 @@ def problems(study, runs, scores):
         if parameters > PARAMETERS:
             yield f"seed {seed}: {parameters:,} parameters, at most {PARAMETERS:,}"
         if parameters != config["parameters"]:
-            yield f"seed {seed}: config.json says {config['parameters']:,} parameters, its model has {parameters:,} here"
+            said = config["parameters"]
+            yield f"seed {seed}: config.json says {said:,} parameters, its model has {parameters:,} here"
         if lines[-1]["step"] != settings["max_steps"]:
             yield f"seed {seed}: the log ends at step {lines[-1]['step']} of {settings['max_steps']}"
         elif final_loss(lines) is None:
