@@ -3,9 +3,8 @@
 #
 #   python -m eval.study config/study_visible.py
 #
-# Text and tasks are those of config/study_small.py. But SciFact needs a validation set: 160 of its 809 training
-# queries, moved from qrels/train.tsv to qrels/dev.tsv. They are the first 160 of the sorted ids (as text) after
-# random.Random(0).shuffle. Each recipe has the rate that did best in its trials.
+# Text and tasks are those of config/study_small.py. But SciFact needs a validation set, which
+# docs/results/scifact_split.py makes of 160 training queries. Each recipe has the rate that did best in its trials.
 out_dir = "out/study-visible"
 train = "config/openstax.py"
 seeds = (4, 5, 6, 7, 8)  # 1 and 2 were pilots

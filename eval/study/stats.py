@@ -29,6 +29,7 @@ import numpy as np
 from eval.tasks.metrics import score_of_sums
 
 RESAMPLES = 2000  # of the test instances, for a comparison
+TIE = 1e-6  # percentage points; scores that differ by less are equal but for rounding
 NODES = np.polynomial.legendre.leggauss(200)  # positions in (-1, 1) and weights, of an integral over it
 
 
@@ -96,16 +97,21 @@ def compare(parts):
 
     parts: (differences (U,), covariance (U, U)) of each, U > 1: weighted score of A minus that of B in each unit, and
         the covariance of these over resamples of the test instances.
+
+    If all units tie and no resample changes a difference that is not 0, its error is not known: the half-width is
+    infinite and p is 1. Raises ValueError: one unit, which says nothing about others.
     """
     estimate = 0.0
     seeds = []  # the variance of each part that comes from the units
     shared = 0.0  # and that from the sample of instances
     for d, covariance in parts:
         U = len(d)
+        if U < 2:
+            raise ValueError("compare: a part has fewer than two units: give two seeds or more that both models have")
         own = np.trace(covariance) / U
         off_diagonal = (covariance.sum() / U - own) / (U - 1)  # its mean
         variance = d.var(ddof=1)
-        if variance <= 1e-12:  # all tie: what each unit's own answers add stands in
+        if variance <= TIE**2:  # all tie: what each unit's own answers add stands in
             variance = max(0.0, own - off_diagonal)
         estimate += float(d.mean())
         seeds.append(variance / U)
@@ -113,11 +119,11 @@ def compare(parts):
     degrees = [len(d) - 1 for d, _ in parts]
     se = math.sqrt(sum(seeds))
     shared = math.sqrt(max(0.0, shared))
+    if se + shared <= TIE:
+        return estimate, 0.0 if abs(estimate) <= TIE else math.inf, 1.0
     df = 1.0
     if se:
         df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees)
-    if not (se or shared):
-        return estimate, 0.0, float(estimate == 0)
     return estimate, half_width(df, se, shared), tail(abs(estimate), df, se, shared)
 
 

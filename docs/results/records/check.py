@@ -4,7 +4,9 @@
     python docs/results/records/check.py out/study-record docs/results/records/1-short-name    # check, then keep
 
 What is kept has the form of the study's folder, so that it can be checked again: report/results.csv, and of each run
-config.json and the last lines of metrics.jsonl.
+config.json and the last lines of metrics.jsonl. A folder that is kept here is compared with those of lower numbers.
+
+Run it in the main folder, at the code that made the runs: the model's parameters are counted by its model.py.
 """
 
 import csv
@@ -13,10 +15,18 @@ import sys
 from pathlib import Path
 from statistics import mean
 
+import torch
+
+sys.path.insert(0, ".")
+from eval.study import stats
+from model import ModelConfig, Transformer
+
 RECORDS = Path(__file__).parent
 TASKS = {"conll2003", "scifact"}
 FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"  # of the text and its tokenizer
 FIXED = {"global_batch_tokens": 2048, "eval_windows": 128, "init_from": "", "branch_from": ""}
+LOSS, SCORE, FLOPS = 3.381, 65.1, 1.41e14  # of row 0, pure MLM; the loss has a margin
+PARAMETERS = 1_900_000  # at most, with the output head
 RATES = [0.001, 0.002, 0.003]  # of fine-tuning, with one seed; a second seed has the rate that validation chose
 LAST_LINES = 5
 
@@ -33,6 +43,37 @@ def read_runs(study):
 
 def final_loss(lines):
     return lines[-1].get("val_mlm_loss", lines[-1].get("val_mntp_loss"))
+
+
+def count_parameters(shape):
+    """Return the number of parameters of a model, with the output head. shape: `model` of config.json."""
+    shape = {name: tuple(value) if isinstance(value, list) else value for name, value in shape.items()}
+    with torch.device("meta"):
+        return sum(p.numel() for p in Transformer(ModelConfig(**shape)).parameters())
+
+
+def earlier(study):
+    """Return the folders of the records before this study: all of them, if it is not kept here."""
+    records = {int(path.name.partition("-")[0]): path for path in RECORDS.glob("[0-9]*-*") if path.is_dir()}
+    own = [number for number, path in records.items() if path.resolve() == study.resolve()]
+    return [records[number] for number in sorted(records) if not own or number < own[0]]
+
+
+def targets(records):
+    """Return (FLOPs to stay below, the lowest score), each with where it comes from.
+
+    The score is the highest lower end of a 95 % interval among the records, so it never falls.
+    """
+    flops, score = [(FLOPS, "row 0")], [(SCORE, "row 0")]
+    for record in records:
+        flops.append((max_flops(read_runs(record)), record.name))
+        center, half = stats.interval([*mean_scores(record).values()])
+        score.append((center - half, record.name))
+    return min(flops), max(score)
+
+
+def max_flops(runs):
+    return max(lines[-1]["flops"] for _, lines in runs.values())
 
 
 def mean_scores(study):
@@ -69,10 +110,10 @@ def problems(study, runs, scores):
         yield f"seeds: trained {sorted(runs)}, fine-tuned {sorted(scores)}; the rules ask for the same five"
     if len({config["settings"]["max_steps"] for config, _ in runs.values()}) != 1:
         yield "max_steps: it differs between the seeds"
-    for record in RECORDS.glob("*/runs"):
-        used = set(read_runs(record.parent)) & set(runs)
-        if used and record.parent.resolve() != study.resolve():
-            yield f"seeds: {record.parent.name} has used {sorted(used)}"
+    for record in earlier(study):
+        used = set(read_runs(record)) & set(runs)
+        if used:
+            yield f"seeds: {record.name} has used {sorted(used)}"
     yield from fine_tuning_problems(study)
     for seed, (config, lines) in runs.items():
         settings, model = config["settings"], config["model"]
@@ -85,8 +126,16 @@ def problems(study, runs, scores):
             yield f"seed {seed}: micro_batch={settings['micro_batch']}: a step must be one pass, of 16 windows"
         if model["seq_len"] != 128:
             yield f"seed {seed}: windows of {model['seq_len']} tokens, must be 128"
-        if config["parameters"] > 1.9e6:
-            yield f"seed {seed}: {config['parameters']:,} parameters, at most 1,900,000"
+        try:
+            parameters = count_parameters(model)
+        except (TypeError, ValueError) as error:
+            yield f"seed {seed}: model.py here does not make its model ({error}): use the code of the runs"
+            continue
+        if parameters > PARAMETERS:
+            yield f"seed {seed}: {parameters:,} parameters, at most {PARAMETERS:,}"
+        if parameters != config["parameters"]:
+            said = config["parameters"]
+            yield f"seed {seed}: config.json says {said:,} parameters, its model has {parameters:,} here"
         if lines[-1]["step"] != settings["max_steps"]:
             yield f"seed {seed}: the log ends at step {lines[-1]['step']} of {settings['max_steps']}"
         elif final_loss(lines) is None:
@@ -108,6 +157,10 @@ def keep(study, folder):
 def main(study, folder=None):
     if folder and folder.exists():
         sys.exit(f"{folder} exists, and is not replaced: choose another folder")
+    if folder and folder.parent.resolve() == RECORDS.resolve():
+        number = len(earlier(folder)) + 1
+        if not folder.name.startswith(f"{number}-"):
+            sys.exit(f"{folder}: call it {number}-short-name, it is record {number}")
     for needed in (study / "runs", study / "report" / "results.csv"):
         if not needed.exists():
             sys.exit(f"{needed}: no such file. Run the whole study first: python -m eval.study config/study_record.py")
@@ -117,12 +170,13 @@ def main(study, folder=None):
         sys.exit("\n".join(broken))
     loss = mean(final_loss(lines) for _, lines in runs.values())
     score = mean(scores.values())
-    config, lines = next(iter(runs.values()))
-    print(f"steps {config['settings']['max_steps']}")
-    print(f"flops {lines[-1]['flops']:.3g}")
-    print(f"loss {loss:.4f}, must be at most 3.381")
-    print(f"score {score:.2f}, must be at least 65.1")
-    if loss > 3.381 or score < 65.1:
+    flops = max_flops(runs)
+    (most, fastest), (least, best) = targets(earlier(study))
+    print(f"steps {next(iter(runs.values()))[0]['settings']['max_steps']}")
+    print(f"flops {flops:.3g}, must be below {most:.3g} of {fastest}")
+    print(f"loss {loss:.4f}, must be at most {LOSS}")
+    print(f"score {score:.2f}, must be at least {least:.2f}, the lower end of {best}")
+    if flops >= most or loss > LOSS or score < least:
         sys.exit("not a record")
     if folder:
         keep(study, folder)

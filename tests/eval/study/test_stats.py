@@ -72,6 +72,22 @@ def test_compare_by_hand():
     assert stats.compare([(d - d, np.zeros((3, 3)))]) == (0, 0, 1)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-15])  # rounding is no variance
+def test_where_all_seeds_tie_the_error_is_not_known(noise):
+    ties = 4 + noise * np.arange(3)
+    error = noise**2 * np.eye(3)
+    assert stats.compare([(ties, error)]) == (pytest.approx(4), math.inf, 1)
+    assert stats.compare([(ties, error), (-ties, error)]) == (pytest.approx(0), 0, 1)
+
+
+def test_one_unit_is_refused():
+    two = np.array([1.0, 3.0]), np.eye(2)
+    for parts in ([(np.array([4.0]), np.eye(1))], [two, (np.array([4.0]), np.eye(1))]):
+        with pytest.raises(ValueError, match="fewer than two units: give two seeds"):
+            stats.compare(parts)
+    assert stats.interval([4.0]) == (4, None)
+
+
 def test_holm_by_hand():
     assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert stats.holm([0.5, 0.4]).tolist() == [0.8, 0.8]

@@ -1,0 +1,118 @@
+"""Print the numbers of docs/findings.md's table of claims, from the results in this folder.
+
+    python docs/results/claims.py
+
+Run it in the main folder: the intervals, shapes and FLOPs are computed by the code of this project.
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, stdev
+
+import torch
+
+FOLDER = Path(__file__).parent
+sys.path[:0] = [".", str(FOLDER / "study_cause")]
+import comparisons as cause
+
+import configurator
+from data.objective import CLM, MLM
+from eval.study.plan import DEFAULTS
+from model import Transformer
+from run import model_config
+from runtime import step_flops
+
+WIDTHS = {64: "--n_head=1 --d_model=64 --d_ff=192", 128: "", 192: "--n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576"}
+RATES = "0.0005", "0.001", "0.002", "0.004"  # of fine-tuning, in the design of study_cause
+
+
+def rows(name):
+    with open(FOLDER / name, newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def shape(arguments, vocab_size):
+    """Return the ModelConfig that arguments of train.py make."""
+    settings, problems = configurator.parse(arguments.split(), DEFAULTS)
+    assert not problems, problems
+    return model_config(settings, vocab_size)
+
+
+def block_parameters(config):
+    """Return the number of parameters of the blocks and norms, without the embedding and the output head."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in Transformer(config).parameters()) - 2 * config.vocab_size * config.d_model
+
+
+def papers_leads():
+    """Print the lead of 25 % CLM over pure MLM in the paper (610M), against tokens per parameter of the blocks."""
+    parameters = block_parameters(shape("config/610m.py", 128_256))
+    scores = {}
+    for row in rows("lesson/paper.csv"):
+        scores[row["family"], float(row["tokens_billions"]), row["clm_percent"]] = float(row["score"])
+    for family, billions, percent in scores:
+        if percent == "25":
+            lead = scores[family, billions, "25"] - scores[family, billions, "0"]
+            print(f"paper, {family}: {lead:+.2f} at {1e9 * billions / parameters:.0f} tokens per block parameter")
+
+
+def our_leads():
+    """Print the same of width 128, on SciFact."""
+    parameters = block_parameters(shape("config/openstax.py", 4096))
+    for ending, steps in (("10.2M", 5_000), ("41M", 20_000)):
+        scores = cause.resample(cause.choose(cause.read("results.csv", ending)), "results.npz")
+        both = [cause.means_of(scores, recipe, ("scifact",)) for recipe in ("clm25-mlm", "mlm")]
+        lead = cause.as_text(cause.compare(cause.differences(*both)))
+        print(f"ours, SciFact: {lead} at {2048 * steps / parameters:.0f} tokens per block parameter ({parameters:,})")
+
+
+def clm_flops():
+    """Print how many more FLOPs 25 % CLM followed by MLM takes than pure MLM, as train.py counts them."""
+    for width, arguments in WIDTHS.items():
+        config = shape(f"config/openstax.py {arguments}", 4096)
+        clm, mlm = (step_flops(config, {objective: [0]}, "none") for objective in (CLM(), MLM()))
+        print(f"width {width}: 25 % CLM takes {25 * (clm / mlm - 1):.1f} % more FLOPs")
+
+
+def deviations():
+    """Print the standard deviation over fine-tuning rates, the mean of five seeds, with and without the highest."""
+    tests = defaultdict(list)
+    for row in rows("study_cause/results.csv"):
+        if row["finetune_seed"] == "1" and row["rate"] in RATES and row["model"] in ("mlm-10.2M", "clm25-mlm-10.2M"):
+            tests[row["task"], row["model"], row["seed"]].append((float(row["rate"]), float(row["test"])))
+    for task in cause.TASKS:
+        for model in ("clm25-mlm-10.2M", "mlm-10.2M"):
+            found = [sorted(each) for (t, m, _), each in tests.items() if (t, m) == (task, model)]
+            four, three = (mean(stdev(test for _, test in each[:n]) for each in found) for n in (4, 3))
+            print(f"{model}, {task}: deviation {four:.1f} over 5e-4 to 4e-3, {three:.1f} without 4e-3")
+
+
+def steps_to_a_loss(step=4700):
+    """Print how many times as early each recipe reaches pure MLM's loss at a step, by the counted runs of a seed."""
+    losses = defaultdict(dict)
+    for row in rows("study_cause/losses.csv"):
+        losses[row["model"], row["seed"]][int(row["step"])] = float(row["mlm_loss"])
+    for model in ("mlm-80-10-10-41M", "clm25-mlm-10.2M", "mlm-80-0-20-10.2M", "mntp-10.2M"):
+        ratios = []
+        for seed in ("9", "10", "11", "12", "13"):
+            pure = losses["mlm-41M", seed] | losses["mlm-10.2M", seed]  # the short run, where both have the step
+            first = min(s for s, loss in losses[model, seed].items() if loss <= pure[step])
+            ratios.append(step / first)
+        print(f"{model}: {mean(ratios):.1f} times as early ({min(ratios):.1f} to {max(ratios):.1f})")
+
+
+def small_study():
+    """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus that from MLM."""
+    for row in rows("study_small/comparisons.csv"):
+        continued = row["question"] == "2,550 steps added"
+        if continued or (row["target"], row["model_a"], row["model_b"]) == ("conll2003", "CLM only", "MLM only"):
+            difference, high, p = float(row["difference"]), float(row["high_95"]), float(row["p_holm"])
+            result = f"{difference:.1f} ± {high - difference:.1f}, corrected p {p:.2g}"
+            print(f"{row['model_a']} − {row['model_b']}, {row['question']}, {row['target']}: {result}")
+
+
+if __name__ == "__main__":
+    for part in (papers_leads, our_leads, clm_flops, deviations, steps_to_a_loss, small_study):
+        part()

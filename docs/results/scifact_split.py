@@ -1,0 +1,53 @@
+"""Make the SciFact of the small studies: 160 of its 809 training queries become validation queries.
+
+    python docs/results/scifact_split.py SCIFACT data/tasks/scifact_beir
+
+SCIFACT is the data set as it is downloaded (eval/tasks/datasets.ini has the address). The ids of the training queries
+are sorted as text and shuffled by random.Random(0). The first 160 are for validation. OUT gets the same files, with
+qrels/train.tsv divided into qrels/train.tsv and qrels/dev.tsv.
+"""
+
+import hashlib
+import random
+import shutil
+import sys
+from pathlib import Path
+
+QUERIES, VALIDATION = 809, 160
+SHA256 = "18566e902a039d0a10cc6799feb6a5033ed1b4e56e8246b05c667a730bbcd9aa"  # of qrels/dev.tsv
+
+
+def divide(lines):
+    """Return the judgments of validation and of training. lines: of qrels/train.tsv, without the header."""
+    queries = sorted({line.split("\t")[0] for line in lines})
+    if len(queries) != QUERIES:
+        sys.exit(f"qrels/train.tsv has {len(queries)} queries, SciFact has {QUERIES}: begin with the downloaded files")
+    random.Random(0).shuffle(queries)
+    chosen = set(queries[:VALIDATION])
+    validation = [line for line in lines if line.split("\t")[0] in chosen]
+    return validation, [line for line in lines if line.split("\t")[0] not in chosen]
+
+
+def main(source, out):
+    copied = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
+    missing = [name for name in (*copied, "qrels/train.tsv") if not (source / name).exists()]
+    if missing:
+        sys.exit(f"{source}: no {', '.join(missing)}. Give SciFact in the BEIR layout")
+    if out.exists():
+        sys.exit(f"{out} exists, and is not replaced: choose another folder")
+    header, *lines = (source / "qrels/train.tsv").read_text().splitlines(keepends=True)
+    validation, training = divide(lines)
+    (out / "qrels").mkdir(parents=True)
+    for name in copied:
+        shutil.copyfile(source / name, out / name)
+    (out / "qrels/train.tsv").write_text(header + "".join(training))
+    (out / "qrels/dev.tsv").write_text(header + "".join(validation))
+    found = hashlib.sha256((out / "qrels/dev.tsv").read_bytes()).hexdigest()
+    print(f"{len(validation)} judgments of {VALIDATION} queries for validation, {len(training)} for training")
+    print(f"sha256 of qrels/dev.tsv: {found}, {'as ours' if found == SHA256 else 'we had ' + SHA256}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python docs/results/scifact_split.py SCIFACT OUT")
+    main(*map(Path, sys.argv[1:]))
