@@ -20,8 +20,7 @@ from pathlib import Path
 
 import torch
 
-from data import hub
-from data.files import refuse_existing, write_whole
+from data.files import is_model, misfits, refuse_existing, write_whole
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError, exit_with_message
 from model import ModelConfig, Transformer
@@ -77,6 +76,13 @@ def prune(out_dir, step, keep_last, keep_steps):
 # Reading
 
 
+def hub():
+    """Return data/hub.py, which is imported only where a path is a hub's: most runs have nothing to do with it."""
+    from data import hub
+
+    return hub
+
+
 @contextmanager
 def refuse_damage(path):
     """Raise Damaged for whatever goes wrong because a file is not as `save` wrote it: that takes many forms."""
@@ -114,12 +120,12 @@ def candidates(path, files=HUB_FILES):
     `files` are then downloaded. Raises DataError if there are none.
     """
     if str(path).startswith("hf:"):
-        return [hub.download(str(path), files)]
+        return [hub().download(str(path), files)]
     local = Path(path)
     found = [path_of(local, step) for step in reversed(steps(local))]
     if found:
         return found
-    if local.is_file() or hub.is_model(local):
+    if local.is_file() or is_model(local):
         return [local]
     hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
@@ -137,8 +143,8 @@ def open_newest(path, weights=True, report=print):
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
         try:
-            if candidate.is_dir() or hub.is_model(candidate):
-                return candidate, hub.load(candidate, report) if weights else {"config": hub.shape(candidate)}
+            if candidate.is_dir() or is_model(candidate):
+                return candidate, hub().load(candidate, report) if weights else {"config": hub().shape(candidate)}
             state = read(candidate, weights)
             if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
                 report(f"{candidate}: model.py has changed since. Its own is in the checkpoint, as source['model.py']")
@@ -255,7 +261,7 @@ def model_from(state, path="the checkpoint"):
 
 def check_weights(model, state, path):
     """Raise DataError unless a checkpoint's dict has the weights of a Transformer, by name and shape."""
-    if differ := list(hub.misfits(state["model"], model.state_dict())):
+    if differ := list(misfits(state["model"], model.state_dict())):
         raise DataError(f"{path} was made by another model.py: these weights differ: {'; '.join(differ[:5])}")
 
 
@@ -272,7 +278,7 @@ def export(path, folder, kind):
     """Write a checkpoint as a new folder that transformers opens; see `data.hub.write_folder`. Return its path."""
     refuse_existing(folder)
     found, state = open_newest(path)
-    hub.write_folder(state, model_from(state, found), found, folder, kind)
+    hub().write_folder(state, model_from(state, found), found, folder, kind)
     return found
 
 
@@ -282,7 +288,7 @@ def main():
     parser.add_argument("command", choices=["export"])
     parser.add_argument("path", help="a checkpoint, or the folder of a run")
     parser.add_argument("folder", help="where to write the model; a new folder")
-    parser.add_argument("--as", dest="kind", choices=hub.EXPORTS, required=True)
+    parser.add_argument("--as", dest="kind", choices=hub().EXPORTS, required=True)
     words = parser.parse_args()
     try:
         found = export(words.path, words.folder, words.kind)

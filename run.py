@@ -28,8 +28,7 @@ from data import objective as objectives
 from data import validation
 from data.files import MALFORMED, lock_folder, refuse_malformed, write_json, write_whole
 from data.loader import make_batches, prefetch, to_device
-from data.prepare import EMBEDDED_FOLDER, prepare_embedded
-from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_tokenizer
+from data.shards import CYCLE, EMBEDDED_FOLDER, changed_shard_in_background, draws_of, load_data, load_tokenizer
 from errors import Damaged, DataError, progress, show, stop_signals
 from model import PRESETS, ModelConfig, Transformer, triton, why_not_triton
 from runtime import resolve_auto
@@ -289,7 +288,10 @@ class Run:
         if self.rank == 0:
             try:
                 self.lock = lock_folder(cfg.out_dir)
-                prepare_embedded(cfg.data)
+                if cfg.data == EMBEDDED_FOLDER:
+                    from data.prepare import prepare_embedded  # here, because few runs prepare text
+
+                    prepare_embedded(cfg.data)
                 problems += check(cfg)  # again, now with the data and the lock
             except (DataError, OSError) as error:
                 problems.append(str(error))

@@ -7,6 +7,7 @@ import platform
 import re
 import time
 import warnings
+import zipfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -157,3 +158,26 @@ def is_locked(folder):
             return not flock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
+
+
+# ----------------------------------------------------------------------------
+# Models
+
+
+def is_model(path):
+    """Return whether a path is a model's folder, or a file with weights in it, which is no zip archive.
+
+    The folder of a run has a config.json too, but with other things in it.
+    """
+    if path.is_file():
+        return not zipfile.is_zipfile(path) and is_model(path.parent)
+    file = path / "config.json"
+    return file.is_file() and b'"model_type"' in file.read_bytes()
+
+
+def misfits(found, wanted):
+    """Yield a sentence for each tensor that is missing, unexpected or of a wrong shape. Both are {name: tensor}."""
+    for name in {**wanted, **found}:
+        have, want = (tuple(getattr(tensors.get(name), "shape", ())) for tensors in (found, wanted))
+        if have != want:
+            yield f"{name}: {have or 'nothing'}, expected {want or 'nothing'}"

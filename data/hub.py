@@ -9,7 +9,6 @@ the hub needs huggingface_hub.
 import json
 import os
 import shutil
-import zipfile
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from data.card import model_card, read_parts
-from data.files import refuse_malformed, sync, what_is
+from data.files import misfits, refuse_malformed, sync, what_is
 from data.objective import is_decoder, phases_of, predicts_from
 from data.tokenizer import Tokenizer, json_engine, optional_package, read_json
 from errors import Damaged, DataError
@@ -57,24 +56,13 @@ def download(name, files):
         raise DataError(f"{name}: it cannot be downloaded from the hub: {error}") from error
 
 
-def is_model(path):
-    """Return whether a path is a model's folder, or a file with weights in it, which is no zip archive.
-
-    The folder of a run has a config.json too, but with other things in it.
-    """
-    if path.is_file():
-        return not zipfile.is_zipfile(path) and is_model(path.parent)
-    file = path / "config.json"
-    return file.is_file() and b'"model_type"' in file.read_bytes()
-
-
 def folder_of(path):
     """Return the folder of a model's path, which may be a file with weights."""
     return path.parent if path.is_file() else path
 
 
 def shape(path):
-    """Return the fields of a ModelConfig that the config.json of a model describes, see `is_model`.
+    """Return the fields of a ModelConfig that the config.json of a model describes, see `files.is_model`.
 
     transformers reads it in the same way. DataError lists all that our model cannot do. Within its sliding window a
     model attends to everything, so a window is a limit of seq_len and no more.
@@ -126,20 +114,12 @@ def hub_views(model):
     return views
 
 
-def misfits(found, wanted):
-    """Yield a sentence for each tensor that is missing, unexpected or of a wrong shape. Both are {name: tensor}."""
-    for name in {**wanted, **found}:
-        have, want = (tuple(getattr(tensors.get(name), "shape", ())) for tensors in (found, wanted))
-        if have != want:
-            yield f"{name}: {have or 'nothing'}, expected {want or 'nothing'}"
-
-
 # ----------------------------------------------------------------------------
 # In
 
 
 def load(path, report):
-    """Return a model, see `is_model`, as the dict of a checkpoint at step 0; see `checkpoint.load`.
+    """Return a model, see `files.is_model`, as the dict of a checkpoint at step 0; see `checkpoint.load`.
 
     Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
     the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
@@ -168,7 +148,7 @@ def load(path, report):
 
 
 def stored_tensors(path):
-    """Return {name: tensor} of a model, see `is_model`. The tensors are mapped, not read, and have the file's dtype.
+    """Return {name: tensor} of a model, see `files.is_model`. The tensors are mapped, not read, and have the file's dtype.
 
     Of a folder, the files are those that transformers reads. Others are of another precision or of an older set.
     """
@@ -225,7 +205,7 @@ def place(found, config, folder, report):
 def write_folder(state, model, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
-    model: its Transformer. path: of the checkpoint; its scores lie beside it. kind: "eurobert", an encoder; "llama", a
+    model: its Transformer. path: of the checkpoint. kind: "eurobert", an encoder; "llama", a
     decoder; or "qwen3", either of them. Encoders open with sentence-transformers too, with mean pooling. A model that
     finetune.py has saved is written with its head and the names of its labels. Raises DataError if no class in
     transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
@@ -234,7 +214,7 @@ def write_folder(state, model, path, folder, kind):
     with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
         weights = hub_weights(state, kind, role)
-        texts = hub_texts(state, path, folder.name, kind, role, sum(x.numel() for x in weights.values()))
+        texts = hub_texts(state, folder.name, kind, role, sum(x.numel() for x in weights.values()))
         sample = state["fine_tuned"]["sample"] if "fine_tuned" in state else sample_of(model, role)
     with new_folder(folder, texts) as partial:
         library = optional_package("safetensors.torch")
@@ -366,7 +346,7 @@ def filled(template, facts):
     return json.loads(Template(TEMPLATES[template]).substitute(values))
 
 
-def hub_texts(state, path, title, kind, role, parameters):
+def hub_texts(state, title, kind, role, parameters):
     """Return {file name: text} of all files but the weights."""
     name, tag, _ = CLASSES[f"{kind} {role}"]
     ours = vars(ModelConfig(**state["config"]))
@@ -392,7 +372,7 @@ def hub_texts(state, path, title, kind, role, parameters):
         files |= {file: filled(file, facts) for file in SENTENCES}
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
-    texts["README.md"] = model_card(state, path, note, title=title, tag=tag, max_len=max_len, parameters=parameters)
+    texts["README.md"] = model_card(state, note, title=title, tag=tag, max_len=max_len, parameters=parameters)
     return texts
 
 

@@ -31,7 +31,16 @@ import numpy as np
 
 import configurator
 from data.files import refuse_existing
-from data.shards import digest, join, load_record, save_record, token_dtype, unfinished_folder, write_shards
+from data.shards import (
+    EMBEDDED_FOLDER,
+    digest,
+    join,
+    load_record,
+    save_record,
+    token_dtype,
+    unfinished_folder,
+    write_shards,
+)
 from data.sources import cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
 from errors import DataError, exit_with_message, progress
@@ -46,7 +55,6 @@ shard_bytes = 0  # of text that become a shard; 0 = a 256th of the source, from 
 workers = 0  # processes that encode; 0 = one per core, but one for each 4 MB of text at most
 part = ""  # 3/16: make the third sixteenth of the shards; the command without it makes the others and completes `out`
 
-EMBEDDED_FOLDER = "data/prepared/embedded"  # where train.py and eval/study look for the embedded corpus
 LIMITS = [
     ("above", 0, "val_fraction"),
     ("below", 0.5, "val_fraction"),

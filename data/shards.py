@@ -30,6 +30,7 @@ from errors import DataError
 
 SPLITS = "train", "val"
 LOCK = "prepare.lock"
+EMBEDDED_FOLDER = "data/prepared/embedded"  # of the corpus that comes with the project
 CYCLE = 1000  # a mixture of sources repeats after so many windows: its fractions have at most three decimals
 
 

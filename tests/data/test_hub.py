@@ -261,14 +261,10 @@ def run_card(folder, monkeypatch):
 
 
 def test_the_card_of_an_encoder_and_of_a_decoder(transformers, state, tmp_path, monkeypatch):
-    log = [dict(step=600, val_clm_loss=9.0, val_mlm_loss=9.0), dict(step=650, val_clm_loss=6.1319, val_mlm_loss=5.2)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     for kind in "eurobert", "llama":
         write(state, tmp_path / kind, kind, tmp_path / "ckpt-650.pt")
         card = card_of(tmp_path / kind)
-        facts = ["650 steps of 4,096 tokens.", "CLM for 200 steps, then MLM (40 % masked) for 450 steps.", "f00d"]
-        for fact in [*facts, "`books`", "`mlm/ckpt-400.pt`", "6.132 with CLM", "5.200 with MLM"]:
-            assert card.count(fact) == 1, card
+        assert card.count("CLM for 200 steps, then MLM (40 % masked) for 450 steps.") == 1, card
         assert "/some/folder" not in card and str(tmp_path) not in card
     fill = run_card(tmp_path / "eurobert", monkeypatch)["model"]
     assert len(fill("Return the [MASK] of the list.", top_k=3)) == 3
@@ -299,10 +295,9 @@ def tuned(state, tmp_path):
         random_weights(model)
         task.may_be_none, task.threshold = may_be_none, threshold
         save_model(cfg, dataset, task, model, dict(steps=5, checkpoint=dict(name="demo-650")), base)
-        (tmp_path / "result.json").write_text('{"metrics": {"test": {"accuracy": 71.25}}}')
         checkpoint.export(tmp_path / "model.pt", tmp_path / "toy", kind)
         card = card_of(tmp_path / "toy")
-        assert "/some/folder" not in card and ("those of `demo-650`" in card) == (kind == "qwen3")
+        assert "/some/folder" not in card and ("the model that it began with" in card) == (kind == "qwen3")
         return tmp_path / "toy", task, lambda items: predict(model, items)
 
     return export
@@ -322,8 +317,6 @@ def test_a_classifier_goes_out(transformers, tuned, monkeypatch, labels, form):
         there = {answer["label"]: answer["score"] for answer in classify(text, top_k=None, truncation=True)}
         assert there == pytest.approx(dict(zip(labels or ["number"], scores)), abs=1e-4)
     assert found["form"] == (form or "{}\n{}")
-    for fact in "- test, in percent: accuracy 71.2", "`train.csv`", "`lr=0.0001`":
-        assert fact in card_of(folder)
 
 
 @pytest.mark.parametrize("kind", ["eurobert", "qwen3"])
