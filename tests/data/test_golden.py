@@ -10,6 +10,7 @@ import pytest
 
 from data.loader import Batches
 from data.objective import CLM, MLM
+from data.prepare import prepare
 from data.tokenizer import Tokenizer
 from data.validation import HiddenTokens, NextToken
 from helpers import metrics, succeed
@@ -70,7 +71,8 @@ def test_the_log_of_a_short_run(run, tmp_path):
     short = (
         "--max_steps=20 --switch_step=8 --warmup_steps=4 --decay_steps=6 --global_batch_tokens=1024 --log_interval=1"
     )
-    args = f"{short} --eval_interval=20 --eval_windows=16 --dtype=float32 --out_dir={tmp_path / 'run'}"
+    args = f"{short} --eval_interval=20 --eval_windows=16 --dtype=float32 --data={tmp_path / 'data'} --out_dir={tmp_path / 'run'}"
+    prepare("embedded", tmp_path / "data", val_fraction=0.05)
     succeed([run(args.split(), OMP_NUM_THREADS="1")])
     lines = metrics(tmp_path / "run")
     losses = [line[key] for line in lines for key in ("loss", "val_clm_loss", "val_mlm_loss") if key in line]
