@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 import zlib
+from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache, partial
 from glob import glob
@@ -575,10 +576,13 @@ class Run:
         checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
 
     def begin_again(self):
-        """Say how to go on after a step that failed."""
-        saved = checkpoint.steps(self.cfg.out_dir)
-        again = f"Branch off a checkpoint, the newest is of step {saved[-1]}" if saved else "Start again"
-        return f"{again}; a lower lr often helps."
+        """Say how to go on after a step that failed: from the newest checkpoint whose numbers are all finite."""
+        for step in reversed(checkpoint.steps(self.out)):
+            with suppress(Damaged):
+                state = checkpoint.read(checkpoint.path_of(self.out, step))
+                if not checkpoint.not_finite({"model": state["model"], "optimizer": state["optimizer"]}):
+                    return f"Branch off the checkpoint of step {step}, which is finite; a lower lr often helps."
+        return "Start again; a lower lr often helps."
 
     # ------------------------------------------------------------------------
     # Its end

@@ -331,9 +331,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(run, tiny, tmp_path):
     """The first update is too large. The step after it is not made, and its loss gets into no checkpoint."""
     wrong = "--lr=1e18 --warmup_steps=0 --checkpoint_interval=1".split()
     code, text = run([*tiny, f"--out_dir={tmp_path / 'run'}", *wrong])
-    found = re.search(
-        r"step (\d+) \(clm\): loss \S+, gradient norm .*Branch off a checkpoint, the newest is of step (\d+)", text
-    )
+    found = re.search(r"step (\d+) \(clm\): loss \S+, gradient norm .*Branch off the checkpoint of step (\d+)", text)
     assert code == 1 and found and int(found[1]) == int(found[2]) + 1, text
     assert checkpoint.steps(tmp_path / "run") == [*range(1, int(found[1]))][-10:]
 
@@ -418,7 +416,10 @@ def fail(*args, **options):
 
 
 def test_weights_that_are_not_finite_are_not_saved(undisturbed, run, tmp_path):
-    """A fault of the memory in step 10. The message names a checkpoint that can be used, and the run goes on from it."""
+    """A fault of the memory in step 10, then one in the optimizer's state on the disk.
+
+    The messages name a checkpoint that can be used, and the run goes on from it.
+    """
     args, reference = undisturbed
     code = """
 import torch
@@ -432,8 +433,17 @@ torch.optim.AdamW.step = step
 """
     args = [*args, f"--out_dir={tmp_path / 'run'}", "--resume=True"]
     code, text = run(args, train_after(tmp_path, code))
-    assert code == 1 and "step 10: model.blocks.0." in text and "the newest is of step 8" in text, text
+    assert code == 1 and "step 10: model.blocks.0." in text and "the checkpoint of step 8, which is finite" in text, (
+        text
+    )
     assert "Traceback" not in text and checkpoint.steps(tmp_path / "run") == [5, 8]
+    whole = (tmp_path / "run/ckpt-8.pt").read_bytes()
+    state = checkpoint.load(tmp_path / "run/ckpt-8.pt")
+    state["optimizer"]["adamw"]["state"][3]["exp_avg"].view(-1)[5] = torch.nan
+    checkpoint.save(tmp_path / "run/ckpt-8.pt", state)
+    code, text = run(args)
+    assert code == 1 and "Branch off the checkpoint of step 5, which is finite" in text, text
+    (tmp_path / "run/ckpt-8.pt").write_bytes(whole)
     succeed([run(args)])
     assert_same_end(reference, tmp_path / "run")
 
