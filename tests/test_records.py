@@ -6,9 +6,10 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, Run
 
 CHECK = ROOT / "docs/results/records/check.py"
 RECORD_2 = ROOT / "docs/results/records/2-embedding-rate"
@@ -55,9 +56,10 @@ def write_study(
     return folder
 
 
-def check(*folders):
-    ended = subprocess.run([sys.executable, CHECK, *folders], capture_output=True, text=True)
-    return ended.returncode, ended.stdout + ended.stderr
+def check(*folders, script=CHECK):
+    """Return (exit code, output)."""
+    with tempfile.NamedTemporaryFile() as output:
+        return Run(folders, output.name, script).wait()
 
 
 def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
@@ -103,8 +105,7 @@ def test_records_are_compared_with_those_before(tmp_path):
     write_study(tmp_path / "2-second", seeds=(300, 301, 302, 303, 304), flops=3.2e13)
 
     def said(*args):
-        ended = subprocess.run([sys.executable, tmp_path / "check.py", *args], capture_output=True, text=True)
-        return ended.stdout + ended.stderr
+        return check(*args, script=tmp_path / "check.py")[1]
 
     assert "1-first has used [204]" in said(new)
     assert "of row 0" in said(first) and "not a record" not in said(first)
