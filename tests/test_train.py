@@ -4,11 +4,13 @@ import json
 import os
 import random
 import re
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +34,16 @@ def train_after(folder, code):
     path = folder / "script.py"
     path.write_text(f'{code}\nimport runpy\nrunpy.run_path("train.py", run_name="__main__")\n')
     return str(path)
+
+
+@pytest.mark.parametrize("warmup, decay, expected", [
+    (4, 2, [2, 4, 6, 8, 8, 8, 8, 8, 8, 4]), (0, 0, [8] * 10), (8, 8, [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]),
+])  # fmt: skip
+def test_the_learning_rate(warmup, decay, expected):
+    """Computed by hand: linear warmup, constant, linear decay, in ten steps with the peak at 8."""
+    learning_rate = runpy.run_path(str(ROOT / "train.py"))["learning_rate"]
+    cfg = SimpleNamespace(lr=8.0, warmup_steps=warmup, decay_steps=decay, max_steps=10)
+    assert [learning_rate(step, cfg) for step in range(10)] == pytest.approx(expected)
 
 
 def test_a_run_learns_and_reports(undisturbed):

@@ -18,16 +18,9 @@ from model import attention, attention_mask
 
 ckpts = ("out/lesson/ckpt-200.pt", "out/lesson/ckpt-650.pt")  # whose guesses and attention; the first one's next batch
 text = "If the file does not [MASK], an error is raised."  # the sentence for the guesses and the attention
+figures = ("out/lesson/loss.png",)  # the figures of runs to add, if they exist
 out = "out/gallery"  # the folder to write
 
-FIGURES = {  # shown if they exist: what to see on each
-    "out/lesson/loss.png": "Both validation losses of one run. At the switch the MLM loss falls at once, "
-    "and the CLM loss rises.",
-    "out/per_token.png": "Pure CLM and pure MLM. For the same text CLM has 2.5 times as many tokens to predict, but "
-    "even at the same number of predicted tokens it is lower.",
-    "out/switch.png": "After the switch all three losses fall. The gap between both sides and left only opens last: "
-    "the model learns late to use the text on the right.",
-}
 CAUSAL = {"CLM": True, "MLM": False}
 CELL = 22  # pixels of a square
 SEEN = "#9db8d9"  # colors of the mask pictures
@@ -45,7 +38,7 @@ font-family="monospace" font-size="11"><rect width="{width}" height="{height}" f
 LABELS = """\
 <text transform="translate({x} 104) rotate(-60)">{label}</text>\
 <text x="94" y="{y}" text-anchor="end">{label}</text><text x="{right}" y="{y}">{target}</text>"""
-FIGURE = '<figure><img alt="" src="data:image/png;base64,{image}"><figcaption>{sentence}</figcaption></figure>'
+FIGURE = '<figure><img alt="" src="data:image/png;base64,{image}"><figcaption>{path}</figcaption></figure>'
 SQUARE = '<rect x="{}" y="{}" width="22" height="22" fill="{}" stroke="#cccccc"/>'
 
 
@@ -105,10 +98,10 @@ def main(cfg):
         pictures = attention_pictures(model, torch.tensor(ids), labels)
         page += Template(MODEL).substitute(step=step, guesses=guesses, attention=pictures)
     figures = ""
-    for path, sentence in FIGURES.items():
+    for path in cfg.figures:
         if Path(path).exists():
             image = base64.b64encode(Path(path).read_bytes()).decode()
-            figures += FIGURE.format(image=image, sentence=sentence)
+            figures += FIGURE.format(image=image, path=escape(path))
     page += Template(AFTER).substitute(figures=figures)
 
     folder = Path(cfg.out)

@@ -1,10 +1,14 @@
 """The commands, edits and exercises of the lesson do what it says; so do its tools, which show what the model does."""
 
+import ast
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
+import sys
 from collections import Counter
-from html import escape
+from html import escape, unescape
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -19,10 +23,10 @@ from data.objective import CLM, MLM, phase_of
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
-from eval.lesson import explain, gallery, per_token, switch
+from eval.lesson import explain, gallery
 from eval.plot import read_metrics
 from eval.sample import fill_in
-from helpers import ROOT, TINY, Run, edited, record, succeed
+from helpers import ROOT, TINY, UNUSED, Run, edited, succeed
 from model import attention_mask, ModelConfig, Transformer
 
 LESSON = (ROOT / "LESSON.md").read_text()
@@ -35,16 +39,20 @@ def commands(text):
     return "".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
 
 
+FRAMES = re.findall(r"Save this as `(\w+\.py)`.*?```python\n(.*?)```", LESSON, re.S)  # the code that a reader completes
+SOLUTIONS = {name: re.search(rf"\*\*{name}\.\*\*.*?```python\n(.*?)\n```", LESSON, re.S)[1] for name, _ in FRAMES}
 EDITS = [commands(section)[0] for section in re.split("^### Edit", LESSON, flags=re.M)[1:]]  # what trains each edit
+
+
+def scaled(steps):
+    """Steps of a run of 650, such as "200, 210", in a run of 20."""
+    return re.sub(r"\d+", lambda step: str(int(step[0]) * 20 // 650), steps)
 
 
 def small(command, data):
     """Return the script and the arguments of a command, for a tiny model: 650 steps become 20."""
-
-    def scaled(match):
-        return match[1] + ",".join(str(int(step) * 20 // 650) for step in match[2].split(","))
-
-    _, script, *args = shlex.split(re.sub(r"(--\w+_steps?=|ckpt-)([\d,]+)", scaled, command).replace(" -m ", " "))
+    command = re.sub(r"(?:_steps?=|ckpt-)[\d,]+", lambda steps: scaled(steps[0]), command)
+    _, script, *args = shlex.split(command.replace(" -m ", " "))
     if script == "train.py":
         sizes = [*TINY, "--switch_step=6", "--checkpoint_interval=18", "--eval_interval=20", f"--data={data}"]
         args = sizes + args
@@ -53,10 +61,22 @@ def small(command, data):
     return script, args
 
 
+def completed(name):
+    """The code of a page's file, completed with its solution, for windows of 32 tokens and runs of 20 steps."""
+    code = dict(FRAMES)[name]
+    (line,) = [line for line in code.splitlines() if "..." in line]
+    code = code.replace(line, SOLUTIONS[name]).replace("= 128, 64,", "= 32, 16,").replace("// 128", "// 32")
+    return re.sub(r"(?<= in )200, .*650(?=:)", lambda steps: scaled(steps[0]), code)
+
+
 def start_all(some_commands, folder, data):
     """Start commands that need no edit, at a small size."""
     for command in some_commands:
+        if "nano.py" in command or command.startswith("pytest"):  # in tests of their own
+            continue
         script, args = small(command, data)
+        if (folder / script).exists():
+            script = folder / script
         code, output = Run(args, folder / "output", script, folder).wait()
         assert code == 0, f"{command}\n{output}"
 
@@ -65,13 +85,16 @@ def start_all(some_commands, folder, data):
 def folder(tmp_path_factory, data_dir):
     """The folder of a reader who has run every command of the lesson that needs no edit."""
     folder = tmp_path_factory.mktemp("lesson")
+    shutil.copytree(data_dir, folder / "data/prepared/embedded")
+    for name, _ in FRAMES:
+        (folder / name).write_text(completed(name))
     start_all([command for command in commands(LESSON) if command not in EDITS], folder, data_dir)
     return folder
 
 
 @pytest.mark.slow
 def test_the_commands_of_the_lesson(folder):
-    for name in ("lesson/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "per_token.png", "gallery/index.html"):
+    for name in ("lesson/ckpt-20.pt", "clm/ckpt-18.pt", "mlm/ckpt-20.pt", "gallery/index.html"):
         assert (folder / "out" / name).exists()
 
 
@@ -80,6 +103,89 @@ def test_the_commands_of_the_exercises(folder, data_dir):
     start_all(commands(EXERCISES), folder, data_dir)
     assert (folder / "out/late/ckpt-20.pt").exists()
     assert {line["phase"] for line in read_metrics(folder / "out/mixed")} == {"clm + mlm"}
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_code_of_the_lesson_measures_what_it_says(folder, monkeypatch, capsys):
+    """A cut window is one whose bounds hide the other side; and the counts are those of the batches."""
+    monkeypatch.chdir(folder)
+    of = runpy.run_path("sides.py")
+    tokens, shown, at = of["tokens"], of["shown"], of["at"]
+    losses = []
+    for pair in (0, 32), (0, 17), (16, 32):
+        bounds = (torch.full(shown.shape, bound, dtype=torch.int32) for bound in pair)
+        logits = of["model"].logits(of["model"](shown, False, *bounds)[:, at])
+        losses.append(F.cross_entropy(logits, tokens[:, at]).item())
+    assert (shown[:, at] == of["mask_id"]).all() and losses == pytest.approx([x.item() for x in of["losses"][1:]])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[0] for row in rows] == "6 6 6 6 8 10 20".split() and all(len(row) == 5 for row in rows)
+
+    predicted = runpy.run_path("losses.py")["PREDICTED"]
+    stream = TokenStream(folder / "data/prepared/embedded", load_meta(folder / "data/prepared/embedded"), "val")
+    batches = Batches([stream], Tokenizer.load("embedded"), 0, 128, 6)
+    for name, objective in ("clm", CLM()), ("mlm", MLM(0.4)):
+        assert (batches.batch(0, objective)["targets"] >= 0).sum() == 6 * predicted[name]
+    last = read_metrics(folder / "out/mlm")[-1]
+    assert f"{20 * 512 * 51 // 32:17,} {last['val_mlm_loss']:5.2f}\n" in capsys.readouterr().out
+
+
+def test_nano_learns_with_either_mask(capsys):
+    path = ROOT / "eval/lesson/nano.py"
+    code = path.read_text().replace("max_steps = 800\nswitch_step = 300", "max_steps = 30\nswitch_step = 15")
+    nano = {"__file__": str(path)}
+    exec(compile(code, path, "exec"), nano)
+    first, last = ([float(x) for x in line.split()[1:3]] for line in capsys.readouterr().out.splitlines()[1:])
+    assert last[0] < first[0] - 0.3 and last[1] < first[1] - 0.3 and code.count("\n") <= 150
+    model, tokens = nano["model"], nano["encode"]("the list of the items").repeat(2, 1)
+    tokens[1, -1] = nano["MASK"]
+    for causal in True, False:
+        before, after = model(tokens, causal)[:, :-1]
+        assert torch.equal(before, after) == causal
+    tokens = nano["windows"](nano["val_tokens"], 4, seed=0)
+    shown, targets = nano["examples"](tokens, True)
+    assert torch.equal(shown, tokens) and torch.equal(targets[:, :-1], tokens[:, 1:]) and targets[:, -1].eq(-1).all()
+    shown, targets = nano["examples"](tokens, False)
+    assert torch.equal(shown == nano["MASK"], targets >= 0) and torch.equal(tokens, shown.where(targets < 0, targets))
+
+
+def test_the_gallery_of_the_docs_is_of_the_run_of_the_lesson():
+    page = (ROOT / "docs/gallery.html").read_text()
+    guesses = re.findall(r"^ +\d+ '.*%.*", LESSON, re.M)
+    assert len(guesses) == 4
+    for line in guesses:
+        assert line in unescape(page)
+    for name in "clm", "mlm":
+        assert (ROOT / f"docs/results/lesson/{name}.svg").read_text().strip() in page
+
+
+JUDGES = [command for command in commands(EXERCISES) if command.startswith("pytest")]
+WRONG = {  # of each function to build, a line of ours and a mistake in it
+    "learning_rate": ("min(1.0, warmup, decay)", "min(1.0, warmup)"),
+    "attention_mask": ("t[None, :] <= t[:, None]", "t[None, :] < t[:, None]"),
+    "MLM.examples": ("targets = np.where(hidden, w.tokens, -1)", "targets = np.where(hidden, shown, -1)"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["empty", "wrong"])
+@pytest.mark.parametrize("number", range(3))
+def test_a_judge_notices_what_a_student_wrote(number, how, tmp_path):
+    """It passes with our function, as part of the suite."""
+    file, name = re.findall(r"^\| `([\w./]+\.py)` \| `([\w.]+)` \|", EXERCISES, re.M)[number]
+    copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=lambda *at: UNUSED(*at) - {"tests"})
+    code = (copy / file).read_text()
+    tree = ast.parse(code)
+    for part in name.split("."):
+        (tree,) = [node for node in tree.body if getattr(node, "name", "") == part]
+    lines = code.splitlines(keepends=True)
+    first = tree.body[ast.get_docstring(tree) is not None].lineno - 1
+    body = "".join(lines[first : tree.end_lineno])
+    new = " " * tree.body[0].col_offset + "pass\n" if how == "empty" else body.replace(*WRONG[name])
+    assert new != body
+    (copy / file).write_text("".join(lines[:first]) + new + "".join(lines[tree.end_lineno :]))
+    judge = [sys.executable, "-m", *shlex.split(JUDGES[number]), "-x", "-p", "no:cacheprovider"]
+    assert subprocess.run(judge, cwd=copy, capture_output=True).returncode == 1  # 5: there is no such test
 
 
 def test_edit_1_hides_the_right_from_both(tmp_path):
@@ -168,42 +274,6 @@ def test_predictions_are_the_models(model):
     torch.testing.assert_close(mlm[4], model.logits(model(alone[None], False)[0, 4]).softmax(-1))
 
 
-@pytest.fixture(scope="module")
-def batches(data_dir):
-    return Batches([TokenStream(data_dir, load_meta(data_dir), "val")], tokenizer, 0, 32, 6)
-
-
-@torch.no_grad()
-def test_a_hidden_side_is_not_seen(model, batches):
-    """Each of the three losses is that of the masked token in a text of its own: whole, up to it, from it."""
-    batch = batches.batch(0, MLM(0.25))
-    position, targets = batch["positions"].view(6, 8) % 32, batch["targets"].view(6, 8)
-    losses = torch.zeros(3)
-    for row, tokens in enumerate(batch["tokens"]):
-        n = (position[row] - 16).abs().argmin()
-        i = position[row, n]
-        for kind, (text, k) in enumerate(((tokens, i), (tokens[: i + 1], i), (tokens[i:], 0))):
-            losses[kind] += F.cross_entropy(model.logits(model(text[None], False)[0, k]), targets[row, n]) / 6
-    torch.testing.assert_close(torch.tensor(switch.context_losses(model, batch, middle=1)), losses)
-
-
-def test_tokens_predicted_are_the_targets(batches):
-    """The tokens that per_token counts as predicted are the targets in the batches."""
-    kinds = CLM(), MLM(0.25), MLM(0.125)
-    clm, mlm, less = (int((batches.batch(0, kind)["targets"] >= 0).sum()) / 6 for kind in kinds)  # per window
-
-    def last(phases, **more):
-        lines = [dict(step=step, phase=phase, tokens=512 * step) for step, phase in enumerate(phases)]
-        for line in lines[1:]:
-            line |= dict(mask_ratio=0.25) if line["phase"] == "mlm" else {}
-        lines[-1] |= dict(val_clm_loss=6, val_mlm_loss=7) | more
-        return per_token.loss_curve(lines, 32)[len(phases) - 1]
-
-    assert last(["clm"] * 6) == (5 * 512, 5 * 16 * clm, 6)
-    assert last(["clm"] * 9 + ["mlm"] * 2) == (10 * 512, 16 * (8 * clm + 2 * mlm), 7)
-    assert last(["mlm"] * 11, mask_ratio=0.125) == (10 * 512, 16 * (9 * mlm + less), 7)
-
-
 def test_the_batch_is_the_loaders(undisturbed, capsys):
     """CLM predicts the next input, MLM what CLM sees at the hidden positions."""
     _, run = undisturbed
@@ -219,37 +289,14 @@ def test_the_batch_is_the_loaders(undisturbed, capsys):
     assert cells[-1][1] == "3 (next)" and any(line[:2] == ["", "0 'The'"] for line in cells)
 
 
-def test_the_switch_has_a_row_for_each_checkpoint(undisturbed, tmp_path, capsys):
-    _, run = undisturbed
-    start(switch, f"--run={run}", f"--out={tmp_path}/switch.png")
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:6]]
-    assert [int(row[0]) for row in rows] == [5, 8, 10, 15, 20]
-    last = read_metrics(run)[-1]
-    assert float(rows[-1][1]) == pytest.approx(last["val_clm_loss"], abs=0.006)
-    for row in rows:
-        both, left, gain = (float(row[column]) for column in (3, 4, 6))
-        assert gain == pytest.approx(left - both, abs=0.011)
-    state = checkpoint.load(run)
-    checkpoint.save(tmp_path / "ckpt-20.pt", state | {"phases": record({MLM(predict_from="before"): [0]})})
-    with pytest.raises(DataError, match="from the position before it"):
-        start(switch, f"--run={tmp_path}")
-
-
-def test_a_run_without_a_log_is_not_compared(undisturbed, tmp_path):
-    _, run = undisturbed
-    (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
-    with pytest.raises(DataError, match=f"runs: {tmp_path} has no log"):
-        start(per_token, f"--runs={run},{tmp_path}")
-
-
-def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path, monkeypatch):
+def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
     _, run = undisturbed
     (tmp_path / "figure.png").write_bytes(b"figure")
-    monkeypatch.setattr(gallery, "FIGURES", {f"{tmp_path}/figure.png": "What to see.", "none": "Not there."})
-    start(gallery, f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]")
+    args = f"--ckpts={run}/ckpt-5.pt,{run} --figures={tmp_path}/figure.png,none --out={tmp_path}/gallery"
+    start(gallery, *args.split(), "--text=a < b [MASK]")
     page = (tmp_path / "gallery" / "index.html").read_text()
     assert re.findall(r"(?:src|href)=.{0,23}", page) == ['src="data:image/png;base64,']
-    assert "What to see." in page and "Not there." not in page and "one token at a time" in page
+    assert "figure.png</figcaption>" in page and "none</figcaption>" not in page and "one token at a time" in page
     assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
     hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
     n = hidden.count("[MASK]")
@@ -262,8 +309,8 @@ def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path,
 
 
 @pytest.mark.parametrize("tool, arg", [
-    (explain, "--text="), (explain, "--text=" + "word " * 70), (explain, "--ckpt=nowhere"), (switch, "--run=nowhere"),
-    (per_token, "--runs=nowhere,out/x"), (gallery, "--ckpts=nowhere"),
+    (explain, "--text="), (explain, "--text=" + "word " * 70), (explain, "--ckpt=nowhere"),
+    (gallery, "--ckpts=nowhere"),
 ])  # fmt: skip
 def test_bad_input(tool, arg, encoder):
     with pytest.raises((SystemExit, DataError, Damaged, FileNotFoundError)):
