@@ -133,6 +133,7 @@ def report(step):
 
 
 # --- Training: train.py ---
+torch.set_num_threads(1)  # the model is too small to share
 torch.manual_seed(0)
 model = Transformer()
 optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
