@@ -140,10 +140,8 @@ def encoded_piece(files, tokenizer, cfg, ranges, limit=math.inf):
             split = "val" if draw < cfg.val_fraction else "train"
             try:
                 tokens = np.append(tokenizer.encode_array(text).astype(dtype), eos)
-            except BaseException as error:  # a panic of the tokenizers library is no Exception
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                raise DataError(f"{path}: the tokenizer fails on the text {text[:60]!r}...: {error}") from error
+            except DataError as error:
+                raise DataError(f"{path}: {error}") from error
             limit -= len(tokens) * (split == "train")
             if limit < 0:
                 return
