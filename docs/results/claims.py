@@ -18,11 +18,10 @@ sys.path[:0] = [".", str(FOLDER / "study_cause")]
 import comparisons as cause
 
 import configurator
-from data.objective import CLM, MLM
+from data.objective import CLM, MLM, step_flops
 from eval.study.plan import DEFAULTS
 from model import Transformer
 from run import model_config
-from runtime import step_flops
 
 WIDTHS = {64: "--n_head=1 --d_model=64 --d_ff=192", 128: "", 192: "--n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576"}
 RATES = "0.0005", "0.001", "0.002", "0.004"  # of fine-tuning, in the design of study_cause
@@ -40,10 +39,16 @@ def shape(arguments, vocab_size):
     return model_config(settings, vocab_size)
 
 
+def without_weights(config):
+    """Return a Transformer whose weights take no memory."""
+    with torch.device("meta"):
+        return Transformer(config)
+
+
 def block_parameters(config):
     """Return the number of parameters of the blocks and norms, without the embedding and the output head."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in Transformer(config).parameters()) - 2 * config.vocab_size * config.d_model
+    parameters = sum(p.numel() for p in without_weights(config).parameters())
+    return parameters - 2 * config.vocab_size * config.d_model
 
 
 def papers_leads():
@@ -71,8 +76,8 @@ def our_leads():
 def clm_flops():
     """Print how many more FLOPs 25 % CLM followed by MLM takes than pure MLM, as train.py counts them."""
     for width, arguments in WIDTHS.items():
-        config = shape(f"config/openstax.py {arguments}", 4096)
-        clm, mlm = (step_flops(config, {objective: [0]}, "none") for objective in (CLM(), MLM()))
+        model = without_weights(shape(f"config/openstax.py {arguments}", 4096))
+        clm, mlm = (step_flops(model, {objective: [0]}, "none") for objective in (CLM(), MLM()))
         print(f"width {width}: 25 % CLM takes {25 * (clm / mlm - 1):.1f} % more FLOPs")
 
 
