@@ -297,7 +297,7 @@ class Run:
             except (DataError, OSError) as error:
                 problems.append(str(error))
         if problems := runtime.decision_of_rank_0(problems):
-            raise DataError("; ".join(problems))
+            runtime.refuse_together("; ".join(problems))
         self.data = load_data(cfg.data)
         self.tokenizer = load_tokenizer(self.data)
         self.config = model_config(cfg, self.tokenizer.vocab_size)
@@ -495,7 +495,9 @@ class Run:
             (path, *_) = filter(None, runtime.from_all(damaged and str(damaged)))
             what = f"{path} has changed since it was prepared: restore it, or prepare the data again"
             spoiled = f"those after step {self.trained['verified']}"
-            raise Damaged(f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume")
+            self.ddp = None  # before its process group
+            message = f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume"
+            runtime.refuse_together(message, Damaged)
         if not any_unknown:
             self.trained["verified"] = self.first
 
@@ -619,7 +621,7 @@ def compare_processes(facts):
             other = everyone[ranks[0]][name]
             different.append(f"{name}: {value} on process 0, {other} on process {', '.join(map(str, ranks))}")
     if different:
-        raise DataError(f"the processes of a run must be equal, but they differ in {'; '.join(different)}")
+        runtime.refuse_together(f"the processes of a run must be equal, but they differ in {'; '.join(different)}")
 
 
 def load_optimizers(optimizers, state, path, report):

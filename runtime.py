@@ -91,6 +91,13 @@ def from_all(value):
     return values
 
 
+def refuse_together(message, kind=DataError):
+    """Raise a DataError, or an error of another kind, on this process. All others do so at the same time."""
+    if dist.is_initialized():
+        dist.destroy_process_group()  # or Python's end may abort in gloo's threads
+    raise kind(message)
+
+
 def any_process(values, device):
     """Return for each value, such as a list of received signals, whether it is true on at least one process."""
     true = torch.tensor([float(bool(value)) for value in values], device=device)
