@@ -27,22 +27,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+
 import numpy as np
 
 import configurator
 from data.files import refuse_existing
-from data.shards import (
-    EMBEDDED_FOLDER,
-    digest,
-    join,
-    load_record,
-    save_record,
-    token_dtype,
-    unfinished_folder,
-    write_shards,
-)
+from data.shards import EMBEDDED_FOLDER, digest, token_dtype
 from data.sources import cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
+from data.writing import join, load_record, save_record, unfinished_folder, write_shards
 from errors import DataError, exit_with_message, progress
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder

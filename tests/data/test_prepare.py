@@ -13,7 +13,8 @@ import pytest
 
 from data import prepare as module
 from data.prepare import make_pieces, prepare
-from data.shards import load_meta, unfinished_folder
+from data.shards import load_meta
+from data.writing import unfinished_folder
 from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
