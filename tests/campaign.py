@@ -251,7 +251,7 @@ def damaged_files(case, number, rng):
     files = sorted(path for path in case.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
     files = list({re.sub(r"\d+", "", str(path)): path for path in files}.values())  # one of each kind
     path = files[number // 2 % len(files)]
-    if number % 2:
+    if number % 2 and path.stat().st_size:
         flip_bit(path, rng.randrange(path.stat().st_size), rng.randrange(8))
     else:
         content = path.read_bytes()
