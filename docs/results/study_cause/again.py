@@ -64,6 +64,18 @@ def trained_on_a_cpu(rows):
             yield (match[1], int(row["seed"])), row
 
 
+def print_lower_rate(seed="9"):
+    """Print 80/10/10 after 41M tokens at a pretraining rate of 1e-3, then the counted model of this seed, at 2e-3."""
+    for file, model in ("again.csv", "mlm-80-10-10-1e-3-41M-again"), ("results.csv", "mlm-80-10-10-41M"):
+        rows, tests = [row for row in read(file) if (row["model"], row["seed"]) == (model, seed)], []
+        for task in RATES:
+            tried = [row for row in rows if row["task"] == task]
+            best = max((row for row in tried if row["finetune_seed"] == "1"), key=lambda row: float(row["validation"]))
+            tests.append(np.mean([float(row["test"]) for row in tried if row["rate"] == best["rate"]]))
+            print(f"{model}, {task}: {tests[-1]:.1f} at {best['rate']}")
+        print(f"{model}: mean {np.mean(tests):.1f}, loss {rows[0]['mlm_loss']}")
+
+
 if __name__ == "__main__":
     print_ends()
     names = "results", "checks", "again"
@@ -73,3 +85,4 @@ if __name__ == "__main__":
         each = [scores[recipe, seed, task][0] for task in RATES]
         print(f"{NAMES[recipe]}, seed {seed}: {each[0]:.1f}, {each[1]:.1f}, mean {np.mean(each):.1f}")
     print_primary(PRIMARY["10.2M"], scores)
+    print_lower_rate()
