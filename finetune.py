@@ -202,7 +202,8 @@ def fine_tune(cfg):
     show(print, table(result))
     if steps and (hint := advice(result)):
         show(print, hint)
-    show(print, f"{steps:,} steps, ended by --{ended_by}, and the scoring took {took}; wrote {cfg.out_dir}/result.json")
+    what = f"{steps:,} steps, ended by --{ended_by}, and the scoring" if steps else "the scoring"
+    show(print, f"{what} took {took}; wrote {cfg.out_dir}/result.json")
 
 
 @exit_with_message()

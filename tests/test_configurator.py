@@ -204,8 +204,7 @@ def test_ctrl_c_is_no_traceback(command):
 
 
 SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py eval/lesson/explain.py"
-SCRIPTS += " eval/lesson/switch.py eval/lesson/gallery.py eval/lesson/per_token.py"
-SCRIPTS += " eval/bench/doctor.py"
+SCRIPTS += " eval/lesson/gallery.py eval/bench/doctor.py"
 ODD = ["1e308", "9e18", "-9e18", "0", "1e-308", "nan", "", "()", "(9e18,)", "('',)", "\udcff", "x" * 5000]
 ODD += ["folder", "pipe"]
 ODD_IN_A_FILE = ["'a\\0b'", "'\\ud800'"]  # the command line has no such words
