@@ -62,7 +62,7 @@ class Dataset:
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
         lines.append("The first example, as it was read:")
         first = (self.train or self.test)[0]._asdict()
-        lines += [f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in first.items() if value]
+        lines += [f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in first.items() if value != ""]
         return "\n".join(lines)
 
 
