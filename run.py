@@ -1,4 +1,4 @@
-"""What a run of train.py is: how it starts and resumes, and its records config.json and metrics.jsonl."""
+"""Run, the owner of a run of train.py: what is checked before it starts, how it resumes, its records, its end."""
 
 import json
 import math
