@@ -100,10 +100,12 @@ def refuse_together(message, kind=DataError):
 
 def any_process(values, device):
     """Return for each value, such as a list of received signals, whether it is true on at least one process."""
-    true = torch.tensor([float(bool(value)) for value in values], device=device)
-    if dist.is_initialized():
-        dist.all_reduce(true)
-    return (true > 0).tolist()
+    true = [bool(value) for value in values]
+    if not dist.is_initialized():  # one GPU need not wait for its update here
+        return true
+    count = torch.tensor(true, dtype=torch.float32, device=device)
+    dist.all_reduce(count)
+    return (count > 0).tolist()
 
 
 # ----------------------------------------------------------------------------
