@@ -42,8 +42,6 @@ RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps "
     "verify_data device compile recompute deterministic shard".split()
 )
-
-
 PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may differ between the processes of a run
 
 

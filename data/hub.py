@@ -205,8 +205,8 @@ def place(found, config, folder, report):
 def write_folder(state, model, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
-    model: its Transformer. path: of the checkpoint. kind: "eurobert", an encoder; "llama", a
-    decoder; or "qwen3", either of them. Encoders open with sentence-transformers too, with mean pooling. A model that
+    model: its Transformer. path: of the checkpoint. kind: "eurobert", an encoder; "llama", a decoder; or "qwen3",
+    either of them. Encoders open with sentence-transformers too, with mean pooling. A model that
     finetune.py has saved is written with its head and the names of its labels. Raises DataError if no class in
     transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
     """

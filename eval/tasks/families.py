@@ -12,11 +12,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data.loader import to_device
 from errors import progress
 from eval.tasks import metrics
 from eval.tasks.hub_encoder import engine_of
 from eval.tasks.readers import SPLITS, Pair, by_set
-from data.loader import to_device
 
 
 class Item(NamedTuple):

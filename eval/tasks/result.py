@@ -22,8 +22,8 @@ from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import UNKNOWN, Dataset
 from model import Transformer
-from run import ROOT, versions
 from model_checks import set_attention
+from run import ROOT, versions
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 READ = "columns label names form metric outside".split()  # what of a Task the readers need
