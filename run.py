@@ -15,6 +15,7 @@ from copy import deepcopy
 from functools import lru_cache, partial
 from glob import glob
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -92,10 +93,19 @@ CHOICES = {
 }
 
 
-def check(cfg):
-    """Yield what does not fit in the settings, one sentence each."""
+def check(cfg, parts=()):
+    """Yield what is wrong with a run of these settings, one sentence each. parts: some of CHECKS; () means all.
+
+    Each part yields the sentences of one thing. It is given, in `found`, what those before it have made of the
+    settings, where nothing was wrong: the `origin` that can be read, the ModelConfig `config`.
+    """
+    found = SimpleNamespace(origin="", config=None)
+    for part in parts or CHECKS:
+        yield from part(cfg, found)
+
+
+def check_settings(cfg, found):
     yield from value_problems(cfg, LIMITS, CHOICES)
-    yield from runtime.device_problems(cfg)
     shown = cfg.mask_proportions
     if len(shown) != 3 or abs(sum(shown) - 1) > 1e-6:
         yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
@@ -107,30 +117,36 @@ def check(cfg):
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
-    _, source = origin(cfg)
-    why = checkpoint.problem(source) if source else ""
+
+
+def check_machine(cfg, found):
+    yield from runtime.device_problems(cfg)
+
+
+def check_shape(cfg, found):
+    _, path = origin(cfg)
+    why = checkpoint.problem(path) if path else ""
     if why:
         yield why
-    if cfg.model == "origin" and not source:
+    else:
+        found.origin = path
+    if cfg.model == "origin" and not path:
         yield "model=origin: give init_from or branch_from, whose shape it is"
-    elif cfg.model in PRESETS or (cfg.model == "origin" and not why):
-        config = model_config(cfg, vocab_size=128)
+    if cfg.model in PRESETS or (cfg.model == "origin" and found.origin):
+        found.config = config = model_config(cfg, vocab_size=128)
         yield from config.problems()
         if cfg.attention != "reference" and model_checks.attention_is_edited(config.seq_len):
             yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
         if cfg.attention == "triton":
-            machine = runtime.resolve_auto(cfg)
-            dtype = getattr(torch, machine.dtype, None)
-            if why_not := why_not_triton(machine.device, config.head_dim, dtype):
-                yield f"attention=triton: {why_not}"
-        yield from batch_problems(cfg, config.seq_len)
-        yield from conflicts(cfg)
-        if not why:
-            yield from start_problems(cfg, config)
+            machine = resolve_auto(cfg)
+            if why := why_not_triton(machine.device, config.head_dim, getattr(torch, machine.dtype, None)):
+                yield f"attention=triton: {why}"
 
 
-def batch_problems(cfg, T):
-    """Yield what does not fit between train.py's settings, windows of T tokens and the data, one sentence each."""
+def check_data(cfg, found):
+    if not found.config:
+        return
+    T = found.config.seq_len
     if T < 2:
         yield f"seq_len={T}: must be at least 2, as CLM does not predict the first token of a window"
         return
@@ -164,16 +180,46 @@ def batch_problems(cfg, T):
                 yield f"{folder}: {tokens} {split} tokens are fewer than the {needed} of one {unit}"
 
 
-def start_problems(cfg, config):
-    """Yield why a new run with this ModelConfig cannot start from its checkpoint, one sentence each. Reads no weights.
+def check_folder(cfg, found):
+    """Yield why out_dir cannot hold this run: it holds another one, or something that no run wrote."""
+    out = Path(cfg.out_dir)
+    config = out / "config.json"
+    records = [path for path in (config, out / "metrics.jsonl") if path.exists()]
+    if odd := [path for path in records if not path.is_file()]:  # opening a pipe would wait for ever
+        yield f"{odd[0]} is no regular file: move it away, or give another --out_dir"
+        return
+    begun = checkpoint.steps(out)
+    if not cfg.resume:
+        if begun or records:
+            yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
+        return
+    try:
+        if begun:
+            _, state = checkpoint.open_newest(out, weights=False)
+            check_same_run(state, cfg, out)
+            return
+        interval = cfg.checkpoint_interval
+        if config.exists():
+            with refuse_malformed(f"{config} is not of a run of train.py: give another --out_dir"):
+                interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
+        log = read_metrics(out)
+        if log and log[-1]["step"] - log[0]["step"] > interval:  # it must have had a checkpoint
+            yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
+    except DataError as error:
+        yield str(error)
+
+
+def check_start(cfg, found):
+    """Yield why a new run cannot start from its checkpoint. Reads no weights.
 
     `restore` compares the tokenizers, whose sizes may differ here.
     """
     setting, path = origin(cfg)
-    if setting not in ("branch_from", "init_from"):
+    if setting not in ("branch_from", "init_from") or not (found.config and found.origin):
         return
     _, state = checkpoint.open_newest(path, weights=False)
-    different, _ = shape_differences(state["config"], vars(config) | {"vocab_size": state["config"]["vocab_size"]})
+    vocab_size = state["config"]["vocab_size"]
+    different, _ = shape_differences(state["config"], vars(found.config) | {"vocab_size": vocab_size})
     if different:
         yield f"{path}: {'; '.join(different)}"
     if setting == "branch_from":
@@ -184,37 +230,11 @@ def start_problems(cfg, config):
             yield f"optimizer={cfg.optimizer}: that of {path} is {optimizer}. init_from takes its weights only"
 
 
+CHECKS = check_settings, check_machine, check_shape, check_data, check_folder, check_start
+
+
 # ----------------------------------------------------------------------------
 # Is it the same run?
-
-
-def conflicts(cfg):
-    """Yield why a run with these settings cannot use its out_dir, one sentence each."""
-    out = Path(cfg["out_dir"])
-    config = out / "config.json"
-    records = [path for path in (config, out / "metrics.jsonl") if path.exists()]
-    if odd := [path for path in records if not path.is_file()]:  # opening a pipe would wait for ever
-        yield f"{odd[0]} is no regular file: move it away, or give another --out_dir"
-        return
-    begun = checkpoint.steps(out)
-    if not cfg["resume"]:
-        if begun or records:
-            yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
-        return
-    try:
-        if begun:
-            _, state = checkpoint.open_newest(out, weights=False)
-            check_same_run(state, cfg, out)
-            return
-        interval = cfg["checkpoint_interval"]
-        if config.exists():
-            with refuse_malformed(f"{config} is not of a run of train.py: give another --out_dir"):
-                interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
-        log = read_metrics(out)
-        if log and log[-1]["step"] - log[0]["step"] > interval:  # it must have had a checkpoint
-            yield f"{out} has the log of a run whose checkpoints are gone: put them back, or give another --out_dir"
-    except DataError as error:
-        yield str(error)
 
 
 def check_same_run(state, cfg, path):
@@ -291,7 +311,7 @@ class Run:
                     from data.prepare import prepare_embedded  # here, because few runs prepare text
 
                     prepare_embedded(cfg.data)
-                problems += check(cfg)  # again, now with the data and the lock
+                problems += check(cfg, (check_shape, check_data, check_folder))  # again: now they cannot change
             except (DataError, OSError) as error:
                 problems.append(str(error))
         if problems := runtime.decision_of_rank_0(problems):

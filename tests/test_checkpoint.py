@@ -12,6 +12,7 @@ import torch
 
 import checkpoint
 import run
+from configurator import Settings
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
 from study_helpers import state_of
@@ -153,13 +154,13 @@ def test_what_a_run_did_not_make_is_left_alone(tmp_path):
 def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
     """Without a checkpoint yet: a log is continued whose run was to save later, but no folder of something else."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 8}\n{"step": 390, "loss": 6}\n')
-    settings = dict(out_dir=str(tmp_path), resume=True, checkpoint_interval=1000)
+    settings = Settings(out_dir=str(tmp_path), resume=True, checkpoint_interval=1000)
     (tmp_path / "config.json").write_text(json.dumps({"settings": settings}))
-    assert list(run.conflicts(settings | {"checkpoint_interval": 100})) == []
+    assert list(run.check_folder(Settings(settings, checkpoint_interval=100), None)) == []
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 8}\n{"step": 1390, "loss": 6}\n')
-    assert "checkpoints are gone" in next(run.conflicts(settings))
+    assert "checkpoints are gone" in next(run.check_folder(settings, None))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert "config.json is not of a run of train.py" in next(run.conflicts(settings))
+    assert "config.json is not of a run of train.py" in next(run.check_folder(settings, None))
 
 
 def test_damaged_data_name_the_step_at_which_they_were_whole():
