@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+import checkpoint
 import encoder_helpers
-from data.hub import tokenizer_files
-from data.tokenizer import EMBEDDED, RankTokenizer, Tokenizer, rank_file
+from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
+from model import ModelConfig, Transformer
 from prepare_helpers import read_documents
+from study_helpers import state_of
 
 SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if there are any
 HARD_TEXTS = [
@@ -162,10 +164,10 @@ def test_same_ids_and_offsets_as_the_library(kind, hub_folder):
 
 def test_which_tokenizers_are_alike(tokenizer):
     """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
-    first, second = list(tokenizer.ranks)[1000:1002]
-    swapped = tokenizer.ranks | {first: 1001, second: 1000}
-    for change in {"content": rank_file(swapped)}, {"pattern": r"\s+|\S"}:
-        other = RankTokenizer(**{"content": tokenizer.content} | tokenizer.state() | change)
+    first, second = b" 1000\n", b" 1001\n"
+    swapped = second.join(part.replace(second, first) for part in tokenizer.content.split(first))
+    for content, change in (swapped, {}), (tokenizer.content, {"pattern": r"\s+|\S"}):
+        other = Tokenizer.from_state(tokenizer.state() | change, content)
         assert other.encodes_like(other) and not other.encodes_like(tokenizer)
 
 
@@ -189,13 +191,15 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
         one = Tokenizer.load(hub_folder(kind)[0])
     else:
         pattern = tokenizer.pattern if kind == "embedded" else kind
-        one = RankTokenizer(tokenizer.content, **tokenizer.state() | {"pattern": pattern})
-    for name, content in tokenizer_files(one, 512).items():
-        (tmp_path / name).write_text(json.dumps(content))
-    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        one = Tokenizer.from_state(tokenizer.state() | {"pattern": pattern}, tokenizer.content)
+    model = Transformer(ModelConfig(vocab_size=one.vocab_size, n_layer=1, n_head=2, d_model=32, d_ff=32, seq_len=512))
+    own = dict(tokenizer=one.state(), tokenizer_ranks=one.content)
+    checkpoint.save(tmp_path / "ckpt-650.pt", state_of(model, {"init_from": ""}, **own))
+    checkpoint.export(tmp_path / "ckpt-650.pt", tmp_path / "out", "eurobert")
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert there.is_fast and there.bos_token is None and there.model_max_length == 512
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
-    back = Tokenizer.load(tmp_path)
+    back = Tokenizer.load(tmp_path / "out")
     assert back.encodes_like(one) and back.special_tokens == one.special_tokens and back.mask_id == one.mask_id
     for text in [*HARD_TEXTS[:6], *random_texts(30, kind), "zyzzyva " + HARD_TEXTS[-1]]:
         for name in one.special_tokens:
@@ -222,30 +226,43 @@ def small(*added):
     return one.to_str()
 
 
-PAD = {"__type": "AddedToken", "content": "<p>"}
-END, RESERVED = {"eos_token_id": 10}, "<|reserved_special_token_0|>"
+PAD, MASK_X = {"__type": "AddedToken", "content": "<p>"}, {"mask_token": "<x>"}
+END, ID_10, LIST = {"eos_token": "<end>"}, {"eos_token_id": 10}, {"eos_token_id": [3, 11, 10]}
+RESERVED, CLS_SEP = "<|reserved_special_token_0|>", {"cls_token_id": 10, "sep_token_id": 11}
 
 
-LIST, NAMED = {"eos_token_id": [3, 11, 10]}, {"eos_token": "<end>"}
-
-
-@pytest.mark.parametrize("files, eos", [
-    ({"config": LIST}, 11),
-    ({"generation_config": LIST}, 11),
-    ({"special_tokens_map": NAMED, "config": LIST}, 10),
-    ({"special_tokens_map": {"eos_token": PAD | {"content": "<end>"}}}, 10),
-    ({"special_tokens_map": NAMED, "tokenizer_config": {"eos_token": "<x>"}}, 10),
-    ({"special_tokens_map": NAMED, "tokenizer_config": {"eos_token": "<x>", "added_tokens_decoder": {}}}, 11),
+@pytest.mark.parametrize("added, files, expected", [  # special tokens; ids of mask, pad, bos, eos; vocab_size
+    # A named mask, and a config that has a vocabulary. With fewer rows than ids the model has to grow.
+    ("<end> <x>", {"config": ID_10 | {"vocab_size": 13}, "tokenizer_config": MASK_X}, (11, 10, 10, 10, 13)),
+    ("<end> <x>", {"config": ID_10 | {"vocab_size": 11}, "tokenizer_config": MASK_X}, (11, 10, 10, 10, 128)),
+    ("<end>", {}, (11, 12, 12, 12, 128)),  # mask and eos are new, pad and bos are eos
+    ("<end>", {"config": {"eos_token_id": 2, "bos_token_id": 1}}, (11, 12, 12, 12, 128)),  # ids of ordinary tokens
+    (f"<end> {RESERVED} <p>", {"tokenizer_config": END | {"pad_token": PAD}}, (11, 12, 10, 10, 128)),
+    (f"<end> {RESERVED}", {"config": ID_10}, (11, 10, 10, 10, 128)),
+    ("[PAD] [CLS] [SEP] [MASK]", {}, (13, 12, 11, 12, 128)),
+    (f"<s> </s> {RESERVED} <mask>", {"config": CLS_SEP}, (13, 11, 10, 11, 128)),
+    ("<end> <x>", {"config": LIST}, (12, 11, 11, 11, 128)),
+    ("<end> <x>", {"generation_config": LIST}, (12, 11, 11, 11, 128)),
+    ("<end> <x>", {"special_tokens_map": END, "config": LIST}, (12, 10, 10, 10, 128)),
+    ("<end> <x>", {"special_tokens_map": {"eos_token": PAD | {"content": "<end>"}}}, (12, 10, 10, 10, 128)),
+    ("<end> <x>", {"special_tokens_map": END, "tokenizer_config": {"eos_token": "<x>"}}, (12, 10, 10, 10, 128)),
+    ("<end> <x>", {"special_tokens_map": END, "tokenizer_config": {"eos_token": "<x>", "added_tokens_decoder": {}}},
+     (12, 11, 11, 11, 128)),
 ])  # fmt: skip
-def test_eos_is_that_of_transformers(tmp_path, files, eos):
-    transformers = pytest.importorskip("transformers")
-    (tmp_path / "tokenizer.json").write_text(small("<end>", "<x>"))
+def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
+    """Where special_tokens_map.json is there, eos is that of transformers."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
     for name, content in files.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    assert Tokenizer.load(tmp_path).eos_id == eos
-    if "special_tokens_map" in files:  # else theirs has none
-        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-        assert transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path).eos_token_id == eos
+        (tmp_path / f"one/{name}.json").write_text(json.dumps(content))
+    one = Tokenizer.load(tmp_path / "one")
+    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == expected
+    assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
+    assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
+    if "special_tokens_map" in files:
+        (tmp_path / "one/config.json").write_text('{"model_type": "llama"}')
+        library = pytest.importorskip("transformers").PreTrainedTokenizerFast
+        assert library.from_pretrained(tmp_path / "one").eos_token_id == one.eos_id
 
 
 def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
@@ -267,65 +284,26 @@ def test_a_tokenizer_is_known_by_its_content(tmp_path, tokenizer):
     assert Tokenizer.load(tmp_path / "ranks.json").encodes_like(tokenizer)
 
 
-@pytest.mark.parametrize(
-    "added, config, tokenizer_config, expected",  # ids of mask, pad, bos, eos; vocab_size
-    [
-        # A named mask, and a config that has a vocabulary. With fewer rows than ids the model has to grow.
-        (["<end>", "<x>"], END | {"vocab_size": 13}, {"mask_token": "<x>"}, (11, 10, 10, 10, 13)),
-        (["<end>", "<x>"], END | {"vocab_size": 11}, {"mask_token": "<x>"}, (11, 10, 10, 10, 128)),
-        (["<end>"], {}, {}, (11, 12, 12, 12, 128)),  # mask and eos are new, pad and bos are eos
-        (["<end>"], {"eos_token_id": 2, "bos_token_id": 1}, {}, (11, 12, 12, 12, 128)),  # ids of ordinary tokens
-        (["<end>", RESERVED, "<p>"], {}, {"eos_token": "<end>", "pad_token": PAD}, (11, 12, 10, 10, 128)),
-        (["<end>", RESERVED], END, {}, (11, 10, 10, 10, 128)),
-        (["[PAD]", "[CLS]", "[SEP]", "[MASK]"], {}, {}, (13, 12, 11, 12, 128)),
-        (["<s>", "</s>", RESERVED, "<mask>"], {"cls_token_id": 10, "sep_token_id": 11}, {}, (13, 11, 10, 11, 128)),
-    ],
-)
-def test_special_tokens_of_a_folder(tmp_path, added, config, tokenizer_config, expected):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one/tokenizer.json").write_text(small(*added))
-    (tmp_path / "one/config.json").write_text(json.dumps(config))
-    (tmp_path / "one/tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    one = Tokenizer.load(tmp_path / "one")
-    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == expected
-    assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
-    assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
-
-
+LFS, ADDS = "version https://git-lfs.github.com/spec/v1", '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'
 FAULTS = [  # what is loaded, the files that are there, what the error says
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "not*base64 256"}, "bad.tiktoken"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI="}, "bad.tiktoken"),
+    ("bad.tiktoken", {"bad.tiktoken": BYTES + "not*base64 256"}, "bad.tiktoken is neither .*: Error"),
+    ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI="}, "bad.tiktoken is neither .*: ValueError"),
     ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI= 256\nYWI= 257"}, "each rank from 0 to 256 must come once"),
     ("bad.tiktoken", {"bad.tiktoken": BYTES[:-20]}, "each of the 256 bytes be a token"),
     ("SmolLM2-135M", {}, "hf download ORGANIZATION/SmolLM2-135M "),
     ("p50k_base", {}, "cannot be downloaded.*--tokenizer=embedded.*TIKTOKEN_CACHE_DIR"),
     (".", {}, "tokenizer.json is missing or empty: .*save_pretrained"),
-    (
-        ".",
-        {"tokenizer.json": "version https://git-lfs.github.com/spec/v1"},
-        "tokenizer.json is the pointer of a file in Git LFS",
-    ),
-    ("tokenizer.json", {"tokenizer.json": "<html>"}, "tokenizer.json is an HTML page"),
-    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "is neither a tokenizer.json nor lines"),
+    (".", {"tokenizer.json": LFS}, "tokenizer.json is the pointer of a file in Git LFS: .*git lfs"),
+    ("a.json", {"a.json": "<html>404"}, "a.json is an HTML page"),
+    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "neither a tokenizer.json nor lines with the base64"),
+    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "neither a tokenizer.json nor lines with the base64"),
     (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
-    (
-        ".",
-        {"tokenizer.json": small, "tokenizer_config.json": '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'},
-        "tokenizer_config.json adds tokens that it does not have: <tool>",
-    ),
+    (".", {"tokenizer.json": small, "tokenizer_config.json": ADDS}, "adds tokens that it does not have: <tool>"),
     (".", {"tokenizer.json": small, "config.json": "<html>"}, "config.json: an HTML page, perhaps"),
     (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
     (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
     (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
-    (".", {"tokenizer.json": "version https://git-lfs"}, "tokenizer.json is the pointer.*git lfs"),
-    (
-        "tokenizer.model",
-        {"tokenizer.model": "\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02"},
-        "neither a tokenizer.json nor lines",
-    ),
-    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "neither a tokenizer.json nor lines with the base64"),
-    ("a.json", {"a.json": "<html>404"}, "an HTML page"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, files, message", FAULTS)
@@ -338,10 +316,3 @@ def test_what_cannot_be_read(tmp_path, monkeypatch, name, files, message):
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=message):
         Tokenizer.load(name)
-
-
-def test_the_content_decides_and_not_the_name(tmp_path):
-    (tmp_path / "a.model").write_text(small("[MASK]"))
-    (tmp_path / "b.json").write_text(BYTES)
-    assert Tokenizer.load(tmp_path / "a.model").encode("3 4") == [3, 4]
-    assert Tokenizer.load(tmp_path / "b.json").encode("a") == [97]
