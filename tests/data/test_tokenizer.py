@@ -1,7 +1,6 @@
 """Tokenizers of both engines: round trips, special tokens, offsets, and the errors about bad files."""
 
 import base64
-import functools
 import json
 import pickle
 import random
@@ -104,7 +103,8 @@ def test_long_runs_of_white_space(tokenizer):
 
 
 def test_any_other_rank_file(tmp_path, tokenizer):
-    path = tmp_path / "bytes.tiktoken"
+    """It is known by its content, and so is a tokenizer.json."""
+    path = tmp_path / "bytes.json"
     path.write_text(BYTES)
     plain = Tokenizer.load(path)
     assert (plain.name, plain.vocab_size, plain.mask_id, plain.eos_id) == ("bytes", 384, 256, 259)
@@ -112,6 +112,8 @@ def test_any_other_rank_file(tmp_path, tokenizer):
     path.write_bytes(tokenizer.content)  # a changed file is seen
     assert Tokenizer.load(path).encode("the file") == tokenizer.encode("the file")
     assert tokenizer.content == EMBEDDED.read_bytes()
+    path.with_suffix(".txt").write_text(small())
+    assert Tokenizer.load(path.with_suffix(".txt")).encode("3 9") == [3, 9]
 
 
 def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
@@ -127,25 +129,23 @@ KINDS = ["qwen", "llama2", "bert"]
 
 
 @pytest.fixture(scope="module")
-def hub_folder(tmp_path_factory):
-    """hub_folder(kind) -> (folder, the library's tokenizer without its post-processor)."""
+def hub_folders(tmp_path_factory):
+    """{kind: (folder, the library's tokenizer without its post-processor)}"""
     library, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
-
-    @functools.cache
-    def folder_and_oracle(kind):
+    folders = {}
+    for kind in KINDS:
         folder, one = tmp_path_factory.mktemp("hub") / kind, encoder_helpers.tokenizer(transformers, kind)
         one.add_tokens(["<tool>"] if kind == "qwen" else [])
         one.save_pretrained(folder)
         oracle = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
         oracle.post_processor, oracle.encode_special_tokens = library.processors.Sequence([]), True
-        return folder, oracle
-
-    return folder_and_oracle
+        folders[kind] = folder, oracle
+    return folders
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_ids_and_offsets_as_the_library(kind, hub_folder):
-    folder, oracle = hub_folder(kind)
+def test_same_ids_and_offsets_as_the_library(kind, hub_folders):
+    folder, oracle = hub_folders[kind]
     ours = Tokenizer.load(folder)
     special = set(ours.special_tokens.values()) - {oracle.token_to_id(unk) for unk in ("[UNK]", "<unk>")}
     for text in [*HARD_TEXTS, *random_texts(100, f"test {kind}")]:
@@ -158,8 +158,8 @@ def test_same_ids_and_offsets_as_the_library(kind, hub_folder):
     text = "The quick brown fox"
     assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
     assert ours.vocab_size == -(-max(oracle.get_vocab_size(), max(ours.special_tokens.values()) + 1) // 128) * 128
-    assert not set(ours.ordinary_ids) & set(ours.special_tokens.values())
-    assert set(ours.ordinary_ids) | set(ours.special_tokens.values()) >= set(oracle.get_vocab().values())
+    special = {*ours.special_tokens.values()}
+    assert not special & {*ours.ordinary_ids} and special | {*ours.ordinary_ids} >= {*oracle.get_vocab().values()}
 
 
 def test_which_tokenizers_are_alike(tokenizer):
@@ -180,7 +180,7 @@ TIKTOKEN_PATTERNS = [
 
 
 @pytest.mark.parametrize("kind", ["embedded", *TIKTOKEN_PATTERNS, *KINDS], ids=lambda kind: kind[:8])
-def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
+def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     """What is exported gives the same ids by transformers, with eos at the end, and by us; so do the masks.
 
     So do the state and the file, which a checkpoint and a worker process have. A word has the ids that it has inside a
@@ -188,7 +188,7 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     """
     transformers = pytest.importorskip("transformers")
     if kind in KINDS:
-        one = Tokenizer.load(hub_folder(kind)[0])
+        one = Tokenizer.load(hub_folders[kind][0])
     else:
         pattern = tokenizer.pattern if kind == "embedded" else kind
         one = Tokenizer.from_state(tokenizer.state() | {"pattern": pattern}, tokenizer.content)
@@ -226,37 +226,23 @@ def small(*added):
     return one.to_str()
 
 
-PAD, MASK_X = {"__type": "AddedToken", "content": "<p>"}, {"mask_token": "<x>"}
-END, ID_10, LIST = {"eos_token": "<end>"}, {"eos_token_id": 10}, {"eos_token_id": [3, 11, 10]}
-RESERVED, CLS_SEP = "<|reserved_special_token_0|>", {"cls_token_id": 10, "sep_token_id": 11}
+TABLES = json.loads((ROOT / "tests/data/tokenizer_files.json").read_text())
 
 
-@pytest.mark.parametrize("added, files, expected", [  # special tokens; ids of mask, pad, bos, eos; vocab_size
-    # A named mask, and a config that has a vocabulary. With fewer rows than ids the model has to grow.
-    ("<end> <x>", {"config": ID_10 | {"vocab_size": 13}, "tokenizer_config": MASK_X}, (11, 10, 10, 10, 13)),
-    ("<end> <x>", {"config": ID_10 | {"vocab_size": 11}, "tokenizer_config": MASK_X}, (11, 10, 10, 10, 128)),
-    ("<end>", {}, (11, 12, 12, 12, 128)),  # mask and eos are new, pad and bos are eos
-    ("<end>", {"config": {"eos_token_id": 2, "bos_token_id": 1}}, (11, 12, 12, 12, 128)),  # ids of ordinary tokens
-    (f"<end> {RESERVED} <p>", {"tokenizer_config": END | {"pad_token": PAD}}, (11, 12, 10, 10, 128)),
-    (f"<end> {RESERVED}", {"config": ID_10}, (11, 10, 10, 10, 128)),
-    ("[PAD] [CLS] [SEP] [MASK]", {}, (13, 12, 11, 12, 128)),
-    (f"<s> </s> {RESERVED} <mask>", {"config": CLS_SEP}, (13, 11, 10, 11, 128)),
-    ("<end> <x>", {"config": LIST}, (12, 11, 11, 11, 128)),
-    ("<end> <x>", {"generation_config": LIST}, (12, 11, 11, 11, 128)),
-    ("<end> <x>", {"special_tokens_map": END, "config": LIST}, (12, 10, 10, 10, 128)),
-    ("<end> <x>", {"special_tokens_map": {"eos_token": PAD | {"content": "<end>"}}}, (12, 10, 10, 10, 128)),
-    ("<end> <x>", {"special_tokens_map": END, "tokenizer_config": {"eos_token": "<x>"}}, (12, 10, 10, 10, 128)),
-    ("<end> <x>", {"special_tokens_map": END, "tokenizer_config": {"eos_token": "<x>", "added_tokens_decoder": {}}},
-     (12, 11, 11, 11, 128)),
-])  # fmt: skip
+@pytest.mark.parametrize("added, files, expected", TABLES["folders"])
 def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
-    """Where special_tokens_map.json is there, eos is that of transformers."""
+    """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size.
+
+    The rows: a named mask, and a config that has a vocabulary; fewer rows than ids, so the model has to grow; a new mask
+    and eos; ids of ordinary tokens, which mean nothing; reserved tokens; the names of BERT, and of RoBERTa in a config;
+    the list of eos in a config; and special_tokens_map.json, with which eos is that of transformers.
+    """
     (tmp_path / "one").mkdir()
     (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
     for name, content in files.items():
         (tmp_path / f"one/{name}.json").write_text(json.dumps(content))
     one = Tokenizer.load(tmp_path / "one")
-    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == expected
+    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == (*expected,)
     assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
     assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
     if "special_tokens_map" in files:
@@ -277,40 +263,14 @@ def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
     assert loaded.encode("7 " * 50_000) == [7] * 50_000
 
 
-def test_a_tokenizer_is_known_by_its_content(tmp_path, tokenizer):
-    for name, content in ("words.txt", small().encode()), ("ranks.json", tokenizer.content):
-        (tmp_path / name).write_bytes(content)
-    assert Tokenizer.load(tmp_path / "words.txt").encode("3 9") == [3, 9]
-    assert Tokenizer.load(tmp_path / "ranks.json").encodes_like(tokenizer)
-
-
-LFS, ADDS = "version https://git-lfs.github.com/spec/v1", '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'
-FAULTS = [  # what is loaded, the files that are there, what the error says
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "not*base64 256"}, "bad.tiktoken is neither .*: Error"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI="}, "bad.tiktoken is neither .*: ValueError"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI= 256\nYWI= 257"}, "each rank from 0 to 256 must come once"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES[:-20]}, "each of the 256 bytes be a token"),
-    ("SmolLM2-135M", {}, "hf download ORGANIZATION/SmolLM2-135M "),
-    ("p50k_base", {}, "cannot be downloaded.*--tokenizer=embedded.*TIKTOKEN_CACHE_DIR"),
-    (".", {}, "tokenizer.json is missing or empty: .*save_pretrained"),
-    (".", {"tokenizer.json": LFS}, "tokenizer.json is the pointer of a file in Git LFS: .*git lfs"),
-    ("a.json", {"a.json": "<html>404"}, "a.json is an HTML page"),
-    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "neither a tokenizer.json nor lines with the base64"),
-    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "neither a tokenizer.json nor lines with the base64"),
-    (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
-    (".", {"tokenizer.json": small, "tokenizer_config.json": ADDS}, "adds tokens that it does not have: <tool>"),
-    (".", {"tokenizer.json": small, "config.json": "<html>"}, "config.json: an HTML page, perhaps"),
-    (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
-    (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
-    (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name, files, message", FAULTS)
+@pytest.mark.parametrize("name, files, message", TABLES["faults"])
 def test_what_cannot_be_read(tmp_path, monkeypatch, name, files, message):
     pytest.importorskip("tokenizers")
+    stand_ins = {"WORDS": small(), "BYTES_CUT": BYTES[:-20], "BYTES": BYTES}
     for file, content in files.items():
-        (tmp_path / file).write_text(small() if content is small else content)
+        for word, stand_in in stand_ins.items():
+            content = content.replace(word, stand_in)
+        (tmp_path / file).write_text(content)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
