@@ -180,7 +180,7 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 LLAMA3 |= dict(original_max_position_embeddings=32)
 ROPE, TIED = dict(rope_type="default", rope_theta=5e5), dict(tie_word_embeddings=True)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3"
-# Class, what its config has of its own, how config.json is changed then (GONE: without it), what the error says ("": equal)
+# Class, what its config has of its own, how config.json is changed (GONE: without it), what the error says ("": equal)
 CONFIGS = json.loads((ROOT / "tests/data/hub_configs.json").read_text())
 FILES = [  # what the config of a Llama has of its own, what is done to the folder, what the error says
     (TIED, lambda f: rewrite(f, lambda w: {HEAD: w[EMBEDDING], EMBEDDING: None}), ""),

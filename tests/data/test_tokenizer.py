@@ -233,9 +233,9 @@ TABLES = json.loads((ROOT / "tests/data/tokenizer_files.json").read_text())
 def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
     """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size.
 
-    The rows: a named mask, and a config that has a vocabulary; fewer rows than ids, so the model has to grow; a new mask
-    and eos; ids of ordinary tokens, which mean nothing; reserved tokens; the names of BERT, and of RoBERTa in a config;
-    the list of eos in a config; and special_tokens_map.json, with which eos is that of transformers.
+    The rows: a named mask, and a config that has a vocabulary; fewer rows than ids, so that the model has to grow; a
+    new mask and eos; ids of ordinary tokens, which mean nothing; reserved tokens; the names of BERT, and of RoBERTa in
+    a config; a list of eos in a config; and special_tokens_map.json, with which eos is that of transformers.
     """
     (tmp_path / "one").mkdir()
     (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
