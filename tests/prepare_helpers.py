@@ -23,17 +23,16 @@ def many_documents(count):
 def write_texts(path, texts):
     """Write a file of records with these texts: .parquet, .arrow, or JSON lines, perhaps .gz or .zst."""
     records = [{"id": i, "text": text} for i, text in enumerate(texts)]
-    if path.suffix in (".parquet", ".arrow"):
-        pyarrow = pytest.importorskip("pyarrow")
-        table, rows = pyarrow.Table.from_pylist(records), max(3, len(records) // 2)
-        if path.suffix == ".parquet":
-            pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=rows)
-        else:
-            with pyarrow.ipc.new_stream(path, table.schema) as file:
-                file.write_table(table, max_chunksize=rows)
+    if path.suffix not in (".parquet", ".arrow"):
+        path.write_bytes(compress(path, "".join(json.dumps(record) + "\n" for record in records).encode()))
         return path
-    lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-    path.write_bytes(compress(path, lines))
+    pyarrow = pytest.importorskip("pyarrow")
+    table, rows = pyarrow.Table.from_pylist(records), max(3, len(records) // 2)
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=rows)
+    else:
+        with pyarrow.ipc.new_stream(path, table.schema) as file:
+            file.write_table(table, max_chunksize=rows)
     return path
 
 
@@ -62,18 +61,11 @@ def texts(folder, split):
     return load_tokenizer(load_data(str(folder))).decode(tokens(folder, split)).split("[EOS]")[:-1]
 
 
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1)
 
 
 def prepare_until(source, out, options, end, limit, send):
-    """Prepare small pieces; end as if killed before change `end` of the disk.
-
-    limit: a size of files from which on the disk is full. send: a connection for the number of changes, or the error.
-    """
+    """Prepare small pieces, and end before change `end` of the disk. Files from `limit` bytes on find the disk full."""
     changes = []
     on_changes(out, lambda number, path: os._exit(7) if number == end else changes.append(path))
     os.fsync = lambda descriptor: None  # slow where others use the disk
@@ -86,7 +78,7 @@ def prepare_until(source, out, options, end, limit, send):
 
 
 def in_child(source, out, options=None, end=None, limit=-1):
-    """Return the exit code of prepare_until(), and what it sent if it was not killed."""
+    """Return the exit code of prepare_until(), and the number of changes or the error if it was not killed."""
     receive, send = server.Pipe(False)
     process = server.Process(target=prepare_until, args=(source, out, options or {}, end, limit, send))
     process.start()

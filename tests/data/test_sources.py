@@ -4,21 +4,18 @@ import bz2
 import gzip
 import hashlib
 import itertools
-import json
 import lzma
 import os
 import pickle
 import random
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from data.prepare import prepare
 from data.sources import EMBEDDED, cut_places, find_files, read_file
 from errors import DataError
-from prepare_helpers import compress, read_documents, texts, write_texts
+from prepare_helpers import read_documents, texts, write_texts
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 IN_TEXT = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
@@ -89,59 +86,41 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     ]
 
 
-def test_dumps_of_the_hub(tmp_path):
-    """As C4's and the Pile's files, and datasets.save_to_disk. The .json files about the data are no text."""
-    rows = {
-        "c4/en/c4-train.00000-of-01024.json.gz": [{"text": "one", "timestamp": "2019", "url": "x"}, {"text": "two"}],
-        "pile/00.jsonl.zst": [{"text": "three", "meta": {"pile_set_name": "Github"}}],
-    }
-    for name, records in rows.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True)
-        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-        path.write_bytes(compress(path, lines))
-    (tmp_path / "saved/train").mkdir(parents=True)
-    write_texts(tmp_path / "saved/train/data-00000-of-00001.arrow", ["four", "five"])
-    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train"]}')
-    (tmp_path / "saved/train/state.json").write_text(json.dumps({"_data_files": [], "text": None}, indent=2))
-    prepare(tmp_path, tmp_path.with_name("out"), val_fraction=0.01)
-    found = [*texts(tmp_path.with_name("out"), "train"), *texts(tmp_path.with_name("out"), "val")]
-    assert "".join(found) == "onetwothreefourfive"
-    (tmp_path / "dataset_infos.json").write_text('{"default": {"features": {"text": {"dtype": "string"}}}}')
-    (paths,) = find_files(tmp_path, "text")[1].values()
-    assert [path.name for path in paths] == ["dataset_infos.json", "dataset_dict.json", "state.json"]
-
-
 NO_DATA = """.hidden.txt .ipynb_checkpoints/a.txt ._x.parquet ._x.jsonl .x.txt.crc __MACOSX/._x.txt __MACOSX/x.txt
-    _SUCCESS _metadata _temporary/0/x.jsonl .DS_Store Thumbs.db desktop.ini .gitattributes ~$notes.txt
-    .~lock.a.txt# README.md sub/readme.txt README_en.md LICENSE LICENSE.txt LICENSE-MIT.md license COPYING NOTICE.txt CHANGELOG.md MANIFEST.txt
-    SHA256SUMS md5sums.txt checksums.txt x.md5 x.jsonl.crc x.txt.part x.txt.crdownload x.txt.tmp x.txt~ x.txt.bak
-    dataset_info.json state.json x.py Makefile part-00000 model""".split()
+    _SUCCESS _metadata _temporary/0/x.jsonl .DS_Store Thumbs.db desktop.ini .gitattributes ~$notes.txt .~lock.a.txt#
+    README.md sub/readme.txt README_en.md LICENSE LICENSE.txt LICENSE-MIT.md license COPYING NOTICE.txt CHANGELOG.md
+    MANIFEST.txt SHA256SUMS md5sums.txt checksums.txt x.md5 x.jsonl.crc x.txt.part x.txt.crdownload x.txt.tmp x.txt~
+    x.txt.bak x.json x.py Makefile part-00000 model""".split()
+ABOUT_DATA = {  # what datasets writes beside its files; the Hub has such ones, too
+    "saved/dataset_dict.json": '{"splits": ["train"]}',
+    "saved/train/state.json": '{\n  "_data_files": [],\n  "text": null\n}',
+    "dataset_infos.json": '{"default": {"features": {"text": {"dtype": "string"}}}}',
+}
 
 
 def test_what_is_no_data_is_left_out(tmp_path):
     """Each is no data in a folder, whatever it holds, but for what would be data in any place."""
-    for i, name in enumerate(NO_DATA):
-        path = tmp_path / "in" / name
+    folder = tmp_path / "in"
+    content = {name: ["not text", "\0\1\2\3" * 9, "", "{"][i % 4] for i, name in enumerate(NO_DATA)} | ABOUT_DATA
+    for name, text in content.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes([b"not text", b"\0\1\2\3" * 9, b"", b"{"][i % 4])
-    write_texts(tmp_path / "in/part-00001", ["one"])  # Spark's names have no extension
-    for name in "a.txt", "license-plates.jsonl", "museum sums.txt", "lorem_ipsum.txt":
-        write_texts(tmp_path / "in" / name, [name])
-    files, left_out = find_files(tmp_path / "in", "text")
-    data = ["a.txt", "license-plates.jsonl", "lorem_ipsum.txt", "museum sums.txt", "part-00001"]
-    assert [path.name for path in files] == data
-    assert {str(path.relative_to(tmp_path / "in")) for paths in left_out.values() for path in paths} == {*NO_DATA}
+        path.write_text(text)
+    data = ["a.txt", "c4-train.00000-of-01024.json.gz", "license-plates.jsonl", "lorem_ipsum.txt", "museum sums.txt"]
+    data += ["part-00001", "saved/train/data-00000-of-00001.arrow"]  # Spark's names have no extension
+    for name in data:
+        write_texts(folder / name, [name])
+    files, left_out = find_files(folder, "text")
+    assert [str(path.relative_to(folder)) for path in files] == data
+    assert {str(path.relative_to(folder)) for paths in left_out.values() for path in paths} == content.keys()
     for name in "README.md", ".hidden.txt", "x.txt.part", "part-00000", "_SUCCESS":  # by name they are read
-        path = tmp_path / "in" / name
-        path.write_bytes(b"text")
-        assert list(read_documents(path, "text")) == ["text"]
+        (folder / name).write_text("text")
+        assert list(read_documents(folder / name, "text")) == ["text"]
 
 
 def test_broken_surrogates_in_json(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"body": "For validation."}\n{"body": "half \\ud83d pair"}\n\n{"body": "whole \\ud83d\\ude00"}\n'
-    )
+    lines = ["For validation.", "half \\ud83d pair", "whole \\ud83d\\ude00"]
+    (tmp_path / "a.jsonl").write_text("\n\n".join(f'{{"body": "{line}"}}' for line in lines))
     prepare(tmp_path / "a.jsonl", tmp_path / "out", text_field="body", val_fraction=0.3)
     assert texts(tmp_path / "out", "train") == ["half \ufffd pair", "whole 😀"]
 
@@ -175,36 +154,27 @@ def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
     for module in "pyarrow", "pyarrow.parquet", "pyarrow.ipc":
         monkeypatch.setitem(sys.modules, module, None)
     os.mkfifo(tmp_path / "pipe.txt")
-    for name in "a.csv", "a.parquet", "a.arrow":
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    for name, message in {
-        "a.csv": "nothing can be read: a table. Read are .txt",
-        "a.parquet": "pip install pyarrow$",
-        "a.jsonl.zst": "pip install pyarrow$",
-        "a.arrow": "pip install pyarrow$",
-        "pipe.txt": "cannot be read twice",
-        "gone.txt": "no such file or folder",
-    }.items():
+    for name in "a.csv", "a.parquet", "a.arrow", "a.jsonl.zst":
+        (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd" if "zst" in name else b"x")
+        message = "nothing can be read: a table. Read are .txt" if name == "a.csv" else "pip install pyarrow$"
         with pytest.raises(DataError, match=message):
             find_files(tmp_path / name, "text")
-
-
-def stored(kind, texts):
-    """Return the bytes of a file that write_texts makes."""
-    with tempfile.TemporaryDirectory() as folder:
-        return write_texts(Path(folder, f"x.{kind}"), texts).read_bytes()
+    for name in "pipe.txt", "gone.txt":
+        with pytest.raises(DataError, match="no such file or folder: .*cannot be read twice"):
+            find_files(tmp_path / name, "text")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.parquet", "a.arrow", "a", "a.gz", "a.txt.zst"])
 def test_the_content_decides_and_not_the_name(tmp_path, name):
-    for kind in "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "arrow":
-        (tmp_path / name).write_bytes(stored(kind, DOCUMENTS))
-        assert list(read_documents(tmp_path / name, "text")) == DOCUMENTS, kind
-        assert list(read_documents(tmp_path, "text")) == DOCUMENTS, kind
-    for compressed in lzma.compress(stored("jsonl", DOCUMENTS)), bz2.compress(stored("jsonl", DOCUMENTS)):
-        (tmp_path / name).write_bytes(compressed)
-        assert list(read_documents(tmp_path / name, "text")) == DOCUMENTS
+    path = tmp_path / "in" / name
+    path.parent.mkdir()
+    lines = write_texts(tmp_path / "x.jsonl", DOCUMENTS).read_bytes()
+    contents = [lines, lzma.compress(lines), bz2.compress(lines)]
+    for kind in "jsonl.gz", "jsonl.zst", "parquet", "arrow":
+        contents.append(write_texts(tmp_path / f"x.{kind}", DOCUMENTS).read_bytes())
+    for content in contents:
+        path.write_bytes(content)
+        assert list(read_documents(path, "text")) == list(read_documents(path.parent, "text")) == DOCUMENTS
 
 
 FOREIGN = {  # what is no text and no table, and what the message says of it

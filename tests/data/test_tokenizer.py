@@ -1,7 +1,6 @@
 """Tokenizers of both engines: round trips, special tokens, offsets, and the errors about bad files."""
 
 import base64
-import functools
 import json
 import pickle
 import random
@@ -11,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import checkpoint
 import encoder_helpers
-from data.hub import tokenizer_files
-from data.tokenizer import EMBEDDED, RankTokenizer, Tokenizer, rank_file
+from data.tokenizer import EMBEDDED, Tokenizer
 from errors import DataError
 from helpers import ROOT
+from model import ModelConfig, Transformer
 from prepare_helpers import read_documents
+from study_helpers import state_of
 
 SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if there are any
 HARD_TEXTS = [
@@ -102,7 +103,8 @@ def test_long_runs_of_white_space(tokenizer):
 
 
 def test_any_other_rank_file(tmp_path, tokenizer):
-    path = tmp_path / "bytes.tiktoken"
+    """It is known by its content, and so is a tokenizer.json."""
+    path = tmp_path / "bytes.json"
     path.write_text(BYTES)
     plain = Tokenizer.load(path)
     assert (plain.name, plain.vocab_size, plain.mask_id, plain.eos_id) == ("bytes", 384, 256, 259)
@@ -110,6 +112,8 @@ def test_any_other_rank_file(tmp_path, tokenizer):
     path.write_bytes(tokenizer.content)  # a changed file is seen
     assert Tokenizer.load(path).encode("the file") == tokenizer.encode("the file")
     assert tokenizer.content == EMBEDDED.read_bytes()
+    path.with_suffix(".txt").write_text(small())
+    assert Tokenizer.load(path.with_suffix(".txt")).encode("3 9") == [3, 9]
 
 
 def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
@@ -125,25 +129,23 @@ KINDS = ["qwen", "llama2", "bert"]
 
 
 @pytest.fixture(scope="module")
-def hub_folder(tmp_path_factory):
-    """hub_folder(kind) -> (folder, the library's tokenizer without its post-processor)."""
+def hub_folders(tmp_path_factory):
+    """{kind: (folder, the library's tokenizer without its post-processor)}"""
     library, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
-
-    @functools.cache
-    def folder_and_oracle(kind):
+    folders = {}
+    for kind in KINDS:
         folder, one = tmp_path_factory.mktemp("hub") / kind, encoder_helpers.tokenizer(transformers, kind)
         one.add_tokens(["<tool>"] if kind == "qwen" else [])
         one.save_pretrained(folder)
         oracle = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
         oracle.post_processor, oracle.encode_special_tokens = library.processors.Sequence([]), True
-        return folder, oracle
-
-    return folder_and_oracle
+        folders[kind] = folder, oracle
+    return folders
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_ids_and_offsets_as_the_library(kind, hub_folder):
-    folder, oracle = hub_folder(kind)
+def test_same_ids_and_offsets_as_the_library(kind, hub_folders):
+    folder, oracle = hub_folders[kind]
     ours = Tokenizer.load(folder)
     special = set(ours.special_tokens.values()) - {oracle.token_to_id(unk) for unk in ("[UNK]", "<unk>")}
     for text in [*HARD_TEXTS, *random_texts(100, f"test {kind}")]:
@@ -156,16 +158,16 @@ def test_same_ids_and_offsets_as_the_library(kind, hub_folder):
     text = "The quick brown fox"
     assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
     assert ours.vocab_size == -(-max(oracle.get_vocab_size(), max(ours.special_tokens.values()) + 1) // 128) * 128
-    assert not set(ours.ordinary_ids) & set(ours.special_tokens.values())
-    assert set(ours.ordinary_ids) | set(ours.special_tokens.values()) >= set(oracle.get_vocab().values())
+    special = {*ours.special_tokens.values()}
+    assert not special & {*ours.ordinary_ids} and special | {*ours.ordinary_ids} >= {*oracle.get_vocab().values()}
 
 
 def test_which_tokenizers_are_alike(tokenizer):
     """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
-    first, second = list(tokenizer.ranks)[1000:1002]
-    swapped = tokenizer.ranks | {first: 1001, second: 1000}
-    for change in {"content": rank_file(swapped)}, {"pattern": r"\s+|\S"}:
-        other = RankTokenizer(**{"content": tokenizer.content} | tokenizer.state() | change)
+    first, second = b" 1000\n", b" 1001\n"
+    swapped = second.join(part.replace(second, first) for part in tokenizer.content.split(first))
+    for content, change in (swapped, {}), (tokenizer.content, {"pattern": r"\s+|\S"}):
+        other = Tokenizer.from_state(tokenizer.state() | change, content)
         assert other.encodes_like(other) and not other.encodes_like(tokenizer)
 
 
@@ -178,7 +180,7 @@ TIKTOKEN_PATTERNS = [
 
 
 @pytest.mark.parametrize("kind", ["embedded", *TIKTOKEN_PATTERNS, *KINDS], ids=lambda kind: kind[:8])
-def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
+def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     """What is exported gives the same ids by transformers, with eos at the end, and by us; so do the masks.
 
     So do the state and the file, which a checkpoint and a worker process have. A word has the ids that it has inside a
@@ -186,16 +188,18 @@ def test_out_and_in_again(kind, hub_folder, tokenizer, tmp_path):
     """
     transformers = pytest.importorskip("transformers")
     if kind in KINDS:
-        one = Tokenizer.load(hub_folder(kind)[0])
+        one = Tokenizer.load(hub_folders[kind][0])
     else:
         pattern = tokenizer.pattern if kind == "embedded" else kind
-        one = RankTokenizer(tokenizer.content, **tokenizer.state() | {"pattern": pattern})
-    for name, content in tokenizer_files(one, 512).items():
-        (tmp_path / name).write_text(json.dumps(content))
-    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        one = Tokenizer.from_state(tokenizer.state() | {"pattern": pattern}, tokenizer.content)
+    model = Transformer(ModelConfig(vocab_size=one.vocab_size, n_layer=1, n_head=2, d_model=32, d_ff=32, seq_len=512))
+    own = dict(tokenizer=one.state(), tokenizer_ranks=one.content)
+    checkpoint.save(tmp_path / "ckpt-650.pt", state_of(model, {"init_from": ""}, **own))
+    checkpoint.export(tmp_path / "ckpt-650.pt", tmp_path / "out", "eurobert")
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert there.is_fast and there.bos_token is None and there.model_max_length == 512
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
-    back = Tokenizer.load(tmp_path)
+    back = Tokenizer.load(tmp_path / "out")
     assert back.encodes_like(one) and back.special_tokens == one.special_tokens and back.mask_id == one.mask_id
     for text in [*HARD_TEXTS[:6], *random_texts(30, kind), "zyzzyva " + HARD_TEXTS[-1]]:
         for name in one.special_tokens:
@@ -222,30 +226,29 @@ def small(*added):
     return one.to_str()
 
 
-PAD = {"__type": "AddedToken", "content": "<p>"}
-END, RESERVED = {"eos_token_id": 10}, "<|reserved_special_token_0|>"
+TABLES = json.loads((ROOT / "tests/data/tokenizer_files.json").read_text())
 
 
-LIST, NAMED = {"eos_token_id": [3, 11, 10]}, {"eos_token": "<end>"}
+@pytest.mark.parametrize("added, files, expected", TABLES["folders"])
+def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
+    """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size.
 
-
-@pytest.mark.parametrize("files, eos", [
-    ({"config": LIST}, 11),
-    ({"generation_config": LIST}, 11),
-    ({"special_tokens_map": NAMED, "config": LIST}, 10),
-    ({"special_tokens_map": {"eos_token": PAD | {"content": "<end>"}}}, 10),
-    ({"special_tokens_map": NAMED, "tokenizer_config": {"eos_token": "<x>"}}, 10),
-    ({"special_tokens_map": NAMED, "tokenizer_config": {"eos_token": "<x>", "added_tokens_decoder": {}}}, 11),
-])  # fmt: skip
-def test_eos_is_that_of_transformers(tmp_path, files, eos):
-    transformers = pytest.importorskip("transformers")
-    (tmp_path / "tokenizer.json").write_text(small("<end>", "<x>"))
+    The rows: a named mask, and a config that has a vocabulary; fewer rows than ids, so that the model has to grow; a
+    new mask and eos; ids of ordinary tokens, which mean nothing; reserved tokens; the names of BERT, and of RoBERTa in
+    a config; a list of eos in a config; and special_tokens_map.json, with which eos is that of transformers.
+    """
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
     for name, content in files.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    assert Tokenizer.load(tmp_path).eos_id == eos
-    if "special_tokens_map" in files:  # else theirs has none
-        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-        assert transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path).eos_token_id == eos
+        (tmp_path / f"one/{name}.json").write_text(json.dumps(content))
+    one = Tokenizer.load(tmp_path / "one")
+    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == (*expected,)
+    assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
+    assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
+    if "special_tokens_map" in files:
+        (tmp_path / "one/config.json").write_text('{"model_type": "llama"}')
+        library = pytest.importorskip("transformers").PreTrainedTokenizerFast
+        assert library.from_pretrained(tmp_path / "one").eos_token_id == one.eos_id
 
 
 def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
@@ -260,88 +263,16 @@ def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
     assert loaded.encode("7 " * 50_000) == [7] * 50_000
 
 
-def test_a_tokenizer_is_known_by_its_content(tmp_path, tokenizer):
-    for name, content in ("words.txt", small().encode()), ("ranks.json", tokenizer.content):
-        (tmp_path / name).write_bytes(content)
-    assert Tokenizer.load(tmp_path / "words.txt").encode("3 9") == [3, 9]
-    assert Tokenizer.load(tmp_path / "ranks.json").encodes_like(tokenizer)
-
-
-@pytest.mark.parametrize(
-    "added, config, tokenizer_config, expected",  # ids of mask, pad, bos, eos; vocab_size
-    [
-        # A named mask, and a config that has a vocabulary. With fewer rows than ids the model has to grow.
-        (["<end>", "<x>"], END | {"vocab_size": 13}, {"mask_token": "<x>"}, (11, 10, 10, 10, 13)),
-        (["<end>", "<x>"], END | {"vocab_size": 11}, {"mask_token": "<x>"}, (11, 10, 10, 10, 128)),
-        (["<end>"], {}, {}, (11, 12, 12, 12, 128)),  # mask and eos are new, pad and bos are eos
-        (["<end>"], {"eos_token_id": 2, "bos_token_id": 1}, {}, (11, 12, 12, 12, 128)),  # ids of ordinary tokens
-        (["<end>", RESERVED, "<p>"], {}, {"eos_token": "<end>", "pad_token": PAD}, (11, 12, 10, 10, 128)),
-        (["<end>", RESERVED], END, {}, (11, 10, 10, 10, 128)),
-        (["[PAD]", "[CLS]", "[SEP]", "[MASK]"], {}, {}, (13, 12, 11, 12, 128)),
-        (["<s>", "</s>", RESERVED, "<mask>"], {"cls_token_id": 10, "sep_token_id": 11}, {}, (13, 11, 10, 11, 128)),
-    ],
-)
-def test_special_tokens_of_a_folder(tmp_path, added, config, tokenizer_config, expected):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one/tokenizer.json").write_text(small(*added))
-    (tmp_path / "one/config.json").write_text(json.dumps(config))
-    (tmp_path / "one/tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    one = Tokenizer.load(tmp_path / "one")
-    assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == expected
-    assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
-    assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
-
-
-FAULTS = [  # what is loaded, the files that are there, what the error says
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "not*base64 256"}, "bad.tiktoken"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI="}, "bad.tiktoken"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES + "YWI= 256\nYWI= 257"}, "each rank from 0 to 256 must come once"),
-    ("bad.tiktoken", {"bad.tiktoken": BYTES[:-20]}, "each of the 256 bytes be a token"),
-    ("SmolLM2-135M", {}, "hf download ORGANIZATION/SmolLM2-135M "),
-    ("p50k_base", {}, "cannot be downloaded.*--tokenizer=embedded.*TIKTOKEN_CACHE_DIR"),
-    (".", {}, "tokenizer.json is missing or empty: .*save_pretrained"),
-    (
-        ".",
-        {"tokenizer.json": "version https://git-lfs.github.com/spec/v1"},
-        "tokenizer.json is the pointer of a file in Git LFS",
-    ),
-    ("tokenizer.json", {"tokenizer.json": "<html>"}, "tokenizer.json is an HTML page"),
-    ("tokenizer.model", {"tokenizer.model": "\n\x0e\n\x05<unk>"}, "is neither a tokenizer.json nor lines"),
-    (".", {"tokenizer.json": small, "tokenizer_config.json": '{"eos_token": "</s>"}'}, "eos_token '</s>', which"),
-    (
-        ".",
-        {"tokenizer.json": small, "tokenizer_config.json": '{"added_tokens_decoder": {"9": {"content": "<tool>"}}}'},
-        "tokenizer_config.json adds tokens that it does not have: <tool>",
-    ),
-    (".", {"tokenizer.json": small, "config.json": "<html>"}, "config.json: an HTML page, perhaps"),
-    (".", {"tokenizer.json": small, "config.json": "{"}, "config.json: not a JSON object"),
-    (".", {"tokenizer.json": small, "config.json": '{"vocab_size": [3]}'}, "cannot be read: TypeError"),
-    (".", {"tokenizer.json": "{"}, "tokenizer.json: the tokenizers library cannot read"),
-    (".", {"tokenizer.json": "version https://git-lfs"}, "tokenizer.json is the pointer.*git lfs"),
-    (
-        "tokenizer.model",
-        {"tokenizer.model": "\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02"},
-        "neither a tokenizer.json nor lines",
-    ),
-    ("vocab.txt", {"vocab.txt": "[PAD]\n[UNK]"}, "neither a tokenizer.json nor lines with the base64"),
-    ("a.json", {"a.json": "<html>404"}, "an HTML page"),
-]
-
-
-@pytest.mark.parametrize("name, files, message", FAULTS)
+@pytest.mark.parametrize("name, files, message", TABLES["faults"])
 def test_what_cannot_be_read(tmp_path, monkeypatch, name, files, message):
     pytest.importorskip("tokenizers")
+    stand_ins = {"WORDS": small(), "BYTES_CUT": BYTES[:-20], "BYTES": BYTES}
     for file, content in files.items():
-        (tmp_path / file).write_text(small() if content is small else content)
+        for word, stand_in in stand_ins.items():
+            content = content.replace(word, stand_in)
+        (tmp_path / file).write_text(content)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=message):
         Tokenizer.load(name)
-
-
-def test_the_content_decides_and_not_the_name(tmp_path):
-    (tmp_path / "a.model").write_text(small("[MASK]"))
-    (tmp_path / "b.json").write_text(BYTES)
-    assert Tokenizer.load(tmp_path / "a.model").encode("3 4") == [3, 4]
-    assert Tokenizer.load(tmp_path / "b.json").encode("a") == [97]
