@@ -2,7 +2,6 @@
 
 import math
 import runpy
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -108,12 +107,11 @@ def schedule_problems(runs, script=TRAIN):
         for step in range(run.start):
             if not is_same(ours.trained(step, spread(step)), before[step]):
                 break
-        if is_same(ours.trained(step), theirs.trained(step)):
-            continue
-        step = bisect_left(range(step), True, key=lambda step: not is_same(ours.trained(step), theirs.trained(step)))
-        why = f"step {step + 1} has {in_words(*ours.trained(step))}, there {in_words(*theirs.trained(step))}"
-        hint = f"Only the first {step} steps are the same: branch off there, or earlier"
-        yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {hint}"
+        now, then = ours.trained(step), theirs.trained(step)
+        if not is_same(now, then):
+            why = f"step {step + 1} has {in_words(*now)}, there {in_words(*then)}"
+            hint = f"At most the first {step} steps are the same: branch off there, or earlier"
+            yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {hint}"
 
 
 def spread(step):

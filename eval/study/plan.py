@@ -29,7 +29,8 @@ from run import CHOICES, LIMITS
 from runtime import PEAK_FLOPS
 
 FINETUNE = ROOT / "finetune.py"
-DEFAULTS = {script: configurator.read_script(script)[0] for script in (TRAIN, FINETUNE)}
+DEFAULTS = configurator.read_script(TRAIN)[0]
+FINETUNE_DEFAULTS = configurator.read_script(FINETUNE)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
 FORMS = {  # of the entries of some settings
@@ -149,7 +150,7 @@ class Plan:
     def add_task(self, name="", *args):
         """Add a data set, given by its name or as a task file, with its own arguments of finetune.py."""
         args = [*self.words("finetune", self.cfg.finetune), *args, f"--task={name}"]
-        settings, _ = configurator.parse(args, DEFAULTS[FINETUNE])
+        settings, _ = configurator.parse(args, FINETUNE_DEFAULTS)
         try:
             task = find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:
@@ -164,7 +165,7 @@ class Plan:
         where = f"runs: {name}"
         before, at, step = begins.partition("@")
         args = self.words("train", self.cfg.train) + self.words(where, text)
-        settings, problems = configurator.parse(args, DEFAULTS[TRAIN])
+        settings, problems = configurator.parse(args, DEFAULTS)
         problems += configurator.value_problems(settings, LIMITS, CHOICES)
         given = {word.partition("=")[0] for word in args}
         for key in PLANNED + ["init_from"] if begins else PLANNED:

@@ -15,10 +15,10 @@ from data.shards import load_data
 from errors import DataError
 from eval.study.branch import TRAIN, globals_of
 from eval.study.jobs import PLANNED_FILE, Job, run_all, slots
-from eval.study.plan import DEFAULTS, FINETUNE
+from eval.study.plan import DEFAULTS, FINETUNE, FINETUNE_DEFAULTS
 from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
-from run import RESUME_MAY_CHANGE, ROOT, last_logged
+from run import RESUME_MAY_CHANGE, last_logged
 
 # Settings that may differ from those that a job was started with: nothing depends on them, or `finetuning` gives them.
 MAY_DIFFER = {
@@ -91,7 +91,8 @@ def changed(job, to_do):
     with refuse_malformed(f"{path} is damaged: remove it, to take what is beside it as it is, or remove its folder"):
         record = json.loads(path.read_bytes())
         for script, now in job.planned.items():
-            before = DEFAULTS[ROOT / script] | record[script]  # a setting that it does not know had no effect then
+            defaults = DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS
+            before = defaults | record[script]  # a setting that it does not know had no effect then
             for name, value in now.items():
                 if name not in MAY_DIFFER[script] and differs(name, value, before[name]):
                     yield job.name, f"{name}={value}, but {script} was given {name}={before[name]}. {to_do}"
