@@ -2,6 +2,7 @@
 
 import math
 import runpy
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -65,16 +66,16 @@ class Schedule:
         vars(self.cfg).update(settings)  # attributes of its own, which are faster
         self.steps = range(run.start, run.max_steps)
 
-    def trained(self, step):
-        """Return the learning rate of a step and the objectives of four of its windows, which differ from step to step.
+    def trained(self, step, places=range(256)):
+        """Return the learning rate of a step and the names of the objectives of some of its windows.
 
-        Over 64 steps, 256 evenly spread places of a step have their turn.
+        places: which windows, of 256 that are spread evenly over the step.
         """
         names = []
-        for place in range(step % 64, 256, 64):
+        for place in places:
             what = self.objective(step, place * self.n_windows // 256, self.n_windows, self.cfg)
             names.append(what.name if what else "left out")
-        return f"{self.learning_rate(step, self.cfg):.8g}", names
+        return self.learning_rate(step, self.cfg), names
 
     def flops(self):
         """Return the FLOPs of the run's steps. At most 250 of them and 64 windows of each stand for all.
@@ -92,23 +93,41 @@ class Schedule:
 
 
 def schedule_problems(runs, script=TRAIN):
-    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule."""
-    known = {}  # what the steps of a parent train: it may have many children
+    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule.
+
+    It looks at the learning rate and at one window of each shared step, and at 256 windows of the last one.
+    """
+    known = defaultdict(list)  # what the steps of a parent train, which may have many children
     for run in runs:
         if not run.start:
             continue
-        ours, parent = Schedule(run, script), run.parent.folder
-        if len(known.get(parent, ())) < run.start:
-            theirs = Schedule(run.parent, script)
-            known[parent] = [theirs.trained(step) for step in range(run.start)]
-        for step, before in zip(range(run.start), known[parent]):
-            now = ours.trained(step)
-            if now != before:
-                here, there = (f"a rate of {rate} and trains {', '.join(names)}" for rate, names in (now, before))
-                why = f"step {step + 1} has {here}, there {there}"
-                same = f"Only the first {step} steps are the same: branch off there, or earlier"
-                yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {same}"
+        ours, theirs, before = Schedule(run, script), Schedule(run.parent, script), known[run.parent.folder]
+        for step in range(len(before), run.start):
+            before.append(theirs.trained(step, spread(step)))
+        for step in range(run.start):
+            if not is_same(ours.trained(step, spread(step)), before[step]):
                 break
+        now, then = ours.trained(step), theirs.trained(step)
+        if not is_same(now, then):
+            why = f"step {step + 1} has {in_words(*now)}, there {in_words(*then)}"
+            hint = f"At most the first {step} steps are the same: branch off there, or earlier"
+            yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {hint}"
+
+
+def spread(step):
+    """Return the place of one window, another one in each step. Few steps already cover the whole batch well."""
+    return (step * 159 % 256,)  # 159/256 is near the golden ratio
+
+
+def is_same(now, before):
+    """Return whether two steps do the same, but for rounding; see `Schedule.trained`."""
+    return now[1] == before[1] and math.isclose(now[0], before[0], rel_tol=1e-8)
+
+
+def in_words(rate, names):
+    """Describe what a step does; see `Schedule.trained`."""
+    parts = [f"{n / len(names):.1%} {name}" for name, n in Counter(names).items()]
+    return f"a rate of {rate:.8g} and trains {', '.join(parts)}"
 
 
 def vocab_size(cfg):

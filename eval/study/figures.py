@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import defaultdict
 
 from eval.plot import new_figure, save_figure
 
@@ -31,24 +30,21 @@ LOSSES = {"CLM": "val_clm_loss", "MLM": "val_mlm_loss"}
 
 
 def draw(folder, entries, results, logs):
-    """Draw the figures of the settings into a folder; without any, as in a sweep, the scores of all models.
+    """Draw the figures of the settings into a folder. Return {file name: title}.
 
-    entries: of the setting `figures`. results: a Results. logs: {(label, seed): the lines of metrics.jsonl}. Returns
-    {file name: title}.
+    entries: of the setting `figures`. results: a Results. logs: {(label, seed): the lines of metrics.jsonl}.
     """
-    if results.rows and not entries:
-        draw_models(folder / "scores.png", results)
-        return {"scores.png": "scores of all models"}
-    figures = defaultdict(lambda: defaultdict(dict))  # {(kind, x): {title of a panel: {name of a line: its curves}}}
+    figures = {}  # {(kind, x): {title of a panel: {name of a line: its curves}}}
     for kinds, axes, models, name in entries:
         for kind, x in itertools.product(kinds.split(), axes.split()):
             if kind == "losses":
-                panels = loss_curves(models.split(), logs)
+                curves_of = loss_curves(models.split(), logs)
             else:
-                panels = score_curves(kind, x, models.split(), results)
-            for title, curves in panels:
+                curves_of = score_curves(kind, x, models.split(), results)
+            for title, curves in curves_of.items():
                 if any(curves):
-                    figures[kind, x][title][name] = curves
+                    panels = figures.setdefault((kind, x), {})
+                    panels.setdefault(title, {})[name] = curves
     drawn = {}
     for (kind, x), panels in figures.items():
         file = f"{kind}_{x}.png"
@@ -58,11 +54,12 @@ def draw(folder, entries, results, logs):
 
 
 def score_curves(kind, x, models, results):
-    """Yield (target, [curve]) of a line. A curve is a list of (x, y, half of the interval).
+    """Return {target: [curve]} of a line. A curve is a list of (x, y, half of the interval).
 
     The x of a line with one model is nan: it is horizontal.
     """
     value = results.score if kind == "scores" else results.deviation
+    curves = {}
     for target in results.targets:
         points = []
         for model in models:
@@ -70,22 +67,33 @@ def score_curves(kind, x, models, results):
             if score:
                 place = getattr(results.example[model], x) if len(models) > 1 else math.nan
                 points.append((place, score.mean, score.half or 0))
-        yield target, [sorted(points)]
+        curves[target] = [sorted(points)]
+    return curves
 
 
 def loss_curves(models, logs):
-    """Yield (name of the loss, curves) of a line: a curve for each model and seed."""
-    of_line = [log for (label, _), log in logs.items() if label in models]
-    for title, loss in LOSSES.items():
-        yield title, [[(line["step"], line[loss], 0) for line in log if loss in line] for log in of_line]
+    """Return {name of the loss: curves} of a line: a curve for each model and seed."""
+    curves = {title: [] for title in LOSSES}
+    for (label, _), log in logs.items():
+        for title, key in LOSSES.items():
+            if label in models:
+                curves[title].append([(line["step"], line[key], 0) for line in log if key in line])
+    return curves
 
 
 def draw_lines(path, panels, x_label, y_label):
     """Draw a panel for each {title: {name of a line: curves}}, three to a row; see `score_curves`."""
     names = [*dict.fromkeys(name for lines in panels.values() for name in lines)]
-    figure, grid = make_panels(panels, 2.7, 0.1 * len(names), "sharex")
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = new_figure(max(5.0, 2.7 * columns), 2.7 * rows + 0.5 + 0.1 * len(names))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
+    for axes in grid[len(panels) :]:
+        axes.remove()
     ticks, handles = (), {}
-    for axes, lines in zip(grid, panels.values()):
+    for axes, (title, lines) in zip(grid, panels.items()):
+        axes.set_title(title)
+        axes.tick_params(labelsize=8, labelbottom=True)
         for name, curves in lines.items():
             color, marker, dashes = STYLES[names.index(name) % len(STYLES)]
             style = dict(color=color, lw=1.2, label=name)
@@ -113,30 +121,3 @@ def short(n):
         if n < 999.5 * 1000**power:
             return f"{n / 1000**power:.3g}{name}"
     return f"{n:.3g}"
-
-
-def draw_models(path, results):
-    """Draw a panel for each target, with a row for each model: its score and the interval."""
-    figure, grid = make_panels(results.targets, 0.6 + 0.25 * len(results.labels), 0, "sharey")
-    for axes, target in zip(grid, results.targets):
-        for name in reversed(results.labels):  # the first row is at the top
-            score = results.score(name, target)
-            mean, half = (score.mean, score.half or 0) if score else (math.nan, 0)
-            axes.errorbar([mean], [name], xerr=[half], fmt="o", color=COLORS[0], capsize=2)
-        axes.margins(y=0.3)
-    figure.supxlabel(KINDS["scores"])
-    save_figure(figure, path)
-
-
-def make_panels(titles, row_height, legend, share):
-    """Return (figure, axes of each title), three to a row. Heights are in inches. share: "sharex" or "sharey"."""
-    columns = min(3, len(titles))
-    rows = math.ceil(len(titles) / columns)
-    figure = new_figure(max(5.0, 2.7 * columns), row_height * rows + 0.5 + legend)
-    grid = figure.subplots(rows, columns, squeeze=False, **{share: True}).flatten()
-    for axes in grid[len(titles) :]:
-        axes.remove()
-    for axes, title in zip(grid, titles):
-        axes.set_title(title)
-        axes.tick_params(labelsize=8, labelbottom=True)
-    return figure, grid

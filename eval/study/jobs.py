@@ -16,11 +16,14 @@ from typing import NamedTuple
 
 import torch
 
-from data.files import is_locked
+import checkpoint
+from data.files import is_locked, write_json
 from data.prepare import cores
 from errors import progress
 from run import ROOT
+from runtime import resolve_auto
 
+PLANNED_FILE = "planned.json"  # in the folder of a job: what it was asked to do
 LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
 
 
@@ -31,6 +34,7 @@ class Job(NamedTuple):
     folder: Path
     command: list  # the script and its arguments
     result: Path
+    planned: dict = {}  # {script: the settings that decide what it does}
 
 
 def slots(jobs, processes):
@@ -75,9 +79,19 @@ def run_job(job, environment, code):
     os.dup2(output.fileno(), 2)
     if code != code_state():
         sys.exit("the code has changed since this study began: start it again")
+    begin(job)
     os.environ.update(environment)
     sys.argv = [str(word) for word in job.command]
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def begin(job):
+    """Leave in the folder of a job what it was asked to do, unless it goes on from a checkpoint that is there."""
+    if not checkpoint.steps(job.folder):
+        for name in ("config.json", "metrics.jsonl"):  # train.py would miss the checkpoints that belong to these
+            (job.folder / name).unlink(missing_ok=True)
+        settings = {script: resolve_auto(settings) for script, settings in job.planned.items()}
+        write_json(job.folder / PLANNED_FILE, settings)
 
 
 def error_of(path):

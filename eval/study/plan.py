@@ -30,6 +30,7 @@ from runtime import PEAK_FLOPS
 
 FINETUNE = ROOT / "finetune.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]
+FINETUNE_DEFAULTS = configurator.read_script(FINETUNE)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
 FORMS = {  # of the entries of some settings
@@ -149,7 +150,7 @@ class Plan:
     def add_task(self, name="", *args):
         """Add a data set, given by its name or as a task file, with its own arguments of finetune.py."""
         args = [*self.words("finetune", self.cfg.finetune), *args, f"--task={name}"]
-        settings, _ = configurator.parse(args, configurator.read_script(FINETUNE)[0])
+        settings, _ = configurator.parse(args, FINETUNE_DEFAULTS)
         try:
             task = find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:

@@ -60,8 +60,7 @@ def write(plan):
     plan: of a study, as far as its results are there; one without models means all results below OUT_DIR. Raises
     DataError: damaged results, or none in a bare folder.
     """
-    cfg = plan.cfg
-    results = read_results(plan)
+    cfg, results = plan.cfg, read_results(plan)
     if not (plan.models or results.rows):
         why = "no result.json below it. finetune.py makes one, python -m eval.study sweep many"
         raise DataError(f"{results.root}: {why}")
@@ -69,27 +68,29 @@ def write(plan):
     folder.mkdir(parents=True, exist_ok=True)
     logs = {key: log for key, run in plan.runs.items() if (log := whole_log(run, run.max_steps))}
     compared = compare_all(results, cfg.primary)
-    answers = answer_section(results, compared, cfg.primary)
-    blocks = [
-        f"# {Path(cfg.out_dir).name}",
-        *overview(results, plan, logs),
-        *answers,
-        *scores_section(results),
-        *comparisons_section(results, compared),
-        *losses_section(folder, logs),
-    ]
-    drawn = figures.draw(folder, cfg.figures, results, logs)
-    if drawn:
-        blocks += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
-    if results.failed:
-        lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
-        blocks += ["## Failed runs of fine-tuning", "\n".join(f"- {line}" for line in lines)]
-    blocks += ["## How to read the numbers", HOW.format(stats.RESAMPLES)]
     write_csv(folder / "results.csv", RESULTS, map(vars, results.rows))
     write_csv(folder / "comparisons.csv", COMPARISONS, map(vars, compared))
+    scores, answers = score_table(results), []
+    if cfg.primary:
+        answers = [ANSWER.format(results.main_target), answer_list(compared, cfg.primary)]
+    page = [f"# {Path(cfg.out_dir).name}", *overview(results, plan, logs)]
+    if answers:
+        page += ["## The answer", *answers]
+    if scores:
+        page += ["## Scores", scores, RATES, rate_table(results)]
+    if compared:
+        page += ["## Comparisons", DESCRIPTION, comparison_table(results, compared)]
+    if losses := loss_table(folder, logs):
+        page += ["## Losses", ABOUT_LOSSES, losses]
+    if drawn := figures.draw(folder, cfg.figures, results, logs):
+        page += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
+    if results.failed:
+        lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
+        page += ["## Failed runs of fine-tuning", bullets(lines)]
+    page += ["## How to read the numbers", HOW.format(stats.RESAMPLES)]
     path = folder / "report.md"
-    path.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
-    return "\n\n".join([*(answers[1:] or [score_table(results)]), str(path)])
+    path.write_text("\n\n".join(filter(None, page)) + "\n", encoding="utf-8")
+    return "\n\n".join([*(answers or [scores]), str(path)])
 
 
 def read_results(plan):
@@ -104,18 +105,19 @@ def read_results(plan):
     return Results(root, *read(root, folders, cfg.metrics, names), plan.labels)
 
 
-def table(columns, rows):
-    """Return a Markdown table whose columns also line up in a terminal; "" without rows.
-
-    rows: dicts; what is None or missing is shown as -.
-    """
+def table(header, rows):
+    """Return a Markdown table whose columns also line up in a terminal; "" without rows. An empty cell is shown as -."""
     if not rows:
         return ""
-    cells = [[str(row.get(column) or "-") for column in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *cells)]
-    cells = [columns, ["-" * width for width in widths], *cells]
-    lines = [" | ".join(map(str.ljust, line, widths)) for line in cells]
+    cells = [[str(cell or "-") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells)]
+    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, ["-" * n for n in widths], *cells)]
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def bullets(lines):
+    """Return lines as a list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def write_csv(path, columns, rows):
@@ -132,42 +134,36 @@ def write_csv(path, columns, rows):
 
 
 def overview(results, plan, logs):
-    """Say what was trained, how much of it is there, and what each model is."""
-    lines = [*progress_of(plan, logs), *code_differences(plan)] if plan.models else []
+    """Say how much of a study is there, what is not the same in all runs, and what each model is, as two blocks."""
+    lines = []
+    if plan.models:
+        points = plan.points()
+        untuned = [point[0].label for point in points if not has_result(plan, point)]
+        untrained = [row for row, seed in plan.runs if (row, seed) not in logs]
+        lines += [progress("pretraining", len(plan.runs), untrained), progress("fine-tuning", len(points), untuned)]
+        for name in SOURCES:  # each run has a copy of its own
+            copies = [run.folder / "source" / name for run in plan.runs.values()]
+            if len({path.read_bytes() for path in copies if path.exists()}) > 1:
+                lines.append(f"Careful: the runs of pretraining differ in `{name}`, see source/ in their folders")
     lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
     for task, rows in results.by_task.items():
-        for name in sorted(set().union(*(row.result["settings"] for row in rows)) - PER_RUN):
+        names = set().union(*(row.result["settings"] for row in rows))
+        for name in sorted(names - PER_RUN):
             found = sorted({str(row.result["settings"].get(name)) for row in rows})
             if len(found) > 1:
                 lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")
     models = []
     for label in results.labels:
-        row = vars(results.example[label])
-        short = {name: figures.short(row[name]) for name in ("parameters", "tokens")}
-        models.append(row | short | {"seeds": ", ".join(map(str, sorted(results.seeds[label])))})
-    listed = "\n".join(f"- {line}" for line in lines)
-    return listed, table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
+        row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
+        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
+    return bullets(lines), table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
 
 
-def progress_of(plan, logs):
-    """Yield how many runs of pretraining and of fine-tuning are there, and of which models some are missing."""
-    points = plan.points()
-    untrained = [row for row, seed in plan.runs if (row, seed) not in logs]
-    untuned = [point[0].label for point in points if not has_result(plan, point)]
-    for name, n, missing in (("pretraining", len(plan.runs), untrained), ("fine-tuning", len(points), untuned)):
-        line = f"{name}: {n - len(missing)} of {n} runs are there"
-        if missing:
-            counts = [f"{k} of {model}" for model, k in sorted(Counter(missing).items())]
-            line += f" (missing: {', '.join(counts)})"
-        yield line
-
-
-def code_differences(plan):
-    """Yield each file of the code that differs between the runs of pretraining. Each run has a copy of its own."""
-    for name in SOURCES:
-        copies = [run.folder / "source" / name for run in plan.runs.values()]
-        if len({path.read_bytes() for path in copies if path.exists()}) > 1:
-            yield f"Careful: the runs of pretraining differ in `{name}`, see source/ in their folders"
+def progress(what, n, missing):
+    """Say how many of n runs are there. missing: the model of each other one."""
+    line = f"{what}: {n - len(missing)} of {n} runs are there"
+    counts = [f"{k} of {model}" for model, k in sorted(Counter(missing).items())]
+    return f"{line} (missing: {', '.join(counts)})" if missing else line
 
 
 # ----------------------------------------------------------------------------
@@ -179,9 +175,12 @@ def compare_all(results, primary):
 
     The p-values of the primary ones on the main target are corrected together, also for those that are not run yet.
     """
-    others = [pair for pair in itertools.combinations(results.labels, 2) if not {pair, pair[::-1]} & {*primary}]
+    pairs = [*primary]
+    for a, b in itertools.combinations(results.labels, 2):
+        if (a, b) not in pairs and (b, a) not in pairs:
+            pairs.append((a, b))
     compared = []
-    for pair, target in itertools.product([*primary, *others], results.targets):
+    for pair, target in itertools.product(pairs, results.targets):
         if c := results.compare(*pair, target):
             c.primary = pair in primary
             compared.append(c)
@@ -192,74 +191,85 @@ def compare_all(results, primary):
     return compared
 
 
-def answer_section(results, compared, primary):
-    """Return a sentence for each primary comparison, as blocks."""
+def answer_list(compared, primary):
+    """Say for each primary pair, a line each, which of the two models is better."""
     answers = {pair: NOT_RUN.format(*pair) for pair in primary}
-    answers |= {(c.model_a, c.model_b): answer(c) for c in compared if c.p_holm is not None}
-    lines = "\n".join(f"- {text}" for text in answers.values())
-    return ["## The answer", ANSWER.format(results.main_target), lines] if primary else []
-
-
-def answer(c):
-    """Say in sentences which of two models is better. c: their Comparison, a primary one on the main target."""
-    a, b = c.model_a, c.model_b
-    text = f"**Not decided: {a} or {b}.**"
-    if c.p_holm < 0.05:
+    for c in compared:
+        if c.p_holm is None:
+            continue
+        a, b = c.model_a, c.model_b
         better, worse = (a, b) if c.difference > 0 else (b, a)
-        text = f"**{better} is better than {worse}.**"
-    text += f" {a} minus {b} is {c} points (p = {c.p:.2g}, corrected {c.p_holm:.2g}; {c.over})."
-    if c.unit == "fine-tuning seed":
-        text += " It rests on one pretraining seed each: another may differ."
-    return text
+        text = f"**{better} is better than {worse}.**" if c.p_holm < 0.05 else f"**Not decided: {a} or {b}.**"
+        text += f" {a} minus {b} is {c} points (p = {c.p:.2g}, corrected {c.p_holm:.2g}; {c.over})."
+        if c.unit == "fine-tuning seed":
+            text += " It rests on one pretraining seed each: another may differ."
+        answers[a, b] = text
+    return bullets(answers.values())
 
 
 # ----------------------------------------------------------------------------
-# Scores and comparisons
-
-
-def scores_section(results):
-    """Return the table of scores, and that of the learning rates which validation chose."""
-    if not results.rows:
-        return []
-    chosen = {label: {"model": label} for label in results.labels}
-    for task, rows in results.by_task.items():
-        grid = sorted({row.lr for row in rows})
-        ends = grid[1:] and (grid[0], grid[-1])  # of one rate, none was chosen
-        for label in results.labels:
-            found = sorted({row.lr for row in results.chosen[label, task]})
-            chosen[label][task] = ", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in found)
-    return ["## Scores", score_table(results), RATES, table(["model", *results.by_task], chosen.values())]
+# Tables
 
 
 def score_table(results):
     """Return a table of scores: a column per target, baselines of the tasks in its last rows."""
-    titles = dict(zip(results.targets, results.targets))
-    scores = {label: {"model": label} for label in results.labels}
+    titles, baselines = {}, defaultdict(dict)
     for task, rows in results.by_task.items():
-        titles[task] = f"{task} ({', '.join(name.rpartition('/')[2] for name in rows[0].metrics)})"
-        for row in rows:
-            for name, baseline in row.result["baselines"].items():  # one run of each task has them
-                if baseline.keys() >= {*row.metrics}:
-                    score = mean_score(baseline, row.metrics)
-                    scores.setdefault(f"*{name}*", {"model": f"*{name}*"})[titles[task]] = Score(score)
-    for label, target in itertools.product(results.labels, titles):
-        scores[label][titles[target]] = results.score(label, target)
-    return table(["model", *titles.values()], scores.values())
+        names = [name.rpartition("/")[2] for name in rows[0].metrics]
+        titles[task] = f"{task} ({', '.join(names)})"
+        for row in rows:  # one of them has the baselines
+            for name, scores in row.result["baselines"].items():
+                if scores.keys() >= {*row.metrics}:
+                    baselines[f"*{name}*"][task] = Score(mean_score(scores, row.metrics))
+    lines = [[label, *(results.score(label, target) for target in results.targets)] for label in results.labels]
+    lines += [[name, *map(scores.get, results.targets)] for name, scores in baselines.items()]
+    return table(["model", *(titles.get(target, target) for target in results.targets)], lines)
 
 
-def comparisons_section(results, compared):
+def rate_table(results):
+    """Return a table of the learning rates of fine-tuning that validation chose."""
+    lines = []
+    for label in results.labels:
+        lines.append([label])
+        for task, rows in results.by_task.items():
+            grid = sorted({row.lr for row in rows})
+            ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
+            chosen = sorted({row.lr for row in results.chosen[label, task]})
+            lines[-1].append(", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in chosen))
+    return table(["model", *results.by_task], lines)
+
+
+def comparison_table(results, compared):
     """Return a table of differences: of the primary pairs, or of all if none is primary."""
     shown = [c for c in compared if c.primary] or compared
+    lines = []
+    for pair, same in group(shown, "model_a", "model_b").items():
+        by_target = {c.target: c for c in same}
+        fewest = min(same, key=lambda c: c.units)
+        lines.append([*pair, *map(by_target.get, results.targets), fewest.over])
+    return table(["A", "B", *results.targets, "over"], lines)
+
+
+def loss_table(folder, logs):
+    """Write losses.csv, and return a table of both validation losses of each row. logs: {(row, seed): log}."""
+    lines, ends = [], defaultdict(list)  # ends: {row: the last line of each seed's log}
+    for (row, seed), log in logs.items():
+        lines += [line | {"model": row, "pretraining_seed": seed} for line in log if "val_clm_loss" in line]
+        ends[row].append(log[-1])
+    if not lines:
+        return ""
+    write_csv(folder / "losses.csv", LOSSES, lines)
     rows = []
-    for (a, b), pair in group(shown, "model_a", "model_b").items():
-        fewest = min(pair, key=lambda c: c.units)
-        rows.append({"A": a, "B": b, "over": fewest.over} | {c.target: c for c in pair})
-    text = table(["A", "B", *results.targets, "over"], rows)
-    return ["## Comparisons", DESCRIPTION, text] if rows else []
+    for row, of_row in ends.items():
+        rows.append([row])
+        for key in figures.LOSSES.values():
+            losses = [line[key] for line in of_row if key in line]
+            rows[-1].append(losses and Score(*stats.interval(losses), digits=3))
+    return table(["model", *figures.LOSSES], rows)
 
 
 # ----------------------------------------------------------------------------
-# Losses and figures
+# Logs
 
 
 def whole_log(run, last):
@@ -277,21 +287,3 @@ def whole_log(run, last):
         before = whole_log(run.parent, run.start - run.settings.log_interval)
         return before and [line for line in before if line["step"] < run.start] + log
     return log
-
-
-def losses_section(folder, logs):
-    """Write losses.csv and return both validation losses of each row. logs: {(row, seed): log}."""
-    lines, ends = [], defaultdict(list)  # ends: {row: the last line of each seed's log}
-    for (row, seed), log in logs.items():
-        lines += [line | {"model": row, "pretraining_seed": seed} for line in log if "val_clm_loss" in line]
-        ends[row].append(log[-1])
-    if not lines:
-        return []
-    write_csv(folder / "losses.csv", LOSSES, lines)
-    rows = []
-    for row, of_row in ends.items():
-        rows.append({"model": row})
-        for title, key in figures.LOSSES.items():
-            losses = [line[key] for line in of_row if key in line]
-            rows[-1][title] = losses and Score(*stats.interval(losses), digits=3)
-    return ["## Losses", ABOUT_LOSSES, table(["model", *figures.LOSSES], rows)]

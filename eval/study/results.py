@@ -6,10 +6,10 @@ finished runs: a rate that lost seeds must not win on the seeds that survived. `
 """
 
 import json
-import operator
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -27,13 +27,13 @@ from eval.tasks.registry import REGRESSION
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
 METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
 CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
-UNITS = ("seed", "fine-tuning seed"), ("pretraining_seed", "pretraining seed")  # of an interval: a field, its name
+UNITS = {"seed": "fine-tuning seed", "pretraining_seed": "pretraining seed"}  # of an interval: fields of a row
 NOTES = {1: " (one seed)", 2: " (two seeds: give more)"}  # on an interval over so few
 
 
 def group(rows, *names):
     """Return {value of a field: [rows that have it, in their order]}; of several fields, the keys are tuples."""
-    groups, key = defaultdict(list), operator.attrgetter(*names)
+    groups, key = defaultdict(list), attrgetter(*names)
     for row in rows:
         groups[key(row)].append(row)
     return groups
@@ -57,38 +57,38 @@ def read(root, folders, metric, names):
             damaged = f"{file}: not a result of finetune.py, or damaged; delete it or run it again"
             with refuse_malformed(damaged):
                 result = json.loads(file.read_bytes())
-                sets = dict.fromkeys(name[: name.rfind("/") + 1] for name in result["main"]["paper"])
-                rows += [make_row(path, result, metric, prefix, names) for prefix in sets]
+                for test_set in dict.fromkeys(name.rpartition("/")[0] for name in result["main"]["paper"]):
+                    rows.append(make_row(path, result, metric, test_set, names))
         elif (folder / "error.txt").exists():
             failed[path] = error_of(folder / "error.txt")
     return rows, failed
 
 
-def make_row(folder, result, metric, prefix, names):
-    """Return one fine-tuning on one test set. prefix: of this set's metrics, such as "nq/"."""
-    facts = result["checkpoint"]
+def make_row(folder, result, metric, test_set, names):
+    """Return one fine-tuning on one test set, such as "nq", with which its metrics begin; "" where there is only one."""
+    facts, task = result["checkpoint"], result["task"]
     label, seed, after = names.get(folder.parts[0]) or name_of(facts)
-    main = [name for name in metrics.main_of(result["main"], metric) if name.startswith(prefix)]
+    main = [name for name in metrics.main_of(result["main"], metric) if name.rpartition("/")[0] == test_set]
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
-    task, pretraining = result["task"], describe(facts["phases"]) or "pretrained elsewhere"
-    if after:
-        pretraining += f", after {after}"
-    if facts["untrained"]:  # random weights of a checkpoint's shape: no steps, no tokens
-        pretraining = "random weights"
-        facts = facts | dict.fromkeys(("step", "tokens", "flops", "clm_steps", "mask_ratio"), 0)
     if result.get("zero_shot"):
         task += " (zero-shot)"
         validation = test | validation  # it may have none, and nothing is chosen by it
+    pretraining = describe(facts["phases"]) or "pretrained elsewhere"
+    if after:
+        pretraining += f", after {after}"
+    if facts["untrained"]:  # random weights of a checkpoint's shape
+        pretraining = "random weights"
+        facts = facts | dict(step=0, tokens=0, flops=0, clm_steps=0, mask_ratio=0)
     if result.get("protocol") == "its own":
         pretraining += ", retrieval by its own protocol"
-    shape, step, head = facts["model"], facts["step"], 0
+    parameters, shape = facts["parameters"], facts["model"]
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
-        head = shape["vocab_size"] * shape["d_model"]
+        parameters += shape["vocab_size"] * shape["d_model"]
     return SimpleNamespace(
         folder=folder,  # of its files, from the folder of all results
         model=label,
         pretraining_seed=seed,
-        task=f"{task}/{prefix}".removesuffix("/"),
+        task=f"{task}/{test_set}" if test_set else task,
         family=result["family"],
         lr=result["lr"],
         seed=result["seed"],  # of fine-tuning
@@ -97,14 +97,15 @@ def make_row(folder, result, metric, prefix, names):
         test=metrics.mean_score(test, main),
         # what was fine-tuned
         pretraining=pretraining,  # in words
-        parameters=facts["parameters"] + head,  # of pretraining, with the output head
-        step=step,
+        parameters=parameters,  # of pretraining, with the output head
+        step=facts["step"],
         tokens=facts["tokens"],
         flops=facts["flops"],
-        clm_fraction=facts["clm_steps"] / max(1, step),
+        clm_fraction=facts["clm_steps"] / max(1, facts["step"]),
         mask_ratio=facts["mask_ratio"],
-        steps_added=step if after else 0,  # since it began with the final weights of another model
+        steps_added=facts["step"] if after else 0,  # since it began with the final weights of another model
         chosen=False,  # whether it has the rate that validation chose
+        scores=None,  # (1 + resamples,): on the test set, then on resamples of it; see `Results.resample`
         result=result,
     )
 
@@ -206,13 +207,16 @@ class Results:
 
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""
-        unit, _ = UNITS[len(self.seeds[label]) > 1]
+        unit = unit_of(self.seeds[label])
         by_task, done, expected = [], 0, 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
-            by_task.append({u: weight * np.mean([row.test for row in same]) for u, same in group(rows, unit).items()})
+            scores = {}  # of each unit
+            for value, same in group(rows, unit).items():
+                scores[value] = weight * np.mean([row.test for row in same])
+            by_task.append(scores)
             done += len(rows)
-            expected += len(self.seeds[label]) * len({row.seed for row in self.by_task[task]})
+            expected += len(self.seeds[label]) * len(group(self.by_task[task], "seed"))
         units = common(by_task)
         if not units:
             return None
@@ -226,9 +230,9 @@ class Results:
 
         Two models with one pretraining each pair by the seed of fine-tuning, whatever the other two seeds are.
         """
-        both = ["pretraining_seed", "seed"]
-        single = len(self.seeds[a]) == len(self.seeds[b]) == 1
-        seeds = operator.attrgetter(*both[single:])
+        seeds = attrgetter("pretraining_seed", "seed")
+        if len(self.seeds[a]) == len(self.seeds[b]) == 1:
+            seeds = attrgetter("seed")
         of_b = {seeds(row): row for row in self.chosen[b, task]}
         found = defaultdict(list)
         for row in self.chosen[a, task]:
@@ -240,22 +244,51 @@ class Results:
         """Return the Comparison of models a and b; None if one has no score. Raises DataError: damaged instances."""
         if not (self.score(a, target) and self.score(b, target)):
             return None
-        unit, words = UNITS[len(self.seeds[a] & self.seeds[b]) > 1]
-        by_task = {task: self.pairs(a, b, task, unit) for task in self.targets[target]}
-        units = common(by_task.values())
-        comparison = Comparison(target, a, b, len(units), words)
-        if len(units) > 1:
-            parts = {}  # of tasks that share pretraining; the sets of a retrieval task share fine-tuning
-            for task, weight in self.targets[target].items():
-                add_scores(self.root, task, [row for row in self.by_task[task] if row.chosen])
-                d = [np.mean([x.scores - y.scores for x, y in by_task[task][u]], axis=0) for u in units]
-                d = weight * np.stack(d)  # (units, 1 + resamples)
-                part = task.partition("/")[0] if unit == "seed" else ""
-                sum_d, sum_covariance = parts.get(part, (0, 0))
-                parts[part] = sum_d + d[:, 0], sum_covariance + np.cov(d[:, 1:])
-            d, half, comparison.p = stats.compare([*parts.values()])
-            comparison.difference, comparison.low_95, comparison.high_95 = d, d - half, d + half
+        unit = unit_of(self.seeds[a] & self.seeds[b])
+        pairs = {task: self.pairs(a, b, task, unit) for task in self.targets[target]}
+        units = common(pairs.values())
+        comparison = Comparison(target, a, b, len(units), UNITS[unit])
+        if len(units) < 2:
+            return comparison
+        # Parts that are independent: tasks share pretraining, and the sets of a retrieval task share fine-tuning.
+        differences, covariances = defaultdict(float), defaultdict(float)
+        for task, weight in self.targets[target].items():
+            self.resample(task)
+            part = "all" if unit == "pretraining_seed" else task.partition("/")[0]
+            by_unit = weight * np.stack([mean_difference(pairs[task][value]) for value in units])
+            differences[part] += by_unit[:, 0]
+            covariances[part] += np.cov(by_unit[:, 1:])
+        estimate, half, comparison.p = stats.compare([*zip(differences.values(), covariances.values())])
+        comparison.difference, comparison.low_95, comparison.high_95 = estimate, estimate - half, estimate + half
         return comparison
+
+    def resample(self, task):
+        """Give the chosen rows of a task their `scores`. Raises DataError: damaged files."""
+        rows = [row for row in self.by_task[task] if row.chosen]
+        if rows[0].scores is not None:
+            return
+        by_metric = []
+        for name in rows[0].metrics:
+            test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
+            seed = zlib.crc32(f"{task}/{test_set}".encode())
+            by_metric.append(stats.bootstrap(self.instances(rows, name), stats.RESAMPLES, seed))
+        for row, resampled in zip(rows, np.mean(by_metric, axis=0).T):
+            row.scores = np.array([row.test, *resampled])
+
+    def instances(self, rows, metric):
+        """Return what a metric sums up for each test instance: (n, C, 2) of each row. Raises DataError."""
+        arrays = []
+        for row in rows:
+            path = self.root / row.folder / "instances.npz"
+            try:
+                with np.load(path) as file:
+                    array = file[metric].astype(np.float32)
+                if arrays and array.shape != arrays[0].shape:
+                    raise ValueError(f"{metric} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
+            except Exception as error:  # NumPy and zipfile raise many kinds of a damaged file
+                raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
+            arrays.append(array)
+        return np.stack(arrays)
 
     def deviation(self, label, target):
         """Return the standard deviation over fine-tuning seeds and low rates as a Score; tasks count alike.
@@ -277,6 +310,16 @@ class Results:
         return Score(float(np.sqrt(np.mean(variances)))) if variances else None
 
 
+def unit_of(pretraining_seeds):
+    """Return what an interval is over: pretraining seeds where there are several, else those of fine-tuning."""
+    return "pretraining_seed" if len(pretraining_seeds) > 1 else "seed"
+
+
+def mean_difference(pairs):
+    """Return the mean of the differences of scores (1 + resamples,) over some pairs of rows."""
+    return np.mean([row.scores - other.scores for row, other in pairs], axis=0)
+
+
 def common(dicts):
     """Return the keys that all of some dicts have, sorted."""
     return sorted(set.intersection(*map(set, dicts)))
@@ -293,30 +336,3 @@ def check_rows(rows):
         if others:
             why = "are the same model, task, learning rate and seed: delete one of them"
             raise DataError(f"{first.folder} and {others[0].folder} {why}")
-
-
-def add_scores(root, task, rows):
-    """Give the chosen rows of a task their `scores` (1 + resamples,): on its test set, then on resamples of it.
-
-    Rows that have them keep them. Raises DataError: damaged files.
-    """
-    if hasattr(rows[0], "scores"):
-        return
-    scores = []
-    for name in rows[0].metrics:
-        arrays = []  # what the metric sums up for each test instance: (n, C, 2) of each row
-        for row in rows:
-            path = root / row.folder / "instances.npz"
-            try:
-                with np.load(path) as file:
-                    array = file[name].astype(np.float32)
-                if arrays and array.shape != arrays[0].shape:
-                    raise ValueError(f"{name} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
-            except Exception as error:  # NumPy and zipfile raise many kinds of a damaged file
-                raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
-            arrays.append(array)
-        test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
-        seed = zlib.crc32(f"{task}/{test_set}".encode())
-        scores.append(stats.bootstrap(np.stack(arrays), stats.RESAMPLES, seed))
-    for row, resampled in zip(rows, np.mean(scores, axis=0).T):
-        row.scores = np.array([row.test, *resampled])

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,17 +10,23 @@ import torch
 
 import checkpoint
 import configurator
-from data.files import is_locked, refuse_malformed
+from data.files import refuse_malformed
+from data.shards import load_data
 from errors import DataError
 from eval.study.branch import TRAIN, globals_of
-from eval.study.jobs import Job, run_all, slots
-from eval.study.plan import FINETUNE
+from eval.study.jobs import PLANNED_FILE, Job, run_all, slots
+from eval.study.plan import DEFAULTS, FINETUNE, FINETUNE_DEFAULTS
 from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
-from run import check_same_run, last_logged
+from run import RESUME_MAY_CHANGE, last_logged
 
-# In these settings a result may differ from its study: `finetuning` gives them, or no score depends on them
-MAY_DIFFER = {"random_weights", "lr", "seed", "device", "tasks_dir", "eval_interval", "eval_examples"}
+# Settings that may differ from those that a job was started with: nothing depends on them, or `finetuning` gives them.
+MAY_DIFFER = {
+    "train.py": RESUME_MAY_CHANGE - {"data"},
+    "finetune.py": set(
+        "out_dir baseline save_model random_weights lr seed device tasks_dir eval_interval eval_examples".split()
+    ),
+}
 
 
 # ----------------------------------------------------------------------------
@@ -41,12 +48,15 @@ def problems_of(plan, runs, points):
         new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
         shape = f"--init_from={run.settings.init_from}"  # which model=origin needs
         commands.append((run.folder.name, [*arguments(run), new_folder, shape]))
-        if why := changed(run, run.folder / "config.json", run.folder):
-            yield run.folder.name, why
+        if (run.folder / "config.json").exists():
+            yield from changed(training(run, cfg.processes), f"Give the row another name, or remove {run.folder}")
     yield from refusals(TRAIN, commands)
     if not points:
         return
-    yield from changed_results(plan, points)
+    for point in points:
+        job = finetuning(plan, *point)
+        if job and job.result.exists():
+            yield from changed(job, f"Give another out_dir, or remove the results in {plan.results / point[0].folder}")
     commands, causal = [], False
     for name, planned in plan.tasks.items():
         causal |= planned.settings.causal
@@ -70,48 +80,29 @@ def grouped(pairs):
     return lines
 
 
-def changed(run, path, folder):
-    """Return how a run that is there differs from its row, or that its record is damaged; "" if neither.
+def changed(job, to_do):
+    """Yield (name, sentence) for each setting that decides a job and was another one when the job began.
 
-    path: of its record, config.json, or of the result.json of a fine-tuning run that began with it. folder: what to
-    remove if it differs.
+    to_do: what to do about it. A job without a planned.json began before there were any. It is taken as it is.
     """
+    path = job.folder / PLANNED_FILE
     if not path.exists():
-        return ""
-    now = json.loads(json.dumps(run.settings | {"seed": run.train_seed}))  # tuples are lists in the record, too
-    begins = "branch_from" if run.start else "init_from"
-    try:
-        with refuse_malformed(f"{path} is damaged, or not the record of a run"):
-            record = json.loads(path.read_bytes())
-            record = record.get("checkpoint", record)
-            before, data = record["settings"], record.get("data") or record["data_fingerprint"]
-            for name in now:
-                if now[name] == "auto" or run.parent and name in ("branch_from", "init_from"):
-                    now[name] = before.get(name)
-            if run.parent and (before[begins] or not run.start):  # a branch may also have been trained from the start
-                if Path(before[begins]).parts[-2:] != run.origin.parts[-2:]:
-                    now[begins] = str(run.origin)
-            check_same_run({"settings": before, "data": data}, now, folder)
-    except DataError as error:
-        return f"{error}. Give the row another name, or remove {folder}"
-    return ""
+        return
+    with refuse_malformed(f"{path} is damaged: remove it, to take what is beside it as it is, or remove its folder"):
+        record = json.loads(path.read_bytes())
+        for script, now in job.planned.items():
+            defaults = DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS
+            before = defaults | record[script]  # a setting that it does not know had no effect then
+            for name, value in now.items():
+                if name not in MAY_DIFFER[script] and differs(name, value, before[name]):
+                    yield job.name, f"{name}={value}, but {script} was given {name}={before[name]}. {to_do}"
 
 
-def changed_results(plan, points):
-    """Yield (name, sentence) for what is fine-tuned already, and would be with other settings or weights now."""
-    done = {point[:2]: point for point in points if has_result(plan, point)}  # one of each model and task
-    for (model, task), point in done.items():
-        path = finetuning(plan, *point).result
-        if model.run and (why := changed(model.run, path, plan.results / model.folder)):
-            yield model.folder, why
-        with refuse_malformed(f"{path} is damaged, or not a result of finetune.py: remove it"):
-            before = json.loads(path.read_bytes())["settings"]
-        init_from = before["init_from"] if model.run else str(model.checkpoint)
-        now = plan.tasks[task].settings | {"init_from": init_from}
-        for name, value in now.items():
-            if name not in MAY_DIFFER and value not in ("auto", before.get(name, value)):
-                why = f"{name}={value}, but results in {plan.results} have {name}={before[name]}"
-                yield task, f"{why}. Give another out_dir, or remove them"
+def differs(name, value, before):
+    """Return whether a setting had another value. "auto" is what was used; of data only the known content counts."""
+    if name == "data":
+        value, before = value["fingerprint"], before["fingerprint"]
+    return value not in ("auto", "") and before != "" and json.dumps(value) != json.dumps(before)
 
 
 def refusals(script, commands, planned={}, **options):
@@ -190,10 +181,23 @@ def training(run, processes):
     if processes > 1:
         torchrun = find_spec("torch.distributed.run").origin
         command = [torchrun, "--standalone", f"--nproc_per_node={processes}", *command]
-    if not checkpoint.steps(run.folder) and not is_locked(run.folder):
-        for name in ("config.json", "metrics.jsonl"):  # train.py would miss the checkpoints that belong to these
-            (run.folder / name).unlink(missing_ok=True)
-    return Job(run.folder.name, run.folder, command, run.checkpoint())
+    return Job(run.folder.name, run.folder, command, run.checkpoint(), {"train.py": decides(run)})
+
+
+def decides(run):
+    """Return what decides a run: its settings, its seed, the content of its data and what it begins with."""
+    begins_with = "/".join(run.origin.parts[-2:]) if run.origin else ""
+    data = {"path": run.settings.data, "fingerprint": fingerprint(run.settings.data)}
+    return run.settings | dict(seed=run.train_seed, begins_with=begins_with, data=data)
+
+
+@cache
+def fingerprint(data):
+    """Return the beginning of the fingerprint of a setting `data`; "" where the data are missing or damaged."""
+    try:
+        return load_data(data).fingerprint[:12]
+    except DataError:
+        return ""
 
 
 # ----------------------------------------------------------------------------
@@ -218,8 +222,14 @@ def finetuning(plan, model, task, rate, seed):
     folder = plan.results / job_folder(model, task, rate, seed)
     ours = dict(init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
     ours["random_weights"] = model.kind == "random"
+    planned = {"finetune.py": plan.tasks[task].settings}
+    if model.run:
+        planned["train.py"] = decides(model.run)
+    else:
+        planned["finetune.py"] = plan.tasks[task].settings | {"init_from": str(model.checkpoint)}
     command = [FINETUNE, *plan.tasks[task].args, *(f"--{name}={value}" for name, value in ours.items())]
-    return Job(f"{model.folder} on {task}, lr {rate:g}, seed {seed}", folder, command, folder / "result.json")
+    name = f"{model.folder} on {task}, lr {rate:g}, seed {seed}"
+    return Job(name, folder, command, folder / "result.json", planned)
 
 
 def chosen_rate(plan, model, task):

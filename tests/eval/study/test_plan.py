@@ -15,9 +15,11 @@ from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import Schedule, schedule_problems
 from eval.study.plan import describe, Plan, TRAIN
-from eval.study.run import arguments, FINETUNE, refusals
+from eval.study.jobs import PLANNED_FILE, begin
+from eval.study.run import arguments, fingerprint, FINETUNE, refusals
 from helpers import ROOT
 from model import ModelConfig, Transformer
+from runtime import resolve_auto
 from study_helpers import facts_of, plan_of, write_result
 
 
@@ -65,18 +67,18 @@ BRANCHES = {  # rows have 650 steps, whose last 200 decay: (begins, arguments): 
     (
         "clm@420",
         "--switch_step=420 --max_steps=600",
-    ): "step 402 has a rate of 0.002985 and trains clm",
-    ("clm@300", "--switch_step=200"): "trains clm, clm, clm, clm. Only the first 200",
+    ): "step 402 has a rate of 0.002985 and trains 100.0% clm",
+    ("clm@300", "--switch_step=200"): "trains 100.0% clm. At most the first 200",
     (
         "mlm@300",
         "--switch_step=400",
-    ): "step 1 has a rate of 6e-05 and trains clm",
-    ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "trains clm, clm, mlm, mlm, there",
+    ): "step 1 has a rate of 6e-05 and trains 100.0% clm",
+    ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "trains 50.0% clm, 50.0% mlm, there",
     (
         "mixed@300",
         "--switch_step=0 --clm_windows=0.125",
-    ): "there a rate of 0.00198 and trains clm, mlm",
-    ("mlm@300", "--switch_step=0 --predict_from=before"): "trains mntp, mntp, mntp, mntp, there",
+    ): "step 3 has a rate of 0.00018 and trains 12.5% clm, 87.5% mlm, there",
+    ("mlm@300", "--switch_step=0 --predict_from=before"): "trains 100.0% mntp, there",
     ("clm@300", "--switch_step=300 --lr=1"): "step 1 has a rate of",
     ("clm@300", "--switch_step=300 --warmup_steps=9"): "step 1 has a rate of",
     ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9"): "",  # final weights, a new optimizer
@@ -118,7 +120,7 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     rows = {("clm@300", "--switch_step=300 --max_steps=500"): "", ("clm@300", "--switch_step=300"): ""}
     runs = branching(rows).runs.values()
     ((name, why),) = schedule_problems(runs, script)
-    assert name == "row0-seed-1" and "step 2 has a rate of 0.00299997" in why and "Only the first 1 steps" in why
+    assert name == "row0-seed-1" and "step 2 has a rate of 0.00299997" in why and "At most the first 1 steps" in why
     model = Transformer(ModelConfig(vocab_size=4096, seq_len=128))  # the demo's
     run = next(run for run in runs if run.row == "clm")
     assert Schedule(run, script).flops() == pytest.approx(650 * 2048 * flops_per_token(model, 128, True, 1))
@@ -128,7 +130,7 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     grows.write_text((ROOT / "train.py").read_text().replace("    if step <", few, 1))
     rows = {("clm@100", "--switch_step=100 --max_steps=400"): "", ("clm@9", "--switch_step=9"): ""}
     ((name, why),) = schedule_problems(branching(rows).runs.values(), grows)
-    assert name == "row0-seed-1" and "left out" in why
+    assert name == "row0-seed-1" and "trains 34.4% clm, 65.6% left out, there" in why
 
 
 FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
@@ -218,37 +220,66 @@ def test_every_rate_and_seed_is_checked_before_any_work():
     assert [problem.partition(":")[0] for problem in problems] == ["seed=-1", "lr=0.0", "lr=-1.0"]
 
 
-def test_a_damaged_config_of_a_run_is_named(tmp_path):
-    run = plan_of(out_dir=tmp_path).runs["mlm", 1]
-    run.folder.mkdir(parents=True)
-    path = run.folder / "config.json"
-    for text in ("", "{", "[" * 10**5, "\xff", "null", '{"settings": {}}', '{"settings": [], "data_fingerprint": ""}'):
-        path.write_text(text, encoding="latin-1")
-        assert f"{path} is damaged" in carry_out.changed(run, path, tmp_path), text
+def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixture):
+    """Of a run, of fine-tuning a model of the study, and of fine-tuning a given one."""
+    rows = {"a": ("", ""), "c": ("a@300", ""), "b": ("a", "--lr=1e-4 --mask_proportions=.5,.5,0")}
+    train = f"--device=cpu --data={data_dir}"
+    before = dict(out_dir=tmp_path, train=train, checkpoints="x/ckpt-9.pt", tasks="sst2")
+    jobs_of = lambda plan: [  # noqa: E731
+        carry_out.training(plan.runs["b", 1], 1),
+        *(carry_out.finetuning(plan, plan.models[i], "sst2", 1e-3, 1) for i in (2, 3)),
+    ]
 
+    def refused(b=rows["b"], **now):
+        table = [(name, *row) for name, row in (rows | {"b": b}).items()]
+        plan = plan_of(**dict(rates="1e-3", runs=(*table,)) | before | now)
+        runs, points = [plan.runs["b", 1]], [(plan.models[i], "sst2", 1e-3, 1) for i in (2, 3)]
+        found = [line for line in carry_out.problems_of(plan, runs, points) if " was given " in line[1]]
+        return [name.partition(",")[0] for name, _ in found], {why.partition(". Give ")[0] for _, why in found}
 
-def test_a_run_and_a_result_must_be_of_their_row(tmp_path):
-    runs = (("a", "", ""), ("b", "a", "--lr=1e-4"), ("c", "a@300", ""))
-    runs = plan_of(out_dir=tmp_path, runs=runs, train="--data=elsewhere --dtype=float32 --device=cpu").runs
-    run, branch = runs["b", 1], runs["c", 1]
-    settings = run.settings | {"seed": run.train_seed, "init_from": f"moved/a-seed-1/{run.origin.name}"}
-    run.folder.mkdir(parents=True)
-    for name in ("config.json", "result.json"):
-        for change, why in (
-            ({}, ""),
-            ({"init_from": f"{tmp_path}/runs/c-seed-1/{run.origin.name}"}, f"init_from={run.origin}, but the run in"),
-            ({"init_from": ""}, f"init_from={run.origin}, but the run in"),
-            ({"lr": 0.5}, "lr=0.0001, but the run in"),
-        ):
-            record = {"settings": settings | change, "data_fingerprint": "0" * 64}
-            if name == "result.json":
-                record = {"checkpoint": {"settings": settings | change, "data": "0" * 64}}
-            (run.folder / name).write_text(json.dumps(record))
-            found = carry_out.changed(run, run.folder / name, tmp_path)
-            assert found.startswith(why) and bool(found) == bool(why), found
-    record = {"settings": branch.settings | {"seed": branch.train_seed}, "data_fingerprint": "0" * 64}
-    (tmp_path / "config.json").write_text(json.dumps(record))
-    assert carry_out.changed(branch, tmp_path / "config.json", tmp_path) == ""  # it was trained from the start
+    table = tuple((name, *row) for name, row in rows.items())
+    jobs = jobs_of(plan_of(runs=table, rates="1e-3", **before))
+    for job in jobs:
+        job.folder.mkdir(parents=True)
+        (job.folder / "config.json").touch()
+        begin(job)
+        assert not (job.folder / "config.json").exists()  # of a run without checkpoints
+        (job.folder / "config.json").touch()
+        job.result.touch()
+    run, ours, given = ["b-seed-1", "b-seed-1 on sst2", "x-9 on sst2"]
+    used = resolve_auto(jobs[0].planned["train.py"])["dtype"]
+    other = {"float32": "bfloat16", "bfloat16": "float32"}[used]
+    at, moved = (f"{{'path': '{path}', 'fingerprint': '{fingerprint(str(path))}'}}" for path in (data_dir, mixture))
+    for now, which, what in (
+        ({}, [], ""),
+        (dict(train=f"{train} --micro_batch=7 --dtype={used}", finetune="--eval_interval=7"), [], ""),
+        (dict(b=("a", "--lr=2e-4 --mask_proportions=.5,.5,0")), [run, ours], "lr=0.0002, but train.py {} lr=0.0001"),
+        (dict(b=("c", rows["b"][1])), [run, ours],
+         "begins_with=c-seed-1/ckpt-650.pt, but train.py {} begins_with=a-seed-1/ckpt-650.pt"),
+        (dict(train=f"{train} --dtype={other}"), [run, ours], f"dtype={other}, but train.py {{}} dtype={used}"),
+        (dict(train=f"--data={mixture}"), [run, ours], f"data={moved}, but train.py {{}} data={at}"),
+        (dict(train="--data=not/here"), [], ""),
+        (dict(finetune="--batch_size=7"), [ours, given], "batch_size=7, but finetune.py {} batch_size=32"),
+        (dict(checkpoints="y/x/ckpt-9.pt"), [given],
+         "init_from=y/x/ckpt-9.pt, but finetune.py {} init_from=x/ckpt-9.pt"),
+    ):  # fmt: skip
+        assert refused(**now) == (which, {what.replace("{}", "was given")} - {""}), now
+    path = jobs[0].folder / PLANNED_FILE
+    record = json.loads(path.read_text())
+    del record["train.py"]["grad_clip"]  # of before there was such a setting
+    path.write_text(json.dumps(record))
+    assert refused() == ([], set()) and refused(train=f"{train} --grad_clip=2") == (
+        [run, ours], {f"grad_clip=2.0, but train.py was given grad_clip=1.0"}
+    )  # fmt: skip
+    checkpoint.path_of(jobs[0].folder, 9).touch()
+    begin(jobs[0])  # goes on from there: all stays
+    assert json.loads(path.read_text()) == record and (jobs[0].folder / "config.json").exists()
+    for text in ("", "{", "[" * 10**5, "null", "{}", '{"train.py": []}'):
+        path.write_text(text)
+        with pytest.raises(DataError, match=f"{PLANNED_FILE} is damaged: remove it"):
+            refused()
+    path.unlink()
+    assert refused(b=("a", "--lr=2e-4"))[0] == [ours] * 2  # the run is of before there were records
 
 
 def ended(run):

@@ -97,7 +97,7 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
     assert changed == {"split-seed-1"}
     assert {path.parent.name for path in parts.glob("study/runs/*/ckpt-*.pt")} == {"clm-seed-1", "split-seed-1"}
     code, output = start([f"{args[0]} --lr=1e-4", *args[1:]], parts).wait(60)
-    assert code == 1 and "lr=0.0001, but the run in study/runs/clm-seed-1 has lr=0.003" in output
+    assert code == 1 and "lr=0.0001, but train.py was given lr=0.003" in output
 
 
 def test_a_job_runs_no_code_that_has_changed_since_the_study_began(tmp_path):
@@ -135,9 +135,9 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     assert not (failed / "error.txt").exists() and "sc mean" in output
 
     code, output = run(["sweep", *args, "--finetune=--max_steps=3 --batch_size=8"], "eval.study")
-    assert code == 1 and f"max_steps=3, but results in {tmp_path}/r/results have max_steps=2" in output, output
+    assert code == 1 and "max_steps=3, but finetune.py was given max_steps=2" in output, output
     moved = tmp_path / "moved" / encoder.parent.name / encoder.name  # another checkpoint of the same name
     moved.parent.mkdir(parents=True)
     shutil.copy(encoder, moved)
     code, output = run(["sweep", *args, f"--checkpoints={moved}"], "eval.study")
-    assert code == 1 and f"init_from={moved}, but results in {tmp_path}/r/results have" in output, output
+    assert code == 1 and f"init_from={moved}, but finetune.py was given init_from={encoder}" in output, output
