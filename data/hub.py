@@ -404,7 +404,7 @@ def tokenizer_files(tokenizer, max_len, is_decoder=False, for_words=False):
         config["add_prefix_space"] = True
     content["post_processor"] = filled("eos at the beginning" if is_decoder else "eos at the end", facts)
     if is_decoder:
-        config["bos_token"] = eos
+        config |= {"bos_token": eos, "add_bos_token": True}  # transformers goes by post_processor, llama.cpp by this
     engine = json_engine(json.dumps(content).encode(), tokenizer.name)
     found = {name: engine.token_to_id(name) for name in special}
     if found != special:  # the library numbers tokens that are not in the vocabulary itself
