@@ -86,8 +86,11 @@ def run_job(job, environment, code):
 
 
 def begin(job):
-    """Leave in the folder of a job what it was asked to do, unless it goes on from a checkpoint that is there."""
-    if not checkpoint.steps(job.folder):
+    """Leave in the folder of a job what it was asked to do, unless it goes on from a checkpoint that is there.
+
+    Another process may have begun the same job in the meantime: its folder stays as it is.
+    """
+    if not checkpoint.steps(job.folder) and not is_locked(job.folder):
         for name in ("config.json", "metrics.jsonl"):  # train.py would miss the checkpoints that belong to these
             (job.folder / name).unlink(missing_ok=True)
         settings = {script: resolve_auto(settings) for script, settings in job.planned.items()}
