@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from data import prepare as module
+from data.files import lock_folder
 from data.prepare import make_pieces, prepare
 from data.shards import load_meta
 from data.tokenizer import EMBEDDED, Tokenizer
-from data.writing import unfinished_folder
 from errors import DataError
 from helpers import Run
 from prepare_helpers import OPTIONS, in_child, many_documents, texts, tokens, write_texts
@@ -90,14 +90,8 @@ def test_workers_and_parts_do_not_change_the_result(tmp_path, max_tokens):
     record = one["splits"]["train"]
     assert record["documents"] == len(train) and record["bytes"] == sum(map(len, train))
     assert not max_tokens or 99_000 < record["tokens"] <= max_tokens
-
-
-def test_val_split_is_stable_when_the_corpus_grows(tmp_path):
-    for name, count in ("small", 300), ("large", 900):
-        source = write_texts(tmp_path / f"{name}.jsonl", many_documents(count)[::-1])
-        prepare(source, tmp_path / name, val_fraction=0.1)
-    for split in "train", "val":
-        assert set(texts(tmp_path / "small", split)) < set(texts(tmp_path / "large", split))
+    prepare(write_texts(tmp_path / "small.jsonl", documents[:300]), tmp_path / "small", val_fraction=0.1)
+    assert texts(tmp_path / "small", "val") == [text for text in documents[:300] if text in val]  # it may grow
 
 
 def is_running(pid):
@@ -211,10 +205,10 @@ def records(out):
     return sorted(out.with_name("out.partial").glob("*/*.json"))
 
 
-@pytest.mark.parametrize(
-    "options, number",
-    [({}, 3), *(pytest.param(options, 40, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000}))],
-)
+SLOW = [pytest.param(options, 40, marks=pytest.mark.slow) for options in ({}, {"max_tokens": 9_000})]
+
+
+@pytest.mark.parametrize("options, number", [({}, 3), *SLOW])
 def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
     """End at one moment, go on, compare: at `number` moments and the last ones."""
 
@@ -299,18 +293,14 @@ def test_input_that_changes_while_it_is_read(corpus, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_share_a_folder(tmp_path):
-    """A part runs beside other parts, but not beside the command that completes the folder."""
-    held = partial(unfinished_folder, tmp_path / "out")
-    with held("plan", "1/2") as folder:
-        with held("plan", "2/2") as other:
-            assert other == folder
-        with pytest.raises(DataError, match=f"in use by process {os.getpid()}"), held("plan", ""):
-            pass
-        with pytest.raises(DataError, match="no preparation of these files"), held("another", "2/2"):
-            pass
-    with held("plan", ""), pytest.raises(DataError, match="in use by"), held("plan", "1/2"):
-        pass
+def test_a_part_runs_beside_other_parts_and_nothing_else(sources, tmp_path):
+    held = partial(lock_folder, tmp_path / "out.partial", "prepare.lock")
+    with held(shared=True):
+        prepare(**sources, out=tmp_path / "out", part="1/2")
+        with pytest.raises(DataError, match=f"in use by process {os.getpid()}"):
+            prepare(**sources, out=tmp_path / "out")
+    with held(), pytest.raises(DataError, match="in use by"):
+        prepare(**sources, out=tmp_path / "out", part="2/2")
 
 
 @pytest.mark.parametrize("size", [0, 200, 20_000])
