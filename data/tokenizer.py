@@ -232,21 +232,20 @@ class JsonTokenizer(Tokenizer):
 
     def encode_array(self, text):
         """As `encode`, but an array of uint32."""
-        fast = lambda text, **options: self.engine.encode_batch_fast([text], **options)[0]
-        return np.array(self.run(fast, self.normalize(text)).ids, np.uint32)
+        return np.array(self.run(self.engine.encode_batch_fast, text).ids, np.uint32)
 
     def encode_with_offsets(self, text):
         """Return the ids and, for each, (start, end) in characters of normalize(text)."""
-        encoding = self.run(self.engine.encode, self.normalize(text))
+        encoding = self.run(self.engine.encode_batch, text)
         return encoding.ids, encoding.offsets
 
-    def run(self, method, text):
-        """Return what a method of the library makes of a text. Raises DataError where it fails."""
+    def run(self, encode_batch, text):
+        """Return the Encoding that a method of the library gives for a text. Raises DataError where it fails."""
         try:
-            return method(text, add_special_tokens=False)
+            return encode_batch([self.normalize(text)], add_special_tokens=False)[0]
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # a panic of the library is no Exception
-            if isinstance(error, KeyboardInterrupt):
-                raise
             raise DataError(f"the tokenizer {self.name} fails on the text {text[:60]!r}...: {error}") from error
 
     def decode(self, ids):
