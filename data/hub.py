@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -129,7 +128,26 @@ def load(path, report):
     config = shape(path)
     found = stored_tensors(path)
     tokenizer = Tokenizer.load(folder)
-    model = place(found, config, folder, report)
+    with torch.device("meta"):
+        shapes = Transformer(ModelConfig(**config)).state_dict()
+
+    if config["tie_embeddings"]:  # one of both is stored, or both are
+        shared = found.get(EMBEDDING, found.get(HEAD))
+        if HEAD in found and not torch.equal(shared.float(), found[HEAD].float()):
+            raise DataError(f"{folder}: tie_word_embeddings is true, but {HEAD} is another weight: set it to false")
+        found[EMBEDDING] = found[HEAD] = shared
+    if HEAD not in found:
+        report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
+        found[HEAD] = torch.zeros(1).expand(shapes["head.weight"].shape)
+    for name in list(found):  # old files store what follows from rope_theta; Llama's attention_bias has one too many
+        if name.endswith("rotary_emb.inv_freq") or (name.endswith("o_proj.bias") and not found[name].any()):
+            del found[name]
+    if wrong := list(misfits(found, hub_views(shapes))):
+        raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}")
+
+    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
+    for name, x in hub_views(model).items():
+        x.copy_(found[name])
     new = tokenizer.vocab_size - config["vocab_size"]
     if new > 0:
         report(f"{folder}: {new} new tokens begin as the mean of the {config['vocab_size']} old ones")
@@ -175,33 +193,11 @@ def stored_tensors(path):
     return found
 
 
-def place(found, config, folder, report):
-    """Return the state dict of a Transformer with the stored tensors of a folder. Raises DataError."""
-    with torch.device("meta"):
-        shapes = Transformer(ModelConfig(**config)).state_dict()
-    if config["tie_embeddings"]:  # one of both is stored, or both are
-        shared = found.get(EMBEDDING, found.get(HEAD))
-        if HEAD in found and not torch.equal(shared.float(), found[HEAD].float()):
-            raise DataError(f"{folder}: tie_word_embeddings is true, but {HEAD} is another weight: set it to false")
-        found[EMBEDDING] = found[HEAD] = shared
-    if HEAD not in found:
-        report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
-        found[HEAD] = torch.zeros(1).expand(shapes["head.weight"].shape)
-    for name in list(found):  # old files store what follows from rope_theta; Llama's attention_bias has one too many
-        if name.endswith("rotary_emb.inv_freq") or (name.endswith("o_proj.bias") and not found[name].any()):
-            del found[name]
-    if wrong := list(misfits(found, hub_views(shapes))):
-        raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}")
-    model = {name: torch.empty(x.shape) for name, x in shapes.items()}
-    for name, x in hub_views(model).items():
-        x.copy_(found[name])
-    return model
-
-
 # ----------------------------------------------------------------------------
 # Out
 
 
+@torch.no_grad()
 def write_folder(state, model, path, folder, kind):
     """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
 
@@ -215,11 +211,22 @@ def write_folder(state, model, path, folder, kind):
         role = role_of(state, kind, path)
         weights = hub_weights(state, kind, role)
         texts = hub_texts(state, folder.name, kind, role, sum(x.numel() for x in weights.values()))
-        sample = state["fine_tuned"]["sample"] if "fine_tuned" in state else sample_of(model, role)
+        if "fine_tuned" in state:
+            sample = state["fine_tuned"]["sample"]
+        else:
+            tokens = random_tokens(model.config.vocab_size, model.config.seq_len)
+            hidden = model(tokens[None], causal=role == "decoder")[0]
+            sample = tokens, model.logits(hidden) if role in HEADS else hidden
     with new_folder(folder, texts) as partial:
         library = optional_package("safetensors.torch")
         library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-        check_function(sample, lambda tokens: output_there(partial, kind, role, tokens), path)
+
+        def theirs(tokens):
+            name, *_ = CLASSES[f"{kind} {role}"]
+            output = getattr(optional_package("transformers"), name).from_pretrained(partial)(tokens[None])[0][0]
+            return F.normalize(output.mean(0), dim=0) if role == "ir" else output
+
+        check_function(sample, theirs, path)
         sync(partial / "model.safetensors")
 
 
@@ -276,23 +283,6 @@ def random_tokens(vocab_size, seq_len):
 
 
 @torch.no_grad()
-def sample_of(model, role):
-    """Return random tokens, (T,), and what a Transformer computes from them, (T, d_model) or (T, vocab_size)."""
-    tokens = random_tokens(model.config.vocab_size, model.config.seq_len)
-    hidden = model(tokens[None], causal=role == "decoder")[0]
-    return tokens, model.logits(hidden) if role in HEADS else hidden
-
-
-def output_there(folder, kind, role, tokens):
-    """Return what transformers computes from a folder and a text, (T,), as our model returns it."""
-    import transformers
-
-    name, *_ = CLASSES[f"{kind} {role}"]
-    output = getattr(transformers, name).from_pretrained(folder)(tokens[None])[0][0]
-    return F.normalize(output.mean(0), dim=0) if role == "ir" else output
-
-
-@torch.no_grad()
 def check_function(sample, theirs, path):
     """Raise DataError unless an exported model computes what ours does, on a few random tokens.
 
@@ -300,11 +290,11 @@ def check_function(sample, theirs, path):
     computes something else. sample: the tokens, (T,), and the output of our model. theirs: a function of the tokens.
     Without transformers nothing is compared.
     """
-    if not find_spec("transformers"):
+    try:
+        import transformers
+    except ImportError:
         print(f"{path}: not compared with transformers, which is not installed: install it and export again")
         return
-    import transformers
-
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     tokens, ours = sample
