@@ -90,17 +90,18 @@ COMPRESSED = {  # by the first bytes: the function that opens it
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
-    (b"\x28\xb5\x2f\xfd", b"P*M\x18"): lambda file: optional_package("pyarrow").CompressedInputStream(file, "zstd"),
+    (b"\x28\xb5\x2f\xfd", b"P*M\x18"): lambda path: optional_package("pyarrow").CompressedInputStream(path, "zstd"),
 }
 
 
 def open_lines(path):
     """Open a file as it is without its compression, whatever its name."""
-    file = open(path, "rb")
+    with open(path, "rb") as file:
+        head = file.read(8)
     for magic, opener in COMPRESSED.items():
-        if file.peek().startswith(magic):
-            return io.BufferedReader(opener(file))
-    return file
+        if head.startswith(magic):
+            return io.BufferedReader(opener(path))
+    return open(path, "rb")
 
 
 def decode(data, first):
@@ -159,11 +160,14 @@ def cut_places(path, size):
     places = [0]
     reader = reader_of(path)
     if reader is read_parquet:
-        places += [place for before, place in itertools.pairwise(group_places(path)) if place // size > before // size]
-    elif reader is not read_arrow and isinstance(open_lines(path).raw, io.FileIO):  # else it is compressed
-        place, total = 0, path.stat().st_size
-        while (place := document_after(path, min(place + size, total), reader is read_jsonl)) < total:
-            places.append(place)
+        for before, place in itertools.pairwise(group_places(path)):
+            if place // size > before // size:
+                places.append(place)
+    elif reader is not read_arrow:
+        with open_lines(path) as lines:
+            if isinstance(lines.raw, io.FileIO):  # else it is compressed
+                while place := next_document(lines, places[-1] + size, 0 if reader is read_jsonl else 2):
+                    places.append(place)
     return [*places, END]
 
 
@@ -173,22 +177,21 @@ def group_places(path):
     return [path.stat().st_size * group // groups for group in range(groups)]
 
 
-def document_after(path, position, is_jsonl):
-    """Return where the first document begins after a line end after a position, or where the file ends.
+def next_document(file, position, blank_lines):
+    """Return where the first document begins after a line end after a position; None if no document does.
 
-    Two blank lines must be seen before it, except in JSON lines.
+    blank_lines: how many must be seen before it.
     """
-    needed = 0 if is_jsonl else 2
-    blank = 0
-    with open(path, "rb") as file:
-        file.seek(position)
-        file.readline()  # the rest of a line
-        while True:
-            start = file.tell()
-            line = file.readline()
-            if not line or (line.strip() and blank >= needed):
-                return start
-            blank = 0 if line.strip() else blank + 1
+    file.seek(position)
+    file.readline()  # the rest of a line
+    seen = 0
+    while line := file.readline():
+        if not line.strip():
+            seen += 1
+        elif seen >= blank_lines:
+            return file.tell() - len(line)
+        else:
+            seen = 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
