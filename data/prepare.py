@@ -9,7 +9,7 @@ val-00000.bin, ... with raw token ids, one document after the other, each ended 
 The input is cut into pieces of about equal size, at beginnings of documents. A worker turns a piece into a shard of
 each split and a record of it. The pieces are independent, so they can be made in any order and on several machines:
 
-    files -> cut_into_pieces -> make_piece, for each in OUT.partial -> data.shards.join -> OUT
+    files -> cut_into_pieces -> encode_piece, for each in OUT.partial -> data.writing.join -> OUT
 
 After a kill or an error, the same command makes what is missing. The tokens are the same, whoever makes the pieces.
 """
@@ -35,7 +35,7 @@ from data.files import refuse_existing
 from data.shards import EMBEDDED_FOLDER, digest, token_dtype
 from data.sources import cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
-from data.writing import join, load_record, save_record, unfinished_folder, write_shards
+from data.writing import join, make_piece, unfinished_folder, write_shards
 from errors import DataError, exit_with_message, progress
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
@@ -86,14 +86,6 @@ def cut_into_pieces(files, size):
     return [piece for piece in pieces if piece]
 
 
-def digest_of_plan(files, pieces, tokenizer, cfg):
-    """Return a checksum of all that decides what a piece holds. Folders may have other names on other machines."""
-    above = next(iter(files)).parent
-    inputs = [(os.path.relpath(path, above), *status) for path, status in files.items()]
-    content = tokenizer.content.hex()
-    return digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
-
-
 def part_of(text):
     """Return (3, 16) of "3/16", and (1, 1) of "". Raises DataError."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
@@ -107,16 +99,12 @@ def part_of(text):
 # One piece
 
 
-def make_piece(folder, files, tokenizer, cfg, number, ranges):
-    """Write the shards of a piece and its record, if it is not whole already. Returns the record of `write_shards`."""
-    record = load_record(folder, number)
-    if record is None:
-        record = write_shards(folder, number, encoded_piece(files, tokenizer, cfg, ranges))
-        save_record(folder, number, record)
-    return record
+def encode_piece(folder, files, tokenizer, cfg, number, ranges):
+    """Make the shards of a piece and its record, if they are not there. Returns the record; see `write_shards`."""
+    return make_piece(folder, number, encoded_documents(files, tokenizer, cfg, ranges))
 
 
-def encoded_piece(files, tokenizer, cfg, ranges, limit=math.inf):
+def encoded_documents(files, tokenizer, cfg, ranges, limit=math.inf):
     """Yield (split, tokens, bytes of text) of each document of a piece. Raises DataError if a file is not what it was.
 
     A hash of the text chooses the split, so that a document keeps it when the corpus grows. The piece ends before the
@@ -182,20 +170,6 @@ def make_in_worker(piece):
     return make_here(*piece)
 
 
-def make_until_full(make, pieces, max_tokens, workers):
-    """Make pieces up to the one with which train has more than max_tokens; 0 = all. Returns the records before it."""
-    records, tokens = [], 0
-    bar = progress(total=len(pieces), unit="shards")
-    with bar, contextlib.closing(make_pieces(make, pieces, workers)) as made:
-        for record in made:
-            tokens += record["train"]["tokens"]
-            if 0 < max_tokens < tokens:
-                break
-            records.append(record)
-            bar.update()
-    return records
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Everything together
 
@@ -230,19 +204,29 @@ def prepare(source, out, tokenizer="embedded", **settings):
     size = sum(file_size for file_size, _ in files.values())
     pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST))
     workers = cfg.workers or min(cores(), size // SMALLEST + 1)
-    plan = digest_of_plan(files, pieces, tokenizer, cfg)
+    # What decides the content of a piece. Folders may have other names on other machines.
+    inputs = [(os.path.relpath(path, found[0].parent), *status) for path, status in files.items()]
+    content = tokenizer.content.hex()
+    plan = digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
     number, parts = part_of(cfg.part)
     mine = list(enumerate(pieces))[number - 1 :: parts]
     with unfinished_folder(out, plan, cfg.part) as folder:
-        make = functools.partial(make_piece, folder, files, tokenizer, cfg)
-        records = make_until_full(make, mine, cfg.max_tokens / parts, workers)
+        make = functools.partial(encode_piece, folder, files, tokenizer, cfg)
+        records, tokens, limit = [], 0, cfg.max_tokens / parts or math.inf
+        bar = progress(total=len(mine), unit="shards")
+        with bar, contextlib.closing(make_pieces(make, mine, workers)) as made:
+            for record in made:
+                if tokens + record["train"]["tokens"] > limit:
+                    break
+                tokens += record["train"]["tokens"]
+                records.append(record)
+                bar.update()
         if cfg.part:
             return None
         is_full = len(records) < len(pieces)
         if is_full:
-            left = cfg.max_tokens - sum(record["train"]["tokens"] for record in records)
             number, ranges = mine[len(records)]
-            cut = encoded_piece(files, tokenizer, cfg, ranges, limit=left)
+            cut = encoded_documents(files, tokenizer, cfg, ranges, limit - tokens)
             records.append(write_shards(folder, number, cut))  # its record no longer fits: after a kill it is made anew
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():

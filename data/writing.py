@@ -61,42 +61,46 @@ def unfinished_folder(out, plan, part=""):
 # The shards of a piece, and its record
 
 
+def make_piece(folder, number, encoded):
+    """Write the shards of a piece and its record, if they are not there and whole. Returns the record.
+
+    encoded: yields (split, tokens of a document, its bytes of text). The record has a checksum of its own.
+    """
+    path = folder / f"{number:05d}.json"
+    with contextlib.suppress(*MALFORMED):
+        record, checksum = json.loads(path.read_bytes())
+        is_whole = digest(record) == checksum
+        for shard in record.values():
+            is_whole &= sha256_of([folder / "shards" / shard["file"]]) == shard["sha256"]
+        if is_whole:
+            return record
+    record = write_shards(folder, number, encoded)
+    write_json(path, [record, digest(record)])
+    return record
+
+
 def write_shards(folder, number, encoded):
-    """Write a shard of each split. encoded: yields (split, tokens of a document, its bytes of text).
+    """Write a shard of each split. encoded: see `make_piece`.
 
     Returns {split: {"file": its name, "documents": how many, "tokens": ..., "bytes": ..., "sha256": ...}}.
     """
-    shards, paths = {}, [folder / "shards" / f"{split}-{number:05d}.bin" for split in SPLITS]
-    for split, path in zip(SPLITS, paths):
-        path.unlink(missing_ok=True)  # it could be a link
-        shards[split] = {"file": path.name, "documents": 0, "tokens": 0, "bytes": 0}
-    with open(paths[0], "wb") as train, open(paths[1], "wb") as val:
+    record, files = {}, {}
+    with contextlib.ExitStack() as stack:
+        for split in SPLITS:
+            path = folder / "shards" / f"{split}-{number:05d}.bin"
+            path.unlink(missing_ok=True)  # it could be a link
+            files[split] = stack.enter_context(open(path, "wb"))
+            record[split] = {"file": path.name, "documents": 0, "tokens": 0, "bytes": 0}
         for split, tokens, size in encoded:
-            (train if split == "train" else val).write(tokens)
-            shards[split]["documents"] += 1
-            shards[split]["tokens"] += len(tokens)
-            shards[split]["bytes"] += size
-    for path, shard in zip(paths, shards.values()):
-        sync(path)
-        shard["sha256"] = sha256_of([path])
+            files[split].write(tokens)
+            record[split]["documents"] += 1
+            record[split]["tokens"] += len(tokens)
+            record[split]["bytes"] += size
+    for split, file in files.items():
+        sync(file.name)
+        record[split]["sha256"] = sha256_of([file.name])
     sync(folder / "shards")
-    return shards
-
-
-def save_record(folder, number, record):
-    """Write the record of a piece whose shards are on the disk, with a checksum of its own."""
-    write_json(folder / f"{number:05d}.json", [record, digest(record)])
-
-
-def load_record(folder, number):
-    """Return the record of a piece, or None if it or its shards are missing or damaged."""
-    with contextlib.suppress(*MALFORMED):
-        record, checksum = json.loads((folder / f"{number:05d}.json").read_bytes())
-        for shard in record.values():
-            if sha256_of([folder / "shards" / shard["file"]]) != shard["sha256"]:
-                return None
-        if digest(record) == checksum:
-            return record
+    return record
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,15 +114,18 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     """
     shards = folder / "shards"
     dtype = token_dtype(tokenizer.vocab_size)
-    splits = splits_of(records)
-    empty = [name for name in SPLITS if not splits[name]["shards"]]
-    if empty == ["val"] or (empty == ["train"] and not is_full):
-        splits = splits_of([cut_tail(folder, splits, dtype, cfg.val_fraction)])
-    for name, split in splits.items():
-        if not split["shards"]:
+    train, val = (any(record[split]["tokens"] for record in records) for split in SPLITS)
+    if (train and not val) or (val and not train and not is_full):
+        records = [cut_tail(folder, records, dtype, cfg.val_fraction)]
+    splits = {}
+    for name in SPLITS:
+        parts = [record[name] for record in records if record[name]["tokens"]]
+        if not parts:
             shutil.rmtree(folder)  # going on would not help
             raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
-        split["sha256"] = sha256_of(shards / shard["file"] for shard in split["shards"])
+        splits[name] = {key: sum(part[key] for part in parts) for key in ("documents", "tokens", "bytes")}
+        splits[name]["shards"] = parts
+        splits[name]["sha256"] = sha256_of(shards / part["file"] for part in parts)
     needed = {shard["file"] for split in splits.values() for shard in split["shards"]}
     for path in shards.iterdir():
         if path.name not in needed:  # of a killed process, or of a piece after max_tokens
@@ -136,27 +143,18 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     return meta
 
 
-def splits_of(records):
-    """Return what meta.json says of the splits, but their checksums. records: of each piece, in order."""
-    splits = {}
-    for split in SPLITS:
-        shards = [record[split] for record in records]
-        splits[split] = {name: sum(shard[name] for shard in shards) for name in ("documents", "tokens", "bytes")}
-        splits[split]["shards"] = [shard for shard in shards if shard["tokens"]]
-    return splits
-
-
-def cut_tail(folder, splits, dtype, val_fraction):
+def cut_tail(folder, records, dtype, val_fraction):
     """Make the tail of the text validation where the hash put all documents into one split, as with one book.
 
     Returns the record of the only piece that is left. The whole text is in memory.
     """
-    whole = splits["train"] if splits["train"]["shards"] else splits["val"]
-    tokens = np.concatenate([np.fromfile(folder / "shards" / shard["file"], dtype) for shard in whole["shards"]])
+    parts = [part for record in records for part in record.values() if part["tokens"]]
+    tokens = np.concatenate([np.fromfile(folder / "shards" / part["file"], dtype) for part in parts])
+    size = sum(part["bytes"] for part in parts)
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
-    size = whole["bytes"] * n // len(tokens)
+    val_size = size * n // len(tokens)
     head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
-    record = write_shards(folder, 0, [("train", head, whole["bytes"] - size), ("val", tokens[-n:], size)])
-    record["train"]["documents"] = whole["documents"]
+    record = write_shards(folder, 0, [("train", head, size - val_size), ("val", tokens[-n:], val_size)])
+    record["train"]["documents"] = sum(part["documents"] for part in parts)
     return record
