@@ -296,10 +296,10 @@ def parse_ranks(content):
 def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
-        known = ", ".join(["embedded", *tiktoken.list_encoding_names()])
+        known = ", ".join(tiktoken.list_encoding_names())
         raise DataError(
-            f"tokenizer {str(path)!r}: no such file or folder, and not one of {known}; of a model of the hub, download "
-            f"the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+            f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the hub, "
+            f"download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
     with refuse_malformed(
         f"{path} is {what_is(path, 'neither a tokenizer.json nor lines with the base64 of a token and its rank')}"
@@ -341,7 +341,7 @@ def read_hub(path):
     """Read a folder with a tokenizer.json, or such a file. Raises DataError.
 
     tokenizer_config.json and special_tokens_map.json beside it name the special tokens, or else config.json and
-    generation_config.json. Where none does:
+    generation_config.json. A token that these or added_tokens.json add must be in the file. Where none names a token:
 
     mask    [MASK] or <mask>, else the first token with "reserved" in its name (Llama 3: <|reserved_special_token_0|>,
             as in the study), else a new id after the largest
@@ -361,12 +361,12 @@ def read_hub(path):
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     added_ids = {str(i): token.content for i, token in added.items()}
-    files = "generation_config.json", "config.json", "special_tokens_map.json", "tokenizer_config.json"
-    generation, config, older, newer = (read_json(file.with_name(name)) for name in files)
+    files = "generation_config", "config", "special_tokens_map", "tokenizer_config", "added_tokens"
+    generation, config, older, newer, oldest = (read_json(file.with_name(f"{name}.json")) for name in files)
     rows = config.get("vocab_size") or 0
-    more = {token["content"] for token in newer.get("added_tokens_decoder", {}).values()} - ids.keys()
-    if more:
-        raise DataError(f"{file}: tokenizer_config.json adds tokens that it does not have: {', '.join(sorted(more))}")
+    more = {token["content"] for token in newer.get("added_tokens_decoder", {}).values()} | oldest.keys()
+    if more := more - ids.keys():
+        raise DataError(f"{file}: the files beside it add tokens that it does not have: {', '.join(sorted(more))}")
     # As in transformers: the older file comes first, where the newer one does not list the added tokens.
     config = generation | config | (older | newer if "added_tokens_decoder" in newer else newer | older)
 
