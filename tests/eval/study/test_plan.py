@@ -22,6 +22,9 @@ from runtime import resolve_auto
 from study_helpers import facts_of, plan_of, write_result
 
 
+HERE = Path(__file__).parent
+
+
 def start_of(run):
     return run.parent and run.parent.row, run.start
 
@@ -29,7 +32,7 @@ def start_of(run):
 def test_the_plan_of_the_papers_study(monkeypatch):
     monkeypatch.chdir(ROOT)
     plan = plan_of("config/study_paper.py")
-    assert plan.problems == [] and describe(plan) + "\n" == Path(__file__).with_name("paper_plan.txt").read_text()
+    assert plan.problems == [] and describe(plan) + "\n" == (HERE / "paper_plan.txt").read_text()
     runs = {name: run for (name, _), run in plan.runs.items()}
     for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
         for clm in switches:
@@ -54,27 +57,6 @@ def test_seeds_and_names():
     assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
 
 
-BRANCHES = [  # rows have 650 steps, whose last 200 decay: what it begins with, arguments, what is wrong
-    ("clm@300", "--switch_step=300", ""),
-    ("clm@300", "--switch_step=300 --mask_ratio=0.2 --predict_from=before --seq_len=64", ""),
-    ("clm@300", "--switch_step=300 --clm_windows=0.5", ""),
-    ("clm@400", "--switch_step=400 --max_steps=600", ""),
-    ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9", ""),  # final weights, a new optimizer
-    ("clm@420", "--switch_step=420 --max_steps=600", "step 402 has a rate of 0.002985 and trains 100.0% clm, there"),
-    ("clm@300", "--switch_step=200", "there a rate of 0.003 and trains 100.0% clm. At most the first 200 steps"),
-    ("mlm@300", "--switch_step=400", "step 1 has a rate of 6e-05 and trains 100.0% clm, there"),
-    ("mlm@300", "--switch_step=0 --clm_windows=0.5", "trains 50.0% clm, 50.0% mlm, there"),
-    ("mixed@9", "--switch_step=0 --clm_windows=0.125", "trains 12.5% clm, 87.5% mlm, there"),
-    ("mixed@2", "--switch_step=0 --clm_windows=0.28125", "step 2 has a rate of 0.00012 and trains 28.1% clm"),
-    ("mlm@300", "--switch_step=0 --predict_from=before", "trains 100.0% mntp, there"),
-    ("clm@300", "--switch_step=300 --lr=1", "step 1 has a rate of"),
-    ("clm@300", "--switch_step=300 --warmup_steps=9", "step 1 has a rate of"),
-    ("clm@300", "--switch_step=300 --optimizer=muon --d_ff=64", "d_ff=64, there 0; optimizer=muon, there adamw"),
-    ("clm@650", "--switch_step=650", "between 1 and 649"),
-    ("clm@x", "--switch_step=10", "between 1 and"),
-]  # fmt: skip
-
-
 def branching(cases):
     rows = [(f"row{i}", begins, args) for i, (begins, args, _) in enumerate(cases)]
     mixed = ("mixed", "", "--switch_step=0 --clm_windows=0.25")
@@ -83,15 +65,17 @@ def branching(cases):
 
 def test_a_branch_is_the_run_that_its_own_settings_describe():
     """By the settings, for the last three, and by what train.py says of its steps."""
-    plan = branching(BRANCHES[:-3])
+    cases = [map(str.strip, line.split(";")) for line in (HERE / "branches.txt").read_text().splitlines()[1:]]
+    *cases, a, b, c = map(tuple, cases)
+    plan = branching(cases)
     assert plan.problems == [] and start_of(plan.runs["row3", 1]) == ("clm", 400)
     assert plan.runs["clm", 1].keep == {300, 400, 420}
     found = dict(schedule_problems(plan.runs.values()))
-    for i, case in enumerate(BRANCHES[:-3]):
+    for i, case in enumerate(cases):
         assert case[-1] in (found.pop(f"row{i}-seed-1") if case[-1] else ""), case
     assert found == {}  # nothing else is refused
-    problems = branching(BRANCHES[-3:]).problems
-    assert len(problems) == 3 and all(case[-1] in problem for case, problem in zip(BRANCHES[-3:], problems))
+    for case, problem in zip((a, b, c), branching([a, b, c]).problems, strict=True):
+        assert case[-1] in problem
 
 
 def test_the_plan_follows_edits_of_train(tmp_path):
@@ -116,54 +100,18 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     assert name == "row0-seed-1" and "trains 34.4% clm, 65.6% left out, there" in why
 
 
-FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
-FIGURES = ("score", "step", "mlm", "a"), ("losses", "flops", "mlm", ""), ("scores", "step", "elm", ""), "d"
-WRONG = [  # rows, other settings, what is told
-    (FIVE, {}, ["runs: a b: a name has letters", "runs: x: it begins with 'y', which is no row above it",
-                "runs: x: two rows have this name", "unknown setting 'max_stepz'", "runs: z: seed is set by the study",
-                "runs: z: init_from is set by the study", "not ('q',)"]),
-    ([("a", "", "--out_dir='x"), ("odd", "", "--model=300m")], {},
-     ['runs: a: "--out_dir=\'x": No closing quotation', "runs: odd: model=300m: must be one of demo"]),
-    ([("a", "", ""), ("b", "a", "")], dict(also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c"))),
-     ["a@900: give a step", "no 'c'", "no 'd'", "no 'e'", "not ('a', 'b', 'c')"]),
-    ([("mlm", "", "")], dict(rates=(), seeds=(9, 9), metrics="x", jobs=-1, processes="1e18", finetune="'",
-                             tasks="sst3,own/sst2.py,sst2,sst2", figures=FIGURES),
-     ["rates: give at least one", "seeds=(9, 9): give each only once", "metrics=x", "jobs=-1", "processes=10",
-      "finetune: \"'\": No closing", "sst3", "there is a task sst2 already", "tasks: two are called sst2",
-      "no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"]),
-]  # fmt: skip
+REFUSED = (HERE / "refused.txt").read_text().strip().split("\n\n")[1:]
 
 
-@pytest.mark.parametrize("rows, settings, wanted", WRONG)
-def test_wrong_settings_are_told_together_and_without_a_traceback(run, rows, settings, wanted):
-    args = [f"--runs={(*rows,)}", *(f"--{name}={value}" for name, value in settings.items())]
+@pytest.mark.parametrize("case", REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_work_is_told_together_before_any_work(run, case):
+    expected, *lines = case.splitlines()
+    args = [line.strip() for line in lines if line.startswith("    ")]
     code, output = run(args, "eval.study")
-    assert code == 2 and [its for its in wanted if its not in output] == [] and "Traceback" not in output, output
-
-
-def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, run):
-    rows = (("odd", "", "--switch_step=700"), ("other", "", ""))
-    args = [f"--runs={rows}", "--train=--mask_proportions=1", f"--out_dir={tmp_path}/study", "--checkpoints=nowhere"]
-    args += ["--tasks=sst2 --dropout=2,wnut17", f"--finetune=--tasks_dir={tmp_path}", "--rates=1e-3,0", "--seeds=1"]
-    code, output = run([*args, "--finetune_seeds=1,-1"], "eval.study")
-    assert code == 1 and not (tmp_path / "study").exists()
-    _, output = output.split("nothing was started:")
-    for sentence in (
-        "odd-seed-1 and 1 more: mask_proportions=(1.0,)",
-        "odd-seed-1: max_steps=650: the schedule has 700 steps",
-        "sst2: dropout=2.0: must be",
-        "\nsst2 and 1 more: lr=0.0: must be",  # every rate and seed is looked at
-        "\nsst2 and 1 more: seed=-1: must be",
-        "\nwnut17: missing:",
-        "\nnowhere: nowhere is neither a checkpoint",
-    ):
-        assert output.count(sentence) == 1, output
-    for only in "clm-seed-1", "finetune-2:1/3", "finetune-1:0/3", "finetune-1:4/3", "finetune-1:1/":
-        code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
-        said = f"only={only}: give one of finetune-1, report; a part of a wave is"
-        if only.startswith("finetune-1"):
-            said = f"part={only.partition(':')[2]}: expected a number and how many parts there are"
-        assert code == 1 and said in output, output
+    told = [re.sub(r"^ +\d+\. ", "", line) for line in output.splitlines()]
+    missing = [line for line in lines[len(args) :] if not any(other.startswith(line) for other in told)]
+    assert (code, missing) == (int(expected), []) and "Traceback" not in output, output
+    assert not (ROOT / "none").exists()
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
