@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -194,12 +193,6 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     assert refused(b=("a", "--lr=2e-4"))[0] == [ours] * 2  # the run is of before there were records
 
 
-def ended(run):
-    """Leave what a run of train.py leaves whose checkpoints were deleted."""
-    run.folder.mkdir(parents=True)
-    (run.folder / "metrics.jsonl").write_text(json.dumps({"step": run.max_steps, "val_mlm_loss": 3.0}) + "\n")
-
-
 def tuned(plan, model, rate, seed=1, **result):
     folder = plan.results / carry_out.job_folder(model, "sst2", rate, seed)
     return write_result(folder, facts_of(model.folder, seed=model.run.seed), lr=rate, seed=seed, **result)
@@ -208,37 +201,35 @@ def tuned(plan, model, rate, seed=1, **result):
 def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     rows = (("clm", "", "--switch_step=650"), ("split", "clm@325", "--switch_step=325"), ("mlm", "", "--switch_step=0"))
     plan = plan_of(runs=rows, out_dir=tmp_path, finetune_seeds="1")
-    names = lambda: [run.row for run in carry_out.to_train(plan)]  # noqa: E731
-    clm, split, mlm = plan.runs.values()
-    assert names() == ["clm", "split", "mlm"]
-    for run, model in zip(plan.runs.values(), plan.models):
-        ended(run)
+    assert [run.row for run in carry_out.to_train(plan)] == ["clm", "split", "mlm"]
+    for run, model in zip(plan.runs.values(), plan.models):  # they have ended, and their checkpoints were deleted
         tuned(plan, model, 1e-3)
-    assert names() == []
-    # A branch needs its parent, but not to go on from a checkpoint of its own.
-    shutil.rmtree(tmp_path / "results/split-seed-1")
-    assert names() == ["clm", "split"]
-    (clm.folder / "ckpt-325.pt").touch()
-    assert names() == ["split"]
-    command = carry_out.training(split, 1).command
-    assert f"--branch_from={clm.folder}/ckpt-325.pt" in command and "--resume=True" in command
-    (split.folder / "ckpt-600.pt").touch()
-    (clm.folder / "ckpt-325.pt").unlink()
-    assert names() == ["split"]
-    # The parent has its last checkpoint, but not the one to branch off: train.py would not train it again.
-    (split.folder / "ckpt-600.pt").unlink()
-    clm.checkpoint().touch()
-    with pytest.raises(DataError, match="ckpt-325.pt is not there. Delete .*ckpt-650.pt, too"):
-        names()
-    assert carry_out.carry_out(plan, {"report": []}) == []  # which needs no checkpoint
-    clm.checkpoint().unlink()
-    (split.folder / "ckpt-600.pt").touch()
-    # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
-    log = mlm.folder / "metrics.jsonl"
-    log.write_text(log.read_text()[:-20])
-    assert names() == ["split", "mlm"]
-    checkpoint.path_of(mlm.folder, 650).touch()
-    assert names() == ["split"]
+        run.folder.mkdir(parents=True)
+        (run.folder / "metrics.jsonl").write_text(json.dumps({"step": run.max_steps, "val_mlm_loss": 3.0}) + "\n")
+    clm, split, mlm = (run.folder for run in plan.runs.values())
+    log = mlm / "metrics.jsonl"
+    for made, gone, needed in (
+        (None, None, []),
+        (None, tmp_path / "results/split-seed-1/sst2/lr-0.001_seed-1/result.json", ["clm", "split"]),
+        (clm / "ckpt-325.pt", None, ["split"]),
+        (split / "ckpt-600.pt", clm / "ckpt-325.pt", ["split"]),  # it goes on from a checkpoint of its own
+        (clm / "ckpt-650.pt", split / "ckpt-600.pt", "ckpt-325.pt is not there. Delete .*ckpt-650.pt, too"),
+        (split / "ckpt-600.pt", clm / "ckpt-650.pt", ["split"]),
+        (None, log, ["split", "mlm"]),  # it has not ended
+        (mlm / "ckpt-650.pt", None, ["split"]),
+    ):
+        if made:
+            made.touch()
+        if gone:
+            gone.unlink()
+        if isinstance(needed, list):
+            assert [run.row for run in carry_out.to_train(plan)] == needed, (made, gone)
+            continue
+        with pytest.raises(DataError, match=needed):  # train.py would not train clm again
+            carry_out.to_train(plan)
+        assert carry_out.carry_out(plan, {"report": []}) == []  # which needs no checkpoint
+    command = carry_out.training(plan.runs["split", 1], 1).command
+    assert f"--branch_from={clm}/ckpt-325.pt" in command and "--resume=True" in command
 
 
 def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path):
@@ -290,15 +281,14 @@ def test_the_points_of_tasks():
     assert problem.startswith("tasks: max_steps=0: sst2 has a head, which must be trained")
 
 
-def test_the_parts_of_the_waves_are_the_whole_study(tmp_path, monkeypatch):
+def test_the_parts_of_the_waves_are_the_whole_study(monkeypatch):
     """Runs come after those that they begin with, and the chosen rates after all given ones."""
     rows = (("clm", "", "--switch_step=650"), ("b", "clm@300", "--switch_step=300"), ("c", "b", ""), ("mlm", "", ""))
-    plan = plan_of(runs=rows, finetune_seeds="1,2", rates="1e-3,3e-3", out_dir=tmp_path)
+    plan = plan_of(runs=rows, finetune_seeds="1,2", rates="1e-3,3e-3")
     waves = plan.waves()
-    names = {name: [run.row for run in items] for name, items in waves.items() if name.startswith("pretrain")}
+    assert waves.pop("finetune-1") + waves.pop("finetune-2") == plan.points()
+    names = {name: [run.row for run in items] for name, items in waves.items()}
     assert names == {"pretrain-1": ["clm", "mlm"], "pretrain-2": ["b"], "pretrain-3": ["c"]}
-    assert [*waves][3:] == ["finetune-1", "finetune-2"] and [len(waves[name]) for name in [*waves][3:]] == [8, 4]
-    assert waves["finetune-1"] + waves["finetune-2"] == plan.points()
 
     # The commands for a cluster: a wave of pretraining has as many parts as it has runs.
     (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/study.md").read_text(), re.S)

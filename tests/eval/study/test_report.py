@@ -179,10 +179,10 @@ DAMAGE = {  # of one of four results -> what is told; a folder is named too
     "KeyError.*main": lambda f: edit(f, lambda r: r.pop("main")),
     "must be finite": lambda f: edit(f, lambda r: r["metrics"]["test"].update(accuracy=float("nan"))),
     "KeyError.*tokens": lambda f: edit(f, lambda r: r["checkpoint"].pop("tokens")),  # made by an older version
+    "TypeError": lambda f: edit(f, lambda r: r["checkpoint"].update(phases=[7])),
     "have different test sets": lambda f: edit(f, lambda r: r.update(test_set="1")),
     "are the same model, task": lambda f: shutil.copytree(f.parents[1], f.parents[1].with_name("copy")),
     r"has shape .9, 1, 2., in": lambda f: np.savez(f / "instances.npz", accuracy=np.ones((9, 1, 2))),
-    "TypeError": lambda f: edit(f, lambda r: r["checkpoint"].update(phases=[7])),
     "The comparisons need it": lambda f: (f / "instances.npz").unlink(),
     "make this run again": lambda f: (f / "instances.npz").write_bytes(b"PK"),
 }
@@ -190,12 +190,10 @@ DAMAGE = {  # of one of four results -> what is told; a folder is named too
 
 @pytest.mark.parametrize("message", DAMAGE)
 def test_what_is_damaged_or_cannot_be_compared_is_an_error(tmp_path, message):
-    for name, seed in itertools.product(("mlm", "clm"), (1, 2)):
-        folder = make_result(tmp_path, name, seed=seed)
-    DAMAGE[message](folder)
-    with pytest.raises(DataError, match=message) as error:
+    folders = [make_result(tmp_path, name, seed=seed) for name in ("mlm", "clm") for seed in (1, 2)]
+    DAMAGE[message](folders[-1])
+    with pytest.raises(DataError, match=f"/sst2/lr-0.0001_seed-(.|\n)*{message}|{message}(.|\n)*/sst2/lr-0.0001_seed-"):
         write(tmp_path)
-    assert "/sst2/lr-0.0001_seed-" in str(error.value)
 
 
 ROWS = (
